@@ -1,0 +1,1 @@
+"""Latency and throughput, measured: workloads, load, reports, stored results."""

@@ -1,0 +1,1 @@
+"""Run folder in, proven engines out. A file is named as the arrow it is."""

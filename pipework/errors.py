@@ -1,0 +1,78 @@
+"""The errors a user can meet. Each says what was expected, what was found, and what to do next."""
+
+from typing import ClassVar
+
+
+class PipeError(Exception):
+    """An error the user can mend.
+
+    Attributes:
+        exit_code: what `pipe` exits with (2: the user can mend it, 3: a check said no).
+        http_status: what the server answers with when the error reaches its edge.
+        hint: one line that says what to do next, or "".
+    """
+
+    exit_code: ClassVar[int] = 2
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        """Keep the one-line message and the hint."""
+        super().__init__(message)
+        self.hint = hint
+
+
+class ConfigError(PipeError):
+    """A config file, an override or an option is not what it should be."""
+
+
+class DataError(PipeError):
+    """A row, a column or a data file is not what it should be; the message names file and line."""
+
+
+class RunFolderError(PipeError):
+    """A run folder is missing, unfinished, or does not match its manifest."""
+
+
+class MissingDependencyError(PipeError):
+    """An optional package is absent; the hint is the command that installs it."""
+
+    http_status = 503
+
+
+class InputError(PipeError):
+    """A text or a request is not what it should be."""
+
+    http_status = 422
+
+
+class TooLargeError(InputError):
+    """A request exceeds one of the limits of the server."""
+
+    http_status = 413
+
+
+class TooBusyError(PipeError):
+    """The queue is full: the request was not accepted and may be sent again.
+
+    Attributes:
+        retry_after_s: seconds after which the queue should have room.
+    """
+
+    http_status = 429
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        """Keep the message and the time to wait, in whole seconds."""
+        super().__init__(message, f"send it again in {retry_after_s} s")
+        self.retry_after_s = retry_after_s
+
+
+class NotReadyError(PipeError):
+    """The server is starting, draining, or its engine has died."""
+
+    http_status = 503
+
+
+class CheckFailedError(PipeError):
+    """A check said no: parity was not met, nothing was learned, a limit was missed."""
+
+    exit_code = 3

@@ -1,0 +1,143 @@
+"""A settings file and `--set a.b=c` become one frozen, validated config.
+
+TOML, JSON and INI are read. In INI and in `--set`, a value is read as TOML where it is valid TOML
+(`3`, `true`, `[1, 2]`, `"text"`) and as plain text where it is not.
+"""
+
+import configparser
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from pipework.errors import ConfigError
+
+SUFFIXES = (".toml", ".json", ".ini")
+
+
+class Settings(BaseModel):
+    """A frozen section of a config; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def load_settings(model: type[S], path: Path, overrides: Sequence[str] = ()) -> S:
+    """Read a settings file, apply `a.b=c` overrides, and validate.
+
+    Raises:
+        ConfigError: for a file that cannot be read, a key that is not known (with near matches)
+            or a value of the wrong type, naming the key and where it came from.
+    """
+    mapping = _read(path)
+    for override in overrides:
+        _override(mapping, override)
+    try:
+        return model.model_validate(mapping)
+    except ValidationError as error:
+        raise _explain(error.errors()[0], model, path, overrides) from error
+
+
+def dump_settings(settings: Settings) -> str:
+    """Write a config as TOML, leaving out what is not set."""
+    return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if path.suffix not in SUFFIXES:
+        message = f"{path}: expected a settings file ending in {', '.join(SUFFIXES)}"
+        raise ConfigError(message)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"{path} cannot be read: {error}"
+        raise ConfigError(message) from error
+    try:
+        match path.suffix:
+            case ".toml":
+                return tomllib.loads(text)
+            case ".json":
+                return _object(json.loads(text))
+            case _:
+                return _read_ini(text)
+    except (ValueError, configparser.Error) as error:
+        message = f"{path} is not valid {path.suffix[1:].upper()}: {error}"
+        raise ConfigError(message) from error
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        message = f"expected an object of sections, found {type(value).__name__}"
+        raise ValueError(message)  # noqa: TRY004  (a fault of the file, told with its path)
+    return value
+
+
+def _read_ini(text: str) -> dict[str, Any]:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]  # keys keep their case
+    parser.read_string(text)
+    mapping: dict[str, Any] = {}
+    for section in parser.sections():
+        for key, value in parser[section].items():
+            _place(mapping, [*section.split("."), key], _value(value))
+    return mapping
+
+
+def _value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _override(mapping: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key.strip():
+        message = f"--set {override}: expected section.key=value"
+        raise ConfigError(message, "for example --set train.epochs=3")
+    _place(mapping, key.strip().split("."), _value(value.strip()))
+
+
+def _place(mapping: dict[str, Any], keys: Sequence[str], value: object) -> None:
+    for key in keys[:-1]:
+        child = mapping.setdefault(key, {})
+        if not isinstance(child, dict):
+            message = f"{'.'.join(keys)}: {key} is a value, not a section"
+            raise ConfigError(message)
+        mapping = child
+    mapping[keys[-1]] = value
+
+
+def _explain(
+    error: ErrorDetails, model: type[BaseModel], path: Path, overrides: Sequence[str]
+) -> ConfigError:
+    keys = [str(part) for part in error["loc"]]
+    name = ".".join(keys) or "the file"
+    given = any(override.partition("=")[0].strip() == name for override in overrides)
+    where = f"--set {name}" if given else f"{path}: {name}"
+    if error["type"] == "extra_forbidden":
+        known = _known(model, keys[:-1])
+        near = difflib.get_close_matches(keys[-1], known, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(near)}?" if near else f"known here: {', '.join(known)}"
+        message = f"{where}: unknown key"
+        return ConfigError(message, hint)
+    found = error["input"]
+    shown = "" if isinstance(found, Mapping) else f", found {found!r}"
+    return ConfigError(f"{where}: {error['msg'].removeprefix('Value error, ')}{shown}")
+
+
+def _known(model: type[BaseModel], keys: Sequence[str]) -> list[str]:
+    for key in keys:
+        field = model.model_fields.get(key)
+        if field is None or not isinstance(field.annotation, type):
+            return []
+        model = field.annotation
+    return list(model.model_fields)

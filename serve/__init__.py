@@ -1,0 +1,1 @@
+"""Engines in, predictions out. Nothing here reaches torch, transformers or train."""

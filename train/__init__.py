@@ -1,0 +1,1 @@
+"""Rows in, run folder out: fine-tuning, and training from scratch."""

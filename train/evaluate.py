@@ -1,0 +1,117 @@
+"""A checkpoint as an engine, so that it is scored and compared like every other.
+
+Shapes: N inputs, C classes, B rows of a batch, T tokens.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from pipework.encoding import Encoding
+from pipework.errors import RunFolderError
+from pipework.manifest import Manifest, verify_files
+from train.checkpoint import FOLDER
+from train.data import padded
+from train.model import open_checkpoint
+
+BATCH_TOKENS = 8192
+
+
+class CheckpointEngine:
+    """A model that answers, through the interface of `pipework.evaluation.Engine`.
+
+    With `one_by_one` each input is computed alone and unpadded: slow, and the reference that no
+    batching can have touched.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        pad_id: int,
+        autocast: torch.dtype | None = None,
+        one_by_one: bool = False,
+    ) -> None:
+        """Use a model where it is; its mode is set to evaluation around each call."""
+        self._model = model
+        self._pad_id = pad_id
+        self._autocast = autocast
+        self._batch_tokens = 0 if one_by_one else BATCH_TOKENS
+
+    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        """Return logits float32 [N, C], computed in batches of like length."""
+        was_training = self._model.training
+        self._model.eval()
+        logits_NC = np.empty((len(encodings), self._model.config.num_labels), np.float32)
+        order = sorted(range(len(encodings)), key=lambda row: len(encodings[row]))
+        with torch.inference_mode():
+            for rows in self._batches(order, encodings):
+                logits_NC[rows] = self._forward([encodings[row] for row in rows])
+        self._model.train(was_training)
+        return logits_NC
+
+    def _batches(self, order: Sequence[int], encodings: Sequence[Encoding]) -> list[list[int]]:
+        batches: list[list[int]] = []
+        for row in order:
+            fits = batches and (len(batches[-1]) + 1) * len(encodings[row]) <= self._batch_tokens
+            if fits:
+                batches[-1].append(row)
+            else:
+                batches.append([row])
+        return batches
+
+    def _forward(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        device = self._model.device
+        inputs = model_inputs(encodings, self._pad_id, device)
+        with torch.autocast(device.type, self._autocast, enabled=self._autocast is not None):
+            logits = self._model(**inputs).logits
+        return np.asarray(logits.float().cpu().numpy(), np.float32)
+
+    def close(self) -> None:
+        """Do nothing: the model belongs to the caller."""
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def model_inputs(
+    encodings: Sequence[Encoding], pad_id: int, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Return what the model's forward takes, each int64 [B, T], on the device."""
+    ids_BT, mask_BT, types_BT = padded(encodings, pad_id)
+    inputs = {"input_ids": ids_BT, "attention_mask": mask_BT}
+    if types_BT is not None:
+        inputs["token_type_ids"] = types_BT
+    return {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
+
+
+def open_reference(run: Path, manifest: Manifest, *, one_by_one: bool = False) -> CheckpointEngine:
+    """Load a run's checkpoint afresh, after checking its digests.
+
+    Raises:
+        RunFolderError: a file of the checkpoint is missing or changed, or its own names of the
+            classes are not the manifest's.
+    """
+    verify_files(run, manifest.model.checkpoint)
+    model = open_checkpoint(run / FOLDER)
+    named = tuple(model.config.id2label[index] for index in range(model.config.num_labels))
+    if named != manifest.task.labels:
+        message = f"{run}: the checkpoint's labels {named} are not the manifest's in this order"
+        raise RunFolderError(message, "train again: which answer is which cannot be known")
+    return CheckpointEngine(model, pad_id=manifest.input.pad_id, one_by_one=one_by_one)

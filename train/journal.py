@@ -1,0 +1,66 @@
+"""What a run writes while it trains: log.jsonl, TensorBoard events and train.log."""
+
+import json
+import logging
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from torch.utils.tensorboard import SummaryWriter
+
+LOG = "log.jsonl"
+
+
+class Journal:
+    """The files of one run; a context manager that also keeps the traceback of what ended it."""
+
+    def __init__(self, run: Path) -> None:
+        """Open the files of a run folder for appending."""
+        self._lines = (run / LOG).open("a", encoding="utf-8")
+        self._board = SummaryWriter(str(run))
+        self._log = logging.getLogger("train")
+        self._log.setLevel(logging.INFO)
+        self._log.propagate = False
+        self._handler = logging.FileHandler(run / "train.log", encoding="utf-8")
+        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self._log.addHandler(self._handler)
+
+    def scalars(self, step: int, group: str, values: dict[str, float]) -> None:
+        """Keep figures of a step, in every place."""
+        self._lines.write(json.dumps({"step": step, "group": group, **values}) + "\n")
+        self._lines.flush()
+        for name, value in values.items():
+            self._board.add_scalar(f"{group}/{name}", value, step)
+
+    def say(self, line: str) -> None:
+        """Keep a line in train.log."""
+        self._log.info(line)
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Keep the traceback, if there is one, and close the files."""
+        if value is not None:
+            self._log.error("ended early", exc_info=value)
+        self._log.removeHandler(self._handler)
+        self._handler.close()
+        self._board.close()
+        self._lines.close()
+
+
+def last_step(run: Path) -> int:
+    """Return the last step that an earlier run wrote to its log, or 0."""
+    step = 0
+    with suppress(OSError), (run / LOG).open(encoding="utf-8") as lines:
+        for line in lines:
+            with suppress(ValueError, TypeError, KeyError):  # the last line may be cut short
+                step = int(json.loads(line)["step"])
+    return step

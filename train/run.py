@@ -1,0 +1,268 @@
+"""A training run from config to manifest: the wiring, and the run folder it fills."""
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
+
+from pipework import __version__
+from pipework.encoding import TextEncoder
+from pipework.errors import CheckFailedError, ConfigError, RunFolderError
+from pipework.evaluation import Evaluation, evaluate, infer_all
+from pipework.examples import Source, numbered_lines
+from pipework.manifest import (
+    FILE_NAME,
+    Data,
+    Identity,
+    Input,
+    Manifest,
+    Model,
+    Split,
+    Task,
+    file_digest,
+    record_file,
+    write_manifest,
+)
+from pipework.progress import Progress
+from pipework.settings import dump_settings
+from train import checkpoint
+from train.config import Config
+from train.data import TokenSet, token_set
+from train.determinism import seed_everything
+from train.evaluate import CheckpointEngine
+from train.health import findings
+from train.journal import LOG, Journal, last_step
+from train.loop import Loop, Vocabulary
+from train.model import build, open_checkpoint, uses_type_ids
+from train.report import DataReport, data_report
+from train.tokenizer import SPECIAL, make_tokenizer
+
+CONFIG, TOKENIZER = "config.toml", "tokenizer.json"
+OWN = (CONFIG, TOKENIZER, LOG, "train.log", "checkpoint", "checkpoint.partial", "engines")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a run is made of before its first step."""
+
+    labels: tuple[str, ...]
+    report: DataReport
+    encoder: TextEncoder
+    model: PreTrainedModel
+    vocabulary: Vocabulary
+    train: TokenSet
+    dev: TokenSet
+
+
+def train(config: Config, out: Path, progress: Progress) -> Manifest:
+    """Train as the config says, into the run folder `out`.
+
+    The manifest is written last: until then no other stage takes the folder for a run.
+
+    Raises:
+        PipeError: for a config, data or a folder that cannot be used, before the first step.
+        CheckFailedError: the loss is not a number; or, with the folder complete, nothing was
+            learned.
+    """
+    sources = config.data.splits()
+    labels = class_labels(config, sources["train"])
+    prepare(out, progress)
+    (out / CONFIG).write_text(dump_settings(config), encoding="utf-8")
+    with Journal(out) as journal:
+        random = seed_everything(config.train.seed)
+        parts = _parts(config, out, sources, labels, progress)
+        for finding in parts.report.findings:
+            journal.say(f"data: {finding}")
+            progress.note(f"data: {finding}")
+        loop = Loop(
+            parts.model,
+            config.train,
+            parts.vocabulary,
+            labels,
+            metric=config.task.metric,
+            journal=journal,
+            progress=progress,
+        )
+        save = lambda: checkpoint.save(parts.model, out)  # noqa: E731
+        outcome = loop.run(parts.train, parts.dev, random, save)
+        evaluation = _final(out, parts, progress)
+        poor = findings(outcome.losses, evaluation, config.train.learning_rate)
+        manifest = _manifest(config, out, sources, parts, (evaluation, poor))
+        write_manifest(out, manifest)
+        journal.say(
+            f"best dev {config.task.metric} at step {outcome.best_step}: {evaluation.accuracy}"
+        )
+    if poor:
+        message = f"the run is complete but learned nothing: {'; '.join(poor)}"
+        raise CheckFailedError(message, f"look at it with: pipe eval {out}")
+    return manifest
+
+
+def prepare(out: Path, progress: Progress) -> None:
+    """Make the run folder, clearing what an unfinished run left in it.
+
+    Raises:
+        RunFolderError: it holds a finished run, or files that no run wrote.
+    """
+    if (out / FILE_NAME).exists():
+        message = f"{out} already holds a finished run"
+        raise RunFolderError(message, "choose another --out, or delete the folder")
+    if out.exists() and not out.is_dir():
+        message = f"{out} is a file; expected a folder to write the run into"
+        raise RunFolderError(message, "choose another --out")
+    left = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    foreign = [name for name in left if name not in OWN and not name.startswith("events.")]
+    if foreign:
+        message = f"{out} holds files that no run wrote: {', '.join(foreign[:3])}"
+        raise RunFolderError(message, "choose an empty or a new folder for --out")
+    if left:
+        step = last_step(out)
+        progress.note(f"{out} holds an unfinished run (stopped after step {step}): starting again")
+    for name in left:
+        path = out / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def class_labels(config: Config, source: Source) -> tuple[str, ...]:
+    """Return the classes in logit order: those configured, else those of the train file, sorted.
+
+    Numbers sort as numbers, so that "10" follows "9".
+
+    Raises:
+        ConfigError: fewer than two classes, or one named twice.
+        DataError: the file of names cannot be read.
+    """
+    given = config.task.labels
+    if isinstance(given, Path):
+        labels = tuple(text.strip() for _, text in numbered_lines(given))
+    elif given is not None:
+        labels = given
+    else:
+        found = {example.label for example in source.rows() if example.label is not None}
+        numbers = all(label.isdecimal() for label in found)
+        labels = tuple(sorted(found, key=int if numbers else str))
+    if len(set(labels)) != len(labels) or len(labels) < 2:  # noqa: PLR2004
+        message = f"expected two or more distinct labels, found {len(labels)}: {labels[:10]}"
+        raise ConfigError(message, "set task.labels, or check data.columns.label")
+    return labels
+
+
+def _parts(
+    config: Config,
+    out: Path,
+    sources: Mapping[str, Source],
+    labels: tuple[str, ...],
+    progress: Progress,
+) -> Parts:
+    tokenizer = make_tokenizer(config.model, sources["train"])
+    model = build(config.model, tokenizer, labels)
+    model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.save(str(out / TOKENIZER))
+    encoder = TextEncoder(
+        tokenizer, max_length=config.model.max_length, type_ids=uses_type_ids(model)
+    )
+    report = data_report(sources, encoder, labels)
+    train_set, dev_set = (
+        token_set(sources[name], out / TOKENIZER, encoder, labels, progress)
+        for name in ("train", "dev")
+    )
+    return Parts(
+        labels=labels,
+        report=report,
+        encoder=encoder,
+        model=model,
+        vocabulary=_vocabulary(tokenizer, model),
+        train=train_set,
+        dev=dev_set,
+    )
+
+
+def _vocabulary(tokenizer: Tokenizer, model: PreTrainedModel) -> Vocabulary:
+    special = [
+        index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special
+    ]
+    special += [i for i in map(tokenizer.token_to_id, SPECIAL) if i is not None]
+    masks = [tokenizer.token_to_id(token) for token in ("[MASK]", "<mask>")]
+    pad_id = int(model.config.pad_token_id or 0)
+    mask_id = next((mask for mask in masks if mask is not None), pad_id)
+    return Vocabulary(pad_id=pad_id, mask_id=mask_id, special_ids=tuple(sorted({*special, pad_id})))
+
+
+def _final(out: Path, parts: Parts, progress: Progress) -> Evaluation:
+    """Score the kept checkpoint, loaded afresh, in float32: what later stages compare with."""
+    engine = CheckpointEngine(
+        open_checkpoint(out / checkpoint.FOLDER), pad_id=parts.vocabulary.pad_id
+    )
+    dev = parts.dev
+    logits_NC = infer_all(engine, dev.encodings(range(len(dev))), progress)
+    return evaluate(logits_NC, dev.labels, parts.labels)
+
+
+def _manifest(
+    config: Config,
+    out: Path,
+    sources: Mapping[str, Source],
+    parts: Parts,
+    result: tuple[Evaluation, Sequence[str]],
+) -> Manifest:
+    evaluation, poor = result
+    return Manifest(
+        identity=Identity(
+            name=out.absolute().name,
+            created_at=datetime.now(UTC),
+            pipework=__version__,
+            git_commit=_git_commit(),
+            seed=config.train.seed,
+        ),
+        task=Task(kind=config.task.kind, labels=parts.labels),
+        input=Input(
+            fields=config.data.fields,
+            tokenizer=record_file(out, out / TOKENIZER),
+            max_length=config.model.max_length,
+            pad_id=parts.vocabulary.pad_id,
+            type_ids=uses_type_ids(parts.model),
+        ),
+        model=_model(config, out, parts),
+        data=Data(
+            splits={name: _split(source, parts.report, name) for name, source in sources.items()},
+            findings=(*parts.report.findings, *poor),
+            metrics={"dev": evaluation.metrics()},
+        ),
+    )
+
+
+def _model(config: Config, out: Path, parts: Parts) -> Model:
+    return Model(
+        family=str(parts.model.config.model_type),
+        head=config.model.head,
+        base=config.model.name,
+        parameters=sum(parameter.numel() for parameter in parts.model.parameters()),
+        dtype="float32",
+        checkpoint=checkpoint.records(out),
+    )
+
+
+def _split(source: Source, report: DataReport, name: str) -> Split:
+    return Split(
+        path=str(source.path), sha256=file_digest(source.path), rows=report.splits[name].rows
+    )
+
+
+def _git_commit() -> str | None:
+    """Return the commit of the folder the run was started in, if there is one."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    found = subprocess.run(  # noqa: S603
+        [git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or None

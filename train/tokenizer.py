@@ -1,0 +1,103 @@
+"""A run's tokenizer: learned from the train texts, from a vocab.txt, or a checkpoint's."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+from pipework.errors import ConfigError
+from pipework.examples import Source, numbered_lines
+from train.config import ModelSettings
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def make_tokenizer(settings: ModelSettings, source: Source) -> Tokenizer:
+    """Return the tokenizer that the model settings ask for; `source` is the train file.
+
+    Raises:
+        ConfigError: the vocabulary file lacks a special token, or the checkpoint cannot be read.
+    """
+    if settings.name is not None:
+        return _of_checkpoint(settings.name)
+    if settings.vocab is not None:
+        return _with_vocabulary(settings, read_vocabulary(settings.vocab))
+    return learn(settings, _texts(source))
+
+
+def learn(settings: ModelSettings, texts: Iterable[str]) -> Tokenizer:
+    """Learn a WordPiece vocabulary (Wu et al. 2016, https://arxiv.org/abs/1609.08144).
+
+    The same texts give the same vocabulary: ids follow frequency, ties the alphabet.
+    """
+    tokenizer = _frame(settings, models.WordPiece(unk_token="[UNK]"))  # noqa: S106
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=settings.vocab_size,
+        min_frequency=2,
+        show_progress=False,
+        special_tokens=list(SPECIAL),
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return _with_template(tokenizer)
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """Read a vocab.txt: a token a line, its id the line's number from 0."""
+    vocabulary = {text: number - 1 for number, text in numbered_lines(path)}
+    missing = [token for token in SPECIAL if token not in vocabulary]
+    if missing:
+        message = f"{path} lacks {', '.join(missing)}: not a BERT vocabulary"
+        raise ConfigError(message, "expected a token a line, special tokens included")
+    return vocabulary
+
+
+def _texts(source: Source) -> Iterator[str]:
+    for example in source.rows():
+        yield example.text
+        if example.text_pair is not None:
+            yield example.text_pair
+
+
+def _frame(settings: ModelSettings, model: models.Model) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=settings.lowercase, handle_chinese_chars=settings.split_cjk
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def _with_vocabulary(settings: ModelSettings, vocabulary: dict[str, int]) -> Tokenizer:
+    model = models.WordPiece(vocabulary, unk_token="[UNK]")  # noqa: S106
+    tokenizer = _frame(settings, model)
+    tokenizer.add_special_tokens(list(SPECIAL))
+    return _with_template(tokenizer)
+
+
+def _with_template(tokenizer: Tokenizer) -> Tokenizer:
+    ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
+    return tokenizer
+
+
+def _of_checkpoint(name: str) -> Tokenizer:
+    from transformers import AutoTokenizer  # noqa: PLC0415  (slow to import)
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True)
+    except (OSError, ValueError) as error:
+        message = f"no tokenizer at model.name {name!r}: {str(error).splitlines()[0]}"
+        raise ConfigError(message, "expected a hub id or a folder with tokenizer files") from error
+    backend: Tokenizer = tokenizer.backend_tokenizer
+    return backend
