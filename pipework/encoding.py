@@ -62,10 +62,10 @@ class TextEncoder:
             raise RunFolderError(message) from error
         return cls(tokenizer, max_length=max_length, type_ids=type_ids)
 
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of ids, added tokens included."""
-        return int(self._tokenizer.get_vocab_size())
+    def limited_to(self, max_length: int) -> "TextEncoder":
+        """Return an encoder with the same tokenizer and another limit."""
+        copy = Tokenizer.from_str(self._tokenizer.to_str())
+        return TextEncoder(copy, max_length=max_length, type_ids=self.has_type_ids)
 
     def encode(self, examples: Sequence[Example]) -> list[Encoding]:
         """Encode inputs, each truncated to `max_length` tokens; an empty text is allowed.

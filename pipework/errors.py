@@ -10,15 +10,17 @@ class PipeError(Exception):
         exit_code: what `pipe` exits with (2: the user can mend it, 3: a check said no).
         http_status: what the server answers with when the error reaches its edge.
         hint: one line that says what to do next, or "".
+        details: lines to show under the message, such as a table of what differed, or "".
     """
 
     exit_code: ClassVar[int] = 2
     http_status: ClassVar[int] = 500
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        """Keep the one-line message and the hint."""
+    def __init__(self, message: str, hint: str = "", details: str = "") -> None:
+        """Keep the one-line message, the hint and the details."""
         super().__init__(message)
         self.hint = hint
+        self.details = details
 
 
 class ConfigError(PipeError):

@@ -190,6 +190,28 @@ def resolve_label(found: str, labels: Mapping[str, int]) -> int | None:
     """
     if found in labels:
         return labels[found]
-    if re.fullmatch(r"\d{1,9}", found) and int(found) < len(labels):
+    if re.fullmatch(r"[0-9]{1,9}", found) and int(found) < len(labels):
         return int(found)
     return None
+
+
+def split_pair(line: str) -> Example:
+    """Read a text, or a pair whose texts a tab separates."""
+    text, tab, text_pair = line.partition("\t")
+    return Example(text=text, text_pair=text_pair if tab else None)
+
+
+def parse_columns(given: str) -> Columns:
+    """Read `text=0,text_pair=1` or `text=sentence`; a label is not asked for.
+
+    Raises:
+        DataError: a part that is not FIELD=COLUMN, or another field.
+    """
+    found: dict[str, Column] = {}
+    for part in given.split(","):
+        name, equals, column = (piece.strip() for piece in part.partition("="))
+        if not equals or not column or name not in ("text", "text_pair"):
+            message = f"columns {given!r}: expected text=COLUMN, and text_pair=COLUMN for pairs"
+            raise DataError(message, "COLUMN is a name of the header, or a number from 0")
+        found[name] = int(column) if column.isdecimal() else column
+    return Columns(text=found.get("text", "text"), text_pair=found.get("text_pair"), label=None)

@@ -16,7 +16,7 @@ from pipework.encoding import TextEncoder
 from pipework.examples import Example, Source, resolve_label
 
 CHUNK = 4096
-UNKNOWN_RATE = 0.01
+UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
 RARE_LABEL = 0.1
 

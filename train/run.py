@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 
 from pipework import __version__
 from pipework.encoding import TextEncoder
-from pipework.errors import CheckFailedError, ConfigError, RunFolderError
+from pipework.errors import CheckFailedError, RunFolderError
 from pipework.evaluation import Evaluation, evaluate, infer_all
-from pipework.examples import Source, numbered_lines
+from pipework.examples import Source
 from pipework.manifest import (
     FILE_NAME,
     Data,
@@ -38,6 +38,7 @@ from train.determinism import seed_everything
 from train.evaluate import CheckpointEngine
 from train.health import findings
 from train.journal import LOG, Journal, last_step
+from train.labels import class_labels
 from train.loop import Loop, Vocabulary
 from train.model import build, open_checkpoint, uses_type_ids
 from train.report import DataReport, data_report
@@ -71,7 +72,7 @@ def train(config: Config, out: Path, progress: Progress) -> Manifest:
             learned.
     """
     sources = config.data.splits()
-    labels = class_labels(config, sources["train"])
+    labels = class_labels(config.task.labels, sources["train"])
     prepare(out, progress)
     (out / CONFIG).write_text(dump_settings(config), encoding="utf-8")
     with Journal(out) as journal:
@@ -128,30 +129,6 @@ def prepare(out: Path, progress: Progress) -> None:
         path = out / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     out.mkdir(parents=True, exist_ok=True)
-
-
-def class_labels(config: Config, source: Source) -> tuple[str, ...]:
-    """Return the classes in logit order: those configured, else those of the train file, sorted.
-
-    Numbers sort as numbers, so that "10" follows "9".
-
-    Raises:
-        ConfigError: fewer than two classes, or one named twice.
-        DataError: the file of names cannot be read.
-    """
-    given = config.task.labels
-    if isinstance(given, Path):
-        labels = tuple(text.strip() for _, text in numbered_lines(given))
-    elif given is not None:
-        labels = given
-    else:
-        found = {example.label for example in source.rows() if example.label is not None}
-        numbers = all(label.isdecimal() for label in found)
-        labels = tuple(sorted(found, key=int if numbers else str))
-    if len(set(labels)) != len(labels) or len(labels) < 2:  # noqa: PLR2004
-        message = f"expected two or more distinct labels, found {len(labels)}: {labels[:10]}"
-        raise ConfigError(message, "set task.labels, or check data.columns.label")
-    return labels
 
 
 def _parts(

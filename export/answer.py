@@ -1,0 +1,134 @@
+"""Rows in, answers out, by a proven engine or by the checkpoint: what eval and predict share."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from pipework.encoding import TextEncoder
+from pipework.errors import ConfigError, InputError
+from pipework.evaluation import Engine, Evaluation, evaluate, infer_all, predict_all, truth
+from pipework.examples import Example, Source
+from pipework.manifest import Manifest, read_manifest, verify_files
+from pipework.predictions import Prediction, decide
+from pipework.progress import Progress
+from serve.engines import open_proven
+from train.config import run_config
+from train.evaluate import open_reference
+
+
+def open_encoder(run: Path, manifest: Manifest) -> TextEncoder:
+    """Open the tokenizer of a run, after checking its digest.
+
+    Raises:
+        RunFolderError: it is missing or changed.
+    """
+    given = manifest.input
+    verify_files(run, (given.tokenizer,))
+    return TextEncoder.open(
+        run / given.tokenizer.path, max_length=given.max_length, type_ids=given.type_ids
+    )
+
+
+def evaluate_run(
+    run: Path, file: Path | None, split: str, engine: str | None, progress: Progress
+) -> Evaluation:
+    """Score the checkpoint, or an engine by name, on a split or on another file.
+
+    The file is read with the columns and the format that the run was trained with.
+
+    Raises:
+        ConfigError: the run has no such split.
+        PipeError: for a file, a folder or an engine that cannot be read.
+    """
+    manifest = read_manifest(run)
+    source = _source(run, file, split)
+    examples = list(source.rows())
+    truth_N = truth(examples, manifest.task.labels, str(source.path))
+    encodings = open_encoder(run, manifest).encode(examples)
+    opened = open_reference(run, manifest) if engine is None else open_proven(run, manifest, engine)
+    with opened:
+        return evaluate(infer_all(opened, encodings, progress), truth_N, manifest.task.labels)
+
+
+def predict_run(run: Path, examples: Iterable[Example]) -> Iterator[tuple[Example, Prediction]]:
+    """Answer examples in order, by the first proven engine, or the checkpoint if there is none.
+
+    Raises:
+        InputError: a pair for a model of single texts, or the reverse.
+    """
+    manifest = read_manifest(run)
+    encoder = open_encoder(run, manifest)
+    with _answering(run, manifest) as engine:
+        checked = _checked(examples, pair=manifest.input.pair)
+        for chunk, logits_NC in predict_all(engine, encoder, checked):
+            yield from zip(chunk, decide(logits_NC, manifest.task), strict=True)
+
+
+def unlabelled(run: Path, file: Path) -> Iterator[Example]:
+    """Read a file with the columns that the run was trained with, whether or not it has labels."""
+    source = _source(run, file, "")
+    return replace(source, columns=replace(source.columns, label=None)).rows()
+
+
+def write_predictions(
+    answers: Iterable[tuple[Example, Prediction]], out: Path, progress: Progress
+) -> int:
+    """Write answers to a .tsv or .jsonl file, whole or not at all, and return their number.
+
+    Raises:
+        ConfigError: another suffix.
+    """
+    if out.suffix not in (".tsv", ".jsonl"):
+        message = f"{out}: expected a file ending in .tsv or .jsonl"
+        raise ConfigError(message)
+    partial = out.with_name(out.name + ".partial")
+    count = 0
+    try:
+        with partial.open("w", encoding="utf-8") as stream:
+            for example, prediction in answers:
+                stream.write(format_prediction(example, prediction, out.suffix) + "\n")
+                count += 1
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)
+    progress.note(f"{count} predictions in {out}")
+    return count
+
+
+def format_prediction(example: Example, prediction: Prediction, suffix: str = ".tsv") -> str:
+    """Return one answer as a line of tsv (label, score, texts) or jsonl (all scores too)."""
+    texts = [text for text in (example.text, example.text_pair) if text is not None]
+    if suffix == ".jsonl":
+        fields = {"text": example.text, "text_pair": example.text_pair}
+        answer = {"label": prediction.label, "score": prediction.score, "scores": prediction.scores}
+        given = {name: text for name, text in fields.items() if text is not None}
+        return json.dumps({**given, **answer}, ensure_ascii=False)
+    flat = (" ".join(text.split()) for text in texts)
+    return "\t".join((prediction.label, f"{prediction.score:.4f}", *flat))
+
+
+def _source(run: Path, file: Path | None, split: str) -> Source:
+    data = run_config(run).data
+    if file is not None:
+        return data.source(file.absolute())
+    splits = data.splits()
+    if split not in splits:
+        message = f"{run} was trained without a split {split!r}; it has {', '.join(splits)}"
+        raise ConfigError(message, f"name a file instead: pipe eval {run} FILE")
+    return splits[split]
+
+
+def _answering(run: Path, manifest: Manifest) -> Engine:
+    if manifest.engines:
+        return open_proven(run, manifest)
+    return open_reference(run, manifest)
+
+
+def _checked(examples: Iterable[Example], *, pair: bool) -> Iterator[Example]:
+    for number, example in enumerate(examples, start=1):
+        if (example.text_pair is not None) != pair:
+            wanted = "a pair of texts" if pair else "one text"
+            message = f"input {number}: this model takes {wanted} at a time"
+            raise InputError(message, "separate the texts of a pair by a tab" if pair else "")
+        yield example

@@ -1,0 +1,210 @@
+"""Whether an engine answers as the checkpoint does, on real rows at many shapes.
+
+The reference is the checkpoint, loaded afresh, one input at a time and unpadded. The engine is the
+one that serves, given the same inputs in batches of several sizes.
+
+Shapes: N inputs, C classes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.encoding import Encoding, TextEncoder
+from pipework.evaluation import Engine, evaluate
+from pipework.examples import Example
+from pipework.manifest import Parity, Precision
+from pipework.progress import Progress
+
+TOLERANCES = {Precision.FP32: 1e-4}
+BATCH_SIZES = (1, 2, 7, 32)
+GRID_ROWS = 96
+STRIDE = 8
+CHUNK = 256
+WORST = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One input of the proof: what it is in words, and its ids."""
+
+    name: str
+    encoding: Encoding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Where an engine differed: the input, the size of its batch, logits apart, labels by index."""
+
+    name: str
+    tokens: int
+    batch: int
+    max_abs: float
+    mean_abs: float
+    expected: int
+    found: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The proof, and the inputs that differed most, the worst first."""
+
+    parity: Parity
+    worst: tuple[Difference, ...]
+
+
+def grid_rows(encoder: TextEncoder, examples: Sequence[Example]) -> list[Row]:
+    """Return the inputs of the grid.
+
+    They are real rows, spread over the file; real texts joined and cut to lengths from one token
+    of text to the limit; a text far over the limit; and an empty one.
+    """
+    step = max(1, len(examples) // GRID_ROWS)
+    spread = examples[::step][:GRID_ROWS]
+    rows = [
+        Row(name=f"dev row {index * step + 1}", encoding=encoding)
+        for index, encoding in enumerate(encoder.encode(spread))
+    ]
+    pair = examples[0].text_pair is not None
+    (empty,) = encoder.encode([Example(text="", text_pair="" if pair else None)])
+    (joined,) = encoder.encode([_joined(examples, 4 * encoder.max_length)])
+    rows += [Row(name="empty text", encoding=empty), Row(name="truncated text", encoding=joined)]
+    for length in _lengths(len(empty), encoder.max_length):
+        (cut,) = encoder.limited_to(length).encode([_joined(examples, 2 * length)])
+        rows.append(Row(name=f"text cut to {length}", encoding=cut))
+    # In an order that puts unlike lengths side by side, so that what pads one meets another.
+    return [row for start in range(STRIDE) for row in rows[start::STRIDE]]
+
+
+def prove(  # noqa: PLR0913  (two engines, two sets of rows, and what to hold them to)
+    reference: Engine,
+    engine: Engine,
+    grid: Sequence[Row],
+    dev: Sequence[Row],
+    truth_N: NDArray[np.int32],
+    *,
+    labels: Sequence[str],
+    tolerance: float,
+    progress: Progress,
+) -> Verdict:
+    """Compare an engine with the reference over the grid, in every batch size, and over dev.
+
+    Args:
+        reference: the checkpoint, one by one.
+        engine: the engine on trial.
+        grid: inputs that are run at each of BATCH_SIZES.
+        dev: labelled real rows, run once, for the accuracy of both.
+        truth_N: class indices of `dev`.
+        labels: names of the classes, in logit order.
+        tolerance: the largest absolute difference of a logit that passes.
+        progress: hears of the inputs done.
+    """
+    progress.begin("prove", len(grid) * (1 + len(BATCH_SIZES)) + 2 * len(dev), "rows")
+    expected_NC = _infer(reference, grid, len(grid), progress)
+    runs = [
+        _compare(grid, size, expected_NC, _infer(engine, grid, size, progress))
+        for size in BATCH_SIZES
+    ]
+    expected_dev_NC = _infer(reference, dev, CHUNK, progress)
+    found_dev_NC = _infer(engine, dev, CHUNK, progress)
+    runs.append(_compare(dev, CHUNK, expected_dev_NC, found_dev_NC))
+    progress.end()
+    differences = [difference for run in runs for difference in run]
+    return _verdict(
+        differences,
+        shapes=sorted({shape for size in BATCH_SIZES for shape in _shapes(grid, size)}),
+        accuracies=tuple(
+            evaluate(logits_NC, truth_N, labels).accuracy
+            for logits_NC in (expected_dev_NC, found_dev_NC)
+        ),
+        tolerance=tolerance,
+    )
+
+
+def _verdict(
+    differences: Sequence[Difference],
+    *,
+    shapes: Sequence[tuple[int, int]],
+    accuracies: tuple[float, ...],
+    tolerance: float,
+) -> Verdict:
+    worst = sorted(differences, key=lambda one: -one.max_abs)
+    flips = sum(one.expected != one.found for one in differences)
+    accuracy_reference, accuracy_engine = accuracies
+    parity = Parity(
+        reference="checkpoint, loaded afresh, float32, one input at a time",
+        rows=len(differences),
+        shapes=tuple(shapes),
+        max_abs=worst[0].max_abs,
+        mean_abs=float(np.mean([one.mean_abs for one in differences])),
+        argmax_agreement=1 - flips / len(differences),
+        flips=flips,
+        accuracy_reference=accuracy_reference,
+        accuracy_engine=accuracy_engine,
+        tolerance=tolerance,
+        passed=worst[0].max_abs <= tolerance,
+    )
+    return Verdict(parity=parity, worst=tuple(worst[:WORST]))
+
+
+def _infer(
+    engine: Engine, rows: Sequence[Row], size: int, progress: Progress
+) -> NDArray[np.float32]:
+    parts = []
+    for start in range(0, len(rows), size):
+        batch = rows[start : start + size]
+        parts.append(engine.infer([row.encoding for row in batch]))
+        progress.advance(len(batch))
+    return np.concatenate(parts)
+
+
+def _compare(
+    rows: Sequence[Row],
+    size: int,
+    expected_NC: NDArray[np.float32],
+    found_NC: NDArray[np.float32],
+) -> list[Difference]:
+    # A logit that is no number is infinitely far away, not "not more than the tolerance".
+    apart_NC = np.nan_to_num(np.abs(found_NC - expected_NC), nan=np.inf, posinf=np.inf)
+    return [
+        Difference(
+            name=row.name,
+            tokens=len(row.encoding),
+            batch=size,
+            max_abs=float(apart_C.max()),
+            mean_abs=float(apart_C.mean()),
+            expected=int(expected_C.argmax()),
+            found=int(found_C.argmax()),
+        )
+        for row, apart_C, expected_C, found_C in zip(
+            rows, apart_NC, expected_NC, found_NC, strict=True
+        )
+    ]
+
+
+def _shapes(rows: Sequence[Row], size: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, len(rows), size):
+        batch = rows[start : start + size]
+        yield len(batch), max(len(row.encoding) for row in batch)
+
+
+def _lengths(shortest: int, limit: int) -> list[int]:
+    """Return lengths from one token of text to the limit, each twice the one before."""
+    lengths = {limit, shortest + 1}
+    length = 8
+    while length < limit:
+        lengths.add(length)
+        length *= 2
+    return sorted(length for length in lengths if shortest < length <= limit)
+
+
+def _joined(examples: Sequence[Example], tokens: int) -> Example:
+    """Join real texts until they surely hold so many tokens; a pair is joined on both sides."""
+    several = [examples[index % len(examples)] for index in range(tokens)]
+    text = " ".join(example.text for example in several)
+    pair = examples[0].text_pair
+    return Example(
+        text=text, text_pair=pair and " ".join(example.text_pair or "" for example in several)
+    )

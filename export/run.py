@@ -1,0 +1,170 @@
+"""An export from run folder to recorded engine: build, prove, and only then record."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+
+from export.checkpoint2onnx import EXPORTER, OPSET, checkpoint_to_onnx
+from export.parity import TOLERANCES, Difference, Row, Verdict, grid_rows, prove
+from pipework.encoding import TextEncoder
+from pipework.errors import CheckFailedError, DataError
+from pipework.evaluation import truth
+from pipework.examples import Example
+from pipework.manifest import (
+    EngineFormat,
+    EngineRecord,
+    FileRecord,
+    Layout,
+    Manifest,
+    Precision,
+    file_digest,
+    read_manifest,
+    verify_files,
+    write_manifest,
+)
+from pipework.progress import Progress
+from serve.engines.onnxruntime import OnnxRuntimeEngine
+from train.config import run_config
+from train.evaluate import open_reference
+
+ENGINES = "engines"
+NAME = "onnx-fp32"
+DEV_ROWS = 10_000
+
+Convert = Callable[[Path, Manifest, Path], None]
+
+
+def export(run: Path, progress: Progress, convert: Convert = checkpoint_to_onnx) -> EngineRecord:
+    """Build the ONNX engine of a run, prove it, and record it in the manifest.
+
+    The graph is built under another name and proven there; it gets the name that its digest
+    gives only when it has passed, and an engine that it replaces goes after the manifest names
+    the new one. So at any moment each engine that the manifest records is whole and proven.
+
+    Args:
+        run: the run folder.
+        progress: hears of the stages.
+        convert: writes the graph of a run to a path.
+
+    Raises:
+        CheckFailedError: the engine differs from the checkpoint; the details are a table. Nothing
+            is recorded and nothing is left.
+        RunFolderError: the run folder does not hold what its manifest says.
+        DataError: the dev rows that the proof needs are not there.
+    """
+    manifest = read_manifest(run)
+    verify_files(run, (manifest.input.tokenizer,))
+    _sweep(run, manifest, progress)
+    examples = _dev_rows(run, manifest)
+    partial = run / ENGINES / NAME / "model.partial"
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        progress.note(f"building {NAME}")
+        convert(run, manifest, partial)
+        verdict = _prove(run, manifest, partial, examples, progress)
+        if not verdict.parity.passed:
+            raise _refusal(verdict, manifest)
+        return _record(run, partial, verdict)
+    finally:
+        partial.unlink(missing_ok=True)
+        _sweep(run, read_manifest(run), progress, quiet=True)
+
+
+def _dev_rows(run: Path, manifest: Manifest) -> list[Example]:
+    data = run_config(run).data
+    rows = data.source(data.dev).rows()
+    examples = list(islice(rows, DEV_ROWS))
+    if not examples:
+        message = f"{manifest.data.splits['dev'].path} holds no rows to prove an engine on"
+        raise DataError(message)
+    return examples
+
+
+def _prove(
+    run: Path, manifest: Manifest, path: Path, examples: Sequence[Example], progress: Progress
+) -> Verdict:
+    given = manifest.input
+    encoder = TextEncoder.open(
+        run / given.tokenizer.path, max_length=given.max_length, type_ids=given.type_ids
+    )
+    dev = [
+        Row(name=f"dev row {number}", encoding=encoding)
+        for number, encoding in enumerate(encoder.encode(examples), start=1)
+    ]
+    reference = open_reference(run, manifest, one_by_one=True)
+    engine = OnnxRuntimeEngine(path, pad_id=given.pad_id, type_ids=given.type_ids)
+    with reference, engine:
+        return prove(
+            reference,
+            engine,
+            grid_rows(encoder, examples),
+            dev,
+            truth(examples, manifest.task.labels, manifest.data.splits["dev"].path),
+            labels=manifest.task.labels,
+            tolerance=TOLERANCES[Precision.FP32],
+            progress=progress,
+        )
+
+
+def _record(run: Path, partial: Path, verdict: Verdict) -> EngineRecord:
+    digest = file_digest(partial)
+    final = partial.with_name(f"model-{digest[:12]}.onnx")
+    file = FileRecord(
+        path=final.relative_to(run).as_posix(), sha256=digest, size=partial.stat().st_size
+    )
+    record = EngineRecord(
+        name=NAME,
+        format=EngineFormat.ONNX,
+        precision=Precision.FP32,
+        layout=Layout.PADDED,
+        files=(file,),
+        opset=OPSET,
+        built_with={
+            "exporter": EXPORTER,
+            **{package: version(package) for package in ("torch", "transformers", "onnx")},
+        },
+        parity=verdict.parity,
+    )
+    partial.replace(final)
+    manifest = read_manifest(run)
+    others = tuple(engine for engine in manifest.engines if engine.name != NAME)
+    write_manifest(run, manifest.model_copy(update={"engines": (*others, record)}))
+    return record
+
+
+def _sweep(run: Path, manifest: Manifest, progress: Progress, *, quiet: bool = False) -> None:
+    """Delete what lies under engines/ and no record names: an interrupted export left it."""
+    kept = {run / file.path for engine in manifest.engines for file in engine.files}
+    for folder in sorted((run / ENGINES).glob("*")):
+        left = sorted(path for path in folder.glob("*") if path not in kept)
+        for path in left:
+            if not quiet:
+                progress.note(f"{path} is left from an unfinished export: removed")
+            path.unlink()
+        if not any(folder.iterdir()):
+            shutil.rmtree(folder)
+    if (run / ENGINES).is_dir() and not any((run / ENGINES).iterdir()):
+        (run / ENGINES).rmdir()
+
+
+def _refusal(verdict: Verdict, manifest: Manifest) -> CheckFailedError:
+    parity = verdict.parity
+    message = (
+        f"{NAME} does not answer as the checkpoint does: logits up to {parity.max_abs:.3g} apart "
+        f"(tolerance {parity.tolerance:g}), {parity.flips} of {parity.rows} answers changed, "
+        f"accuracy {parity.accuracy_engine:.4f} instead of {parity.accuracy_reference:.4f}"
+    )
+    hint = "nothing was recorded; the versions that are known to work are in CHANGELOG.md"
+    return CheckFailedError(message, hint, _table(verdict.worst, manifest.task.labels))
+
+
+def _table(worst: Sequence[Difference], labels: Sequence[str]) -> str:
+    lines = (
+        f"{one.name:<20} {one.tokens:>6} {one.batch:>5} {one.max_abs:>9.2e}  "
+        f"{labels[one.expected]} -> {labels[one.found]}"
+        for one in worst
+    )
+    head = f"{'input':<20} {'tokens':>6} {'batch':>5} {'max diff':>9}  checkpoint -> engine"
+    return "\n".join((head, *lines))

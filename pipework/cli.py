@@ -1,0 +1,238 @@
+"""The command line: parse, delegate, turn errors into words. Imports wait for their command."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from pipework.errors import ConfigError, PipeError
+from pipework.manifest import EngineFormat, Layout, Precision
+
+app = typer.Typer(
+    help="Labelled text to a classifier in production: train, export, prove, serve, measure.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+Run = Annotated[Path, typer.Argument(help="run folder")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="override, as section.key=value")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+@app.command()
+def check(
+    inputs: Annotated[list[str], typer.Argument(help="config, recipe, or data files")],
+    overrides: Sets = None,
+    as_json: Json = False,
+) -> None:
+    """Look at the data: rows, labels, lengths, duplicates, leaks, conflicts, unknown tokens."""
+    from pipework.views import show_report
+    from train.check import check_config, check_files, is_config
+
+    if len(inputs) == 1 and is_config(inputs[0]):
+        report = check_config(inputs[0], overrides or [])
+    else:
+        report = check_files([Path(name) for name in inputs], overrides or [])
+    if as_json:
+        sys.stdout.write(report.model_dump_json(indent=2) + "\n")
+    else:
+        show_report(report)
+
+
+@app.command()
+def train(
+    config: Annotated[str, typer.Argument(help="config file, or the name of a recipe")],
+    out: Annotated[Path, typer.Option("--out", help="run folder to write")],
+    overrides: Sets = None,
+) -> None:
+    """Fine-tune a checkpoint, or train a preset from scratch, into a run folder."""
+    from pipework import console
+    from train.config import load_config
+
+    loaded = load_config(config, overrides or [])
+    progress = console.progress()
+    progress.note("loading torch")
+    from train.run import train as run  # takes seconds
+
+    try:
+        manifest = run(loaded, out, progress)
+    finally:
+        progress.close()
+    dev = manifest.data.metrics["dev"]
+    console.say(f"{out}: dev accuracy {dev.accuracy:.4f}, macro-F1 {dev.macro_f1:.4f}")
+    console.say(f"next: pipe export {out} --to onnx")
+
+
+@app.command("eval")
+def evaluate(
+    run: Run,
+    file: Annotated[Path | None, typer.Argument(help="labelled file instead of a split")] = None,
+    split: Annotated[str, typer.Option(help="train, dev or test")] = "dev",
+    engine: Annotated[str | None, typer.Option(help="a proven engine by name")] = None,
+    as_json: Json = False,
+) -> None:
+    """Score the checkpoint, or an engine: accuracy, macro-F1, classes, confusion matrix."""
+    from export.answer import evaluate_run
+    from pipework import console
+    from pipework.views import show_evaluation
+
+    progress = console.progress()
+    try:
+        evaluation = evaluate_run(run, file, split, engine, progress)
+    finally:
+        progress.close()
+    if as_json:
+        sys.stdout.write(evaluation.model_dump_json(indent=2) + "\n")
+    else:
+        show_evaluation(evaluation)
+
+
+@app.command()
+def predict(
+    run: Run,
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="texts; a pair is split by a tab")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="data file, columns as in training")] = None,
+    out: Annotated[Path | None, typer.Option(help="write to a .tsv or .jsonl file")] = None,
+) -> None:
+    """Answer texts given here, in a file, or line by line on standard input."""
+    from export.answer import (
+        format_prediction,
+        predict_run,
+        unlabelled,
+        write_predictions,
+    )
+    from pipework import console
+    from pipework.examples import split_pair
+
+    if texts and file is not None:
+        message = "expected texts or --file, found both"
+        raise ConfigError(message)
+    lines = texts or (line.rstrip("\r\n") for line in sys.stdin)
+    examples = (split_pair(line) for line in lines) if file is None else unlabelled(run, file)
+    answers = predict_run(run, examples)
+    if out is not None:
+        write_predictions(answers, out, console.progress())
+        return
+    for example, prediction in answers:
+        sys.stdout.write(format_prediction(example, prediction) + "\n")
+
+
+@app.command()
+def export(
+    run: Run,
+    to: Annotated[EngineFormat, typer.Option("--to", help="engine to build")],
+    precision: Annotated[Precision, typer.Option(help="arithmetic")] = Precision.FP32,
+    layout: Annotated[Layout, typer.Option(help="how texts share a batch")] = Layout.PADDED,
+) -> None:
+    """Build an engine from the checkpoint, prove that it answers the same, and record it."""
+    from pipework import console
+
+    progress = console.progress()
+    progress.note(f"loading torch, to build {to} {precision} {layout}")
+    from export.run import export as build  # takes seconds
+
+    try:
+        record = build(run, progress)
+    finally:
+        progress.close()
+    parity = record.parity
+    console.say(
+        f"proven: {record.name}, logits at most {parity.max_abs:.1e} from the checkpoint's "
+        f"(tolerance {parity.tolerance:g}) over {parity.rows:,} rows in {len(parity.shapes)} "
+        f"shapes, {parity.flips} answers changed, accuracy {parity.accuracy_engine:.4f} "
+        f"(checkpoint {parity.accuracy_reference:.4f})"
+    )
+    console.say(f"next: pipe serve {run}")
+
+
+@app.command()
+def serve(
+    run: Run,
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="port to listen on; 0 for a free one")] = 8000,
+) -> None:
+    """Serve a run's proven engine over HTTP until SIGTERM or Ctrl-C."""
+    from serve.run import serve as start
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    start(run, host=host, port=port, ready=_ready)
+
+
+def _ready(url: str) -> None:
+    sys.stdout.write(f"serving on {url}  (try {url}/docs)\n")
+    sys.stdout.flush()
+
+
+@app.command()
+def bench(
+    target: Annotated[str, typer.Argument(help="URL of a server, or a run folder")],
+    file: Annotated[Path | None, typer.Option(help="data file with texts to send")] = None,
+    columns: Annotated[str, typer.Option(help="where its texts lie")] = "text=text",
+    batch: Annotated[int | None, typer.Option(help="texts per request")] = None,
+    concurrency: Annotated[str, typer.Option(help="numbers of clients")] = "1,2,4,8,16",
+    seconds: Annotated[float, typer.Option(help="seconds per level")] = 5.0,
+    json: Annotated[Path | None, typer.Option(help="write the result here")] = None,
+    html: Annotated[Path | None, typer.Option(help="write a page with plots here")] = None,
+) -> None:
+    """Measure latency and throughput of a server, or of a run's engines in this process."""
+    from benchmarks import report
+    from benchmarks.run import Plan
+    from benchmarks.run import bench as measure
+    from pipework import console
+    from pipework.examples import Source, parse_columns
+    from pipework.manifest import write_atomically
+
+    plan = Plan(
+        source=None if file is None else Source(path=file, columns=parse_columns(columns)),
+        batch=batch,
+        concurrencies=_numbers(concurrency),
+        duration_s=seconds,
+    )
+    progress = console.progress()
+    try:
+        result = measure(target, plan, progress)
+    finally:
+        progress.close()
+    console.say(report.terminal(result))
+    if json is not None:
+        write_atomically(json, (result.model_dump_json(indent=2) + "\n").encode())
+    if html is not None:
+        report.write_page(html, result)
+        console.say(f"report: {html}")
+
+
+@app.command()
+def show(run: Run, as_json: Json = False) -> None:
+    """Show what a run folder holds: model, data, scores, proven engines."""
+    from pipework.manifest import read_manifest
+    from pipework.views import show_manifest
+
+    manifest = read_manifest(run)
+    if as_json:
+        sys.stdout.write(manifest.model_dump_json(indent=2) + "\n")
+    else:
+        show_manifest(manifest)
+
+
+def _numbers(given: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in given.split(",") if number.strip())
+    except ValueError as error:
+        message = f"--concurrency {given}: expected whole numbers separated by commas"
+        raise ConfigError(message, "for example --concurrency 1,2,4,8") from error
+
+
+def main() -> NoReturn:
+    """Run a command; exit 0, 1 (a bug), 2 (the user can mend it) or 3 (a check said no)."""
+    try:
+        app()
+    except PipeError as error:
+        from pipework.console import complain
+
+        complain(error)
+        sys.exit(error.exit_code)
+    sys.exit(0)

@@ -1,0 +1,180 @@
+"""What a person sees: progress on standard error, results on standard output.
+
+On a terminal progress is a bar with rate and time left. Elsewhere (a log, a pipe) it is a line now
+and then, so that a log stays readable.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from pipework.errors import PipeError
+
+LINE_EVERY_S = 10.0
+output = Console(highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class _Rate(ProgressColumn):
+    """Units per second."""
+
+    def render(self, task: Task) -> Text:
+        """Show the speed, once there is one."""
+        speed = task.finished_speed or task.speed
+        unit = task.fields["unit"]
+        return Text("" if speed is None else f"{speed:,.0f} {unit}/s", style="cyan")
+
+
+class Bars:
+    """Progress on a terminal; stages may nest. A context manager."""
+
+    def __init__(self) -> None:
+        """Draw nothing yet."""
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f}%"),
+            _Rate(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=errors,
+        )
+        self._tasks: list[TaskID] = []
+
+    def begin(self, title: str, total: int, unit: str) -> None:
+        """Add a bar."""
+        if not self._tasks:
+            self._bars.start()
+        task = self._bars.add_task(title, total=total, unit=unit, figures="")
+        self._tasks.append(task)
+
+    def advance(self, count: int, figures: Mapping[str, str] | None = None) -> None:
+        """Move the newest bar."""
+        self._bars.advance(self._tasks[-1], count)
+        if figures:
+            self._bars.update(self._tasks[-1], figures=_figures(figures))
+
+    def end(self) -> None:
+        """Leave a finished bar of the outermost stage on the screen; remove an inner one."""
+        task = self._tasks.pop()
+        if self._tasks:
+            self._bars.remove_task(task)
+            return
+        self._bars.stop()
+        self._bars.remove_task(task)
+
+    def note(self, line: str) -> None:
+        """Print above the bars."""
+        self._bars.console.print(escape(line))
+
+    def close(self) -> None:
+        """Give the terminal back, also when a stage was interrupted."""
+        self._bars.stop()
+
+
+@dataclass
+class _Stage:
+    title: str
+    total: int
+    unit: str
+    start: float
+    said: float
+    done: int = 0
+
+
+@dataclass
+class Lines:
+    """Progress in a log: a line every LINE_EVERY_S seconds, and one at the end of a stage."""
+
+    _stages: list[_Stage] = field(default_factory=list)
+    _figures: str = ""
+
+    def begin(self, title: str, total: int, unit: str) -> None:
+        """Remember the stage."""
+        now = time.monotonic()
+        self._stages.append(_Stage(title, total, unit, start=now, said=now))
+
+    def advance(self, count: int, figures: Mapping[str, str] | None = None) -> None:
+        """Print a line when one is due."""
+        stage = self._stages[-1]
+        stage.done += count
+        self._figures = _figures(figures) if figures else self._figures
+        if time.monotonic() - stage.said >= LINE_EVERY_S:
+            self._say(stage)
+
+    def end(self) -> None:
+        """Print the last line of an outermost stage."""
+        stage = self._stages.pop()
+        if not self._stages:
+            self._say(stage)
+            self._figures = ""
+
+    def note(self, line: str) -> None:
+        """Print it."""
+        errors.print(escape(line))
+
+    def close(self) -> None:
+        """Do nothing: nothing is drawn."""
+
+    def _say(self, stage: _Stage) -> None:
+        now = time.monotonic()
+        stage.said = now
+        rate = stage.done / max(now - stage.start, 1e-9)
+        left = max(0, stage.total - stage.done) / max(rate, 1e-9)
+        parts = (
+            f"{stage.title}: {stage.done:,} of {stage.total:,} {stage.unit}",
+            f"{rate:,.0f} {stage.unit}/s",
+            f"{left:.0f} s left" if left else f"took {now - stage.start:.1f} s",
+            self._figures,
+        )
+        errors.print(escape(", ".join(part for part in parts if part)))
+
+
+def progress() -> Bars | Lines:
+    """Return what shows progress where standard error leads."""
+    return Bars() if errors.is_terminal else Lines()
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table; the first column is left-aligned, the others right-aligned."""
+    shown = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for index, column in enumerate(columns):
+        shown.add_column(column, justify="right" if index else "left")
+    for row in rows:
+        shown.add_row(*(escape(str(cell)) for cell in row))
+    output.print(shown)
+
+
+def say(line: str) -> None:
+    """Print a line of the result, as it is."""
+    output.print(line, markup=False)
+
+
+def complain(error: PipeError) -> None:
+    """Print an error: its line, its details, its hint."""
+    errors.print(f"[bold red]error:[/] {escape(str(error))}")
+    if error.details:
+        errors.print(error.details, markup=False)
+    if error.hint:
+        errors.print(f"[bold]hint:[/] {escape(error.hint)}")
+
+
+def _figures(figures: Mapping[str, str]) -> str:
+    return "  ".join(f"{name} {value}" for name, value in figures.items())

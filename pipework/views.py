@@ -1,0 +1,118 @@
+"""Results as tables on a terminal."""
+
+from collections.abc import Mapping, Sequence
+
+from pipework import console
+from pipework.evaluation import Evaluation
+from pipework.manifest import Manifest
+from train.report import DataReport, SplitReport
+
+
+def show_evaluation(evaluation: Evaluation) -> None:
+    """Print the scores, the table of classes and the confusion matrix."""
+    console.say(
+        f"rows {evaluation.rows:,}  accuracy {evaluation.accuracy:.4f}  "
+        f"macro-F1 {evaluation.macro_f1:.4f}"
+    )
+    rows = [
+        (one.label, f"{one.precision:.3f}", f"{one.recall:.3f}", f"{one.f1:.3f}", one.support)
+        for one in evaluation.classes
+    ]
+    console.table("", ("class", "precision", "recall", "F1", "rows"), rows)
+    labels = [one.label for one in evaluation.classes]
+    confusion = [
+        (label, *counts) for label, counts in zip(labels, evaluation.confusion, strict=True)
+    ]
+    console.table("\nconfusion: true class down, predicted across", ("", *labels), confusion)
+
+
+def show_report(report: DataReport) -> None:
+    """Print what the data look like, and the findings."""
+    names = list(report.splits)
+    splits = list(report.splits.values())
+    rows = [
+        ("rows", *(f"{split.rows:,}" for split in splits)),
+        ("characters: median, 95 %, longest", *(_triple(split.characters) for split in splits)),
+        ("tokens: median, 95 %, longest", *(_triple(split.tokens) for split in splits)),
+        ("cut at max_length, or just fitting", *(_count(split.truncated) for split in splits)),
+        ("unknown tokens", *(_rate(split.unknown_rate) for split in splits)),
+        ("empty texts", *(f"{split.empty:,}" for split in splits)),
+        ("rows that repeat a text", *(f"{split.duplicates:,}" for split in splits)),
+        ("texts with several labels", *(f"{split.conflicting:,}" for split in splits)),
+    ]
+    console.table("", ("", *names), rows)
+    console.table("\nrows by label", ("", *names), _labels(report.splits))
+    if report.shared:
+        shared = [(pair, f"{count:,}") for pair, count in report.shared.items()]
+        console.table("\ntexts in two splits", ("", "texts"), shared)
+    console.say("")
+    for finding in report.findings:
+        console.say(f"finding: {finding}")
+    if not report.findings:
+        console.say("no findings")
+
+
+def show_manifest(manifest: Manifest) -> None:
+    """Print what a run folder holds."""
+    console.table("", ("", ""), _facts(manifest))
+    metrics = [
+        (name, f"{one.rows:,}", f"{one.accuracy:.4f}", f"{one.macro_f1:.4f}")
+        for name, one in manifest.data.metrics.items()
+    ]
+    console.table("\nscores of the checkpoint", ("split", "rows", "accuracy", "macro-F1"), metrics)
+    engines = [
+        (
+            engine.name,
+            engine.precision,
+            engine.layout,
+            f"{sum(file.size for file in engine.files) / 1e6:.1f} MB",
+            f"{engine.parity.max_abs:.1e}",
+            f"{engine.parity.tolerance:.0e}",
+            f"{engine.parity.argmax_agreement:.2%}",
+            f"{engine.parity.accuracy_engine - engine.parity.accuracy_reference:+.4f}",
+            f"{engine.parity.rows:,}",
+        )
+        for engine in manifest.engines
+    ]
+    columns = ("engine", "precision", "layout", "size", "max diff", "tolerance")
+    more = ("same answers", "accuracy change", "rows")
+    console.table("\nproven engines", (*columns, *more), engines)
+    for finding in manifest.data.findings:
+        console.say(f"finding: {finding}")
+
+
+def _facts(manifest: Manifest) -> list[tuple[str, str]]:
+    identity, model = manifest.identity, manifest.model
+    base = f" from {model.base}" if model.base else ", from scratch"
+    return [
+        ("run", identity.name),
+        ("made", f"{identity.created_at:%Y-%m-%d %H:%M} UTC by pipework {identity.pipework}"),
+        ("seed", str(identity.seed)),
+        ("task", f"{manifest.task.kind}: {', '.join(manifest.task.labels)}"),
+        (
+            "input",
+            f"{' + '.join(manifest.input.fields)}, at most {manifest.input.max_length} tokens",
+        ),
+        ("model", f"{model.family}, {model.head} head, {model.parameters / 1e6:.1f} M{base}"),
+        ("data", ", ".join(f"{n} {s.rows:,} rows" for n, s in manifest.data.splits.items())),
+    ]
+
+
+def _labels(splits: Mapping[str, SplitReport]) -> Sequence[tuple[str, ...]]:
+    labels = sorted({label for split in splits.values() for label in split.labels})
+    return [
+        (label, *(f"{split.labels.get(label, 0):,}" for split in splits.values()))
+        for label in labels
+    ]
+
+
+def _triple(values: tuple[int, int, int] | None) -> str:
+    return "" if values is None else ", ".join(f"{value:,}" for value in values)
+
+
+def _count(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _rate(value: float | None) -> str:
+    return "" if value is None else f"{value:.2%}"

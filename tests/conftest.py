@@ -1,0 +1,64 @@
+"""One small trained run, shared by all tests that read a run folder."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pipework.progress import Silent
+
+os.environ["PIPEWORK_CACHE"] = tempfile.mkdtemp(prefix="pipework-cache-")
+os.environ["HF_HUB_OFFLINE"] = "1"
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+def pytest_unconfigure():
+    shutil.rmtree(os.environ["PIPEWORK_CACHE"], ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    if not SHARED.is_dir():
+        pytest.skip("the real data are absent: put a folder shared/data beside the checkout")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory) -> Path:
+    """A run of a few steps on the sample; read it only."""
+    from train.config import load_config  # noqa: PLC0415  (the environment is set first)
+    from train.run import train  # noqa: PLC0415
+
+    run = tmp_path_factory.mktemp("runs") / "trained"
+    overrides = ["train.epochs=3", "train.batch_size=16", "train.precision=fp32"]
+    train(load_config("sample", overrides), run, Silent())
+    return run
+
+
+@pytest.fixture(scope="session")
+def exported_run(trained_run, tmp_path_factory) -> Path:
+    """The same run with a proven engine; read it only."""
+    from export.run import export  # noqa: PLC0415
+
+    run = tmp_path_factory.mktemp("runs") / "exported"
+    shutil.copytree(trained_run, run)
+    export(run, Silent())
+    return run
+
+
+@pytest.fixture
+def run(trained_run, tmp_path) -> Path:
+    """A copy of the trained run, to be changed."""
+    copy = tmp_path / "run"
+    shutil.copytree(trained_run, copy)
+    return copy
+
+
+@pytest.fixture
+def proven(exported_run, tmp_path) -> Path:
+    """A copy of the exported run, to be changed."""
+    copy = tmp_path / "proven"
+    shutil.copytree(exported_run, copy)
+    return copy

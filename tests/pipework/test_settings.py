@@ -1,0 +1,92 @@
+import pytest
+
+from pipework.errors import ConfigError
+from pipework.settings import Settings, dump_settings, load_settings
+
+
+class Inner(Settings):
+    epochs: int = 1
+    rate: float = 0.1
+
+
+class Outer(Settings):
+    name: str
+    train: Inner = Inner()
+    tags: tuple[str, ...] = ()
+
+
+FORMS = {
+    ".toml": 'name = "a"\ntags = ["x", "y"]\n[train]\nepochs = 3\n',
+    ".json": '{"name": "a", "tags": ["x", "y"], "train": {"epochs": 3}}',
+}
+
+
+@pytest.mark.parametrize("suffix", FORMS)
+def test_each_form_gives_the_same_config(tmp_path, suffix):
+    path = tmp_path / f"c{suffix}"
+    path.write_text(FORMS[suffix])
+    found = load_settings(Outer, path)
+    assert found == Outer(name="a", tags=("x", "y"), train=Inner(epochs=3))
+
+
+class Nested(Settings):
+    train: Inner = Inner()
+
+
+def test_ini_values_are_read_as_toml_and_keep_percent_signs(tmp_path):
+    path = tmp_path / "c.ini"
+    path.write_text("[train]\nepochs = 3\nrate = 0.5\n")
+    assert load_settings(Nested, path) == Nested(train=Inner(epochs=3, rate=0.5))
+
+
+def test_overrides_win_and_are_typed(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text(FORMS[".toml"])
+    found = load_settings(Outer, path, ["train.rate=1e-3", "name=some thing", 'tags=["z"]'])
+    assert (found.train.rate, found.name, found.tags) == (1e-3, "some thing", ("z",))
+
+
+def test_an_unknown_key_names_near_matches(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('name = "a"\n[train]\nepoch = 3\n')
+    with pytest.raises(ConfigError, match=r"c\.toml: train\.epoch: unknown key") as caught:
+        load_settings(Outer, path)
+    assert caught.value.hint == "did you mean epochs?"
+
+
+def test_a_wrong_value_says_where_it_came_from(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text(FORMS[".toml"])
+    with pytest.raises(ConfigError, match=r"--set train\.epochs: .*integer.*'many'"):
+        load_settings(Outer, path, ["train.epochs=many"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("c.toml", "name = ", "not valid TOML"),
+        ("c.json", "[1]", "expected an object"),
+        ("c.ini", "no section", "not valid INI"),
+        ("c.yaml", "", "ending in .toml, .json, .ini"),
+    ],
+)
+def test_a_broken_file_is_one_clear_line(tmp_path, name, text, message):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_settings(Outer, path)
+
+
+@pytest.mark.parametrize("override", ["epochs", "=3"])
+def test_an_override_without_key_or_value_is_refused(tmp_path, override):
+    path = tmp_path / "c.toml"
+    path.write_text(FORMS[".toml"])
+    with pytest.raises(ConfigError, match=r"expected section\.key=value"):
+        load_settings(Outer, path, [override])
+
+
+def test_a_dumped_config_reads_back(tmp_path):
+    config = Outer(name='with "quotes"', tags=("x",), train=Inner(epochs=7))
+    path = tmp_path / "c.toml"
+    path.write_text(dump_settings(config), encoding="utf-8")
+    assert load_settings(Outer, path) == config

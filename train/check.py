@@ -1,0 +1,50 @@
+"""The data report of a config, with the tokenizer it would use, or of files alone."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipework.encoding import TextEncoder
+from pipework.errors import ConfigError
+from pipework.examples import Columns, Source
+from pipework.settings import SUFFIXES
+from train.config import ColumnSettings, load_config, recipes
+from train.labels import class_labels
+from train.report import DataReport, data_report
+from train.tokenizer import make_tokenizer
+
+
+def is_config(name: str) -> bool:
+    """Whether a name is a recipe's or a settings file's."""
+    return name in recipes() or Path(name).suffix in SUFFIXES
+
+
+def check_config(name: str, overrides: list[str]) -> DataReport:
+    """Report on the files of a config, tokenized as training would.
+
+    Raises:
+        PipeError: for a config or data that cannot be used.
+    """
+    config = load_config(name, overrides)
+    sources = config.data.splits()
+    labels = class_labels(config.task.labels, sources["train"])
+    tokenizer = make_tokenizer(config.model, sources["train"])
+    encoder = TextEncoder(tokenizer, max_length=config.model.max_length, type_ids=False)
+    return data_report(sources, encoder, labels)
+
+
+def check_files(paths: Sequence[Path], overrides: Sequence[str]) -> DataReport:
+    """Report on files alone; `columns.NAME=COLUMN` says where their fields lie.
+
+    Raises:
+        PipeError: for an override that names no column, or a file that cannot be read.
+    """
+    given: dict[str, str | int] = {}
+    for override in overrides:
+        key, _, column = override.partition("=")
+        name = key.removeprefix("data.").removeprefix("columns.")
+        if name not in ColumnSettings.model_fields:
+            message = f"--set {override}: beside files only columns can be set"
+            raise ConfigError(message, "for example --set columns.text=0 --set columns.label=1")
+        given[name] = int(column) if column.isdecimal() else column
+    columns = Columns(**ColumnSettings.model_validate(given).model_dump())
+    return data_report({path.name: Source(path=path, columns=columns) for path in paths})
