@@ -44,7 +44,7 @@ def show_report(report: DataReport) -> None:
     console.table("\nrows by label", ("", *names), _labels(report.splits))
     if report.shared:
         shared = [(pair, f"{count:,}") for pair, count in report.shared.items()]
-        console.table("\ntexts in two splits", ("", "texts"), shared)
+        console.table("\nrows whose text stands in an earlier file", ("", "rows"), shared)
     console.say("")
     for finding in report.findings:
         console.say(f"finding: {finding}")

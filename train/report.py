@@ -42,7 +42,7 @@ class SplitReport(BaseModel):
 
 
 class DataReport(BaseModel):
-    """All files, what they share, and the findings in words."""
+    """All files, the rows of each that stand in an earlier one, and the findings in words."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -72,7 +72,7 @@ def data_report(
             readings[name].add(chunk, encoder)
     splits = {name: reading.report() for name, reading in readings.items()}
     shared = {
-        f"{first} and {second}": len(readings[first].texts.keys() & readings[second].texts.keys())
+        f"{second} in {first}": readings[second].rows_in(readings[first])
         for first, second in combinations(readings, 2)
     }
     return DataReport(splits=splits, shared=shared, findings=tuple(_findings(splits, shared)))
@@ -82,7 +82,8 @@ class _Reading:
     """One file while it is read."""
 
     def __init__(self, labels: Sequence[str] | None) -> None:
-        self.texts: dict[bytes, set[str]] = defaultdict(set)
+        self._texts: dict[bytes, set[str]] = defaultdict(set)
+        self.counts: Counter[bytes] = Counter()
         self._names = labels
         self._index = {label: place for place, label in enumerate(labels or ())}
         self._labels: Counter[str] = Counter()
@@ -97,7 +98,9 @@ class _Reading:
             self._characters.append(len(example.text) + len(example.text_pair or ""))
             self._empty += not example.text.strip()
             label = self._label(example)
-            self.texts[_digest(example)].add(label)
+            digest = _digest(example)
+            self._texts[digest].add(label)
+            self.counts[digest] += 1
             self._labels[label] += 1
         if encoder is not None:
             self._limit = encoder.max_length
@@ -107,6 +110,10 @@ class _Reading:
                 ids = np.concatenate([encoding.ids for encoding in encodings])
                 found = int((ids == encoder.unknown_id).sum())
                 self._unknown = found + (self._unknown or 0)
+
+    def rows_in(self, other: "_Reading") -> int:
+        """Count the rows whose text stands in another file."""
+        return sum(self.counts[digest] for digest in self.counts.keys() & other.counts.keys())
 
     def _label(self, example: Example) -> str:
         found = example.label or "(none)"
@@ -123,8 +130,8 @@ class _Reading:
             truncated=sum(n >= self._limit for n in self._tokens) if self._tokens else None,
             unknown_rate=None if self._unknown is None else self._unknown / max(tokens, 1),
             empty=self._empty,
-            duplicates=rows - len(self.texts),
-            conflicting=sum(len(labels) > 1 for labels in self.texts.values()),
+            duplicates=rows - len(self._texts),
+            conflicting=sum(len(labels) > 1 for labels in self._texts.values()),
         )
 
 
@@ -155,7 +162,8 @@ def _findings(splits: Mapping[str, SplitReport], shared: Mapping[str, int]) -> I
         yield from _split_findings(name, split)
     for pair, count in shared.items():
         if count:
-            yield f"{count} texts stand in both {pair}: scores on the later one are too good"
+            later, earlier = pair.split(" in ")
+            yield f"{count} rows of {later} stand in {earlier} too: scores on {later} are too good"
     train = splits.get("train")
     for name, split in splits.items():
         new = sorted(split.labels.keys() - train.labels.keys()) if train is not None else []

@@ -1,6 +1,6 @@
 """A run's tokenizer: learned from the train texts, from a vocab.txt, or a checkpoint's."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tokenizers import (
@@ -30,23 +30,36 @@ def make_tokenizer(settings: ModelSettings, source: Source) -> Tokenizer:
         return _of_checkpoint(settings.name)
     if settings.vocab is not None:
         return _with_vocabulary(settings, read_vocabulary(settings.vocab))
-    return learn(settings, _texts(source))
+    return learn(settings, lambda: _texts(source))
 
 
-def learn(settings: ModelSettings, texts: Iterable[str]) -> Tokenizer:
+def learn(settings: ModelSettings, texts: Callable[[], Iterable[str]]) -> Tokenizer:
     """Learn a WordPiece vocabulary (Wu et al. 2016, https://arxiv.org/abs/1609.08144).
 
-    The same texts give the same vocabulary: ids follow frequency, ties the alphabet.
+    The same texts give the same vocabulary. The library numbers the continuing characters in the
+    order of a hash table, and breaks ties by number; so they are found in a first pass, which
+    merges nothing, and given to the second in the order of the alphabet.
+
+    Args:
+        settings: size and spelling of the vocabulary.
+        texts: gives the texts, from their beginning each time it is called.
     """
+    alphabet = _trained(settings, texts(), SPECIAL, vocab_size=1)
+    continuing = sorted(token for token in alphabet if token.startswith("##"))
+    known = (*SPECIAL, *continuing)
+    return _with_vocabulary(settings, _trained(settings, texts(), known, settings.vocab_size))
+
+
+def _trained(
+    settings: ModelSettings, texts: Iterable[str], known: Sequence[str], vocab_size: int
+) -> dict[str, int]:
     tokenizer = _frame(settings, models.WordPiece(unk_token="[UNK]"))  # noqa: S106
     trainer = trainers.WordPieceTrainer(
-        vocab_size=settings.vocab_size,
-        min_frequency=2,
-        show_progress=False,
-        special_tokens=list(SPECIAL),
+        vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=list(known)
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return _with_template(tokenizer)
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    return vocabulary
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:

@@ -1,0 +1,53 @@
+import pytest
+
+from pipework.errors import ConfigError
+from pipework.settings import dump_settings
+from train.config import load_config, recipes, run_config
+
+TEXT = '[data]\ntrain = "a.tsv"\ndev = "b.tsv"\n[model]\npreset = "tiny"\n'
+
+
+def config(tmp_path, text=TEXT, overrides=()):
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    return load_config(str(path), list(overrides))
+
+
+def test_paths_start_at_the_config_file(tmp_path):
+    assert config(tmp_path).data.splits()["train"].path == tmp_path / "a.tsv"
+
+
+def test_a_root_on_the_command_line_starts_where_the_command_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = config(tmp_path, overrides=["data.root=here"])
+    assert found.data.splits()["dev"].path == tmp_path / "here" / "b.tsv"
+
+
+def test_the_resolved_config_reads_back_the_same(tmp_path):
+    found = config(tmp_path, overrides=['task.labels="names.txt"', "data.columns.text=0"])
+    (tmp_path / "config.toml").write_text(dump_settings(found), encoding="utf-8")
+    assert run_config(tmp_path) == found
+
+
+@pytest.mark.parametrize("overrides", [["model.name=x"], []])
+def test_a_model_is_a_name_or_a_preset(tmp_path, overrides):
+    text = TEXT if overrides else TEXT.replace('preset = "tiny"', "")
+    with pytest.raises(ConfigError, match=r"one of model\.name .* and model\.preset"):
+        config(tmp_path, text, overrides)
+
+
+def test_a_recipe_for_files_of_the_user_asks_for_their_folder():
+    with pytest.raises(ConfigError, match=r"data\.root is not set") as caught:
+        load_config("thucnews", [])
+    assert "--set data.root=DIR" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_every_recipe_is_valid(name, tmp_path):
+    assert load_config(name, [f"data.root={tmp_path}"]).train.seed == 0
+
+
+def test_an_unknown_name_lists_the_recipes():
+    with pytest.raises(ConfigError, match="neither a config file nor a recipe") as caught:
+        load_config("thucnew", [])
+    assert "thucnews" in caught.value.hint

@@ -1,0 +1,40 @@
+import math
+
+import numpy as np
+import pytest
+
+from pipework.errors import CheckFailedError
+from pipework.evaluation import evaluate
+from train.health import check_finite, findings
+
+
+def scored(guesses, truth=(0, 0, 1, 1)):
+    logits = np.eye(2, dtype=np.float32)[list(guesses)]
+    return evaluate(logits, np.array(truth, np.int32), ["a", "b"])
+
+
+def test_a_sound_run_has_no_findings():
+    assert findings([0.7, 0.2], scored([0, 0, 1, 0]), 1e-4) == ()
+
+
+def test_constant_predictions_name_the_learning_rate():
+    (found,) = findings([0.7, 0.6], scored([1, 1, 1, 1]), 1e-4)
+    assert "every dev row is predicted 'b'" in found
+    assert "train.learning_rate (now 0.0001)" in found
+
+
+def test_a_loss_that_does_not_fall_is_told():
+    (found,) = findings([0.70, 0.699], scored([0, 0, 1, 1]), 1e-4)
+    assert "did not fall (0.700 at first, 0.699 at last)" in found
+
+
+def test_worse_than_the_commonest_label_is_told():
+    (found,) = findings([0.7, 0.2], scored([1, 0, 0, 0]), 1e-4)
+    assert "below always answering the commonest label" in found
+
+
+@pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (1.0, math.inf)])
+def test_a_loss_or_gradient_that_is_no_number_stops_the_run(loss, norm):
+    with pytest.raises(CheckFailedError, match="at step 7") as caught:
+        check_finite(loss, norm, 7, 0.5)
+    assert "lower train.learning_rate (now 0.5)" in caught.value.hint

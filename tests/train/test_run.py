@@ -1,0 +1,187 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+
+from export.answer import open_encoder
+from pipework.errors import CheckFailedError, ConfigError, RunFolderError
+from pipework.examples import Example
+from pipework.manifest import read_manifest, verify_files
+from pipework.progress import Silent
+from train.config import load_config
+from train.evaluate import open_reference
+from train.run import train
+
+QUICK = ["train.max_steps=6", "train.precision=fp32", "train.batch_size=8"]
+
+
+def small(tmp_path, rows=40, *, extra=(), test_rows=8):
+    for name, count in (("train", rows), ("dev", 12), ("test", test_rows)):
+        lines = (f"{'good' if n % 2 else 'bad'} thing number {n}\t{n % 2}\n" for n in range(count))
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines))
+    path = tmp_path / "c.toml"
+    path.write_text(
+        '[data]\ntrain = "train.tsv"\ndev = "dev.tsv"\ntest = "test.tsv"\n'
+        '[model]\npreset = "tiny"\nmax_length = 16\nvocab_size = 100\n[train]\nepochs = 30\n'
+        "learning_rate = 1e-3\n"
+    )
+    return load_config(str(path), [*QUICK, *extra])
+
+
+class Noting(Silent):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, line):
+        self.lines.append(line)
+
+
+def published(run, tmp_path):
+    """Write a run's checkpoint with its tokenizer as a folder like those of a model hub."""
+    base = tmp_path / "base"
+    model = AutoModelForSequenceClassification.from_pretrained(run / "checkpoint")
+    model.save_pretrained(base)
+    tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]").save_pretrained(base)
+    return base
+
+
+def weights(run):
+    return load_file(run / "checkpoint" / "model.safetensors")
+
+
+def learn(config, run, progress=None):
+    """Train a few steps; whether they teach anything is not the question here."""
+    try:
+        return train(config, run, progress or Silent())
+    except CheckFailedError:
+        return read_manifest(run)
+
+
+def test_the_run_folder_keeps_its_contract(trained_run):
+    manifest = read_manifest(trained_run)
+    verify_files(trained_run, (manifest.input.tokenizer, *manifest.model.checkpoint))
+    names = {path.name for path in trained_run.iterdir()}
+    assert {"manifest.json", "config.toml", "checkpoint", "tokenizer.json", "log.jsonl"} <= names
+    assert any(name.startswith("events.") for name in names)
+    lines = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
+    assert {"loss", "learning_rate", "examples_per_s", "gradient_norm"} <= lines[0].keys()
+    assert any(line["group"] == "dev" for line in lines)
+
+
+def test_the_checkpoint_is_a_standard_folder(trained_run):
+    manifest = read_manifest(trained_run)
+    model = AutoModelForSequenceClassification.from_pretrained(trained_run / "checkpoint")
+    assert tuple(model.config.id2label.values()) == manifest.task.labels
+
+
+def test_the_kept_checkpoint_is_the_best_that_dev_saw(trained_run):
+    lines = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
+    best = max(line["accuracy"] for line in lines if line["group"] == "dev")
+    assert read_manifest(trained_run).data.metrics["dev"].accuracy == best
+
+
+def test_a_learnable_task_is_learned(tmp_path):
+    manifest = train(small(tmp_path, extra=["train.max_steps=60"]), tmp_path / "run", Silent())
+    assert manifest.data.metrics["dev"].accuracy == 1
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_does_not(tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        learn(small(tmp_path, extra=[f"train.seed={seed}"]), tmp_path / name)
+    a, b, c = (weights(tmp_path / name) for name in "abc")
+    assert all(np.array_equal(a[key], b[key]) for key in a)
+    assert not all(np.array_equal(a[key], c[key]) for key in a)
+
+
+def test_the_test_split_decides_nothing(tmp_path):
+    learn(small(tmp_path), tmp_path / "a")
+    learn(small(tmp_path, test_rows=30), tmp_path / "b")
+    a, b = (weights(tmp_path / name) for name in "ab")
+    assert all(np.array_equal(a[key], b[key]) for key in a)
+
+
+def test_padding_and_batching_do_not_change_an_answer(trained_run):
+    manifest = read_manifest(trained_run)
+    encoder = open_encoder(trained_run, manifest)
+    texts = [Example(text="word " * (n % 13)) for n in range(50)]
+    encodings = encoder.encode(texts)
+    together = open_reference(trained_run, manifest).infer(encodings)
+    alone = open_reference(trained_run, manifest, one_by_one=True).infer(encodings)
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 17])
+def test_any_number_of_rows_trains(tmp_path, rows):
+    config = small(tmp_path, rows=max(rows, 2), extra=["train.max_steps=3"])
+    assert learn(config, tmp_path / "run").data.splits["train"].rows == max(rows, 2)
+
+
+def test_a_run_that_learns_nothing_ends_with_the_likely_knob(tmp_path):
+    with pytest.raises(CheckFailedError, match="learned nothing") as caught:
+        train(small(tmp_path, extra=["train.learning_rate=1e-9"]), tmp_path / "run", Silent())
+    assert "train.learning_rate (now 1e-09)" in str(caught.value)
+    assert read_manifest(tmp_path / "run").data.findings
+
+
+def test_a_loss_that_explodes_stops_without_a_manifest(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "train.loop.functional.cross_entropy",
+        lambda logits, *_, **__: logits.sum() * torch.tensor(float("nan")),
+    )
+    with pytest.raises(CheckFailedError, match="the loss is nan at step"):
+        train(small(tmp_path), tmp_path / "run", Silent())
+    assert not (tmp_path / "run" / "manifest.json").exists()
+    assert "Traceback" in (tmp_path / "run" / "train.log").read_text()
+
+
+def test_an_interrupted_run_is_found_and_started_again(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "train.run.write_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            learn(small(tmp_path), tmp_path / "run")
+    noting = Noting()
+    learn(small(tmp_path), tmp_path / "run", noting)
+    assert any("unfinished run (stopped after step 6)" in line for line in noting.lines)
+    assert (tmp_path / "run" / "manifest.json").exists()
+
+
+def test_a_finished_run_is_never_overwritten(run):
+    with pytest.raises(RunFolderError, match="already holds a finished run"):
+        train(load_config("sample", []), run, Silent())
+
+
+def test_a_folder_with_files_of_the_user_is_left_alone(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunFolderError, match=r"files that no run wrote: thesis\.tex"):
+        train(small(tmp_path), tmp_path / "run", Silent())
+    assert (tmp_path / "run" / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_length_beyond_the_checkpoint_is_an_error_before_the_first_step(trained_run, tmp_path):
+    base = published(trained_run, tmp_path)
+    named = [f"model.name={base}", "model.max_length=999"]
+    path = tmp_path / "c.toml"
+    small(tmp_path)
+    path.write_text(path.read_text().replace('preset = "tiny"\n', ""))
+    with pytest.raises(ConfigError, match=r"model\.max_length 999: .* has 64 positions"):
+        train(load_config(str(path), named), tmp_path / "run", Silent())
+
+
+def test_a_checkpoint_by_name_is_fine_tuned(trained_run, tmp_path):
+    base = published(trained_run, tmp_path)
+    small(tmp_path)
+    path = tmp_path / "c.toml"
+    path.write_text(path.read_text().replace('preset = "tiny"\n', ""))
+    overrides = [f"model.name={base}", "train.max_steps=40"]
+    manifest = learn(load_config(str(path), overrides), tmp_path / "run")
+    assert manifest.model.base == str(base)
+    assert manifest.task.labels == ("0", "1")
+    assert manifest.input.type_ids
