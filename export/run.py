@@ -55,7 +55,7 @@ def export(run: Path, progress: Progress, convert: Convert = checkpoint_to_onnx)
         DataError: the dev rows that the proof needs are not there.
     """
     manifest = read_manifest(run)
-    verify_files(run, (manifest.input.tokenizer,))
+    verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
     _sweep(run, manifest, progress)
     examples = _dev_rows(run, manifest)
     partial = run / ENGINES / NAME / "model.partial"

@@ -11,6 +11,7 @@ from pipework.progress import Silent
 
 os.environ["PIPEWORK_CACHE"] = tempfile.mkdtemp(prefix="pipework-cache-")
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models, and machines that are shared
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 

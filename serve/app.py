@@ -1,0 +1,120 @@
+"""The doors: routes, limits, metrics, and the one place where errors become answers."""
+
+import logging
+from http import HTTPStatus
+from threading import Event
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pipework import __version__
+from pipework.errors import NotReadyError, PipeError, TooBusyError, TooLargeError
+from serve.docs import add_docs
+from serve.metrics import MeasureRequests, Metrics
+from serve.rest import Answerer, Limits, build_router
+from serve.schemas import READY_PATH, ErrorResponse, StatusResponse
+
+log = logging.getLogger(__name__)
+
+
+def build_app(
+    answerer: Answerer, limits: Limits | None = None, stopping: Event | None = None
+) -> FastAPI:
+    """Make the app of a predictor, which stays the caller's to close.
+
+    Args:
+        answerer: usually a Predictor.
+        limits: of a request; the defaults of Limits if left out.
+        stopping: once set, the app still answers but is no longer ready.
+    """
+    limits = limits or Limits()
+    metrics = Metrics(answerer)
+    app = FastAPI(
+        title=f"pipework: {answerer.name}",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+    )
+    for kind in (PipeError, HTTPException, Exception):
+        app.add_exception_handler(kind, answer_error)
+    app.add_middleware(LimitBody, max_bytes=limits.body_bytes)
+    app.add_middleware(MeasureRequests, metrics=metrics)
+    app.include_router(build_router(answerer, limits))
+    _add_health(app, answerer, stopping or Event())
+    _add_metrics(app, metrics)
+    add_docs(app)
+    return app
+
+
+async def answer_error(_: Request, error: Exception) -> Response:
+    """Turn any error into `{"error": one line}` with its status."""
+    headers: dict[str, str] = {}
+    match error:
+        case PipeError():
+            status = error.http_status
+            text = f"{error}; {error.hint}" if error.hint else str(error)
+            if isinstance(error, TooBusyError):
+                headers["Retry-After"] = str(error.retry_after_s)
+        case HTTPException():
+            status, text = error.status_code, str(error.detail)
+            headers.update(error.headers or {})
+        case _:  # a bug: uvicorn logs the traceback, and the client learns no more than this
+            status, text = 500, "internal error; the server's log has the traceback"
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.error("%s %s", status, text)
+    return JSONResponse({"error": text}, status, headers)
+
+
+class LimitBody:
+    """ASGI middleware: a body may be so large and no larger, whatever its head says."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        """Wrap an app."""
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on; reading beyond the limit raises TooLargeError."""
+        declared = int(dict(scope.get("headers", ())).get(b"content-length", 0))
+        read = 0
+
+        async def limited() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if max(read, declared) > self._max_bytes:
+                text = f"body: expected at most {self._max_bytes} bytes, found more"
+                raise TooLargeError(text)
+            return message
+
+        await self._app(scope, limited if scope["type"] == "http" else receive, send)
+
+
+def _add_health(app: FastAPI, answerer: Answerer, stopping: Event) -> None:
+    errors: dict[int | str, dict[str, Any]] = {
+        503: {"model": ErrorResponse, "description": "no, and why"}
+    }
+
+    @app.get("/healthz", summary="Alive? If not, restart it", responses=errors)
+    async def healthz() -> StatusResponse:
+        if not answerer.alive:
+            message = "the engine has stopped"
+            raise NotReadyError(message)
+        return StatusResponse(status="alive")
+
+    @app.get(READY_PATH, summary="Ready? If not, send no requests", responses=errors)
+    async def readyz() -> StatusResponse:
+        if stopping.is_set() or not answerer.alive:
+            message = f"the {'server is stopping' if answerer.alive else 'engine has stopped'}"
+            raise NotReadyError(message)
+        return StatusResponse(status="ready")
+
+
+def _add_metrics(app: FastAPI, metrics: Metrics) -> None:
+    @app.get("/metrics", summary="Metrics in Prometheus' text format")
+    async def show() -> Response:
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,144 @@
+"""Answers with ONNX Runtime on the CPU.
+
+The graph takes input_ids, attention_mask and, for some families, token_type_ids, int64 [B, T], and
+gives logits, float32 [B, C].
+
+Shapes: N inputs, B rows of a micro-batch, T tokens of its longest row, C classes.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from pipework.encoding import Encoding
+from pipework.errors import RunFolderError
+from serve.collate import pad, plan
+
+# The cost of a token no longer falls beyond 256 tokens a call, and rises again where the
+# activations outgrow the cache (a tiny model: 10 us up to 512 tokens, 17 us at 1024).
+MAX_BATCH_TOKENS = 512
+CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+
+
+class OnnxRuntimeEngine:
+    """An Engine over an ONNX file. Not for use from several threads at once."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        pad_id: int,
+        type_ids: bool,
+        threads: int | None = None,
+        max_batch_tokens: int = MAX_BATCH_TOKENS,
+    ) -> None:
+        """Load the graph.
+
+        Args:
+            path: the .onnx file.
+            pad_id: what pads input_ids.
+            type_ids: whether the model's input has token_type_ids.
+            threads: threads of the runtime; None for as many as the container may use.
+            max_batch_tokens: the most tokens of one call, padding included.
+
+        Raises:
+            RunFolderError: the file is not a graph, or its inputs and outputs are not the above.
+        """
+        self._pad_id = pad_id
+        self._type_ids = type_ids
+        self._max_batch_tokens = max_batch_tokens
+        try:
+            self._session = ort.InferenceSession(
+                str(path), _options(threads or cpu_limit()), providers=["CPUExecutionProvider"]
+            )
+            _check_names(self._session, type_ids=type_ids)
+            self._classes = self._run([_probe(pad_id)]).shape[1]
+        except Exception as error:  # the runtime's errors share no narrower base
+            message = f"{path} is not a graph to serve: {str(error).splitlines()[0]}"
+            raise RunFolderError(message, "make it again: pipe export RUN --to onnx") from error
+
+    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        """Return logits [N, C]; [0, C] for no inputs."""
+        logits_NC = np.empty((len(encodings), self._classes), np.float32)
+        for batch in plan([len(encoding) for encoding in encodings], self._max_batch_tokens):
+            logits_NC[batch] = self._run([encodings[index] for index in batch])
+        return logits_NC
+
+    def _run(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        batch = pad(encodings, pad_id=self._pad_id, type_ids=self._type_ids)
+        feed = {"input_ids": batch.ids_BT, "attention_mask": batch.mask_BT}
+        if batch.type_ids_BT is not None:
+            feed["token_type_ids"] = batch.type_ids_BT
+        return np.asarray(self._session.run(["logits"], feed)[0], np.float32)
+
+    def close(self) -> None:
+        """Free the graph and its threads. Closing twice is allowed."""
+        self._session = None
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def _options(threads: int) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors; its warnings are about graphs, for exporters
+    # Both keep memory for every shape they meet, and lengths vary without end. Measured without
+    # them: the same tokens per second, and memory that falls again after a large batch.
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
+    # Spinning threads take the cores from the event loop: with other work on the machine they
+    # cost a third (6 layers) to a half (2 layers) of the tokens per second.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def _check_names(session: ort.InferenceSession, *, type_ids: bool) -> None:
+    expected = {"input_ids", "attention_mask"} | ({"token_type_ids"} if type_ids else set())
+    found = {node.name for node in session.get_inputs()}
+    if found != expected:
+        message = f"expected inputs {_names(expected)}, found {_names(found)}"
+        raise ValueError(message)
+    outputs = {node.name for node in session.get_outputs()}
+    if outputs != {"logits"}:
+        message = f"expected the output logits, found {_names(outputs)}"
+        raise ValueError(message)
+
+
+def _probe(pad_id: int) -> Encoding:
+    # One token: shows that the graph runs, how many classes it has, and makes the first run.
+    return Encoding(ids=np.array([pad_id], np.int32), type_ids=np.zeros(1, np.int8))
+
+
+def _names(names: set[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def cpu_limit(cgroup_limit: Path = CGROUP_LIMIT) -> int:
+    """Return how many CPUs this process may use: its affinity, or the container's quota if less.
+
+    The quota is read as cgroup version 2 writes it, "microseconds period" or "max period".
+    """
+    cpus = len(os.sched_getaffinity(0))
+    try:
+        quota, period = cgroup_limit.read_text().split()
+    except (OSError, ValueError):
+        return cpus
+    return cpus if quota == "max" else max(1, min(cpus, int(quota) // int(period)))

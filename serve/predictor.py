@@ -1,0 +1,108 @@
+"""A run folder answers: text in, predictions out, for any number of callers at once."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pipework.encoding import TextEncoder
+from pipework.errors import InputError
+from pipework.examples import Example
+from pipework.manifest import read_manifest
+from pipework.predictions import Prediction, decide
+from serve.batcher import Batcher, Load
+from serve.engines import choose_engine, open_proven
+
+ENCODER_THREADS = 2
+
+
+class Predictor:
+    """The model of a run folder behind its queue.
+
+    Attributes:
+        name: of the run.
+        version: short digest of the engine's first file: another engine, another version.
+    """
+
+    def __init__(self, run: Path, engine: str | None = None) -> None:
+        """Open a run with the engine of that name, or its first.
+
+        Raises:
+            RunFolderError: a file, a digest or a proof does not hold; the message names it.
+            MissingDependencyError: the engine's runtime is not installed.
+        """
+        manifest = read_manifest(run)
+        self._engine = open_proven(run, manifest, engine)
+        self._encoder = TextEncoder.open(
+            run / manifest.input.tokenizer.path,
+            max_length=manifest.input.max_length,
+            type_ids=manifest.input.type_ids,
+        )
+        self._task = manifest.task
+        self._pair = manifest.input.pair
+        self.name = manifest.identity.name
+        self.version = choose_engine(manifest, engine).files[0].sha256[:12]
+        self._threads = ThreadPoolExecutor(ENCODER_THREADS, thread_name_prefix="encoder")
+        self._batcher = Batcher(self._engine)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine's thread runs; once it does not, only a restart helps."""
+        return self._batcher.alive
+
+    @property
+    def load(self) -> Load:
+        """What waits for the engine and what it did."""
+        return self._batcher.load
+
+    async def predict(
+        self, examples: Sequence[Example], top_k: int | None = None
+    ) -> list[Prediction]:
+        """Answer each example; `scores` keeps the `top_k` best labels, or all.
+
+        Cancelling takes the request out of the queue.
+
+        Raises:
+            InputError: a pair where the model takes one text, or the reverse; not Unicode.
+            TooBusyError: the queue is full.
+            NotReadyError: stopping, or the engine has died.
+        """
+        _check(examples, pair=self._pair)
+        if not examples:
+            return []
+        self._batcher.admit()
+        loop = asyncio.get_running_loop()
+        encodings = await loop.run_in_executor(self._threads, self._encoder.encode, examples)
+        logits_NC = await asyncio.wrap_future(self._batcher.submit(encodings))
+        return decide(logits_NC, self._task, top_k)
+
+    def close(self) -> None:
+        """Finish what was accepted, refuse the rest, free the engine. Blocks until then."""
+        self._batcher.drain()
+        self._threads.shutdown()
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def _check(examples: Sequence[Example], *, pair: bool) -> None:
+    for index, example in enumerate(examples):
+        if pair and example.text_pair is None:
+            message = f"input {index}: expected a text and a text_pair: this model compares two"
+            raise InputError(message, 'send {"inputs": [{"text": "...", "text_pair": "..."}]}')
+        if not pair and example.text_pair is not None:
+            message = f"input {index}: found a text_pair, but this model takes one text"
+            raise InputError(message, 'send {"texts": ["..."]}')

@@ -1,0 +1,178 @@
+"""The /v1 API: JSON in, JSON out."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from fastapi import APIRouter, Request, Response
+from pydantic import ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import NullableSchema
+
+from pipework.errors import InputError, PipeError, TooLargeError
+from pipework.examples import Example
+from pipework.predictions import Prediction
+from serve.batcher import Load
+from serve.schemas import PREDICT_PATH, ErrorResponse, PredictRequest, PredictResponse, explain
+
+_SCHEMA_PATH = PREDICT_PATH.replace("/", "~1")
+_BODY = f"#/paths/{_SCHEMA_PATH}/post/requestBody/content/application~1json/schema"
+_EXAMPLES = {
+    "texts": {"summary": "texts", "value": {"texts": ["Rates rise again"], "top_k": 3}},
+    "pairs": {
+        "summary": "pairs of texts",
+        "value": {"inputs": [{"text": "It rains.", "text_pair": "The weather is wet."}]},
+    },
+}
+_ERRORS = {
+    400: "not JSON",
+    413: "the body, the number of texts or a text is too large",
+    422: "JSON, but not a request",
+    429: "the queue is full; Retry-After says how many seconds to wait",
+    503: "stopping, or the engine has died",
+}
+
+
+Predictions = list[Prediction]
+
+
+class NotJsonError(InputError):
+    """The body is not JSON in UTF-8."""
+
+    http_status: ClassVar[int] = 400
+
+
+class ClientGoneError(PipeError):
+    """Nobody waits for the answer. The status is only counted: it cannot be sent."""
+
+    http_status: ClassVar[int] = 499
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """The most of one request: bytes of the body, texts, characters of a text."""
+
+    body_bytes: int = 8 * 2**20
+    texts: int = 1024
+    characters: int = 100_000
+
+
+class Answerer(Protocol):
+    """What the doors need of a predictor."""
+
+    name: str
+    version: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still answer."""
+
+    @property
+    def load(self) -> Load:
+        """How busy it is."""
+
+    async def predict(self, examples: list[Example], top_k: int | None = None) -> Predictions:
+        """Answer each example."""
+
+
+def build_router(answerer: Answerer, limits: Limits) -> APIRouter:
+    """Make the routes of /v1."""
+    router = APIRouter()
+
+    @router.post(
+        PREDICT_PATH,
+        summary="Classify texts",
+        response_model=PredictResponse,
+        responses={status: _error(text) for status, text in _ERRORS.items()},
+        openapi_extra={"requestBody": _request_body()},
+    )
+    async def predict(request: Request) -> Response:
+        # The body is read here and not by FastAPI: one strict pass over the bytes, in Rust,
+        # which also refuses lone surrogates and deep nesting.
+        asked = parse_request(await request.body())
+        examples = asked.examples()
+        check_limits(examples, limits)
+        predictions = await unless_gone(request, answerer.predict(examples, asked.top_k))
+        answer = PredictResponse.model_construct(
+            model=answerer.name, version=answerer.version, predictions=predictions
+        )
+        return Response(answer.model_dump_json(), media_type="application/json")
+
+    return router
+
+
+def parse_request(body: bytes) -> PredictRequest:
+    """Read a request body.
+
+    Raises:
+        NotJsonError: it is not JSON.
+        InputError: it is JSON, but not a request; the message says where and why.
+    """
+    try:
+        return PredictRequest.model_validate_json(body)
+    except ValidationError as error:
+        if error.errors()[0]["type"] == "json_invalid":
+            message = f"body: not JSON in UTF-8: {error.errors()[0]['ctx']['error']}"
+            raise NotJsonError(message) from error
+        raise InputError(explain(error)) from error
+
+
+def check_limits(examples: list[Example], limits: Limits) -> None:
+    """Check the number of texts and their lengths.
+
+    Raises:
+        TooLargeError: naming what is too large, and the limit.
+    """
+    if len(examples) > limits.texts:
+        message = f"body: expected at most {limits.texts} texts, found {len(examples)}"
+        raise TooLargeError(message, "send several requests")
+    for index, example in enumerate(examples):
+        longest = max(len(example.text), len(example.text_pair or ""))
+        if longest > limits.characters:
+            message = (
+                f"input {index}: expected at most {limits.characters} characters, found {longest}"
+            )
+            raise TooLargeError(message)
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, Predictions]) -> Predictions:
+    """Await work, and cancel it when the client hangs up.
+
+    Raises:
+        ClientGoneError: it did.
+    """
+    task = asyncio.create_task(work)
+    hang_up = asyncio.create_task(_hang_up(request))
+    try:
+        await asyncio.wait((task, hang_up), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            message = "the client is gone"
+            raise ClientGoneError(message)
+        return task.result()
+    finally:
+        task.cancel()
+        hang_up.cancel()
+
+
+async def _hang_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _error(description: str) -> dict[str, Any]:
+    return {"model": ErrorResponse, "description": description}
+
+
+class _WithoutNull(GenerateJsonSchema):
+    def nullable_schema(self, schema: NullableSchema) -> JsonSchemaValue:
+        # OpenAPI 3.0 has no type null; what is optional may be left out.
+        return self.generate_inner(schema["schema"])
+
+
+def _request_body() -> dict[str, Any]:
+    schema = PredictRequest.model_json_schema(
+        ref_template=_BODY + "/$defs/{model}", schema_generator=_WithoutNull
+    )
+    content = {"application/json": {"schema": schema, "examples": _EXAMPLES}}
+    return {"required": True, "content": content}

@@ -1,0 +1,83 @@
+"""Serve a run folder until told to stop."""
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from types import FrameType
+
+import uvicorn
+
+from pipework.errors import ConfigError
+from serve.app import build_app
+from serve.predictor import Predictor
+
+FINISH_S = 30  # what Kubernetes, too, grants between SIGTERM and SIGKILL
+
+
+def serve(
+    run: Path, *, host: str = "127.0.0.1", port: int = 8000, ready: Callable[[str], None]
+) -> None:
+    """Serve a run folder; return after SIGTERM or SIGINT, when all that was accepted is answered.
+
+    Args:
+        run: what `pipe train` and `pipe export` wrote.
+        host: address or name to listen on.
+        port: 0 for any free one.
+        ready: called once with the URL when requests are accepted.
+
+    Raises:
+        RunFolderError: the run folder is not complete, unchanged and proven.
+        MissingDependencyError: the engine's runtime is not installed.
+        ConfigError: host and port cannot be listened on.
+    """
+    with _bound(host, port) as listener, Predictor(run) as predictor:
+        stopping = Event()
+        app = build_app(predictor, stopping=stopping)
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,  # what is logged, and where, is the caller's choice
+            access_log=False,
+            proxy_headers=False,  # the address of the client is used for nothing
+            timeout_graceful_shutdown=FINISH_S,
+        )
+        url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        _Server(config, lambda: ready(url), stopping).run(sockets=[listener])
+
+
+@contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    # Bound before the model is loaded, so that a taken port is told at once. Uvicorn listens on it
+    # later, so that nobody connects to a server that cannot answer yet.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named because asyncio switches Nagle's algorithm off only where it is: without
+    # that, each answer waits 40 ms for the client's delayed acknowledgement.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except (OSError, OverflowError) as error:
+            message = f"cannot listen on {host}:{port}: {error}"
+            raise ConfigError(message, "choose another --port (0 for any free one)") from error
+        yield listener
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], stopping: Event) -> None:
+        super().__init__(config)
+        self._ready = ready
+        self._stopping = stopping
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        # Unlike Uvicorn's own, this does not keep the signal: kept ones are raised again after the
+        # shutdown, and the process would not exit with 0. A second Ctrl-C does not wait.
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+        self._stopping.set()

@@ -1,0 +1,104 @@
+"""What goes over HTTP, for the server and the client alike, and its errors in words."""
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from pipework.examples import Example
+from pipework.predictions import Prediction
+
+PREDICT_PATH = "/v1/predict"
+READY_PATH = "/readyz"
+
+
+class _Strict(BaseModel):
+    """No guessing: a number is no string, and an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class TextInput(_Strict):
+    """One text, or two for a model that compares them."""
+
+    text: str
+    text_pair: str | None = None
+
+
+class PredictRequest(_Strict):
+    """Texts to classify, as plain `texts` or as `inputs`; exactly one of the two."""
+
+    texts: Annotated[list[str], Field(min_length=1)] | None = None
+    inputs: Annotated[list[TextInput], Field(min_length=1)] | None = None
+    top_k: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="how many labels to score, best first; all if left out"
+    )
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.texts is None) == (self.inputs is None):
+            message = "expected exactly one of texts and inputs"
+            raise ValueError(message)
+        return self
+
+    def examples(self) -> list[Example]:
+        """Return the inputs in order."""
+        if self.inputs is not None:
+            return [Example(text=one.text, text_pair=one.text_pair) for one in self.inputs]
+        return [Example(text=text) for text in self.texts or ()]
+
+
+class PredictResponse(BaseModel):
+    """The predictions in the order of the inputs; `scores` are best first."""
+
+    model: str
+    version: str
+    predictions: list[Prediction]
+
+
+class ErrorResponse(BaseModel):
+    """What went wrong, in one line."""
+
+    error: str
+
+
+class StatusResponse(BaseModel):
+    """All is well."""
+
+    status: str
+
+
+def explain(error: ValidationError) -> str:
+    """Say the first fault in one line: where, what was expected, what was found."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    what = first["msg"].removeprefix("Value error, ")
+    match first["type"]:
+        case "value_error":
+            fault = what
+        case "missing":
+            fault = "is missing"
+        case "too_short":
+            fault = "expected at least one, found none"
+        case "extra_forbidden":
+            fault = "is not a known field"
+        case _:
+            expected = what.removeprefix("Input should be ")
+            fault = f"expected {expected}, found {_found(first['input'])}"
+    return f"{where.lstrip('.') or 'body'}: {fault}"
+
+
+def _found(value: object) -> str:
+    # The kind, not the value: a value may be megabytes, or a person's text in somebody's log.
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return f"a list of {len(value)}"
+        case _:
+            return "an object"

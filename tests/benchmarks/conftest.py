@@ -1,0 +1,199 @@
+"""A server whose behaviour is known, and results that look like real ones."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+
+import numpy as np
+import pytest
+
+from benchmarks.latency import histogram, latency
+from benchmarks.results import (
+    BenchResult,
+    Level,
+    Machine,
+    OfflineLevel,
+    Provenance,
+    TrainingResult,
+    WorkloadSummary,
+)
+
+DROP = -1
+
+
+class FakeServer:
+    """Answers `POST /v1/predict` after `delay_s`, with the status that `behave(number)` returns."""
+
+    def __init__(self, delay_s: float, behave: Callable[[int], int]) -> None:
+        self.bodies: list[dict] = []
+        self.most_at_once = 0
+        self._now = 0
+        self._lock = threading.Lock()
+        self._numbers = count()
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            wbufsize = 65536
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                server.bodies.append(body)
+                status = behave(next(server._numbers))
+                server._enter()
+                time.sleep(delay_s)
+                server._leave()
+                if status == DROP:
+                    self.close_connection = True
+                    return
+                texts = body.get("texts") or body["inputs"]
+                answer = {"model": "fake", "version": "1", "predictions": [{}] * len(texts)}
+                if status != 200:
+                    answer = {"error": "not\nnow"}
+                content = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread.start()
+
+    def _enter(self) -> None:
+        with self._lock:
+            self._now += 1
+            self.most_at_once = max(self.most_at_once, self._now)
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._now -= 1
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def serve():
+    """Start servers that are stopped after the test."""
+    started = []
+
+    def start(delay_s=0.0, behave=lambda _number: 200):
+        started.append(FakeServer(delay_s, behave))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+def provenance() -> Provenance:
+    machine = Machine(
+        cpu="AMD EPYC", cores=2, memory_gib=7.8, python="3.11.2", system="Debian GNU/Linux 12"
+    )
+    return Provenance(
+        created_at=datetime(2026, 11, 20, 9, 30, tzinfo=UTC),
+        pipework="0.1.0",
+        git_commit="0123456789abcdef0123456789abcdef01234567",
+        machine=machine,
+        versions={"aiohttp": "3.14.5", "fastapi": "0.165.0", "onnxruntime": "1.31.1"},
+    )
+
+
+def workload() -> WorkloadSummary:
+    return WorkloadSummary(
+        source="synthetic, log-normal, mean 20 words",
+        texts=2000,
+        texts_per_request=8,
+        pair=False,
+        mean_length=121.4,
+        p95_length=262.0,
+        seed=0,
+    )
+
+
+def level(concurrency: int, errors: dict[str, int] | None = None) -> Level:
+    """Make up a level of a server that does at most 640 texts/s."""
+    rate = 640 * concurrency / (concurrency + 1.5)
+    random = np.random.default_rng(concurrency)
+    latencies_s = random.lognormal(np.log(concurrency * 8 / rate), 0.35, round(rate * 5 / 8))
+    return Level(
+        concurrency=concurrency,
+        texts_per_request=8,
+        duration_s=5.0,
+        requests=len(latencies_s),
+        texts=len(latencies_s) * 8,
+        texts_per_s=round(rate, 2),
+        requests_per_s=round(rate / 8, 2),
+        latency_ms=latency(latencies_s),
+        histogram=histogram(latencies_s),
+        errors=errors or {},
+    )
+
+
+@pytest.fixture
+def served() -> BenchResult:
+    """Five levels against a server, the last with errors."""
+    levels = (*map(level, (1, 2, 4, 8)), level(16, {"HTTP 429": 21, "connection dropped": 2}))
+    return BenchResult(
+        command=("pipe", "bench", "http://127.0.0.1:8000", "--batch", "8"),
+        target="http://127.0.0.1:8000",
+        model="headlines",
+        provenance=provenance(),
+        workload=workload(),
+        levels=levels,
+    )
+
+
+@pytest.fixture
+def offline() -> BenchResult:
+    """Tokenizing and one engine at three batch sizes."""
+    rates = {("tokenizing", 1): 9200, ("tokenizing", 8): 21000, ("tokenizing", 32): 26400}
+    rates |= {("onnx-fp32", 1): 410, ("onnx-fp32", 8): 520, ("onnx-fp32", 32): 480}
+    levels = tuple(
+        OfflineLevel(
+            stage=stage,
+            batch=batch,
+            duration_s=5.0,
+            calls=5 * rate // batch,
+            texts=5 * rate,
+            texts_per_s=rate,
+            latency_ms=latency(np.linspace(0.9, 1.3, 50) * batch / rate),
+        )
+        for (stage, batch), rate in rates.items()
+    )
+    return BenchResult(
+        command=("pipe", "bench", "demo"),
+        target="demo",
+        model="headlines",
+        provenance=provenance(),
+        workload=workload(),
+        offline=levels,
+    )
+
+
+@pytest.fixture
+def trained() -> TrainingResult:
+    """An accuracy with two floors."""
+    return TrainingResult(
+        dataset="THUCNews headlines",
+        metric="accuracy",
+        value=91.27,
+        rows=10_000,
+        minutes=27.4,
+        seed=1,
+        settings={"preset": "small", "epochs": 4, "learning_rate": 3e-4},
+        floors={"naive Bayes": 88.87, "TF-IDF + SVM": 90.36},
+        commands=("pipe train thucnews --out runs/thucnews", "pipe eval runs/thucnews"),
+        provenance=provenance(),
+    )

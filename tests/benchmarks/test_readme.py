@@ -1,0 +1,97 @@
+"""The README's tables come from stored results and from nowhere else."""
+
+import pytest
+
+from benchmarks import readme
+from benchmarks.readme import Table, fill, main, read_all, update
+from benchmarks.results import write_result
+from pipework.errors import CheckFailedError, ConfigError
+
+TEXT = "# A\n\n<!-- table:accuracy -->\nold\n<!-- /table:accuracy -->\n\nafter\n"
+
+
+def test_a_table_replaces_what_stood_between_its_markers_and_nothing_else(trained):
+    new = fill(TEXT, [trained])
+    assert new.startswith("# A\n\n<!-- table:accuracy -->\n| data |")
+    assert new.endswith("<!-- /table:accuracy -->\n\nafter\n")
+    assert "old" not in new
+    row = "| THUCNews headlines | accuracy | **91.27** | naive Bayes 88.87, TF-IDF + SVM 90.36 |"
+    assert row in new
+    assert "Measured on AMD EPYC, 2 cores, November 2026." in new
+
+
+def test_filling_twice_changes_nothing(trained, served):
+    once = fill(TEXT, [trained, served])
+    assert fill(once, [trained, served]) == once
+
+
+def test_each_table_takes_the_results_of_its_kind(trained, served, offline):
+    results = [trained, served, offline]
+    tables = {
+        name: fill(f"<!-- table:{name} -->\n<!-- /table:{name} -->", results) for name in Table
+    }
+    assert tables[Table.SERVING].count("| headlines |") == len(served.levels)
+    assert "| 16 |" in tables[Table.SERVING]
+    assert tables[Table.OFFLINE].count("| headlines |") == len(offline.offline)
+    assert "| tokenizing | 32 | 26,400 |" in tables[Table.OFFLINE]
+    assert "THUCNews" not in tables[Table.SERVING] + tables[Table.OFFLINE]
+
+
+def test_without_results_a_table_says_so():
+    assert "No results yet." in fill(TEXT, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<!-- table:speed -->\n<!-- /table:speed -->", "there is no such table"),
+        ("<!-- table:accuracy -->\nrest", "has no <!-- /table:accuracy -->"),
+        (
+            (
+                "<!-- table:serving -->\n<!-- table:accuracy -->\n<!-- /table:accuracy -->\n"
+                "<!-- /table:serving -->"
+            ),
+            "has no <!-- /table:serving -->",
+        ),
+    ],
+)
+def test_wrong_markers_are_named(text, said):
+    with pytest.raises(ConfigError, match=said):
+        fill(text, [])
+
+
+def test_a_pipe_in_a_name_does_not_split_the_cell(trained):
+    assert "| a\\|b |" in fill(TEXT, [trained.model_copy(update={"dataset": "a|b"})])
+
+
+def test_check_changes_nothing_and_exits_3_when_a_table_differs(
+    trained, tmp_path, monkeypatch, capsys
+):
+    results, path = tmp_path / "results", tmp_path / "README.md"
+    results.mkdir()
+    write_result(results / "one.json", trained)
+    path.write_text(TEXT, encoding="utf-8")
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    monkeypatch.setattr(readme, "RESULTS", results)
+    assert main(["--check"]) == 3
+    assert path.read_text(encoding="utf-8") == TEXT
+    assert "python -m benchmarks.readme" in capsys.readouterr().err
+    assert main([]) == 0
+    assert "91.27" in path.read_text(encoding="utf-8")
+    assert main(["--check"]) == 0
+
+
+def test_a_missing_readme_is_one_line(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        update(tmp_path / "README.md", [], check=True)
+
+
+def test_the_stored_results_of_this_project_are_all_readable():
+    read_all(readme.RESULTS)
+
+
+def test_the_check_raises_what_exits_3(trained, tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text(TEXT, encoding="utf-8")
+    with pytest.raises(CheckFailedError):
+        update(path, [trained], check=True)

@@ -1,0 +1,196 @@
+"""A target becomes a result, whatever it is; a wrong one is one line."""
+
+import sys
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from benchmarks import run
+from benchmarks.run import Plan, bench
+from pipework.errors import ConfigError, MissingDependencyError, PipeError, RunFolderError
+from pipework.examples import Columns, Source
+from pipework.manifest import (
+    Data,
+    EngineFormat,
+    EngineRecord,
+    Identity,
+    Input,
+    Layout,
+    Manifest,
+    Model,
+    Parity,
+    Precision,
+    Task,
+    TaskKind,
+    record_file,
+    write_manifest,
+)
+from pipework.progress import Silent
+
+QUICK = Plan(concurrencies=(1, 2), duration_s=0.2)
+
+
+class Instant:
+    """An engine that answers at once."""
+
+    def infer(self, encodings):
+        return np.zeros((len(encodings), 2), np.float32)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+def parity():
+    return Parity(
+        reference="checkpoint",
+        rows=1,
+        shapes=((1, 1),),
+        max_abs=0,
+        mean_abs=0,
+        argmax_agreement=1,
+        flips=0,
+        accuracy_reference=1,
+        accuracy_engine=1,
+        tolerance=1e-4,
+        passed=True,
+    )
+
+
+def run_folder(path, *, fields=("text",), engines=("onnx-fp32",)):
+    path.mkdir()
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(path / "tokenizer.json"))
+    records = tuple(
+        EngineRecord(
+            name=name,
+            format=EngineFormat.ONNX,
+            precision=Precision.FP32,
+            layout=Layout.PADDED,
+            files=(),
+            opset=17,
+            built_with={},
+            parity=parity(),
+        )
+        for name in engines
+    )
+    manifest = Manifest(
+        identity=Identity(
+            name="headlines",
+            created_at=datetime.now(UTC),
+            pipework="0",
+            git_commit=None,
+            seed=0,
+        ),
+        task=Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b")),
+        input=Input(
+            fields=fields,
+            tokenizer=record_file(path, path / "tokenizer.json"),
+            max_length=16,
+            pad_id=0,
+            type_ids=True,
+        ),
+        model=Model(
+            family="bert", head="linear", base=None, parameters=1, dtype="float32", checkpoint=()
+        ),
+        data=Data(splits={}, findings=(), metrics={}),
+        engines=records,
+    )
+    write_manifest(path, manifest)
+    return path
+
+
+def test_a_url_gives_a_level_for_each_number_of_clients(serve):
+    server = serve(delay_s=0.01)
+    found = bench(server.url + "/", QUICK, Silent())
+    assert [level.concurrency for level in found.levels] == [1, 2]
+    assert found.model == "fake"
+    assert found.target == server.url
+    assert found.offline == ()
+    words = ("pipe", "bench", server.url, "--concurrency", "1,2", "--seconds", "0.2")
+    assert found.command == words
+    assert len(server.bodies[0]["texts"]) == 1
+
+
+def test_a_password_in_the_url_is_used_but_not_stored(serve):
+    url = serve().url.replace("//", "//me:secret@")
+    found = bench(url, QUICK, Silent())
+    assert "secret" not in found.model_dump_json()
+    assert found.levels[0].requests > 0
+
+
+def test_a_run_folder_gives_tokenizing_and_each_engine_at_each_batch(tmp_path, monkeypatch):
+    folder = run_folder(tmp_path / "run", engines=("onnx-fp32", "onnx-int8"))
+    asked = []
+    monkeypatch.setattr(run, "open_proven", lambda *words: asked.append(words) or Instant())
+    found = bench(str(folder), QUICK, Silent())
+    stages = [(level.stage, level.batch) for level in found.offline]
+    names = ("tokenizing", "onnx-fp32", "onnx-int8")
+    assert stages == [(name, batch) for name in names for batch in (1, 8, 32)]
+    assert [(words[0], words[2]) for words in asked] == [
+        (folder, "onnx-fp32"),
+        (folder, "onnx-int8"),
+    ]
+    assert (found.target, found.model, found.levels) == ("run", "headlines", ())
+    assert str(tmp_path) not in found.model_dump_json()
+
+
+def test_a_run_folder_is_measured_with_the_file_and_batch_asked_for(tmp_path, monkeypatch):
+    folder = run_folder(tmp_path / "run")
+    monkeypatch.setattr(run, "open_proven", lambda *_: Instant())
+    path = tmp_path / "rows.txt"
+    path.write_text("one\ntwo\n")
+    source = Source(path=path, columns=Columns(text=0, label=None))
+    found = bench(str(folder), Plan(source=source, batch=2, duration_s=0.1), Silent())
+    assert {level.batch for level in found.offline} == {2}
+    assert (found.workload.source, found.workload.texts) == ("rows.txt", 2)
+    words = " ".join(found.command)
+    assert words == "pipe bench run --file rows.txt --columns text=0 --batch 2 --seconds 0.1"
+
+
+def test_a_model_of_pairs_is_measured_with_pairs(tmp_path, monkeypatch):
+    folder = run_folder(tmp_path / "run", fields=("text", "text_pair"))
+    monkeypatch.setattr(run, "open_proven", lambda *_: Instant())
+    assert bench(str(folder), Plan(batch=1, duration_s=0.1), Silent()).workload.pair
+
+
+def test_a_run_folder_without_an_engine_says_how_to_make_one(tmp_path):
+    folder = run_folder(tmp_path / "run", engines=())
+    with pytest.raises(RunFolderError, match="no proven engine") as caught:
+        bench(str(folder), QUICK, Silent())
+    assert "pipe export" in caught.value.hint
+
+
+def test_what_is_neither_is_named(tmp_path):
+    with pytest.raises(PipeError, match="is not a folder"):
+        bench(str(tmp_path / "absent"), QUICK, Silent())
+
+
+def test_without_aiohttp_a_url_answers_with_the_install_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    monkeypatch.delitem(sys.modules, "benchmarks.load", raising=False)
+    with pytest.raises(MissingDependencyError, match="needs aiohttp") as caught:
+        bench("http://127.0.0.1:9", QUICK, Silent())
+    assert caught.value.hint == "pip install 'pipework[bench]'"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"concurrencies": ()}, "--concurrency"),
+        ({"concurrencies": (1, 0)}, "--concurrency: expected 1 to 256, found 0"),
+        ({"batch": 0}, "--batch: expected 1 to 1024, found 0"),
+        ({"duration_s": float("nan")}, "--seconds: expected 0.1 to 600, found nan"),
+        ({"duration_s": 1e9}, "--seconds"),
+    ],
+)
+def test_a_plan_without_bounds_is_refused(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        Plan(**wrong)

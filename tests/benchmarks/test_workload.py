@@ -1,0 +1,84 @@
+"""A workload is what was asked for, and the same under the same seed."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.workload import MEAN_WORDS, Workload
+from pipework.errors import DataError
+from pipework.examples import Columns, Source
+
+
+def source(tmp_path, lines, *, text_pair=None):
+    path = tmp_path / "rows.tsv"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return Source(path=path, columns=Columns(text=0, text_pair=text_pair, label=None))
+
+
+def test_synthetic_lengths_are_log_normal_with_the_stated_mean():
+    texts = Workload.synthetic(texts_per_request=1, seed=0).examples
+    words = np.array([len(one.text.split()) for one in texts])
+    assert abs(words.mean() - MEAN_WORDS) < 1
+    # The median of a log-normal lies below its mean, and its logarithm is symmetric.
+    assert np.median(words) < 0.9 * words.mean()
+    logs = np.log(words)
+    assert abs(logs.mean() - np.median(logs)) < 0.05
+
+
+def test_the_seed_decides_the_texts():
+    first = Workload.synthetic(texts_per_request=1, seed=1)
+    assert first == Workload.synthetic(texts_per_request=1, seed=1)
+    assert first.examples != Workload.synthetic(texts_per_request=1, seed=2).examples
+
+
+def test_the_seed_decides_the_order_of_a_file_and_nothing_is_lost(tmp_path):
+    rows = source(tmp_path, [f"text {number}" for number in range(50)])
+    first = Workload.read(rows, texts_per_request=1, seed=1)
+    assert first == Workload.read(rows, texts_per_request=1, seed=1)
+    other = Workload.read(rows, texts_per_request=1, seed=2)
+    assert first.examples != other.examples
+    assert {one.text for one in first.examples} == {one.text for one in other.examples}
+    assert len(first.examples) == 50
+
+
+def test_bodies_hold_the_texts_asked_for_per_request(tmp_path):
+    rows = source(tmp_path, ["央行", "b", "c", "d", "e"])
+    bodies = Workload.read(rows, texts_per_request=2, seed=0).bodies()
+    assert [len(json.loads(body)["texts"]) for body in bodies] == [2, 2]
+    assert any("央行".encode() in body for body in bodies)
+
+
+def test_a_file_with_fewer_rows_than_a_request_is_repeated(tmp_path):
+    (body,) = Workload.read(source(tmp_path, ["a", "b"]), texts_per_request=5, seed=0).bodies()
+    assert len(json.loads(body)["texts"]) == 5
+
+
+def test_pairs_are_sent_as_inputs(tmp_path):
+    rows = source(tmp_path, ["a\tb"], text_pair=1)
+    workload = Workload.read(rows, texts_per_request=1, seed=0)
+    assert workload.pair
+    assert json.loads(workload.bodies()[0]) == {"inputs": [{"text": "a", "text_pair": "b"}]}
+    assert Workload.synthetic(texts_per_request=1, seed=0, pair=True).pair
+
+
+def test_a_workload_describes_itself_without_its_folder(tmp_path):
+    rows = source(tmp_path, ["a" * 10] * 95 + ["b" * 30] * 5)
+    found = Workload.read(rows, texts_per_request=4, seed=7).summary()
+    assert (found.source, found.texts, found.texts_per_request) == ("rows.tsv", 100, 4)
+    assert (found.mean_length, found.seed, found.pair) == (11.0, 7, False)
+    assert found.p95_length == 11.0  # between the 95th (10) and the 96th (30), a twentieth up
+
+
+def test_a_lone_surrogate_of_a_file_does_not_end_the_run(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "\\ud800"}')
+    rows = Source(path=path, columns=Columns(label=None))
+    assert Workload.read(rows, texts_per_request=1, seed=0).bodies()
+
+
+def test_an_empty_file_is_named(tmp_path):
+    path = tmp_path / "empty.jsonl"
+    path.touch()
+    with pytest.raises(DataError, match=r"empty\.jsonl holds no rows"):
+        Workload.read(Source(path=path, columns=Columns(label=None)), texts_per_request=1, seed=0)

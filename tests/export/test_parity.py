@@ -1,0 +1,186 @@
+"""A parity gate is worth what it catches: each way an export goes wrong is refused."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+
+from export.answer import open_encoder
+from export.checkpoint2onnx import checkpoint_to_onnx, trace
+from export.parity import BATCH_SIZES, Row, grid_rows, prove
+from export.run import export
+from pipework.errors import CheckFailedError
+from pipework.examples import Example
+from pipework.manifest import read_manifest
+from pipework.progress import Silent
+from serve.engines.onnxruntime import OnnxRuntimeEngine
+from train.checkpoint import FOLDER
+from train.evaluate import open_reference
+from train.model import open_checkpoint
+
+
+def changed_model(change):
+    def convert(run, manifest, path):
+        model = open_checkpoint(run / FOLDER, attention="eager")
+        change(model)
+        trace(model, path, type_ids=manifest.input.type_ids)
+
+    return convert
+
+
+def changed_graph(change):
+    def convert(run, manifest, path):
+        checkpoint_to_onnx(run, manifest, path)
+        graph = onnx.load(path)
+        change(graph.graph)
+        onnx.save(graph, path)
+
+    return convert
+
+
+def mask_ignored(model):
+    forward = model.bert.forward
+
+    def without_mask(*args, attention_mask, **others):
+        return forward(*args, attention_mask=torch.ones_like(attention_mask), **others)
+
+    model.bert.forward = without_mask
+
+
+def positions_shifted(model):
+    weight = model.bert.embeddings.position_embeddings.weight
+    weight.data = weight.data.roll(1, dims=0)
+
+
+def labels_permuted(model):
+    order = torch.arange(model.config.num_labels).roll(1)
+    model.classifier.weight.data = model.classifier.weight.data[order]
+    model.classifier.bias.data = model.classifier.bias.data[order]
+
+
+def two_labels_swapped(model):
+    order = torch.arange(model.config.num_labels)
+    order[[0, 1]] = order[[1, 0]]
+    model.classifier.weight.data = model.classifier.weight.data[order]
+
+
+def one_matrix_perturbed(model):
+    weight = model.bert.encoder.layer[1].attention.output.dense.weight
+    weight.data += 1e-3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+
+
+def one_value_lost(model):
+    model.bert.encoder.layer[0].output.dense.weight.data[3, 5] += 0.5
+
+
+def dropout_on(graph):
+    """As in a graph that was exported in training mode (the runtime skips a Dropout node)."""
+    last = graph.node[-1]
+    assert last.op_type == "Gemm"
+    kept = numpy_helper.from_array(np.array(0.1, np.float32), "rate")
+    graph.initializer.append(kept)
+    nodes = [
+        helper.make_node("RandomUniformLike", [last.input[0]], ["random"]),
+        helper.make_node("Greater", ["random", "rate"], ["kept"]),
+        helper.make_node("Cast", ["kept"], ["scale"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Mul", [last.input[0], "scale"], ["dropped"]),
+    ]
+    last.input[0] = "dropped"
+    for node in nodes:
+        graph.node.insert(len(graph.node) - 1, node)
+
+
+def no_number(graph):
+    (bias,) = (one for one in graph.initializer if one.name.endswith("classifier.bias"))
+    values = numpy_helper.to_array(bias).copy()
+    values[0] = np.nan
+    bias.CopyFrom(numpy_helper.from_array(values, bias.name))
+
+
+FAULTS = {
+    fault.__name__: changed_model(fault)
+    for fault in (
+        mask_ignored,
+        positions_shifted,
+        labels_permuted,
+        two_labels_swapped,
+        one_matrix_perturbed,
+        one_value_lost,
+    )
+} | {fault.__name__: changed_graph(fault) for fault in (dropout_on, no_number)}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_export_is_refused_and_leaves_nothing(run, fault):
+    before = (run / "manifest.json").read_bytes()
+    with pytest.raises(CheckFailedError, match="does not answer as the checkpoint") as caught:
+        export(run, Silent(), FAULTS[fault])
+    assert caught.value.exit_code == 3
+    assert "checkpoint -> engine" in caught.value.details
+    assert (run / "manifest.json").read_bytes() == before
+    assert not (run / "engines").exists()
+
+
+def test_a_right_export_passes_far_below_the_tolerance(exported_run):
+    (engine,) = read_manifest(exported_run).engines
+    assert engine.parity.passed
+    assert engine.parity.max_abs < 1e-5
+    assert engine.parity.flips == 0
+    assert engine.parity.accuracy_engine == engine.parity.accuracy_reference
+
+
+def test_the_proof_covers_batches_and_lengths_up_to_the_limit(exported_run):
+    manifest = read_manifest(exported_run)
+    (engine,) = manifest.engines
+    batches = {batch for batch, _ in engine.parity.shapes}
+    lengths = {length for _, length in engine.parity.shapes}
+    assert set(BATCH_SIZES) <= batches
+    assert {2, 3, 8, 16, 32, manifest.input.max_length} <= lengths
+    assert engine.parity.rows > manifest.data.splits["dev"].rows
+
+
+def test_the_grid_holds_an_empty_a_truncated_and_real_texts(exported_run):
+    encoder = open_encoder(exported_run, read_manifest(exported_run))
+    rows = grid_rows(encoder, [Example(text="some words"), Example(text="more of the same")])
+    tokens = {row.name: len(row.encoding) for row in rows}
+    assert tokens["empty text"] == 2
+    assert tokens["truncated text"] == encoder.max_length
+    assert tokens["text cut to 3"] == 3
+    assert {"dev row 1", "dev row 2"} <= tokens.keys()
+
+
+def test_a_pair_is_proven_on_both_texts(exported_run):
+    encoder = open_encoder(exported_run, read_manifest(exported_run))
+    rows = grid_rows(encoder, [Example(text="a b c", text_pair="d e f g")])
+    (cut,) = (row.encoding for row in rows if row.name == "truncated text")
+    assert set(cut.type_ids.tolist()) == {0, 1}
+
+
+def test_the_difference_is_the_largest_of_any_row(exported_run):
+    manifest = read_manifest(exported_run)
+    encoder = open_encoder(exported_run, manifest)
+    examples = [Example(text=text) for text in ("rain tomorrow", "the match was lost", "soup")]
+    path = exported_run / manifest.engines[0].files[0].path
+
+    class Off(OnnxRuntimeEngine):
+        def infer(self, encodings):
+            logits_NC = super().infer(encodings)
+            if len(encodings) == 7:
+                logits_NC[3, 1] += 0.25
+            return logits_NC
+
+    with Off(path, pad_id=manifest.input.pad_id, type_ids=True) as engine:
+        verdict = prove(
+            open_reference(exported_run, manifest, one_by_one=True),
+            engine,
+            grid_rows(encoder, examples),
+            [Row(name="dev row 1", encoding=encoder.encode(examples)[0])],
+            np.zeros(1, np.int32),
+            labels=manifest.task.labels,
+            tolerance=1e-4,
+            progress=Silent(),
+        )
+    assert verdict.parity.max_abs == pytest.approx(0.25, abs=1e-4)
+    assert not verdict.parity.passed
+    assert verdict.worst[0].batch == 7

@@ -1,0 +1,278 @@
+"""A real run folder, made without torch: a small ONNX graph, a tokenizer, a true manifest."""
+
+import functools
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+
+from pipework.manifest import (
+    Data,
+    EngineFormat,
+    EngineRecord,
+    Identity,
+    Input,
+    Layout,
+    Manifest,
+    Model,
+    Parity,
+    Precision,
+    Task,
+    TaskKind,
+    record_file,
+    write_manifest,
+)
+
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    *("rain", "sun", "wind", "goal", "team", "match", "bank", "rate", "stock"),
+]
+LABELS = ("weather", "sport", "money")
+WIDTH = 16
+SLOW_WIDTH = 256
+
+MakeRun = Callable[..., Path]
+
+# What the command line does, until errors and all: a line when ready, an error in words.
+RUNNER = """
+import sys
+from pathlib import Path
+from pipework.errors import PipeError
+from serve.run import serve
+try:
+    serve(Path(sys.argv[1]), port=int(sys.argv[2]), ready=lambda url: print(url, flush=True))
+except PipeError as error:
+    sys.exit(str(error))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server in a process of its own."""
+
+    process: subprocess.Popen[str]
+    url: str
+    ready_after_s: float
+
+    def proc(self, name: str) -> str:
+        """Return a file of /proc/PID."""
+        return Path(f"/proc/{self.process.pid}/{name}").read_text()
+
+    def stop(self) -> int:
+        """Send SIGTERM and return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+@pytest.fixture(scope="session")
+def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """A function that starts a process that serves a run folder: run, port=0."""
+    processes = []
+
+    def start(run: Path, port: int = 0) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", RUNNER, str(run), str(port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        if process.stdout and not process.stdout.closed:
+            process.communicate()
+
+
+@pytest.fixture(scope="session")
+def start_server(launch: Callable[..., subprocess.Popen[str]]) -> Callable[[Path], Server]:
+    """A function that starts a server and waits until it is ready."""
+
+    def start(run: Path) -> Server:
+        begun_s = time.perf_counter()
+        process = launch(run)
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert url, process.communicate(timeout=10)[1]
+        return Server(process=process, url=url, ready_after_s=time.perf_counter() - begun_s)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def server(run: Path, start_server: Callable[[Path], Server]) -> Server:
+    """A running server that no test stops."""
+    return start_server(run)
+
+
+@pytest.fixture(scope="session")
+def make_run(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
+    """A function that makes a run folder: pair=False, layers=0, passed=True."""
+    return functools.partial(build_run, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def run(make_run: MakeRun) -> Path:
+    """A folder that is only read."""
+    return make_run()
+
+
+@pytest.fixture(scope="session")
+def pair_run(make_run: MakeRun) -> Path:
+    return make_run(pair=True)
+
+
+@pytest.fixture(scope="session")
+def slow_run(make_run: MakeRun) -> Path:
+    """A model that computes for milliseconds a text, so that requests pile up."""
+    return make_run(layers=60)
+
+
+def build_run(
+    folders: pytest.TempPathFactory, *, pair: bool = False, layers: int = 0, passed: bool = True
+) -> Path:
+    run = folders.mktemp("run")
+    (run / "engines" / "onnx").mkdir(parents=True)
+    tokenizer, graph = run / "tokenizer.json", run / "engines" / "onnx" / "model.onnx"
+    build_tokenizer().save(str(tokenizer))
+    build_graph(graph, type_ids=pair, layers=layers)
+    fields = ("text", "text_pair") if pair else ("text",)
+    manifest = Manifest(
+        identity=Identity(
+            name="topics",
+            created_at=datetime(2026, 1, 1, tzinfo=UTC),
+            pipework="0",
+            git_commit=None,
+            seed=1,
+        ),
+        task=Task(kind=TaskKind.SINGLE_LABEL, labels=LABELS),
+        input=Input(
+            fields=fields,
+            tokenizer=record_file(run, tokenizer),
+            max_length=32,
+            pad_id=0,
+            type_ids=pair,
+        ),
+        model=Model(
+            family="bag", head="linear", base=None, parameters=1, dtype="float32", checkpoint=()
+        ),
+        data=Data(splits={}, findings=(), metrics={}),
+        engines=(
+            EngineRecord(
+                name="onnx",
+                format=EngineFormat.ONNX,
+                precision=Precision.FP32,
+                layout=Layout.PADDED,
+                files=(record_file(run, graph),),
+                opset=17,
+                built_with={},
+                parity=parity(passed=passed),
+            ),
+        ),
+    )
+    write_manifest(run, manifest)
+    return run
+
+
+def parity(*, passed: bool) -> Parity:
+    return Parity(
+        reference="checkpoint",
+        rows=1,
+        shapes=((1, 1),),
+        max_abs=0,
+        mean_abs=0,
+        argmax_agreement=1,
+        flips=0,
+        accuracy_reference=1,
+        accuracy_engine=1,
+        tolerance=1e-4,
+        passed=passed,
+    )
+
+
+def build_tokenizer() -> Tokenizer:
+    tokenizer = Tokenizer(
+        WordPiece({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer = BertNormalizer()
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return tokenizer
+
+
+def build_graph(path: Path, *, type_ids: bool = False, layers: int = 0) -> None:
+    """Masked mean of word vectors, then one linear layer.
+
+    Words 4..6 are weather, 7..9 sport, 10..12 money. `layers` matrix products in between change
+    nothing (each is the identity) and take time.
+    """
+    width = SLOW_WIDTH if layers else WIDTH
+    words = np.zeros((len(WORDS), width), np.float32)
+    for word in range(4, len(WORDS)):
+        words[word, (word - 4) // 3] = 4 + word / 10
+    arrays = {
+        "words": words,
+        "classes": np.eye(width, len(LABELS), dtype=np.float32),
+        "axis_1": np.array([1]),
+        "axis_2": np.array([2]),
+    }
+    if layers:
+        arrays["same"] = np.eye(width, dtype=np.float32)
+    if type_ids:  # only the second text counts
+        arrays["kinds"] = np.array([[0], [1]], np.float32)
+    node = helper.make_node
+    nodes = [node("Gather", ["words", "input_ids"], ["hidden_0"])]
+    nodes += [
+        node("MatMul", [f"hidden_{layer}", "same"], [f"hidden_{layer + 1}"])
+        for layer in range(layers)
+    ]
+    last = f"hidden_{layers}"
+    names = ["input_ids", "attention_mask"]
+    if type_ids:
+        names.append("token_type_ids")
+        nodes.append(node("Gather", ["kinds", "token_type_ids"], ["kind"]))
+        nodes.append(node("Mul", [last, "kind"], ["second_only"]))
+        last = "second_only"
+    nodes += [
+        node("Cast", ["attention_mask"], ["mask_BT"], to=TensorProto.FLOAT),
+        node("Unsqueeze", ["mask_BT", "axis_2"], ["mask_BT1"]),
+        node("Mul", [last, "mask_BT1"], ["masked"]),
+        node("ReduceSum", ["masked", "axis_1"], ["sum"], keepdims=0),
+        node("ReduceSum", ["mask_BT1", "axis_1"], ["count"], keepdims=0),
+        node("Div", ["sum", "count"], ["mean"]),
+        node("MatMul", ["mean", "classes"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "bag",
+        [helper.make_tensor_value_info(name, TensorProto.INT64, ["B", "T"]) for name in names],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["B", len(LABELS)])],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)

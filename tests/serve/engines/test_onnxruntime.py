@@ -1,0 +1,93 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, save
+
+from pipework.encoding import Encoding, TextEncoder
+from pipework.errors import RunFolderError
+from pipework.examples import Example
+from serve.engines.onnxruntime import OnnxRuntimeEngine, cpu_limit
+
+TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"]
+
+
+@pytest.fixture
+def engine(run: Path) -> OnnxRuntimeEngine:
+    return OnnxRuntimeEngine(run / "engines/onnx/model.onnx", pad_id=0, type_ids=False)
+
+
+@pytest.fixture
+def encodings(run: Path) -> list[Encoding]:
+    encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
+    return encoder.encode([Example(text=text) for text in TEXTS])
+
+
+def test_answers_come_in_the_order_of_the_inputs(
+    engine: OnnxRuntimeEngine, encodings: list[Encoding]
+) -> None:
+    logits_NC = engine.infer(encodings)
+    assert logits_NC.dtype == np.float32
+    assert logits_NC.argmax(axis=1).tolist() == [0, 1, 2, 0, 0, 1]
+
+
+def test_an_answer_does_not_depend_on_its_batch_mates(
+    engine: OnnxRuntimeEngine, encodings: list[Encoding]
+) -> None:
+    alone_NC = np.concatenate([engine.infer([one]) for one in encodings])
+    np.testing.assert_allclose(engine.infer(encodings), alone_NC, atol=1e-6)
+
+
+def test_no_inputs_give_no_rows_but_all_classes(engine: OnnxRuntimeEngine) -> None:
+    assert engine.infer([]).shape == (0, 3)
+
+
+def test_the_second_text_is_told_from_the_first(pair_run: Path) -> None:
+    encoder = TextEncoder.open(pair_run / "tokenizer.json", max_length=32, type_ids=True)
+    pair = encoder.encode([Example(text="rain sun", text_pair="goal")])
+    with OnnxRuntimeEngine(pair_run / "engines/onnx/model.onnx", pad_id=0, type_ids=True) as engine:
+        assert engine.infer(pair).argmax(axis=1).tolist() == [1]
+
+
+def test_a_file_that_is_no_graph_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"not a graph")
+    with pytest.raises(RunFolderError, match=r"model\.onnx is not a graph to serve"):
+        OnnxRuntimeEngine(path, pad_id=0, type_ids=False)
+
+
+def test_a_graph_with_other_inputs_is_refused_with_both_lists(run: Path) -> None:
+    expected = "expected inputs attention_mask, input_ids, token_type_ids, found attention_mask"
+    with pytest.raises(RunFolderError, match=expected):
+        OnnxRuntimeEngine(run / "engines/onnx/model.onnx", pad_id=0, type_ids=True)
+
+
+def test_a_graph_with_other_outputs_is_refused(tmp_path: Path) -> None:
+    names = ["input_ids", "attention_mask"]
+    graph = helper.make_graph(
+        [helper.make_node("Add", names, ["scores"])],
+        "other",
+        [helper.make_tensor_value_info(name, TensorProto.INT64, ["B", "T"]) for name in names],
+        [helper.make_tensor_value_info("scores", TensorProto.INT64, ["B", "T"])],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "model.onnx")
+    with pytest.raises(RunFolderError, match="expected the output logits, found scores"):
+        OnnxRuntimeEngine(tmp_path / "model.onnx", pad_id=0, type_ids=False)
+
+
+def test_a_closed_engine_may_be_closed_again(engine: OnnxRuntimeEngine) -> None:
+    engine.close()
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"), [("100000 100000", 1), ("50000 100000", 1), ("max 100000", None)]
+)
+def test_threads_follow_the_quota_of_the_container(
+    tmp_path: Path, quota: str, expected: int | None
+) -> None:
+    (tmp_path / "cpu.max").write_text(quota)
+    absent = cpu_limit(tmp_path / "absent")
+    assert cpu_limit(tmp_path / "cpu.max") == (expected or absent)
+    assert absent >= 1

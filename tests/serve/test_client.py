@@ -1,0 +1,118 @@
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError, TooLargeError
+from serve.client import Client
+
+
+def client_of(status: int, body: bytes, headers: dict[str, str] | None = None) -> Client:
+    """A client whose server always answers the same."""
+    client = Client("http://fake")
+    client._http = httpx.Client(  # noqa: SLF001
+        base_url="http://fake",
+        transport=httpx.MockTransport(
+            lambda _: httpx.Response(status, headers=headers, content=body)
+        ),
+    )
+    return client
+
+
+def test_texts_are_classified(server) -> None:
+    with Client(server.url) as client:
+        predictions = client.predict(["rain", "goal"], top_k=2)
+    assert [one.label for one in predictions] == ["weather", "sport"]
+    assert len(predictions[0].scores) == 2
+
+
+def test_pairs_are_classified(pair_run: Path, start_server: Callable[[Path], Any]) -> None:
+    with Client(start_server(pair_run).url) as client:
+        predictions = client.predict_pairs([("rain", "goal"), ("goal", "bank")])
+    assert [one.label for one in predictions] == ["sport", "money"]
+
+
+def test_what_the_server_refuses_is_an_input_error_in_its_words(server) -> None:
+    with Client(server.url) as client, pytest.raises(InputError, match="takes one text"):
+        client.predict_pairs([("rain", "goal")])
+
+
+def test_what_is_no_request_is_refused_before_it_is_sent() -> None:
+    with Client("http://unused") as client:
+        with pytest.raises(InputError, match="texts: expected at least one"):
+            client.predict([])
+        with pytest.raises(InputError, match=r"texts\[1\]: expected a valid string"):
+            client.predict(["a", 5])  # type: ignore[list-item]
+        with pytest.raises(InputError, match="lone surrogate"):
+            client.predict(["\ud800"])
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, InputError),
+        (413, TooLargeError),
+        (422, InputError),
+        (503, NotReadyError),
+        (500, PipeError),
+    ],
+)
+def test_each_status_becomes_its_error(status: int, kind: type[PipeError]) -> None:
+    body = json.dumps({"error": "because"}).encode()
+    with client_of(status, body) as client, pytest.raises(PipeError, match="because") as caught:
+        client.predict(["a"])
+    assert type(caught.value) is kind
+
+
+def test_a_busy_server_says_when_to_come_back() -> None:
+    busy = client_of(429, b'{"error": "full; send it again in 7 s"}', {"Retry-After": "7"})
+    with busy as client, pytest.raises(TooBusyError, match=r"^full$") as caught:
+        client.predict(["a"])
+    assert caught.value.retry_after_s == 7
+    assert caught.value.hint == "send it again in 7 s"
+
+
+@pytest.mark.parametrize("status", [200, 404, 502])
+def test_another_kind_of_server_is_named(status: int) -> None:
+    with client_of(status, b"<html>") as client, pytest.raises(PipeError) as caught:
+        client.predict(["a"])
+    assert str(caught.value).startswith("http://fake/v1/predict answered with status")
+
+
+def test_an_unreachable_server_is_told_with_a_hint() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    with Client(url) as client:
+        assert not client.ready()
+        with pytest.raises(PipeError, match="cannot be reached") as caught:
+            client.predict(["a"])
+    assert "pipe serve RUN" in caught.value.hint
+
+
+def test_a_silent_server_is_given_up_after_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with (
+            Client(url, timeout_s=0.2) as client,
+            pytest.raises(PipeError, match=r"did not answer within 0\.2 s"),
+        ):
+            client.predict(["a"])
+
+
+def test_ready_tells_a_serving_server_from_a_stopping_one(server) -> None:
+    with Client(server.url) as client:
+        assert client.ready()
+    with client_of(503, b'{"error": "the server is stopping"}') as client:
+        assert not client.ready()
+
+
+def test_the_client_loads_neither_server_nor_engine() -> None:
+    code = "import sys, serve.client; print({'fastapi', 'uvicorn', 'onnxruntime'} & {*sys.modules})"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "set()\n"

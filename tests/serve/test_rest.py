@@ -1,0 +1,94 @@
+import asyncio
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from pipework.errors import InputError, TooLargeError
+from pipework.examples import Example
+from pipework.predictions import Prediction
+from serve.rest import (
+    ClientGoneError,
+    Limits,
+    NotJsonError,
+    check_limits,
+    parse_request,
+    unless_gone,
+)
+
+HOSTILE = {
+    "not JSON": b"rain",
+    "empty": b"",
+    "half": b'{"texts": ["a"',
+    "invalid UTF-8": b'{"texts": ["\xff"]}',
+    "lone surrogate": b'{"texts": ["\\ud800"]}',
+    "deep nesting": b'{"texts": ' + b"[" * 100_000,
+    "deep and closed": b'{"texts": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+}
+
+
+@pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_is_not_json_is_told_apart_from_a_wrong_request(body: bytes) -> None:
+    with pytest.raises(NotJsonError, match="body: not JSON in UTF-8") as caught:
+        parse_request(body)
+    assert caught.value.http_status == 400
+
+
+@pytest.mark.parametrize("number", [b"9" * 10_000, b"1e999", b"-1", b"0"])
+def test_a_senseless_number_is_an_error_of_the_input(number: bytes) -> None:
+    with pytest.raises(InputError):
+        parse_request(b'{"texts": ["a"], "top_k": ' + number + b"}")
+
+
+def test_too_many_texts_are_refused_with_the_limit() -> None:
+    with pytest.raises(TooLargeError, match="expected at most 2 texts, found 3"):
+        check_limits([Example(text="a")] * 3, Limits(texts=2))
+
+
+@pytest.mark.parametrize(
+    "long", [Example(text="a" * 6), Example(text="a", text_pair="b" * 6)], ids=["first", "second"]
+)
+def test_a_too_long_text_is_refused_with_its_place(long: Example) -> None:
+    with pytest.raises(TooLargeError, match="input 1: expected at most 5 characters, found 6"):
+        check_limits([Example(text="a" * 5), long], Limits(characters=5))
+
+
+def request_of(*messages: Message) -> Request:
+    waiting = list(messages)
+
+    async def receive() -> Message:
+        if waiting:
+            return waiting.pop(0)
+        return await asyncio.Future()
+
+    return Request({"type": "http"}, receive)
+
+
+def test_work_is_cancelled_when_the_client_hangs_up() -> None:
+    cancelled = []
+
+    async def work() -> list[Prediction]:
+        try:
+            return await asyncio.Future()
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    async def ask() -> None:
+        with pytest.raises(ClientGoneError):
+            await _within(unless_gone(request_of({"type": "http.disconnect"}), work()))
+        await asyncio.sleep(0)
+        assert cancelled == [True]
+
+    asyncio.run(ask())
+
+
+def test_work_of_a_patient_client_is_finished() -> None:
+    async def work() -> list[Prediction]:
+        return []
+
+    assert asyncio.run(_within(unless_gone(request_of(), work()))) == []
+
+
+async def _within(work: object) -> object:
+    return await asyncio.wait_for(work, 5)  # type: ignore[arg-type]

@@ -1,0 +1,156 @@
+import json
+import shutil
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+BIG = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 400}
+BIG_TOKENS = 400 * 29
+StartServer = Callable[[Path], Any]
+READY_WITHIN_S = 20  # the promise is 3; the machines of CI are shared and slow
+
+
+def metric(url: str, name: str) -> float:
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), 0.0)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    limit_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < limit_s, "it did not happen"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def fails_with(launch: Callable[..., subprocess.Popen[str]]) -> Callable[..., str]:
+    """A function that starts a server that must not start, and returns what it said."""
+
+    def fail(run: Path, port: int = 0) -> str:
+        process = launch(run, port)
+        out, err = process.communicate(timeout=READY_WITHIN_S)
+        assert (process.returncode, out) == (1, "")
+        return err
+
+    return fail
+
+
+def test_a_started_server_is_ready_soon_and_answers(server) -> None:
+    assert server.ready_after_s < READY_WITHIN_S
+    answer = httpx.post(f"{server.url}/v1/predict", json={"texts": ["goal"]})
+    assert answer.json()["predictions"][0]["label"] == "sport"
+
+
+def test_the_process_maps_no_torch_and_stays_small(server) -> None:
+    maps = server.proc("maps")
+    assert "onnxruntime" in maps
+    assert "torch" not in maps
+    (line,) = [line for line in server.proc("status").splitlines() if line.startswith("VmRSS")]
+    assert int(line.split()[1]) < 400 * 1024
+
+
+def test_an_answer_does_not_wait_for_delayed_acknowledgements(server) -> None:
+    with httpx.Client(base_url=server.url) as client:
+        times_s = []
+        for _ in range(20):
+            start_s = time.perf_counter()
+            client.post("/v1/predict", json={"texts": ["goal"]})
+            times_s.append(time.perf_counter() - start_s)
+    assert statistics.median(times_s) < 0.03  # it would be 0.04
+
+
+def test_it_listens_on_this_machine_only(server) -> None:
+    assert server.url.startswith("http://127.0.0.1:")
+
+
+def test_sigterm_answers_all_that_was_accepted_and_exits_0(
+    slow_run: Path, start_server: StartServer
+) -> None:
+    server = start_server(slow_run)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [
+            pool.submit(httpx.post, f"{server.url}/v1/predict", json=BIG, timeout=60)
+            for _ in range(4)
+        ]
+        wait_for(lambda: metric(server.url, "pipework_queue_requests") >= 3)
+        assert server.stop() == 0
+        answers = [future.result() for future in asked]
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert all(len(answer.json()["predictions"]) == 400 for answer in answers)
+
+
+def test_a_full_queue_answers_429_and_when_to_come_back(
+    slow_run: Path, start_server: StartServer
+) -> None:
+    server = start_server(slow_run)
+    huge = {"texts": BIG["texts"] * 2}
+    with ThreadPoolExecutor(8) as pool:
+        asked: list[Future[httpx.Response]] = [
+            pool.submit(httpx.post, f"{server.url}/v1/predict", json=huge, timeout=60)
+            for _ in range(6)
+        ]
+        wait_for(lambda: metric(server.url, "pipework_queue_tokens") >= 65_536)
+        refused = httpx.post(f"{server.url}/v1/predict", json={"texts": ["goal"]})
+        server.process.kill()
+        for future in asked:
+            future.exception()
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_a_request_whose_client_hung_up_is_dropped(
+    slow_run: Path, start_server: StartServer
+) -> None:
+    server = start_server(slow_run)
+    with ThreadPoolExecutor(1) as pool:
+        patient = pool.submit(httpx.post, f"{server.url}/v1/predict", json=BIG, timeout=60)
+        wait_for(lambda: metric(server.url, "pipework_queue_requests") == 1)
+        hasty = send_without_waiting(server.url, {"texts": BIG["texts"] * 2})
+        wait_for(lambda: metric(server.url, "pipework_queue_requests") == 2)
+        hasty.close()
+        wait_for(lambda: metric(server.url, 'pipework_requests_total{status="499"}') == 1)
+        assert patient.result().status_code == 200
+    # The two took turns: had both stayed, as many tokens of the other would have been computed.
+    assert metric(server.url, "pipework_batch_tokens_total") < 1.5 * BIG_TOKENS
+    assert server.stop() == 0
+
+
+def send_without_waiting(url: str, request: object) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)))
+    body = json.dumps(request).encode()
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def test_a_taken_port_is_told_in_one_line(run: Path, fails_with: Callable[..., str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = fails_with(run, port)
+    assert said.startswith(f"cannot listen on 127.0.0.1:{port}: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "engines/onnx/model.onnx"])
+def test_a_tampered_file_is_refused_by_name(
+    run: Path, tmp_path: Path, name: str, fails_with: Callable[..., str]
+) -> None:
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    with (copied / name).open("ab") as file:
+        file.write(b"\n")
+    assert f"{name} changed" in fails_with(copied)
+
+
+def test_an_unproven_engine_is_refused_by_name(
+    make_run: Callable[..., Path], fails_with: Callable[..., str]
+) -> None:
+    assert "engine onnx did not pass parity" in fails_with(make_run(passed=False))

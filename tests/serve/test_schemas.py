@@ -1,0 +1,40 @@
+import pytest
+from pydantic import ValidationError
+
+from serve.schemas import PredictRequest, explain
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("[1]", "body: expected an object, found a list of 1"),
+        ("{}", "body: expected exactly one of texts and inputs"),
+        ('{"texts": ["a"], "inputs": [{"text": "a"}]}', "body: expected exactly one of"),
+        ('{"texts": []}', "texts: expected at least one, found none"),
+        ('{"texts": "a"}', "texts: expected a valid array, found a string"),
+        ('{"texts": ["a", 5]}', "texts[1]: expected a valid string, found a number"),
+        ('{"texts": ["a", null]}', "texts[1]: expected a valid string, found null"),
+        ('{"texts": ["a", NaN]}', "texts[1]: expected a valid string, found a number"),
+        ('{"texts": [true]}', "texts[0]: expected a valid string, found true or false"),
+        ('{"inputs": [{"text": "a"}, {}]}', "inputs[1].text: is missing"),
+        ('{"inputs": [{"text": {}}]}', "inputs[0].text: expected a valid string, found an object"),
+        ('{"text": ["a"]}', "text: is not a known field"),
+        ('{"inputs": [{"text": "a", "b": 1}]}', "inputs[0].b: is not a known field"),
+        ('{"texts": ["a"], "top_k": "1"}', "top_k: expected a valid integer, found a string"),
+        ('{"texts": ["a"], "top_k": 1.5}', "top_k: expected a valid integer, found a number"),
+        ('{"texts": ["a"], "top_k": 0}', "top_k: expected greater than or equal to 1, found"),
+    ],
+)
+def test_a_fault_is_told_in_one_line_with_its_place(body: str, message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        PredictRequest.model_validate_json(body)
+    told = explain(caught.value)
+    assert told.startswith(message)
+    assert "\n" not in told
+
+
+def test_texts_and_inputs_become_examples() -> None:
+    texts = PredictRequest.model_validate_json('{"texts": ["a", ""]}').examples()
+    assert [(one.text, one.text_pair) for one in texts] == [("a", None), ("", None)]
+    inputs = PredictRequest.model_validate_json('{"inputs": [{"text": "a", "text_pair": "b"}]}')
+    assert [(one.text, one.text_pair) for one in inputs.examples()] == [("a", "b")]
