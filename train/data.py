@@ -197,19 +197,3 @@ def length_grouped(
         batches += [mega[i : i + batch_size] for i in range(0, len(mega), batch_size)]
     for index in random.permutation(len(batches)):
         yield batches[index]
-
-
-def padded(
-    encodings: Sequence[Encoding], pad_id: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64] | None]:
-    """Return ids, mask and type ids (or None), each int64 [B, T], padded on the right."""
-    lengths_B = np.array([len(encoding) for encoding in encodings])
-    mask_BT = np.arange(lengths_B.max()) < lengths_B[:, None]
-    ids_BT = np.full(mask_BT.shape, pad_id, np.int64)
-    ids_BT[mask_BT] = np.concatenate([encoding.ids for encoding in encodings])
-    types = [encoding.type_ids for encoding in encodings if encoding.type_ids is not None]
-    types_BT = None
-    if types:
-        types_BT = np.zeros(mask_BT.shape, np.int64)
-        types_BT[mask_BT] = np.concatenate(types)
-    return ids_BT, mask_BT.astype(np.int64), types_BT

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 from pipework.encoding import Encoding
 from pipework.errors import RunFolderError
 from pipework.manifest import Manifest, verify_files
+from pipework.padding import pad
 from train.checkpoint import FOLDER
-from train.data import padded
 from train.model import open_checkpoint
 
 BATCH_TOKENS = 8192
@@ -94,10 +94,11 @@ def model_inputs(
     encodings: Sequence[Encoding], pad_id: int, device: torch.device
 ) -> dict[str, torch.Tensor]:
     """Return what the model's forward takes, each int64 [B, T], on the device."""
-    ids_BT, mask_BT, types_BT = padded(encodings, pad_id)
-    inputs = {"input_ids": ids_BT, "attention_mask": mask_BT}
-    if types_BT is not None:
-        inputs["token_type_ids"] = types_BT
+    has_types = encodings[0].type_ids is not None
+    batch = pad(encodings, pad_id=pad_id, type_ids=has_types)
+    inputs = {"input_ids": batch.ids_BT, "attention_mask": batch.mask_BT}
+    if batch.type_ids_BT is not None:
+        inputs["token_type_ids"] = batch.type_ids_BT
     return {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
 
 

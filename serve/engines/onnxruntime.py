@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from pipework.encoding import Encoding
 from pipework.errors import RunFolderError
-from serve.collate import pad, plan
+from pipework.padding import pad
+from serve.collate import plan
 
 # The cost of a token no longer falls beyond 256 tokens a call, and rises again where the
 # activations outgrow the cache (a tiny model: 10 us up to 512 tokens, 17 us at 1024).

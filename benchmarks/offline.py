@@ -1,0 +1,77 @@
+"""What an engine and the tokenizer do in this process, without a server around them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice
+from time import perf_counter
+from typing import TypeVar
+
+import numpy as np
+
+from benchmarks.latency import latency
+from benchmarks.results import OfflineLevel
+from pipework.encoding import TextEncoder
+from pipework.evaluation import Engine
+from pipework.examples import Example
+
+Item = TypeVar("Item")
+
+TOKENIZING = "tokenizing"
+WARMUP_CALLS = 3
+MAX_CALLS = 500_000
+
+
+def measure_tokenizing(
+    encoder: TextEncoder, examples: Sequence[Example], *, batch: int, duration_s: float
+) -> OfflineLevel:
+    """Measure text to token ids, `batch` texts a call."""
+    return _measure(encoder.encode, examples, stage=TOKENIZING, batch=batch, duration_s=duration_s)
+
+
+def measure_engine(
+    name: str,
+    engine: Engine,
+    encoder: TextEncoder,
+    examples: Sequence[Example],
+    *,
+    batch: int,
+    duration_s: float,
+) -> OfflineLevel:
+    """Measure token ids to logits, `batch` inputs a call, in the order of `examples`."""
+    encodings = encoder.encode(examples)
+    return _measure(engine.infer, encodings, stage=name, batch=batch, duration_s=duration_s)
+
+
+def _measure(
+    call: Callable[[Sequence[Item]], object],
+    items: Sequence[Item],
+    *,
+    stage: str,
+    batch: int,
+    duration_s: float,
+) -> OfflineLevel:
+    batches = _batches(items, batch)
+    for chunk in islice(batches, WARMUP_CALLS):
+        call(chunk)
+    start_s = perf_counter()
+    ends_s = [start_s]
+    for chunk in islice(batches, MAX_CALLS):
+        call(chunk)
+        ends_s.append(perf_counter())
+        if ends_s[-1] - start_s >= duration_s:
+            break
+    calls, took_s = len(ends_s) - 1, ends_s[-1] - start_s
+    return OfflineLevel(
+        stage=stage,
+        batch=batch,
+        duration_s=round(took_s, 3),
+        calls=calls,
+        texts=calls * batch,
+        texts_per_s=round(calls * batch / took_s, 2),
+        latency_ms=latency(np.diff(np.array(ends_s))),
+    )
+
+
+def _batches(items: Sequence[Item], batch: int) -> Iterator[list[Item]]:
+    endless = cycle(items)
+    while True:
+        yield list(islice(endless, batch))

@@ -1,0 +1,196 @@
+"""Plots as inline SVG. Their colours are CSS variables of the page, so they follow light and dark.
+
+Shapes: L levels.
+"""
+
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.cells import clients
+from benchmarks.results import Histogram, Level, OfflineLevel
+from pipework.errors import MissingDependencyError
+
+try:
+    from matplotlib import rc_context
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+except ImportError as missing:
+    NO_MATPLOTLIB = "a report page needs matplotlib, which is not installed"
+    raise MissingDependencyError(NO_MATPLOTLIB, "pip install 'pipework[bench]'") from missing
+
+# Matplotlib knows no CSS variables: it draws in these colours, which are then exchanged.
+INK, GRID = "#000001", "#000002"
+SERIES = ("#000011", "#000012", "#000013", "#000014")
+VARIABLES = {INK: "--ink-2", GRID: "--grid"} | {
+    colour: f"--series-{number}" for number, colour in enumerate(SERIES, start=1)
+}
+STYLE: dict[Any, Any] = {
+    "axes.edgecolor": GRID,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.labelcolor": INK,
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 11,
+    "grid.color": GRID,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "lines.linewidth": 2,
+    "lines.markersize": 6,
+    "svg.fonttype": "none",  # text stays text: it can be searched, and takes the page's font
+    "text.color": INK,
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "xtick.color": GRID,
+    "xtick.labelcolor": INK,
+    "ytick.color": GRID,
+    "ytick.labelcolor": INK,
+    "ytick.left": False,
+}
+WIDTH_IN, HEIGHT_IN = 5.6, 3.4
+NO_METADATA = {"Creator": None, "Date": None, "Format": None, "Type": None}
+
+
+def throughput(levels: Sequence[Level]) -> str:
+    """Draw texts per second against the number of clients."""
+    with rc_context(STYLE):
+        figure, axes = _axes()
+        clients_L = [level.concurrency for level in levels]
+        axes.plot(clients_L, [level.texts_per_s for level in levels], marker="o", color=SERIES[0])
+        _clients_axis(axes, clients_L)
+        axes.set_ylabel("texts/s")
+        return _svg(figure, "Throughput against the number of clients")
+
+
+def latencies(levels: Sequence[Level]) -> str:
+    """Draw latency percentiles against the number of clients; every level has answers."""
+    with rc_context(STYLE):
+        figure, axes = _axes()
+        clients_L = [level.concurrency for level in levels]
+        for name, colour in zip(("p50", "p90", "p95", "p99"), SERIES, strict=True):
+            axes.plot(clients_L, _ms(levels, name), marker="o", color=colour, label=name)
+        _clients_axis(axes, clients_L)
+        _latency_axis(axes)
+        return _svg(figure, "Latency percentiles against the number of clients")
+
+
+def price(levels: Sequence[Level]) -> str:
+    """Draw p50 and p99 against texts per second; every level has answers."""
+    with rc_context(STYLE):
+        figure, axes = _axes()
+        rates_L = [level.texts_per_s for level in levels]
+        for name, colour in (("p50", SERIES[0]), ("p99", SERIES[3])):
+            axes.plot(rates_L, _ms(levels, name), marker="o", color=colour, label=name)
+        for level, rate, ms in zip(levels, rates_L, _ms(levels, "p99"), strict=True):
+            text, place = f"{level.concurrency}", (-6, 5)
+            axes.annotate(text, (rate, ms), place, textcoords="offset points", ha="right")
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(FuncFormatter(_number))
+        axes.set_xlabel("texts/s")
+        _latency_axis(axes)
+        return _svg(figure, "Latency against throughput")
+
+
+def histograms(levels: Sequence[Level]) -> str:
+    """Draw the distribution of latencies, one row per level, over one logarithmic axis."""
+    shown = [(clients(level), level.histogram) for level in levels if level.histogram]
+    with rc_context(STYLE | {"axes.grid.axis": "x"}):
+        figure = Figure(figsize=(WIDTH_IN, 0.8 + 0.5 * len(shown)), layout="constrained")
+        rows = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, (name, histogram) in zip(rows, shown, strict=True):
+            _histogram(axes, histogram, name)
+        edges = [edge for _, histogram in shown for edge in histogram.edges_ms]
+        ticks = _ticks(min(edges), max(edges))
+        rows[-1].set_xlim(min(*ticks, *edges), max(*ticks, *edges))
+        rows[-1].xaxis.set_major_locator(FixedLocator(ticks))
+        rows[-1].xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:g}"))
+        rows[-1].xaxis.set_minor_locator(NullLocator())
+        rows[-1].set_xlabel("milliseconds (logarithmic)")
+        return _svg(figure, "Distribution of latencies at each number of clients")
+
+
+def offline(levels: Sequence[OfflineLevel], description: str) -> str:
+    """Draw texts per second of each stage and number of texts per call."""
+    stages = list(dict.fromkeys(level.stage for level in levels))
+    with rc_context(STYLE | {"axes.grid.axis": "x"}):
+        figure = Figure(figsize=(WIDTH_IN, 1.0 + 0.36 * len(levels)), layout="constrained")
+        axes = figure.subplots()
+        places_L = range(len(levels))
+        colours_L = [SERIES[stages.index(level.stage) % len(SERIES)] for level in levels]
+        bars = axes.barh(
+            places_L, [level.texts_per_s for level in levels], height=0.7, color=colours_L
+        )
+        axes.bar_label(bars, [f"{level.texts_per_s:,.0f}" for level in levels], padding=4)
+        axes.set_yticks(places_L, [f"{level.stage}, {level.batch} a call" for level in levels])
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.15 * max(level.texts_per_s for level in levels))
+        axes.set_xlabel("texts/s")
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(FuncFormatter(_number))
+        return _svg(figure, description)
+
+
+def _axes() -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+    axes = figure.subplots()
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_formatter(FuncFormatter(_number))
+    return figure, axes
+
+
+def _clients_axis(axes: Axes, clients_L: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("clients at once")
+    axes.xaxis.set_major_locator(FixedLocator(clients_L))
+    axes.xaxis.set_major_formatter(FuncFormatter(_number))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(bottom=0)
+
+
+def _latency_axis(axes: Axes) -> None:
+    axes.set_ylabel("milliseconds")
+    axes.set_ylim(bottom=0)
+    axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
+
+
+def _ms(levels: Sequence[Level], name: str) -> list[float]:
+    return [getattr(level.latency_ms, name) for level in levels]
+
+
+def _histogram(axes: Axes, histogram: Histogram, name: str) -> None:
+    axes.stairs(histogram.counts, histogram.edges_ms, fill=True, color=SERIES[0])
+    axes.set_xscale("log")
+    axes.set_yticks([])
+    axes.set_ylabel(name, rotation=0, ha="right", va="center")
+
+
+def _ticks(low_ms: float, high_ms: float) -> list[float]:
+    """Choose round values (1, 2, 5, 10, ...) inside a range, or around it if it is narrow."""
+    rounds = [digit * 10.0**power for power in range(-1, 6) for digit in (1, 2, 5)]
+    inside = [tick for tick in rounds if low_ms <= tick <= high_ms]
+    if len(inside) > 1:
+        return inside[:: 1 + len(inside) // 9]
+    below = max(tick for tick in rounds if tick <= low_ms)
+    above = min(tick for tick in rounds if tick >= high_ms)
+    return [below, above]
+
+
+def _number(value: float, _: int) -> str:
+    return f"{value:,.10g}"
+
+
+def _svg(figure: Figure, description: str) -> str:
+    stream = io.StringIO()
+    with rc_context({"svg.hashsalt": description}):  # ids differ between plots, not between runs
+        figure.savefig(stream, format="svg", transparent=True, metadata=NO_METADATA)
+    svg = stream.getvalue()
+    svg = svg[svg.index("<svg") :]  # without the prologue, which names a DTD on the net
+    svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
+    for colour, variable in VARIABLES.items():
+        svg = svg.replace(colour, f"var({variable})")
+    return svg.replace("<svg", f'<svg role="img" aria-label="{description}"', 1)

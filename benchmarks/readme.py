@@ -1,0 +1,182 @@
+"""The tables of the README, made from stored results: `python -m benchmarks.readme [--check]`.
+
+A table stands between `<!-- table:NAME -->` and `<!-- /table:NAME -->`.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from benchmarks import cells
+from benchmarks.results import BenchResult, Level, TrainingResult, read_result
+from pipework.errors import CheckFailedError, ConfigError, PipeError
+from pipework.manifest import write_atomically
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+OPEN = re.compile(r"<!-- table:(\S+) -->")
+Results = Sequence[BenchResult | TrainingResult]
+
+
+class Table(StrEnum):
+    """The tables there are."""
+
+    ACCURACY = "accuracy"
+    SERVING = "serving"
+    OFFLINE = "offline"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Rewrite README.md, or check it; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.readme", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 3 if it differs")
+    options = parser.parse_args(arguments)
+    try:
+        update(ROOT / "README.md", read_all(RESULTS), check=options.check)
+    except PipeError as error:
+        sys.stderr.write(f"error: {error}\n{error.hint}\n")
+        return error.exit_code
+    return 0
+
+
+def read_all(folder: Path) -> Results:
+    """Read every result of a folder, in the order of the file names.
+
+    Raises:
+        DataError: a file that is not a result.
+    """
+    return [read_result(path) for path in sorted(folder.glob("*.json"))]
+
+
+def update(path: Path, results: Results, *, check: bool) -> None:
+    """Rewrite the tables of a Markdown file, or with `check` only compare them.
+
+    Raises:
+        CheckFailedError: with `check`, when a table differs from the stored results.
+        ConfigError: the file is missing, or its markers are wrong.
+    """
+    try:
+        old = path.read_text(encoding="utf-8")
+    except OSError as error:
+        message = f"{path} cannot be read: {error.strerror}"
+        raise ConfigError(message) from error
+    new = fill(old, results)
+    if check and new != old:
+        message = f"the tables of {path.name} differ from the stored results"
+        raise CheckFailedError(message, "rewrite them: python -m benchmarks.readme")
+    if new != old:
+        write_atomically(path, new.encode())
+
+
+def fill(text: str, results: Results) -> str:
+    """Return a Markdown text with its tables made anew.
+
+    Raises:
+        ConfigError: a marker with an unknown name, or without its closing one.
+    """
+    parts, place = [], 0
+    for opening in OPEN.finditer(text):
+        name = opening[1]
+        closing = f"<!-- /table:{name} -->"
+        end = text.find(closing, opening.end())
+        if name not in list(Table):
+            message = f"<!-- table:{name} -->: there is no such table"
+            raise ConfigError(message, f"known tables: {', '.join(Table)}")
+        if end < 0 or OPEN.search(text, opening.end(), end):
+            message = f"<!-- table:{name} --> has no {closing}"
+            raise ConfigError(message, "put the closing marker on a line after the table")
+        parts.append(f"{text[place : opening.end()]}\n{_table(Table(name), results)}\n")
+        place = end
+    return "".join(parts) + text[place:]
+
+
+def _table(name: Table, results: Results) -> str:
+    benches = [result for result in results if isinstance(result, BenchResult)]
+    match name:
+        case Table.ACCURACY:
+            return _accuracy([one for one in results if isinstance(one, TrainingResult)])
+        case Table.SERVING:
+            return _serving([result for result in benches if result.levels])
+        case Table.OFFLINE:
+            return _offline([result for result in benches if result.offline])
+
+
+def _accuracy(results: Sequence[TrainingResult]) -> str:
+    head = ("data", "metric", "pipework", "simple methods on the same rows", "rows", "minutes")
+    rows = (
+        (
+            one.dataset,
+            one.metric,
+            f"**{one.value:.2f}**",
+            ", ".join(f"{name} {value:.2f}" for name, value in one.floors.items()),
+            f"{one.rows:,}",
+            f"{one.minutes:.0f}" if one.minutes >= 1 else f"{one.minutes:.1f}",
+        )
+        for one in results
+    )
+    return _markdown(head, rows) + _source(results)
+
+
+def _serving(results: Sequence[BenchResult]) -> str:
+    head = (
+        "model",
+        "texts a request",
+        "clients",
+        "texts/s",
+        "p50 ms",
+        "p95 ms",
+        "p99 ms",
+        "errors",
+    )
+    rows = (
+        (result.model, f"{level.texts_per_request}", f"{level.concurrency}", *_level(level))
+        for result in results
+        for level in result.levels
+    )
+    return _markdown(head, rows) + _source(results)
+
+
+def _level(level: Level) -> tuple[str, ...]:
+    times: tuple[str, ...] = ("-",) * 3
+    if level.latency_ms is not None:
+        latency = level.latency_ms
+        times = tuple(cells.ms(value) for value in (latency.p50, latency.p95, latency.p99))
+    return (f"{level.texts_per_s:,.0f}", *times, f"{level.failed:,}")
+
+
+def _offline(results: Sequence[BenchResult]) -> str:
+    head = ("model", "stage", "texts a call", "texts/s", "p50 ms", "p99 ms")
+    rows = (
+        (
+            result.model,
+            level.stage,
+            f"{level.batch}",
+            f"{level.texts_per_s:,.0f}",
+            cells.ms(level.latency_ms.p50),
+            cells.ms(level.latency_ms.p99),
+        )
+        for result in results
+        for level in result.offline
+    )
+    return _markdown(head, rows) + _source(results)
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    rule = ["---"] * len(head)
+    lines = ([cell.replace("|", "\\|") for cell in row] for row in (head, rule, *rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _source(results: Results) -> str:
+    machines = {
+        f"{made.machine.cpu}, {made.machine.cores} cores, {made.created_at:%B %Y}"
+        for made in (result.provenance for result in results)
+    }
+    return f"\n\nMeasured on {'; '.join(sorted(machines))}." if machines else "\n\nNo results yet."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

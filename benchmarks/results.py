@@ -1,0 +1,183 @@
+"""Stored results: what was measured, on what, with which versions. Every figure shown is from one.
+
+A result holds no host name and no path of the machine that made it, so that it can be published.
+"""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from pipework.errors import ConfigError, DataError
+from pipework.manifest import Record, write_atomically
+
+SCHEMA_VERSION: Literal[1] = 1
+
+
+class Machine(Record):
+    """Where it ran: processor, cores this process may use, memory, Python, operating system."""
+
+    cpu: str
+    cores: int
+    memory_gib: float
+    python: str
+    system: str
+
+
+class Provenance(Record):
+    """When and from what a result came; `git_commit` ends in -dirty for a changed checkout."""
+
+    created_at: datetime
+    pipework: str
+    git_commit: str | None
+    machine: Machine
+    versions: dict[str, str]
+
+
+class WorkloadSummary(Record):
+    """What was sent; lengths are of a text, or of both texts of a pair, in characters."""
+
+    source: str
+    texts: int
+    texts_per_request: int
+    pair: bool
+    mean_length: float
+    p95_length: float
+    seed: int
+
+
+class Latency(Record):
+    """Percentiles of latencies in milliseconds."""
+
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    mean: float
+    max: float
+
+
+class Histogram(Record):
+    """Counts of latencies between neighbouring edges (one edge more than counts)."""
+
+    edges_ms: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+class Level(Record):
+    """One level of load: so many clients, each sending its next request when answered.
+
+    `requests`, `texts` and latencies are of all requests answered with success after the warm-up,
+    also those in flight when `duration_s` was over. The rates count only those answered within
+    `duration_s`. `errors` counts failed requests by kind. Latencies are None if none succeeded.
+    """
+
+    concurrency: int
+    texts_per_request: int
+    duration_s: float
+    requests: int
+    texts: int
+    texts_per_s: float
+    requests_per_s: float
+    latency_ms: Latency | None
+    histogram: Histogram | None
+    errors: dict[str, int]
+
+    @property
+    def failed(self) -> int:
+        """Number of failed requests."""
+        return sum(self.errors.values())
+
+
+class OfflineLevel(Record):
+    """One stage in this process, without a server: `stage` is "tokenizing" or an engine's name.
+
+    Latencies are of one call with `batch` texts.
+    """
+
+    stage: str
+    batch: int
+    duration_s: float
+    calls: int
+    texts: int
+    texts_per_s: float
+    latency_ms: Latency
+
+
+class BenchResult(Record):
+    """What `pipe bench` measured: `levels` against a URL, `offline` in a run folder's engines."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["bench"] = "bench"
+    command: tuple[str, ...]
+    target: str
+    model: str
+    provenance: Provenance
+    workload: WorkloadSummary
+    levels: tuple[Level, ...] = ()
+    offline: tuple[OfflineLevel, ...] = ()
+
+
+class TrainingResult(Record):
+    """How good a trained model is: `value` of `metric` on `rows` test rows, in percent.
+
+    `floors` are what simple methods reach on the same rows, in percent, by name. `minutes` is
+    the time of training; `commands` repeat it.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["training"] = "training"
+    dataset: str
+    metric: str
+    value: float
+    rows: int
+    minutes: float
+    seed: int
+    settings: dict[str, str | int | float | bool | None]
+    floors: dict[str, float]
+    commands: tuple[str, ...]
+    provenance: Provenance
+
+
+StoredResult = Annotated[BenchResult | TrainingResult, Field(discriminator="kind")]
+_STORED: TypeAdapter[BenchResult | TrainingResult] = TypeAdapter(StoredResult)
+
+
+def check_writable(path: Path) -> None:
+    """Check before a long measurement that its result can be written.
+
+    Raises:
+        ConfigError: the folder is missing, or the path is a folder.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        message = f"{path} cannot be written: expected a file in a folder that exists"
+        raise ConfigError(message, f"make the folder first: mkdir -p {path.parent}")
+
+
+def write_result(path: Path, result: BenchResult | TrainingResult) -> None:
+    """Write a result as JSON, atomically.
+
+    Raises:
+        ConfigError: as `check_writable`.
+    """
+    check_writable(path)
+    write_atomically(path, (result.model_dump_json(indent=2) + "\n").encode())
+
+
+def read_result(path: Path) -> BenchResult | TrainingResult:
+    """Read a stored result.
+
+    Raises:
+        DataError: the file is missing or not a result of this schema.
+    """
+    try:
+        return _STORED.validate_json(path.read_bytes())
+    except OSError as error:
+        message = f"{path} cannot be read: {error.strerror}"
+        raise DataError(message) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        message = f"{path} is not a result of schema {SCHEMA_VERSION}: {where}: {first['msg']}"
+        raise DataError(message, "measure again with this version") from error

@@ -1,0 +1,113 @@
+"""What is sent: texts or pairs from a data file, or synthetic ones of a known length."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+
+import numpy as np
+
+from benchmarks.results import WorkloadSummary
+from pipework.errors import DataError
+from pipework.examples import Example, Source
+
+MAX_TEXTS = 20_000
+SYNTHETIC_TEXTS = 2_000
+MEAN_WORDS = 20.0
+# Shape of the log-normal distribution of lengths: 0.6 puts p95 at 2.2 times the mean.
+SIGMA = 0.6
+MAX_WORDS = 200
+WORDS = """
+    the a of in on with for after before market team city school film game new old first last
+    report price water player company train road weather music research phone doctor house law
+    minister season record result opens closes wins loses says plans finds builds sells buys
+    grows falls quickly slowly today tomorrow again never people country million percent
+""".split()  # noqa: SIM905  (words read better than a list of them)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """Inputs in the order in which they are sent, `texts_per_request` at a time."""
+
+    source: str
+    examples: tuple[Example, ...]
+    texts_per_request: int
+    seed: int
+
+    @classmethod
+    def read(cls, source: Source, *, texts_per_request: int, seed: int) -> "Workload":
+        """Take the first rows of a data file (20,000 at most), in an order given by the seed.
+
+        Raises:
+            DataError: the file cannot be read, or holds no rows.
+        """
+        rows = list(islice(source.rows(), MAX_TEXTS))
+        if not rows:
+            message = f"{source.path} holds no rows"
+            raise DataError(message, "check the path and the format")
+        order = np.random.default_rng(seed).permutation(len(rows))
+        examples = tuple(rows[index] for index in order)
+        return cls(
+            source=source.path.name,
+            examples=examples,
+            texts_per_request=texts_per_request,
+            seed=seed,
+        )
+
+    @classmethod
+    def synthetic(cls, *, texts_per_request: int, seed: int, pair: bool = False) -> "Workload":
+        """Make 2,000 texts, or pairs, of log-normal length with a mean of 20 words."""
+        texts = _texts(np.random.default_rng(seed))
+        examples = tuple(
+            Example(text=next(texts), text_pair=next(texts) if pair else None)
+            for _ in range(SYNTHETIC_TEXTS)
+        )
+        return cls(
+            source=f"synthetic, log-normal, mean {MEAN_WORDS:.0f} words",
+            examples=examples,
+            texts_per_request=texts_per_request,
+            seed=seed,
+        )
+
+    @property
+    def pair(self) -> bool:
+        """Whether an input is two texts."""
+        return self.examples[0].text_pair is not None
+
+    def bodies(self) -> list[bytes]:
+        """Return the JSON bodies of `POST /v1/predict`, each with `texts_per_request` inputs.
+
+        Made beforehand, so that the generator has nothing to do but send.
+        """
+        requests = max(1, len(self.examples) // self.texts_per_request)
+        endless = cycle(self.examples)
+        chunks = (list(islice(endless, self.texts_per_request)) for _ in range(requests))
+        return [_body(chunk) for chunk in chunks]
+
+    def summary(self) -> WorkloadSummary:
+        """Describe it for a result."""
+        lengths = [len(one.text) + len(one.text_pair or "") for one in self.examples]
+        return WorkloadSummary(
+            source=self.source,
+            texts=len(self.examples),
+            texts_per_request=self.texts_per_request,
+            pair=self.pair,
+            mean_length=round(float(np.mean(lengths)), 1),
+            p95_length=round(float(np.percentile(lengths, 95)), 1),
+            seed=self.seed,
+        )
+
+
+def _texts(random: np.random.Generator) -> Iterator[str]:
+    location = np.log(MEAN_WORDS) - SIGMA**2 / 2  # the mean of a log-normal is exp(location + s²/2)
+    while True:
+        words = int(np.clip(round(random.lognormal(location, SIGMA)), 1, MAX_WORDS))
+        yield " ".join(WORDS[index] for index in random.integers(len(WORDS), size=words))
+
+
+def _body(chunk: Sequence[Example]) -> bytes:
+    content: object = {"texts": [one.text for one in chunk]}
+    if chunk[0].text_pair is not None:
+        content = {"inputs": [{"text": one.text, "text_pair": one.text_pair} for one in chunk]}
+    # A lone surrogate of a data file goes out as it is: the server's refusal is then counted.
+    return json.dumps(content, ensure_ascii=False).encode(errors="surrogatepass")
