@@ -180,12 +180,15 @@ def bench(
 ) -> None:
     """Measure latency and throughput of a server, or of a run's engines in this process."""
     from benchmarks import report
+    from benchmarks.results import check_writable, write_result
     from benchmarks.run import Plan
     from benchmarks.run import bench as measure
     from pipework import console
     from pipework.examples import Source, parse_columns
-    from pipework.manifest import write_atomically
 
+    for path in (json, html):
+        if path is not None:
+            check_writable(path)
     plan = Plan(
         source=None if file is None else Source(path=file, columns=parse_columns(columns)),
         batch=batch,
@@ -199,7 +202,7 @@ def bench(
         progress.close()
     console.say(report.terminal(result))
     if json is not None:
-        write_atomically(json, (result.model_dump_json(indent=2) + "\n").encode())
+        write_result(json, result)
     if html is not None:
         report.write_page(html, result)
         console.say(f"report: {html}")

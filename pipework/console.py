@@ -37,7 +37,8 @@ class _Rate(ProgressColumn):
         """Show the speed, once there is one."""
         speed = task.finished_speed or task.speed
         unit = task.fields["unit"]
-        return Text("" if speed is None else f"{speed:,.0f} {unit}/s", style="cyan")
+        shown = speed is not None and unit != "s"
+        return Text(f"{speed:,.0f} {unit}/s" if shown else "", style="cyan")
 
 
 class Bars:
@@ -140,7 +141,7 @@ class Lines:
         left = max(0, stage.total - stage.done) / max(rate, 1e-9)
         parts = (
             f"{stage.title}: {stage.done:,} of {stage.total:,} {stage.unit}",
-            f"{rate:,.0f} {stage.unit}/s",
+            "" if stage.unit == "s" else f"{rate:,.0f} {stage.unit}/s",
             f"{left:.0f} s left" if left else f"took {now - stage.start:.1f} s",
             self._figures,
         )

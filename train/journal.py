@@ -2,10 +2,11 @@
 
 import json
 import logging
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -17,6 +18,7 @@ class Journal:
 
     def __init__(self, run: Path) -> None:
         """Open the files of a run folder for appending."""
+        self._start = time.monotonic()
         self._lines = (run / LOG).open("a", encoding="utf-8")
         self._board = SummaryWriter(str(run))
         self._log = logging.getLogger("train")
@@ -28,7 +30,9 @@ class Journal:
 
     def scalars(self, step: int, group: str, values: dict[str, float]) -> None:
         """Keep figures of a step, in every place."""
-        self._lines.write(json.dumps({"step": step, "group": group, **values}) + "\n")
+        seconds = round(time.monotonic() - self._start, 3)
+        line = {"step": step, "group": group, "elapsed_s": seconds, **values}
+        self._lines.write(json.dumps(line) + "\n")
         self._lines.flush()
         for name, value in values.items():
             self._board.add_scalar(f"{group}/{name}", value, step)
@@ -56,11 +60,14 @@ class Journal:
         self._lines.close()
 
 
-def last_step(run: Path) -> int:
-    """Return the last step that an earlier run wrote to its log, or 0."""
-    step = 0
+def last_line(run: Path) -> dict[str, Any]:
+    """Return the last whole line that a run wrote to its log; empty if there is none.
+
+    It has the `step`, and `elapsed_s` since the run began.
+    """
+    last: dict[str, Any] = {}
     with suppress(OSError), (run / LOG).open(encoding="utf-8") as lines:
         for line in lines:
-            with suppress(ValueError, TypeError, KeyError):  # the last line may be cut short
-                step = int(json.loads(line)["step"])
-    return step
+            with suppress(ValueError):  # a killed run may have left the last line cut short
+                last = json.loads(line)
+    return last

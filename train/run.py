@@ -37,7 +37,7 @@ from train.data import TokenSet, token_set
 from train.determinism import seed_everything
 from train.evaluate import CheckpointEngine
 from train.health import findings
-from train.journal import LOG, Journal, last_step
+from train.journal import LOG, Journal, last_line
 from train.labels import class_labels
 from train.loop import Loop, Vocabulary
 from train.model import build, open_checkpoint, uses_type_ids
@@ -123,7 +123,7 @@ def prepare(out: Path, progress: Progress) -> None:
         message = f"{out} holds files that no run wrote: {', '.join(foreign[:3])}"
         raise RunFolderError(message, "choose an empty or a new folder for --out")
     if left:
-        step = last_step(out)
+        step = last_line(out).get("step", 0)
         progress.note(f"{out} holds an unfinished run (stopped after step {step}): starting again")
     for name in left:
         path = out / name

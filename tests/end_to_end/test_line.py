@@ -1,0 +1,159 @@
+"""The whole line by its public commands, on real components."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pipework.manifest import read_manifest
+from serve.client import Client
+
+PIPE = Path(sys.executable).with_name("pipe")
+PATIENCE_S = 120
+FEW = ("--set", "train.max_steps=40", "--set", "train.precision=fp32")
+
+
+def pipe(*words):
+    return subprocess.run(
+        [PIPE, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@contextmanager
+def served(run):
+    with subprocess.Popen(
+        [PIPE, "serve", run, "--port", "0"], stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            line = server.stdout.readline()
+            yield server, re.search(r"http://[\w.:]+", line)[0]
+        finally:
+            server.kill()
+
+
+def test_the_server_answers_what_predict_answers_and_stops_with_0(exported_run):
+    texts = ["The match went to extra time", "今天下午有雷阵雨", "", "word " * 500]
+    printed = pipe("predict", exported_run, *texts[:2]).stdout
+    with served(exported_run) as (server, url):
+        with Client(url) as client:
+            answers = client.predict(texts)
+            one_by_one = [client.predict([text])[0] for text in texts]
+        assert [one.label for one in answers] == [one.label for one in one_by_one]
+        assert [line.split("\t")[0] for line in printed.splitlines()] == [
+            one.label for one in answers[:2]
+        ]
+        for line, one in zip(printed.splitlines(), answers, strict=False):
+            assert float(line.split("\t")[1]) == pytest.approx(one.score, abs=1e-4)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(PATIENCE_S) == 0
+
+
+def test_the_serving_process_holds_no_torch_and_little_memory(exported_run):
+    with served(exported_run) as (server, url), Client(url) as client:
+        client.predict(["one text"] * 64)
+        mapped = Path(f"/proc/{server.pid}/maps").read_text()
+        status = Path(f"/proc/{server.pid}/status").read_text()
+    assert "onnxruntime" in mapped
+    assert "torch" not in mapped
+    assert int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) < 400_000
+
+
+def wait_for(process, path):
+    """Wait until a file exists or the process has ended."""
+    end = time.monotonic() + PATIENCE_S
+    while (
+        time.monotonic() < end and process.poll() is None and not list(path.parent.glob(path.name))
+    ):
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["config.toml", "log.jsonl", "checkpoint*"])
+def test_a_training_that_is_ended_leaves_no_run(tmp_path, how, moment):
+    run = tmp_path / "run"
+    with subprocess.Popen(
+        [PIPE, "train", "sample", "--out", run, *FEW, "--set", "train.eval_every=2"],
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=os.environ,
+    ) as process:
+        wait_for(process, run / moment)
+        process.send_signal(how)
+        assert process.wait(PATIENCE_S) != 0
+    assert not (run / "manifest.json").exists()
+    refused = pipe("serve", run, "--port", "0")
+    assert refused.returncode == 2
+    assert "its training did not finish" in refused.stderr
+
+
+def test_after_an_ended_training_a_second_run_says_what_it_found(tmp_path):
+    run = tmp_path / "run"
+    with subprocess.Popen(
+        [PIPE, "train", "sample", "--out", run], stderr=subprocess.DEVNULL, env=os.environ
+    ) as process:
+        wait_for(process, run / "log.jsonl")
+        process.kill()
+    again = pipe("train", "sample", "--out", run, *FEW, "--set", "train.learning_rate=3e-3")
+    assert "holds an unfinished run" in again.stderr
+    assert (run / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("moment", ["engines", "engines/onnx-fp32/model.partial"])
+def test_an_export_that_is_ended_leaves_no_engine(run, how, moment):
+    before = (run / "manifest.json").read_bytes()
+    with subprocess.Popen(
+        [PIPE, "export", run, "--to", "onnx"],
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=os.environ,
+    ) as process:
+        wait_for(process, run / moment)
+        process.send_signal(how)
+        assert process.wait(PATIENCE_S) != 0
+    assert (run / "manifest.json").read_bytes() == before
+    refused = pipe("serve", run, "--port", "0")
+    assert refused.returncode == 2
+    assert "lacks an engine" in refused.stderr
+    again = pipe("export", run, "--to", "onnx")
+    assert again.returncode == 0, again.stderr
+    assert len(read_manifest(run).engines) == 1
+
+
+def test_pairs_of_real_data_go_through_the_whole_line(shared_data, tmp_path):
+    """MRPC, a preset from scratch for a few steps: what is tested is the way, not the score."""
+    run, config = tmp_path / "run", tmp_path / "mrpc.toml"
+    config.write_text(
+        f'[task]\nlabels = ["different", "paraphrase"]\n[data]\nroot = "{shared_data / "mrpc"}"\n'
+        'train = "train.tsv"\ndev = "dev.tsv"\ntest = "msr_paraphrase_test.txt"\nheader = true\n'
+        'format = "tsv"\ncolumns = { label = 0, text = 3, text_pair = 4 }\n'
+        '[model]\npreset = "tiny"\nvocab_size = 2000\n'
+        "[train]\nmax_steps = 20\nlearning_rate = 1e-3\n"
+    )
+    trained = pipe("train", config, "--out", run)
+    assert trained.returncode in (0, 3), trained.stderr  # 3: so few steps may teach nothing
+    exported = pipe("export", run, "--to", "onnx")
+    assert exported.returncode == 0, exported.stderr
+    with served(run) as (_, url), Client(url) as client:
+        (answer,) = client.predict_pairs([("A man is here.", "Here is a man.")])
+        assert answer.label in ("different", "paraphrase")
+
+
+def test_real_headlines_are_learned_from_the_first_steps(shared_data, tmp_path):
+    root = f"data.root={shared_data / 'thucnews_headlines'}"
+    done = pipe(
+        "train", "thucnews", "--out", tmp_path / "run", "--set", root, "--set", "model.preset=tiny",
+        "--set", "train.max_steps=150", "--set", "train.learning_rate=2e-3",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert read_manifest(tmp_path / "run").data.metrics["dev"].accuracy > 0.4

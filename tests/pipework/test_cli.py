@@ -1,0 +1,111 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from pipework.cli import app
+
+PIPE = Path(sys.executable).with_name("pipe")
+FROZEN = {
+    "bench": "target file columns batch concurrency seconds json html",
+    "check": "inputs overrides as_json",
+    "eval": "run file split engine as_json",
+    "export": "run to precision layout",
+    "predict": "run texts file out",
+    "serve": "run host port",
+    "show": "run as_json",
+    "train": "config out overrides",
+}
+
+
+def pipe(*words, stdin=""):
+    return subprocess.run(
+        [PIPE, *map(str, words)], capture_output=True, text=True, check=False, input=stdin
+    )
+
+
+def test_the_options_are_frozen():
+    commands = get_command(app).commands
+    found = {name: [one.name for one in command.params] for name, command in commands.items()}
+    expected = {name: names.split() for name, names in FROZEN.items()}
+    assert {name: [p for p in names if p != "help"] for name, names in found.items()} == expected
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; sys.argv = ['pipe', '--help']\n"
+        "from pipework.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    heavy = {"torch", "transformers", "onnx", "onnxruntime", "numpy", "fastapi", "tokenizers"}
+    assert loaded & heavy == set()
+    assert "typer" in loaded
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("show", "nowhere"), "nowhere is not a folder"),
+        (("train", "nothing", "--out", "x"), "neither a config file nor a recipe"),
+        (("serve", "nowhere"), "nowhere is not a folder"),
+        (("export", "nowhere", "--to", "onnx"), "nowhere is not a folder"),
+        (("bench", "nowhere"), "nowhere is not a folder"),
+        (("bench", "nowhere", "--concurrency", "some"), "expected whole numbers"),
+        (("bench", "nowhere", "--json", "no/such/f.json"), "cannot be written"),
+        (("check", "absent.tsv"), "absent.tsv cannot be read"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line_and_exit_2(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = pipe(*words)
+    assert done.returncode == 2
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error:"))
+    assert message in line
+    assert "Traceback" not in done.stderr
+
+
+def test_show_prints_the_manifest_for_people_and_for_programs(exported_run):
+    assert "onnx-fp32" in pipe("show", exported_run).stdout
+    assert json.loads(pipe("show", exported_run, "--json").stdout)["engines"][0]["parity"]["passed"]
+
+
+def test_predict_reads_texts_lines_and_files(exported_run, tmp_path):
+    texts = ["rain all week", "票房破亿的电影"]
+    by_words = pipe("predict", exported_run, *texts).stdout
+    by_lines = pipe("predict", exported_run, stdin="\n".join(texts) + "\n").stdout
+    path = tmp_path / "rows.tsv"
+    path.write_text("text\tlabel\n" + "".join(f"{text}\tarts\n" for text in texts))
+    by_file = pipe("predict", exported_run, "--file", path).stdout
+    assert by_words == by_lines == by_file
+    assert [line.split("\t")[2] for line in by_words.splitlines()] == texts
+
+
+def test_eval_prints_json_that_holds_the_confusion(exported_run):
+    found = json.loads(pipe("eval", exported_run, "--engine", "onnx-fp32", "--json").stdout)
+    assert sum(map(sum, found["confusion"])) == found["rows"] == 408
+
+
+def test_check_says_what_is_in_the_sample():
+    done = pipe("check", "sample")
+    assert "no findings" in done.stdout
+    assert done.returncode == 0
+
+
+def test_a_bug_shows_its_traceback_and_exits_1(tmp_path):
+    code = (
+        "import pipework.manifest, sys; sys.argv = ['pipe', 'show', 'x']\n"
+        "pipework.manifest.read_manifest = lambda run: 1 / 0\n"
+        "from pipework.cli import main\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr

@@ -1,0 +1,161 @@
+"""The rules of the design, each as a check."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from benchmarks.readme import RESULTS, fill, read_all
+from pipework.cli import app
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("pipework", "train", "export", "serve", "benchmarks")
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+TRAINING = {"torch", "transformers", "onnx", "train", "export", "safetensors", "tensorboard"}
+
+
+def functions():
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                yield f"{path.relative_to(ROOT)}:{node.name}", node.end_lineno - node.lineno + 1
+
+
+def test_functions_fit_a_hand():
+    sizes = dict(functions())
+    assert len(sizes) > 100
+    assert {name: size for name, size in sizes.items() if size > 60} == {}
+    long = sorted(name for name, size in sizes.items() if size >= 40)
+    assert len(long) <= 0.05 * len(sizes), long
+
+
+def test_files_fit_a_mind():
+    sizes = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in FILES}
+    assert {name: size for name, size in sizes.items() if size > 350} == {}
+
+
+def imported(path):
+    """Every module that a file names in an import, at the top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield "import_module"
+
+
+def reached(start):
+    """Every module that files of our own reach from `start`, lazily or not."""
+    known = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in FILES
+    }
+    waiting, seen = [name for name in known if name.partition(".")[0] == start], set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in known:
+            waiting += [other for other in imported(known[name]) if other not in seen]
+    return seen
+
+
+def test_serving_never_reaches_training_not_even_lazily():
+    roots = {name.partition(".")[0] for name in reached("serve")}
+    assert roots & TRAINING == set()
+    assert "import_module" not in roots
+    assert "onnxruntime" in roots
+
+
+def test_the_walk_would_see_torch():
+    assert "torch" in {name.partition(".")[0] for name in reached("export")}
+
+
+def test_all_packages_come_from_one_folder():
+    found = set()
+    for package in PACKAGES:
+        spec = find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        found.add(Path(spec.origin).parents[1])
+    assert len(found) == 1
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert sorted(listed["targets"]["wheel"]["packages"]) == sorted(PACKAGES)
+
+
+def test_tests_mirror_the_code():
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
+    assert folders - {"__pycache__", "end_to_end"} == set(PACKAGES)
+    assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+def test_the_imports_point_down():
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Contracts: 2 kept, 0 broken." in done.stdout, done.stdout + done.stderr
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_paths_that_the_documents_name_exist():
+    text = README + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"[`(]((?:[\w.-]+/)+[\w.-]*|\w+\.(?:md|toml|txt))[`)#]", text))
+    own = {name for name in named if not name.startswith(("shared/", "runs/", "RUN/", "engines/"))}
+    assert len(own) > 10
+    missing = {name for name in own if not (ROOT / name).exists()}
+    assert missing - {"manifest.json", "class.txt"} == set()
+
+
+def commands(text):
+    for block in re.findall(r"```(?:sh|console)\n(.*?)```", text, re.DOTALL):
+        joined = block.replace("\\\n", " ")
+        for line in joined.splitlines():
+            words = line.split("#")[0].split()
+            if words[:1] == ["pipe"]:
+                yield words
+
+
+def test_the_commands_of_the_readme_exist():
+    known = {info.name or info.callback.__name__: info.callback for info in app.registered_commands}
+    found = list(commands(README))
+    assert {words[1] for words in found} == set(known)
+    for words in found:
+        help_text = subprocess.run(
+            [Path(sys.executable).with_name("pipe"), words[1], "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"},
+        ).stdout
+        for option in (word for word in words if word.startswith("--")):
+            assert option in help_text, f"{' '.join(words)}: {option}"
+
+
+def test_the_make_targets_of_the_readme_exist():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z]+)", README)) <= targets
+
+
+def test_the_tables_of_the_readme_are_those_of_the_results():
+    assert fill(README, read_all(RESULTS)) == README
+
+
+@pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile"])
+def test_no_address_of_a_registry_and_no_path_of_a_machine(path):
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert not re.search(r"index-url|find-links|/root/|/home/|/work/", text)
