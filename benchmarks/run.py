@@ -7,7 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 from benchmarks.machine import provenance
 from benchmarks.offline import measure_engine, measure_tokenizing
 from benchmarks.results import BenchResult, OfflineLevel
-from benchmarks.workload import Workload
+from benchmarks.workload import MAX_WORDS, MEAN_WORDS, Workload
 from pipework.encoding import TextEncoder
 from pipework.errors import ConfigError, RunFolderError
 from pipework.examples import Columns, Example, Source
@@ -27,6 +27,7 @@ class Plan:
 
     Attributes:
         source: rows to send, or None for synthetic texts.
+        mean_words: of synthetic texts, whose lengths are log-normal.
         batch: texts per request; None means 1 for a URL, and 1, 8 and 32 in a run folder.
         concurrencies: numbers of clients, one level each (a URL only).
         duration_s: seconds per level, after a warm-up of a fifth of that.
@@ -37,6 +38,7 @@ class Plan:
     """
 
     source: Source | None = None
+    mean_words: float = MEAN_WORDS
     batch: int | None = None
     concurrencies: tuple[int, ...] = (1, 2, 4, 8, 16)
     duration_s: float = 5.0
@@ -50,6 +52,7 @@ class Plan:
         for clients in self.concurrencies:
             _check("--concurrency", clients, 1, MAX_CONCURRENCY)
         _check("--batch", 1 if self.batch is None else self.batch, 1, MAX_BATCH)
+        _check("--words", self.mean_words, 1, MAX_WORDS)
         _check("--seconds", self.duration_s, 0.1, MAX_SECONDS)
 
     def workload(self, texts_per_request: int, *, pair: bool) -> Workload:
@@ -60,7 +63,12 @@ class Plan:
         """
         if self.source is not None:
             return Workload.read(self.source, texts_per_request=texts_per_request, seed=self.seed)
-        return Workload.synthetic(texts_per_request=texts_per_request, seed=self.seed, pair=pair)
+        return Workload.synthetic(
+            texts_per_request=texts_per_request,
+            seed=self.seed,
+            pair=pair,
+            mean_words=self.mean_words,
+        )
 
 
 def bench(target: str, plan: Plan, progress: Progress) -> BenchResult:
@@ -155,6 +163,8 @@ def _command(target: str, plan: Plan, *more: str) -> tuple[str, ...]:
     words = ["pipe", "bench", target]
     if plan.source is not None:
         words += ["--file", plan.source.path.name, "--columns", _columns(plan.source.columns)]
+    elif plan.mean_words != MEAN_WORDS:
+        words += ["--words", f"{plan.mean_words:g}"]
     if plan.batch is not None:
         words += ["--batch", str(plan.batch)]
     return (*words, *more, "--seconds", f"{plan.duration_s:g}")

@@ -55,15 +55,22 @@ class Workload:
         )
 
     @classmethod
-    def synthetic(cls, *, texts_per_request: int, seed: int, pair: bool = False) -> "Workload":
-        """Make 2,000 texts, or pairs, of log-normal length with a mean of 20 words."""
-        texts = _texts(np.random.default_rng(seed))
+    def synthetic(
+        cls,
+        *,
+        texts_per_request: int,
+        seed: int,
+        pair: bool = False,
+        mean_words: float = MEAN_WORDS,
+    ) -> "Workload":
+        """Make 2,000 texts, or pairs, of log-normal length with that mean, in words."""
+        texts = _texts(np.random.default_rng(seed), mean_words)
         examples = tuple(
             Example(text=next(texts), text_pair=next(texts) if pair else None)
             for _ in range(SYNTHETIC_TEXTS)
         )
         return cls(
-            source=f"synthetic, log-normal, mean {MEAN_WORDS:.0f} words",
+            source=f"synthetic, log-normal, mean {mean_words:g} words",
             examples=examples,
             texts_per_request=texts_per_request,
             seed=seed,
@@ -98,8 +105,8 @@ class Workload:
         )
 
 
-def _texts(random: np.random.Generator) -> Iterator[str]:
-    location = np.log(MEAN_WORDS) - SIGMA**2 / 2  # the mean of a log-normal is exp(location + s²/2)
+def _texts(random: np.random.Generator, mean_words: float) -> Iterator[str]:
+    location = np.log(mean_words) - SIGMA**2 / 2  # the mean of a log-normal is exp(location + s²/2)
     while True:
         words = int(np.clip(round(random.lognormal(location, SIGMA)), 1, MAX_WORDS))
         yield " ".join(WORDS[index] for index in random.integers(len(WORDS), size=words))

@@ -172,6 +172,7 @@ def bench(
     target: Annotated[str, typer.Argument(help="URL of a server, or a run folder")],
     file: Annotated[Path | None, typer.Option(help="data file with texts to send")] = None,
     columns: Annotated[str, typer.Option(help="where its texts lie")] = "text=text",
+    words: Annotated[float, typer.Option(help="mean length of made-up texts")] = 20,
     batch: Annotated[int | None, typer.Option(help="texts per request")] = None,
     concurrency: Annotated[str, typer.Option(help="numbers of clients")] = "1,2,4,8,16",
     seconds: Annotated[float, typer.Option(help="seconds per level")] = 5.0,
@@ -191,6 +192,7 @@ def bench(
             check_writable(path)
     plan = Plan(
         source=None if file is None else Source(path=file, columns=parse_columns(columns)),
+        mean_words=words,
         batch=batch,
         concurrencies=_numbers(concurrency),
         duration_s=seconds,

@@ -82,3 +82,11 @@ def test_an_empty_file_is_named(tmp_path):
     path.touch()
     with pytest.raises(DataError, match=r"empty\.jsonl holds no rows"):
         Workload.read(Source(path=path, columns=Columns(label=None)), texts_per_request=1, seed=0)
+
+
+def test_the_mean_length_can_be_chosen():
+    short, long = (
+        Workload.synthetic(texts_per_request=1, seed=0, mean_words=mean) for mean in (5, 50)
+    )
+    assert 8 < long.summary().mean_length / short.summary().mean_length < 12
+    assert "mean 50 words" in long.source

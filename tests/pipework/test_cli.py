@@ -10,7 +10,7 @@ from pipework.cli import app
 
 PIPE = Path(sys.executable).with_name("pipe")
 FROZEN = {
-    "bench": "target file columns batch concurrency seconds json html",
+    "bench": "target file columns words batch concurrency seconds json html",
     "check": "inputs overrides as_json",
     "eval": "run file split engine as_json",
     "export": "run to precision layout",
