@@ -2,13 +2,13 @@
 
 import os
 import platform
-import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pipework
 from benchmarks.results import Machine, Provenance
+from pipework.commit import git_commit
 
 PACKAGES = (
     "aiohttp",
@@ -57,21 +57,6 @@ def package_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions
-
-
-def git_commit(root: Path) -> str | None:
-    """Return the commit of a checkout, ending in -dirty when files differ; None elsewhere."""
-    # An installed package may lie inside somebody else's repository: only our own root counts.
-    if not (root / ".git").exists():
-        return None
-    command = ("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    try:
-        done = subprocess.run(  # noqa: S603  (fixed words)
-            command, cwd=root, capture_output=True, text=True, check=False
-        )
-    except OSError:  # no git on this machine
-        return None
-    return done.stdout.strip() or None
 
 
 def _cpu(cpuinfo: Path) -> str:

@@ -116,5 +116,4 @@ def _body(chunk: Sequence[Example]) -> bytes:
     content: object = {"texts": [one.text for one in chunk]}
     if chunk[0].text_pair is not None:
         content = {"inputs": [{"text": one.text, "text_pair": one.text_pair} for one in chunk]}
-    # A lone surrogate of a data file goes out as it is: the server's refusal is then counted.
-    return json.dumps(content, ensure_ascii=False).encode(errors="surrogatepass")
+    return json.dumps(content, ensure_ascii=False).encode()

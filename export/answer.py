@@ -2,19 +2,16 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from pipework.encoding import TextEncoder
-from pipework.errors import ConfigError, InputError
+from pipework.errors import ConfigError, DataError, InputError
 from pipework.evaluation import Engine, Evaluation, evaluate, infer_all, predict_all, truth
 from pipework.examples import Example, Source
-from pipework.manifest import Manifest, read_manifest, verify_files
+from pipework.manifest import Manifest, file_digest, read_manifest, verify_files
 from pipework.predictions import Prediction, decide
 from pipework.progress import Progress
 from serve.engines import open_proven
-from train.config import run_config
-from train.evaluate import open_reference
 
 
 def open_encoder(run: Path, manifest: Manifest) -> TextEncoder:
@@ -33,7 +30,7 @@ def open_encoder(run: Path, manifest: Manifest) -> TextEncoder:
 def evaluate_run(
     run: Path, file: Path | None, split: str, engine: str | None, progress: Progress
 ) -> Evaluation:
-    """Score the checkpoint, or an engine by name, on a split or on another file.
+    """Score the checkpoint, or an engine by name, on a split, or on `file` if that is given.
 
     The file is read with the columns and the format that the run was trained with.
 
@@ -42,13 +39,52 @@ def evaluate_run(
         PipeError: for a file, a folder or an engine that cannot be read.
     """
     manifest = read_manifest(run)
-    source = _source(run, file, split)
+    if file is None:
+        source = split_source(run, manifest, split)
+    else:
+        source = Source.of(manifest.data.reading, file)
     examples = list(source.rows())
     truth_N = truth(examples, manifest.task.labels, str(source.path))
     encodings = open_encoder(run, manifest).encode(examples)
-    opened = open_reference(run, manifest) if engine is None else open_proven(run, manifest, engine)
-    with opened:
+    with open_answering(run, manifest, engine, checkpoint=engine is None) as opened:
         return evaluate(infer_all(opened, encodings, progress), truth_N, manifest.task.labels)
+
+
+def split_source(run: Path, manifest: Manifest, split: str) -> Source:
+    """Return the file of a split, which must be the one that the run was trained with.
+
+    Raises:
+        ConfigError: the run has no such split.
+        DataError: the file is missing or changed.
+    """
+    if split not in manifest.data.splits:
+        message = f"{run} was trained without a split {split!r}"
+        raise ConfigError(message, f"it has {', '.join(manifest.data.splits)}")
+    recorded = manifest.data.splits[split]
+    path = Path(recorded.path)
+    if not path.is_file():
+        message = f"{path} is missing: the {split} file that {run} was trained with"
+        raise DataError(message, "put it back, or name a file: pipe eval RUN FILE")
+    if file_digest(path) != recorded.sha256:
+        message = f"{path} is no longer the {split} file that {run} was trained with"
+        raise DataError(message, "put it back, or name the file: pipe eval RUN FILE")
+    return Source.of(manifest.data.reading, path)
+
+
+def open_answering(
+    run: Path, manifest: Manifest, name: str | None = None, *, checkpoint: bool
+) -> Engine:
+    """Open the checkpoint, or the proven engine of that name or, without one, the first.
+
+    Raises:
+        RunFolderError: what is to be opened does not hold.
+        MissingDependencyError: a package that it needs is not installed.
+    """
+    if not checkpoint:
+        return open_proven(run, manifest, name)
+    from train.evaluate import open_reference  # noqa: PLC0415  (torch, which a server need not have)
+
+    return open_reference(run, manifest)
 
 
 def predict_run(run: Path, examples: Iterable[Example]) -> Iterator[tuple[Example, Prediction]]:
@@ -59,7 +95,7 @@ def predict_run(run: Path, examples: Iterable[Example]) -> Iterator[tuple[Exampl
     """
     manifest = read_manifest(run)
     encoder = open_encoder(run, manifest)
-    with _answering(run, manifest) as engine:
+    with open_answering(run, manifest, checkpoint=not manifest.engines) as engine:
         checked = _checked(examples, pair=manifest.input.pair)
         for chunk, logits_NC in predict_all(engine, encoder, checked):
             yield from zip(chunk, decide(logits_NC, manifest.task), strict=True)
@@ -67,8 +103,7 @@ def predict_run(run: Path, examples: Iterable[Example]) -> Iterator[tuple[Exampl
 
 def unlabelled(run: Path, file: Path) -> Iterator[Example]:
     """Read a file with the columns that the run was trained with, whether or not it has labels."""
-    source = _source(run, file, "")
-    return replace(source, columns=replace(source.columns, label=None)).rows()
+    return Source.of(read_manifest(run).data.reading, file).unlabelled().rows()
 
 
 def write_predictions(
@@ -81,6 +116,9 @@ def write_predictions(
     """
     if out.suffix not in (".tsv", ".jsonl"):
         message = f"{out}: expected a file ending in .tsv or .jsonl"
+        raise ConfigError(message)
+    if out.is_dir() or not out.parent.is_dir():
+        message = f"{out} cannot be written: expected a file in a folder that exists"
         raise ConfigError(message)
     partial = out.with_name(out.name + ".partial")
     count = 0
@@ -106,23 +144,6 @@ def format_prediction(example: Example, prediction: Prediction, suffix: str = ".
         return json.dumps({**given, **answer}, ensure_ascii=False)
     flat = (" ".join(text.split()) for text in texts)
     return "\t".join((prediction.label, f"{prediction.score:.4f}", *flat))
-
-
-def _source(run: Path, file: Path | None, split: str) -> Source:
-    data = run_config(run).data
-    if file is not None:
-        return data.source(file.absolute())
-    splits = data.splits()
-    if split not in splits:
-        message = f"{run} was trained without a split {split!r}; it has {', '.join(splits)}"
-        raise ConfigError(message, f"name a file instead: pipe eval {run} FILE")
-    return splits[split]
-
-
-def _answering(run: Path, manifest: Manifest) -> Engine:
-    if manifest.engines:
-        return open_proven(run, manifest)
-    return open_reference(run, manifest)
 
 
 def _checked(examples: Iterable[Example], *, pair: bool) -> Iterator[Example]:

@@ -1,17 +1,18 @@
 """An export from run folder to recorded engine: build, prove, and only then record."""
 
-import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 
+from export.answer import open_encoder, split_source
 from export.checkpoint2onnx import EXPORTER, OPSET, checkpoint_to_onnx
 from export.parity import TOLERANCES, Difference, Row, Verdict, grid_rows, prove
-from pipework.encoding import TextEncoder
 from pipework.errors import CheckFailedError, DataError
 from pipework.evaluation import truth
 from pipework.examples import Example
+from pipework.lock import sole_writer
 from pipework.manifest import (
     EngineFormat,
     EngineRecord,
@@ -24,9 +25,8 @@ from pipework.manifest import (
     verify_files,
     write_manifest,
 )
-from pipework.progress import Progress
+from pipework.progress import Progress, Silent
 from serve.engines.onnxruntime import OnnxRuntimeEngine
-from train.config import run_config
 from train.evaluate import open_reference
 
 ENGINES = "engines"
@@ -55,29 +55,29 @@ def export(run: Path, progress: Progress, convert: Convert = checkpoint_to_onnx)
         DataError: the dev rows that the proof needs are not there.
     """
     manifest = read_manifest(run)
-    verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
-    _sweep(run, manifest, progress)
-    examples = _dev_rows(run, manifest)
-    partial = run / ENGINES / NAME / "model.partial"
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        progress.note(f"building {NAME}")
-        convert(run, manifest, partial)
-        verdict = _prove(run, manifest, partial, examples, progress)
-        if not verdict.parity.passed:
-            raise _refusal(verdict, manifest)
-        return _record(run, partial, verdict)
-    finally:
-        partial.unlink(missing_ok=True)
-        _sweep(run, read_manifest(run), progress, quiet=True)
+    with sole_writer(run):
+        verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
+        _sweep(run, manifest, progress)
+        examples = _dev_rows(run, manifest)
+        graph = run / ENGINES / NAME / "model.partial"
+        graph.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            progress.note(f"building {NAME}")
+            convert(run, manifest, graph)
+            verdict = _prove(run, manifest, graph, examples, progress)
+            if not verdict.parity.passed:
+                raise _refusal(verdict, manifest)
+            return _record(run, graph, verdict)
+        finally:
+            graph.unlink(missing_ok=True)
+            _sweep(run, read_manifest(run), Silent())
 
 
 def _dev_rows(run: Path, manifest: Manifest) -> list[Example]:
-    data = run_config(run).data
-    rows = data.source(data.dev).rows()
-    examples = list(islice(rows, DEV_ROWS))
+    source = split_source(run, manifest, "dev")
+    examples = list(islice(source.rows(), DEV_ROWS))
     if not examples:
-        message = f"{manifest.data.splits['dev'].path} holds no rows to prove an engine on"
+        message = f"{source.path} holds no rows to prove an engine on"
         raise DataError(message)
     return examples
 
@@ -86,18 +86,17 @@ def _prove(
     run: Path, manifest: Manifest, path: Path, examples: Sequence[Example], progress: Progress
 ) -> Verdict:
     given = manifest.input
-    encoder = TextEncoder.open(
-        run / given.tokenizer.path, max_length=given.max_length, type_ids=given.type_ids
-    )
+    encoder = open_encoder(run, manifest)
     dev = [
         Row(name=f"dev row {number}", encoding=encoding)
         for number, encoding in enumerate(encoder.encode(examples), start=1)
     ]
     reference = open_reference(run, manifest, one_by_one=True)
-    engine = OnnxRuntimeEngine(path, pad_id=given.pad_id, type_ids=given.type_ids)
-    with reference, engine:
+    opened = partial(OnnxRuntimeEngine, path, pad_id=given.pad_id, type_ids=given.type_ids)
+    with reference, opened(max_batch_tokens=None) as whole, opened() as engine:
         return prove(
             reference,
+            whole,
             engine,
             grid_rows(encoder, examples),
             dev,
@@ -108,11 +107,11 @@ def _prove(
         )
 
 
-def _record(run: Path, partial: Path, verdict: Verdict) -> EngineRecord:
-    digest = file_digest(partial)
-    final = partial.with_name(f"model-{digest[:12]}.onnx")
+def _record(run: Path, graph: Path, verdict: Verdict) -> EngineRecord:
+    digest = file_digest(graph)
+    final = graph.with_name(f"model-{digest[:12]}.onnx")
     file = FileRecord(
-        path=final.relative_to(run).as_posix(), sha256=digest, size=partial.stat().st_size
+        path=final.relative_to(run).as_posix(), sha256=digest, size=graph.stat().st_size
     )
     record = EngineRecord(
         name=NAME,
@@ -127,26 +126,23 @@ def _record(run: Path, partial: Path, verdict: Verdict) -> EngineRecord:
         },
         parity=verdict.parity,
     )
-    partial.replace(final)
+    graph.replace(final)
     manifest = read_manifest(run)
     others = tuple(engine for engine in manifest.engines if engine.name != NAME)
     write_manifest(run, manifest.model_copy(update={"engines": (*others, record)}))
     return record
 
 
-def _sweep(run: Path, manifest: Manifest, progress: Progress, *, quiet: bool = False) -> None:
+def _sweep(run: Path, manifest: Manifest, progress: Progress) -> None:
     """Delete what lies under engines/ and no record names: an interrupted export left it."""
     kept = {run / file.path for engine in manifest.engines for file in engine.files}
-    for folder in sorted((run / ENGINES).glob("*")):
-        left = sorted(path for path in folder.glob("*") if path not in kept)
-        for path in left:
-            if not quiet:
-                progress.note(f"{path} is left from an unfinished export: removed")
+    below = sorted((run / ENGINES).rglob("*"), reverse=True)  # what is in a folder before it
+    for path in (*below, run / ENGINES):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+        elif path.is_file() and path not in kept:
+            progress.note(f"{path} is left from an unfinished export: removed")
             path.unlink()
-        if not any(folder.iterdir()):
-            shutil.rmtree(folder)
-    if (run / ENGINES).is_dir() and not any((run / ENGINES).iterdir()):
-        (run / ENGINES).rmdir()
 
 
 def _refusal(verdict: Verdict, manifest: Manifest) -> CheckFailedError:

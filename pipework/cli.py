@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from pipework.errors import ConfigError, PipeError
+from pipework.errors import ConfigError, PipeError, missing_extra
 from pipework.manifest import EngineFormat, Layout, Precision
 
 app = typer.Typer(
@@ -69,18 +69,21 @@ def train(
 def evaluate(
     run: Run,
     file: Annotated[Path | None, typer.Argument(help="labelled file instead of a split")] = None,
-    split: Annotated[str, typer.Option(help="train, dev or test")] = "dev",
+    split: Annotated[str | None, typer.Option(help="train, dev (if left out) or test")] = None,
     engine: Annotated[str | None, typer.Option(help="a proven engine by name")] = None,
     as_json: Json = False,
 ) -> None:
     """Score the checkpoint, or an engine: accuracy, macro-F1, classes, confusion matrix."""
+    if file is not None and split is not None:
+        message = "expected a file or --split, found both"
+        raise ConfigError(message)
     from export.answer import evaluate_run
     from pipework import console
     from pipework.views import show_evaluation
 
     progress = console.progress()
     try:
-        evaluation = evaluate_run(run, file, split, engine, progress)
+        evaluation = evaluate_run(run, file, split or "dev", engine, progress)
     finally:
         progress.close()
     if as_json:
@@ -106,12 +109,12 @@ def predict(
         write_predictions,
     )
     from pipework import console
-    from pipework.examples import split_pair
+    from pipework.examples import decoded_lines, split_pair
 
     if texts and file is not None:
         message = "expected texts or --file, found both"
         raise ConfigError(message)
-    lines = texts or (line.rstrip("\r\n") for line in sys.stdin)
+    lines = texts or (line for _, line in decoded_lines(sys.stdin.buffer, "standard input"))
     examples = (split_pair(line) for line in lines) if file is None else unlabelled(run, file)
     answers = predict_run(run, examples)
     if out is not None:
@@ -240,4 +243,12 @@ def main() -> NoReturn:
 
         complain(error)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        from pipework.console import complain
+
+        complain(missing)
+        sys.exit(missing.exit_code)
     sys.exit(0)

@@ -37,12 +37,13 @@ class TextEncoder:
     """The tokenizer of a run with its limits. Safe to use from several threads."""
 
     def __init__(self, tokenizer: Tokenizer, *, max_length: int, type_ids: bool) -> None:
-        """Take over a tokenizer; its own padding and truncation settings are replaced.
+        """Take over a tokenizer; its own settings of padding and truncation are replaced.
 
         Pairs are truncated longest text first, as BERT's and GLUE's reference code does.
         """
         tokenizer.no_padding()
         tokenizer.enable_truncation(max_length, strategy="longest_first")
+        tokenizer.encode_special_tokens = True  # "[SEP]" written in a text is text
         self._tokenizer = tokenizer
         self.has_type_ids = type_ids
         self.max_length = max_length

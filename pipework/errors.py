@@ -41,6 +41,26 @@ class MissingDependencyError(PipeError):
     http_status = 503
 
 
+EXTRAS = {
+    "aiohttp": "bench",
+    "matplotlib": "bench",
+    "onnx": "export",
+    "onnxruntime": "cpu",
+    "tensorboard": "train",
+    "torch": "train",
+    "transformers": "train",
+}
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingDependencyError | None:
+    """Return the error that tells how to install an optional package; None for another module."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        return None
+    message = f"this needs {package}, which is not installed"
+    return MissingDependencyError(message, f"pip install 'pipework[{EXTRAS[package]}]'")
+
+
 class InputError(PipeError):
     """A text or a request is not what it should be."""
 

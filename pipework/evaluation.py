@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pipework.encoding import Encoding, TextEncoder
 from pipework.errors import DataError
-from pipework.examples import Example, resolve_label
+from pipework.examples import Example, chunks, resolve_label
 from pipework.manifest import Metrics
 from pipework.progress import Progress
 
@@ -126,13 +126,7 @@ def predict_all(
     engine: Engine, encoder: TextEncoder, examples: Iterator[Example]
 ) -> Iterator[tuple[list[Example], NDArray[np.float32]]]:
     """Yield chunks of examples with their logits, however many there are."""
-    chunk: list[Example] = []
-    for example in examples:
-        chunk.append(example)
-        if len(chunk) == CHUNK:
-            yield chunk, engine.infer(encoder.encode(chunk))
-            chunk = []
-    if chunk:
+    for chunk in chunks(examples, CHUNK):
         yield chunk, engine.infer(encoder.encode(chunk))
 
 

@@ -8,16 +8,18 @@ order mark, with LF or CRLF.
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from pipework.errors import DataError
+from pipework.manifest import Reading
 
 Column = str | int
-Cells = Sequence[str] | Mapping[str, str]
+NUMBER = re.compile(r"[0-9]{1,9}")
+SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class Format(StrEnum):
@@ -59,12 +61,40 @@ class Source:
     format: Format | None = None
     header: bool | None = None
 
+    @classmethod
+    def of(cls, reading: Reading, path: Path) -> "Source":
+        """Return a file that is to be read as a manifest says."""
+        columns = Columns(text=reading.text, text_pair=reading.text_pair, label=reading.label)
+        return cls(path=path, columns=columns, format=Format(reading.format), header=reading.header)
+
+    def reading(self) -> Reading:
+        """Return how the file is read, with nothing left to be guessed.
+
+        Raises:
+            DataError: the format cannot be told from the suffix.
+        """
+        wanted = (self.columns.text, self.columns.text_pair, self.columns.label)
+        named = any(isinstance(column, str) for column in wanted)
+        return Reading(
+            text=self.columns.text,
+            text_pair=self.columns.text_pair,
+            label=self.columns.label,
+            format=Format(self.format or _format_of(self.path)).value,
+            header=named if self.header is None else self.header,
+        )
+
+    def unlabelled(self) -> "Source":
+        """Return the same file, read without labels, whether or not it has any."""
+        reading = self.reading().model_copy(update={"label": None})
+        return Source.of(reading, self.path)
+
     def rows(self) -> Iterator[Example]:
-        """Read the rows in order.
+        """Read the rows in order; blank lines are no rows.
 
         Raises:
             DataError: for a file that is missing or not UTF-8, a row with too few or too many
-                fields, or an empty label; the message starts with file:line.
+                fields, a text that is not Unicode, or an empty label; the message starts with
+                file:line.
         """
         match self.format or _format_of(self.path):
             case Format.JSONL:
@@ -72,19 +102,17 @@ class Source:
             case Format.CSV:
                 return self._table(_csv_rows(self.path))
             case Format.TSV:
-                return self._table(
-                    (line, text.split("\t")) for line, text in numbered_lines(self.path)
-                )
+                lines = numbered_lines(self.path)
+                return self._table((line, text.split("\t")) for line, text in lines if text)
 
     def _table(self, rows: Iterator[tuple[int, list[str]]]) -> Iterator[Example]:
         wanted = (self.columns.text, self.columns.text_pair, self.columns.label)
-        named = any(isinstance(column, str) for column in wanted)
         first = next(rows, None)
         if first is None:
             message = f"{self.path} is empty: expected rows"
             raise DataError(message, "check the path")
         names: list[str] = []
-        if self.header if self.header is not None else named:
+        if self.reading().header:
             names = first[1]
         else:
             rows = chain([first], rows)
@@ -112,6 +140,8 @@ class Source:
     def _jsonl(self) -> Iterator[Example]:
         columns = (self.columns.text, self.columns.text_pair, self.columns.label)
         for line, text in numbered_lines(self.path):
+            if not text:
+                continue
             try:
                 row = json.loads(text)
             except ValueError as error:
@@ -140,26 +170,39 @@ class Source:
         if label is not None and not (label := label.strip()):
             message = f"{self.path}:{line}: the label is empty"
             raise DataError(message, "every row of this file needs a label")
+        if any(SURROGATE.search(field or "") for field in (text, text_pair)):
+            message = (
+                f"{self.path}:{line}: a text is not Unicode: it holds half of a pair (\\uD800)"
+            )
+            raise DataError(message, "write the character itself, or both halves")
         return Example(text=text or "", text_pair=text_pair, label=label)
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text without its line end) of a UTF-8 file; blank lines skipped.
+    """Yield (line number from 1, text without its line end) of a UTF-8 file.
 
     Only LF ends a line (a CR before it goes too): U+2028 and its kind belong to the text.
+
+    Raises:
+        DataError: the file cannot be read, or a line is not UTF-8.
     """
     try:
         with path.open("rb") as stream:
-            for number, raw in enumerate(stream, start=1):
-                text = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\n")
-                if text := text.removesuffix("\r"):
-                    yield number, text
+            yield from decoded_lines(stream, str(path))
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}"
         raise DataError(message, "check data.root and the file names") from error
-    except UnicodeDecodeError as error:
-        message = f"{path}: not UTF-8 (byte {error.start} of a line: {error.reason})"
-        raise DataError(message, "convert it: iconv -f GB18030 -t UTF-8") from error
+
+
+def decoded_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[int, str]]:
+    """Do as `numbered_lines` for lines from elsewhere, such as standard input."""
+    for number, raw in enumerate(lines, start=1):
+        try:
+            text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            message = f"{where}:{number}: not UTF-8 (byte {error.start}: {error.reason})"
+            raise DataError(message, "convert it: iconv -f GB18030 -t UTF-8") from error
+        yield number, text.removesuffix("\n").removesuffix("\r")
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -167,7 +210,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(lines, strict=True)
     try:
         for cells in reader:
-            yield reader.line_num, cells
+            if cells:
+                yield reader.line_num, cells
     except csv.Error as error:
         message = f"{path}:{reader.line_num}: not CSV: {error}"
         raise DataError(
@@ -186,13 +230,21 @@ def _format_of(path: Path) -> Format:
 def resolve_label(found: str, labels: Mapping[str, int]) -> int | None:
     """Return a label's place among `labels`: by name, or by number where it is no name.
 
-    Files often hold numbers, with the names beside them in a list. None where it is neither.
+    Files often hold numbers, with the names beside them in a list. Where a name is a number
+    itself, a number is only ever a name. None where it is neither.
     """
     if found in labels:
         return labels[found]
-    if re.fullmatch(r"[0-9]{1,9}", found) and int(found) < len(labels):
-        return int(found)
-    return None
+    if not NUMBER.fullmatch(found) or any(NUMBER.fullmatch(label) for label in labels):
+        return None
+    return int(found) if int(found) < len(labels) else None
+
+
+def chunks(rows: Iterable[Example], size: int) -> Iterator[list[Example]]:
+    """Cut rows into lists of `size`; the last may be shorter."""
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
 
 
 def split_pair(line: str) -> Example:

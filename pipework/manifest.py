@@ -9,7 +9,7 @@ import os
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
@@ -116,6 +116,16 @@ class Split(Record):
     rows: int
 
 
+class Reading(Record):
+    """How the data files are read: columns by name or by number from 0, format, header or not."""
+
+    text: str | int
+    text_pair: str | int | None
+    label: str | int | None
+    format: Literal["csv", "tsv", "jsonl"]
+    header: bool
+
+
 class Metrics(Record):
     """What the checkpoint scored on a split."""
 
@@ -127,6 +137,7 @@ class Metrics(Record):
 class Data(Record):
     """What was learned from and what it gave, by split name."""
 
+    reading: Reading
     splits: dict[str, Split]
     findings: tuple[str, ...]
     metrics: dict[str, Metrics]
@@ -136,7 +147,8 @@ class Parity(Record):
     """The proof that an engine answers as the checkpoint does.
 
     Differences are of logits, absolute, over all rows and shapes; `shapes` are the
-    (batch, longest length) pairs that were run; `flips` are the rows whose label changed.
+    (batch, longest length) pairs of the padded batches that went through the graph; `flips` are
+    the rows whose label changed.
     """
 
     reference: str

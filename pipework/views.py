@@ -43,7 +43,7 @@ def show_report(report: DataReport) -> None:
     console.table("", ("", *names), rows)
     console.table("\nrows by label", ("", *names), _labels(report.splits))
     if report.shared:
-        shared = [(pair, f"{count:,}") for pair, count in report.shared.items()]
+        shared = [(f"{one.later} in {one.earlier}", f"{one.rows:,}") for one in report.shared]
         console.table("\nrows whose text stands in an earlier file", ("", "rows"), shared)
     console.say("")
     for finding in report.findings:

@@ -11,8 +11,9 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -107,7 +108,7 @@ class Batcher:
         self._queue_requests = queue_requests
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
-        self._tokens = 0
+        self._tokens = self._places = 0
         self._batches = self._batched_tokens = self._rejected = 0
         self._recent_tokens = self._recent_s = 0.0
         self._refusal = ""
@@ -131,15 +132,24 @@ class Batcher:
                 rejected=self._rejected,
             )
 
-    def admit(self) -> None:
-        """Do nothing if a request would be accepted now; so work before `submit` can be spared.
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold a place in the queue while a request is made ready for `submit`.
+
+        So the requests that are being tokenised are bounded too, and none is tokenised in vain.
 
         Raises:
             NotReadyError: draining, or the engine's thread has died.
             TooBusyError: the queue is full.
         """
         with self._changed:
-            self._admit()
+            self._admit(self._places)
+            self._places += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._places -= 1
 
     def submit(self, encodings: Sequence[Encoding]) -> "Future[Logits]":
         """Queue N >= 1 inputs; the future gives their logits, float32 [N, C].
@@ -167,12 +177,13 @@ class Batcher:
             self._changed.notify()
         self._thread.join()
 
-    def _admit(self) -> None:
+    def _admit(self, places: int = 0) -> None:
         if self._refusal:
             raise NotReadyError(self._refusal)
-        if self._tokens >= self._queue_tokens or len(self._jobs) >= self._queue_requests:
+        requests = len(self._jobs) + places
+        if self._tokens >= self._queue_tokens or requests >= self._queue_requests:
             self._rejected += 1
-            message = f"the queue is full: {len(self._jobs)} requests, {self._tokens} tokens wait"
+            message = f"the queue is full: {requests} requests, {self._tokens} tokens wait"
             raise TooBusyError(message, self._retry_after_s())
 
     def _retry_after_s(self) -> int:

@@ -72,10 +72,11 @@ class Predictor:
         _check(examples, pair=self._pair)
         if not examples:
             return []
-        self._batcher.admit()
         loop = asyncio.get_running_loop()
-        encodings = await loop.run_in_executor(self._threads, self._encoder.encode, examples)
-        logits_NC = await asyncio.wrap_future(self._batcher.submit(encodings))
+        with self._batcher.place():
+            encodings = await loop.run_in_executor(self._threads, self._encoder.encode, examples)
+            answer = self._batcher.submit(encodings)
+        logits_NC = await asyncio.wrap_future(answer)
         return decide(logits_NC, self._task, top_k)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import NullableSchema
+from starlette.requests import ClientDisconnect
 
 from pipework.errors import InputError, PipeError, TooLargeError
 from pipework.examples import Example
@@ -90,7 +91,7 @@ def build_router(answerer: Answerer, limits: Limits) -> APIRouter:
     async def predict(request: Request) -> Response:
         # The body is read here and not by FastAPI: one strict pass over the bytes, in Rust,
         # which also refuses lone surrogates and deep nesting.
-        asked = parse_request(await request.body())
+        asked = parse_request(await read_body(request))
         examples = asked.examples()
         check_limits(examples, limits)
         predictions = await unless_gone(request, answerer.predict(examples, asked.top_k))
@@ -100,6 +101,19 @@ def build_router(answerer: Answerer, limits: Limits) -> APIRouter:
         return Response(answer.model_dump_json(), media_type="application/json")
 
     return router
+
+
+async def read_body(request: Request) -> bytes:
+    """Read the whole body.
+
+    Raises:
+        ClientGoneError: the client hung up before its end.
+    """
+    try:
+        return await request.body()
+    except ClientDisconnect as error:
+        message = "the client is gone"
+        raise ClientGoneError(message) from error
 
 
 def parse_request(body: bytes) -> PredictRequest:

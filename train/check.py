@@ -47,4 +47,4 @@ def check_files(paths: Sequence[Path], overrides: Sequence[str]) -> DataReport:
             raise ConfigError(message, "for example --set columns.text=0 --set columns.label=1")
         given[name] = int(column) if column.isdecimal() else column
     columns = Columns(**ColumnSettings.model_validate(given).model_dump())
-    return data_report({path.name: Source(path=path, columns=columns) for path in paths})
+    return data_report({str(path): Source(path=path, columns=columns) for path in paths})

@@ -103,9 +103,9 @@ class DataSettings(Settings):
 class ModelSettings(Settings):
     """[model]: a checkpoint by `name` (hub id or folder), or a `preset` trained from scratch.
 
-    A preset learns a WordPiece vocabulary of at most `vocab_size` from the train texts, or takes
-    `vocab` (a vocab.txt). `split_cjk` makes each Chinese character a word of its own, as BERT
-    does; without it, pieces of several characters are learned.
+    A preset learns a WordPiece vocabulary of `vocab_size` from the train texts (more only where
+    they hold more characters), or takes `vocab` (a vocab.txt). `split_cjk` makes each Chinese
+    character a word of its own, as BERT does; without it, pieces of several characters are learned.
     """
 
     name: str | None = None
@@ -155,6 +155,17 @@ class Config(Settings):
     model: ModelSettings
     train: TrainSettings = TrainSettings()
 
+    @model_validator(mode="after")
+    def _room_for_text(self) -> Self:
+        special = 1 + len(self.data.fields)
+        if self.model.max_length < special + len(self.data.fields):
+            message = (
+                f"model.max_length {self.model.max_length} leaves no token of text: "
+                f"{special} are special"
+            )
+            raise ValueError(message)
+        return self
+
 
 def recipes() -> dict[str, Path]:
     """Return the shipped recipes by name."""
@@ -184,7 +195,7 @@ def run_config(run: Path) -> Config:
 
 
 def _absolute(config: Config, home: Path | None, overrides: list[str]) -> Config:
-    given = any(override.startswith("data.root=") for override in overrides)
+    given = any(override.partition("=")[0].strip() == "data.root" for override in overrides)
     root = config.data.root
     if given and root is not None:
         root = root.absolute()

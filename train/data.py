@@ -8,27 +8,28 @@ Shapes: N rows, B rows of a batch, T tokens of the longest row of a batch.
 
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from importlib.metadata import version
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipework import encoding, evaluation, examples
 from pipework.encoding import Encoding, TextEncoder
 from pipework.errors import DataError
 from pipework.evaluation import truth
-from pipework.examples import Example, Source
+from pipework.examples import Example, Source, chunks
+from pipework.lock import sole_writer
 from pipework.manifest import file_digest, write_atomically
 from pipework.progress import Progress
 
-CACHE_VERSION = 1
+CODE = tuple(Path(str(module.__file__)) for module in (encoding, evaluation, examples))
 CHUNK = 4096
 MEGABATCH = 50
+COMPLETE = "complete"
 FILES = {"ids": np.int32, "type_ids": np.int8, "offsets": np.int64, "labels": np.int32}
 
 
@@ -85,15 +86,22 @@ def token_set(
 ) -> TokenSet:
     """Open the token cache of a data file, building it first where there is none.
 
-    Memory stays constant however long the file is. An interrupted build leaves nothing.
+    Memory stays constant however long the file is. A build that was interrupted begins anew.
 
     Raises:
         DataError: as `Source.rows`, and for an unknown label or no rows at all.
     """
     name = _cache_name(source, tokenizer, encoder, labels)
     folder = cache_folder() / name
-    if not (folder / "complete").is_file():
-        _build(folder, source, encoder, labels, progress)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"the token cache {folder} cannot be written: {error.strerror}"
+        raise DataError(message, "set PIPEWORK_CACHE to a folder that can") from error
+    with sole_writer(folder, wait=True):  # a second run on the same data finds it complete
+        if not (folder / COMPLETE).is_file():
+            _write(folder, source, encoder, labels, progress)
+            write_atomically(folder / COMPLETE, b"")
     return _open(folder)
 
 
@@ -104,43 +112,30 @@ def _cache_name(
         message = f"{source.path} is not a file"
         raise DataError(message, "check data.root and the file names of [data]")
     parts = (
-        CACHE_VERSION,
-        file_digest(source.path),
-        file_digest(tokenizer),
-        (source.path.suffix, source.format, source.header, source.columns),
+        version("tokenizers"),
+        tuple(file_digest(path) for path in (*CODE, Path(__file__), source.path, tokenizer)),
+        source.reading(),
         (encoder.max_length, encoder.has_type_ids),
         tuple(labels),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def _build(
-    folder: Path, source: Source, encoder: TextEncoder, labels: Sequence[str], progress: Progress
-) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
-    try:
-        _write(partial, source, encoder, labels, progress)
-        write_atomically(partial / "complete", b"")
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
 def _write(
     folder: Path, source: Source, encoder: TextEncoder, labels: Sequence[str], progress: Progress
 ) -> None:
     streams = {name: (folder / name).open("wb") for name in FILES}
-    rows, end = source.rows(), 0
+    end = 0
     progress.begin(f"tokenize {source.path.name}", source.path.stat().st_size, "bytes")
     try:
         np.zeros(1, np.int64).tofile(streams["offsets"])
-        while chunk := list(islice(rows, CHUNK)):
+        for chunk in chunks(source.rows(), CHUNK):
             end = _write_chunk(streams, chunk, encoder, truth(chunk, labels, str(source.path)), end)
             progress.advance(sum(_bytes(example) for example in chunk))
     finally:
         for stream in streams.values():
+            stream.flush()
+            os.fsync(stream.fileno())
             stream.close()
         progress.end()
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from statistics import mean
 
 from pipework.errors import CheckFailedError
 from pipework.evaluation import Evaluation
@@ -28,26 +29,33 @@ def findings(
 ) -> tuple[str, ...]:
     """Return what says that nothing was learned; empty for a sound run.
 
-    `losses` are the mean training losses of the run's logging windows, in order.
+    Args:
+        losses: mean training losses of the run's logging windows, in order.
+        evaluation: of the kept checkpoint on dev.
+        learning_rate: as configured.
     """
-    found = []
+    rows = max(evaluation.rows, 1)
+    common = max(one.support for one in evaluation.classes) / rows
+    knob = f"train.learning_rate (now {learning_rate:g})"
     guessed = [sum(column) for column in zip(*evaluation.confusion, strict=True)]
-    constant = [index for index, count in enumerate(guessed) if count == evaluation.rows]
-    supports = [one.support for one in evaluation.classes]
-    if constant and max(supports) < evaluation.rows:
-        label = evaluation.classes[constant[0]].label
-        found.append(
-            f"every dev row is predicted {label!r}: nothing was learned; the likely knob is "
-            f"train.learning_rate (now {learning_rate:g}): try a tenth of it, or ten times it"
-        )
-    if len(losses) > 1 and losses[-1] > FALL * losses[0]:
-        found.append(
-            f"the training loss did not fall ({losses[0]:.3f} at first, {losses[-1]:.3f} at last); "
-            f"the likely knobs are train.learning_rate (now {learning_rate:g}) and train.epochs"
-        )
-    if evaluation.accuracy < max(supports) / max(evaluation.rows, 1) and not constant:
-        found.append(
-            f"dev accuracy {evaluation.accuracy:.3f} is below always answering the commonest "
-            "label; look at the data (pipe check) and at train.epochs"
-        )
-    return tuple(found)
+    if rows in guessed and common < 1:
+        label = evaluation.classes[guessed.index(rows)].label
+        advice = f"the likely knob is {knob}: try a tenth of it, or ten times it"
+        return (f"every dev row is predicted {label!r}; {advice}",)
+    if evaluation.accuracy < common:
+        found = f"dev accuracy {evaluation.accuracy:.3f} is below always answering the commonest"
+        advice = f"look at the data (pipe check), at {knob} and at train.epochs"
+        return (f"{found} label ({common:.3f}); {advice}",)
+    # Not falling alone is no fault: a good checkpoint that is trained further has little to learn.
+    chance = common + 2 * math.sqrt(common * (1 - common) / rows)
+    first, last = _ends(losses)
+    if last > FALL * first and evaluation.accuracy <= chance:
+        found = f"the training loss did not fall ({first:.3f} at first, {last:.3f} at last)"
+        return (f"{found}; the likely knobs are {knob} and train.epochs",)
+    return ()
+
+
+def _ends(losses: Sequence[float]) -> tuple[float, float]:
+    """Return the means of the first and of the last quarter."""
+    quarter = max(1, len(losses) // 4)
+    return mean(losses[:quarter]), mean(losses[-quarter:])

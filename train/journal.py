@@ -11,6 +11,7 @@ from typing import Any, Self
 from torch.utils.tensorboard import SummaryWriter
 
 LOG = "log.jsonl"
+MARK = "train.log"  # the first file of a run: a folder without it is not ours to clear
 
 
 class Journal:
@@ -19,14 +20,14 @@ class Journal:
     def __init__(self, run: Path) -> None:
         """Open the files of a run folder for appending."""
         self._start = time.monotonic()
-        self._lines = (run / LOG).open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(run))
+        self._handler = logging.FileHandler(run / MARK, encoding="utf-8")
+        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         self._log = logging.getLogger("train")
         self._log.setLevel(logging.INFO)
         self._log.propagate = False
-        self._handler = logging.FileHandler(run / "train.log", encoding="utf-8")
-        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         self._log.addHandler(self._handler)
+        self._lines = (run / LOG).open("a", encoding="utf-8")
+        self._board = SummaryWriter(str(run))
 
     def scalars(self, step: int, group: str, values: dict[str, float]) -> None:
         """Keep figures of a step, in every place."""

@@ -16,7 +16,7 @@ def class_labels(given: tuple[str, ...] | Path | None, source: Source) -> tuple[
         DataError: the file of names cannot be read.
     """
     if isinstance(given, Path):
-        labels = tuple(text.strip() for _, text in numbered_lines(given))
+        labels = tuple(text.strip() for _, text in numbered_lines(given) if text.strip())
     elif given is not None:
         labels = given
     else:

@@ -93,13 +93,14 @@ class Loop:
         self._model.train()
         for step, batch in enumerate(self._batches(train, random), start=1):
             window.add(*self._step(train, batch), len(batch))
-            schedule.step()
             last = step == steps
             if window.full or last:
                 self._log(step, window, float(schedule.get_last_lr()[0]))
+            schedule.step()
             self._progress.advance(len(batch), self._figures(step / per_epoch))
             if last or step % (settings.eval_every or per_epoch) == 0:
                 self._evaluate(step, dev, save)
+                window.restart_clock()
         self._progress.end()
         return self._outcome
 
@@ -135,7 +136,8 @@ class Loop:
 
     def _log(self, step: int, window: "Window", rate: float) -> None:
         figures = window.take()
-        check_finite(figures["loss"], figures["gradient_norm"], step, rate)
+        configured = self._settings.learning_rate
+        check_finite(figures["loss"], figures["gradient_norm"], step, configured)
         self._outcome.losses.append(figures["loss"])
         self._journal.scalars(step, "train", {**figures, "learning_rate": rate})
 
@@ -180,13 +182,18 @@ class Window:
         self._losses: list[torch.Tensor] = []
         self._norms: list[torch.Tensor] = []
         self._rows = 0
-        self._start = time.perf_counter()
+        self._start = self._stop = time.perf_counter()
 
     def add(self, loss: torch.Tensor, norm: torch.Tensor, rows: int) -> None:
         """Add a step."""
         self._losses.append(loss)
         self._norms.append(norm)
         self._rows += rows
+        self._stop = time.perf_counter()
+
+    def restart_clock(self) -> None:
+        """Leave out of the rate what was not training, such as an evaluation."""
+        self._start += time.perf_counter() - self._stop
 
     @property
     def full(self) -> bool:

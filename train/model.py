@@ -1,6 +1,6 @@
 """An encoder with a head: a checkpoint that AutoModel opens, or a preset from scratch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,25 +80,47 @@ def _named(
 ) -> PreTrainedModel:
     try:
         config = AutoConfig.from_pretrained(name, **names)
-        _check_fit(settings, name, tokenizer, config)
         if hasattr(config, "classifier_dropout"):
             config.classifier_dropout = settings.dropout
-        return AutoModelForSequenceClassification.from_pretrained(
-            name, config=config, dtype=torch.float32, ignore_mismatched_sizes=True
+        model, loading = AutoModelForSequenceClassification.from_pretrained(
+            name,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
         )
     except (OSError, ValueError) as error:
         message = f"model.name {name!r} cannot be opened: {str(error).splitlines()[0]}"
         raise ConfigError(message, "expected a hub id or a folder with config.json") from error
+    _check_loaded(name, model, loading)
+    _check_fit(settings, name, tokenizer, model)
+    return model
+
+
+def _check_loaded(name: str, model: PreTrainedModel, loading: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of which the encoder got nothing, or a part only."""
+    lost = {str(key) for key in loading["missing_keys"]}
+    lost |= {str(key[0] if isinstance(key, tuple) else key) for key in loading["mismatched_keys"]}
+    encoder = sorted(key for key in lost if key.startswith(f"{model.base_model_prefix}."))
+    encoder = [key for key in encoder if ".pooler." not in key]  # some checkpoints have none
+    if encoder:
+        message = f"model.name {name!r} lacks {len(encoder)} weights of the encoder: {encoder[0]}"
+        raise ConfigError(message, "is it a checkpoint of another family, or of other sizes?")
 
 
 def _check_fit(
-    settings: ModelSettings, name: str, tokenizer: Tokenizer, config: AutoConfig
+    settings: ModelSettings, name: str, tokenizer: Tokenizer, model: PreTrainedModel
 ) -> None:
-    rows, size = int(getattr(config, "vocab_size", 0)), tokenizer.get_vocab_size()
+    rows, size = int(model.config.vocab_size), tokenizer.get_vocab_size()
     if rows < size:
         message = f"the tokenizer of {name!r} has {size} ids, the checkpoint embeds {rows}"
         raise ConfigError(message, "the vocabulary is another model's")
-    positions = int(getattr(config, "max_position_embeddings", 0) or settings.max_length)
-    if settings.max_length > positions:
+    # Families count their positions differently (RoBERTa starts at the pad id), so it is tried.
+    longest_BT = torch.full((1, settings.max_length), size - 1)
+    try:
+        with torch.inference_mode():
+            model.eval()(input_ids=longest_BT, attention_mask=torch.ones_like(longest_BT))
+    except (IndexError, RuntimeError) as error:
+        positions = getattr(model.config, "max_position_embeddings", "fewer")
         message = f"model.max_length {settings.max_length}: {name!r} has {positions} positions"
-        raise ConfigError(message, f"--set model.max_length={positions}")
+        raise ConfigError(message, "lower model.max_length") from error

@@ -13,7 +13,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from pipework.encoding import TextEncoder
-from pipework.examples import Example, Source, resolve_label
+from pipework.errors import DataError
+from pipework.examples import Example, Source, chunks, resolve_label
 
 CHUNK = 4096
 UNKNOWN_RATE = 0.05
@@ -41,13 +42,23 @@ class SplitReport(BaseModel):
     conflicting: int
 
 
+class Shared(BaseModel):
+    """How many rows of a later file have a text that stands in an earlier one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    earlier: str
+    later: str
+    rows: int
+
+
 class DataReport(BaseModel):
     """All files, the rows of each that stand in an earlier one, and the findings in words."""
 
     model_config = ConfigDict(frozen=True)
 
     splits: dict[str, SplitReport]
-    shared: dict[str, int]
+    shared: tuple[Shared, ...]
     findings: tuple[str, ...]
 
 
@@ -68,13 +79,16 @@ def data_report(
     """
     readings = {name: _Reading(labels) for name in sources}
     for name, source in sources.items():
-        for chunk in _chunks(source.rows()):
+        for chunk in chunks(source.rows(), CHUNK):
             readings[name].add(chunk, encoder)
+        if not readings[name].counts:
+            message = f"{source.path} holds no rows"
+            raise DataError(message, "check the file, and whether its first line is a header")
     splits = {name: reading.report() for name, reading in readings.items()}
-    shared = {
-        f"{second} in {first}": readings[second].rows_in(readings[first])
+    shared = tuple(
+        Shared(earlier=first, later=second, rows=readings[second].rows_in(readings[first]))
         for first, second in combinations(readings, 2)
-    }
+    )
     return DataReport(splits=splits, shared=shared, findings=tuple(_findings(splits, shared)))
 
 
@@ -135,17 +149,6 @@ class _Reading:
         )
 
 
-def _chunks(rows: Iterable[Example]) -> Iterable[list[Example]]:
-    chunk: list[Example] = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
 def _digest(example: Example) -> bytes:
     texts = (example.text, example.text_pair or "")
     folded = "\0".join(" ".join(text.casefold().split()) for text in texts)
@@ -157,18 +160,20 @@ def _percentiles(values: Sequence[int]) -> tuple[int, int, int]:
     return median, high, top
 
 
-def _findings(splits: Mapping[str, SplitReport], shared: Mapping[str, int]) -> Iterable[str]:
+def _findings(splits: Mapping[str, SplitReport], shared: Sequence[Shared]) -> Iterable[str]:
     for name, split in splits.items():
         yield from _split_findings(name, split)
-    for pair, count in shared.items():
-        if count:
-            later, earlier = pair.split(" in ")
-            yield f"{count} rows of {later} stand in {earlier} too: scores on {later} are too good"
-    train = splits.get("train")
-    for name, split in splits.items():
-        new = sorted(split.labels.keys() - train.labels.keys()) if train is not None else []
+    for one in shared:
+        if one.rows:
+            yield (
+                f"{one.rows} rows of {one.later} stand in {one.earlier} too: "
+                f"scores on {one.later} are too good"
+            )
+    first, *others = splits
+    for name in others:
+        new = sorted(splits[name].labels.keys() - splits[first].labels.keys())
         if new:
-            yield f"{name} has labels that train lacks: {', '.join(new[:5])}"
+            yield f"{name} has labels that {first} lacks: {', '.join(new[:5])}"
 
 
 def _split_findings(name: str, split: SplitReport) -> Iterable[str]:

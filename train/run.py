@@ -1,10 +1,11 @@
 """A training run from config to manifest: the wiring, and the run folder it fills."""
 
 import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,10 +13,12 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from pipework import __version__
+from pipework.commit import git_commit
 from pipework.encoding import TextEncoder
 from pipework.errors import CheckFailedError, RunFolderError
 from pipework.evaluation import Evaluation, evaluate, infer_all
 from pipework.examples import Source
+from pipework.lock import sole_writer
 from pipework.manifest import (
     FILE_NAME,
     Data,
@@ -37,7 +40,7 @@ from train.data import TokenSet, token_set
 from train.determinism import seed_everything
 from train.evaluate import CheckpointEngine
 from train.health import findings
-from train.journal import LOG, Journal, last_line
+from train.journal import LOG, MARK, Journal, last_line
 from train.labels import class_labels
 from train.loop import Loop, Vocabulary
 from train.model import build, open_checkpoint, uses_type_ids
@@ -45,7 +48,8 @@ from train.report import DataReport, data_report
 from train.tokenizer import SPECIAL, make_tokenizer
 
 CONFIG, TOKENIZER = "config.toml", "tokenizer.json"
-OWN = (CONFIG, TOKENIZER, LOG, "train.log", "checkpoint", "checkpoint.partial", "engines")
+PARTIAL = (f"{FILE_NAME}.partial", f"{checkpoint.FOLDER}.partial")
+OWN = (MARK, CONFIG, TOKENIZER, LOG, checkpoint.FOLDER, *PARTIAL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,7 @@ class Parts:
     encoder: TextEncoder
     model: PreTrainedModel
     vocabulary: Vocabulary
+    splits: dict[str, Split]
     train: TokenSet
     dev: TokenSet
 
@@ -73,9 +78,8 @@ def train(config: Config, out: Path, progress: Progress) -> Manifest:
     """
     sources = config.data.splits()
     labels = class_labels(config.task.labels, sources["train"])
-    prepare(out, progress)
-    (out / CONFIG).write_text(dump_settings(config), encoding="utf-8")
-    with Journal(out) as journal:
+    with run_folder(out, progress), Journal(out) as journal:
+        (out / CONFIG).write_text(dump_settings(config), encoding="utf-8")
         random = seed_everything(config.train.seed)
         parts = _parts(config, out, sources, labels, progress)
         for finding in parts.report.findings:
@@ -90,7 +94,7 @@ def train(config: Config, out: Path, progress: Progress) -> Manifest:
             journal=journal,
             progress=progress,
         )
-        save = lambda: checkpoint.save(parts.model, out)  # noqa: E731
+        save = partial(checkpoint.save, parts.model, out)
         outcome = loop.run(parts.train, parts.dev, random, save)
         evaluation = _final(out, parts, progress)
         poor = findings(outcome.losses, evaluation, config.train.learning_rate)
@@ -105,30 +109,39 @@ def train(config: Config, out: Path, progress: Progress) -> Manifest:
     return manifest
 
 
-def prepare(out: Path, progress: Progress) -> None:
-    """Make the run folder, clearing what an unfinished run left in it.
+@contextmanager
+def run_folder(out: Path, progress: Progress) -> Iterator[None]:
+    """Make the run folder and keep others out of it, clearing what an unfinished run left.
 
     Raises:
-        RunFolderError: it holds a finished run, or files that no run wrote.
+        RunFolderError: it holds a finished run or files that no run wrote, another process
+            writes there, or it cannot be made.
     """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"{out} cannot be made: {error.strerror}"
+        raise RunFolderError(message, "choose another --out") from error
+    with sole_writer(out):
+        _clear(out, progress)
+        yield
+
+
+def _clear(out: Path, progress: Progress) -> None:
     if (out / FILE_NAME).exists():
         message = f"{out} already holds a finished run"
         raise RunFolderError(message, "choose another --out, or delete the folder")
-    if out.exists() and not out.is_dir():
-        message = f"{out} is a file; expected a folder to write the run into"
-        raise RunFolderError(message, "choose another --out")
-    left = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    left = sorted(path.name for path in out.iterdir())
     foreign = [name for name in left if name not in OWN and not name.startswith("events.")]
-    if foreign:
-        message = f"{out} holds files that no run wrote: {', '.join(foreign[:3])}"
+    if left and (foreign or MARK not in left):
+        message = f"{out} holds files that no run wrote: {', '.join((foreign or left)[:3])}"
         raise RunFolderError(message, "choose an empty or a new folder for --out")
     if left:
         step = last_line(out).get("step", 0)
         progress.note(f"{out} holds an unfinished run (stopped after step {step}): starting again")
-    for name in left:
+    for name in sorted(left, key=MARK.__eq__):  # the mark last, so that a kill leaves it
         path = out / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    out.mkdir(parents=True, exist_ok=True)
 
 
 def _parts(
@@ -147,6 +160,7 @@ def _parts(
     encoder = TextEncoder(
         tokenizer, max_length=config.model.max_length, type_ids=uses_type_ids(model)
     )
+    digests = {name: file_digest(source.path) for name, source in sources.items()}
     report = data_report(sources, encoder, labels)
     train_set, dev_set = (
         token_set(sources[name], out / TOKENIZER, encoder, labels, progress)
@@ -158,6 +172,10 @@ def _parts(
         encoder=encoder,
         model=model,
         vocabulary=_vocabulary(tokenizer, model),
+        splits={
+            name: Split(path=str(source.path), sha256=digests[name], rows=report.splits[name].rows)
+            for name, source in sources.items()
+        },
         train=train_set,
         dev=dev_set,
     )
@@ -197,7 +215,7 @@ def _manifest(
             name=out.absolute().name,
             created_at=datetime.now(UTC),
             pipework=__version__,
-            git_commit=_git_commit(),
+            git_commit=git_commit(Path(__file__).parents[1]),
             seed=config.train.seed,
         ),
         task=Task(kind=config.task.kind, labels=parts.labels),
@@ -210,7 +228,8 @@ def _manifest(
         ),
         model=_model(config, out, parts),
         data=Data(
-            splits={name: _split(source, parts.report, name) for name, source in sources.items()},
+            reading=sources["train"].reading(),
+            splits=parts.splits,
             findings=(*parts.report.findings, *poor),
             metrics={"dev": evaluation.metrics()},
         ),
@@ -226,20 +245,3 @@ def _model(config: Config, out: Path, parts: Parts) -> Model:
         dtype="float32",
         checkpoint=checkpoint.records(out),
     )
-
-
-def _split(source: Source, report: DataReport, name: str) -> Split:
-    return Split(
-        path=str(source.path), sha256=file_digest(source.path), rows=report.splits[name].rows
-    )
-
-
-def _git_commit() -> str | None:
-    """Return the commit of the folder the run was started in, if there is one."""
-    git = shutil.which("git")
-    if git is None:
-        return None
-    found = subprocess.run(  # noqa: S603
-        [git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() or None

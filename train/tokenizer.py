@@ -45,15 +45,17 @@ def learn(settings: ModelSettings, texts: Callable[[], Iterable[str]]) -> Tokeni
         texts: gives the texts, from their beginning each time it is called.
     """
     alphabet = _trained(settings, texts(), SPECIAL, vocab_size=1)
-    continuing = sorted(token for token in alphabet if token.startswith("##"))
-    known = (*SPECIAL, *continuing)
+    continuing = {token for token in alphabet if token.startswith("##")}
+    if not settings.split_cjk:  # without spaces any character may follow any other
+        continuing |= {f"##{token}" for token in alphabet if len(token) == 1}
+    known = (*SPECIAL, *sorted(continuing))
     return _with_vocabulary(settings, _trained(settings, texts(), known, settings.vocab_size))
 
 
 def _trained(
     settings: ModelSettings, texts: Iterable[str], known: Sequence[str], vocab_size: int
 ) -> dict[str, int]:
-    tokenizer = _frame(settings, models.WordPiece(unk_token="[UNK]"))  # noqa: S106
+    tokenizer = _frame(settings, _wordpiece(settings, {}))
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=list(known)
     )
@@ -89,9 +91,14 @@ def _frame(settings: ModelSettings, model: models.Model) -> Tokenizer:
     return tokenizer
 
 
+def _wordpiece(settings: ModelSettings, vocabulary: dict[str, int]) -> models.WordPiece:
+    # BERT gives up on words of over 100 characters; unsplit, a Chinese sentence is one word.
+    longest = 100 if settings.split_cjk else 10_000
+    return models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=longest)  # noqa: S106
+
+
 def _with_vocabulary(settings: ModelSettings, vocabulary: dict[str, int]) -> Tokenizer:
-    model = models.WordPiece(vocabulary, unk_token="[UNK]")  # noqa: S106
-    tokenizer = _frame(settings, model)
+    tokenizer = _frame(settings, _wordpiece(settings, vocabulary))
     tokenizer.add_special_tokens(list(SPECIAL))
     return _with_template(tokenizer)
 

@@ -43,7 +43,7 @@ def open_engine(
     record: EngineRecord,
     input: Input,  # noqa: A002  (as the manifest calls it)
 ) -> Engine:
-    """Open what a record describes, proven or not: parity itself runs through here.
+    """Open what a record describes. Whether it was proven is `open_proven`'s to ask.
 
     Raises:
         RunFolderError: the files are not an engine that fits the model's input.

@@ -37,7 +37,7 @@ class OnnxRuntimeEngine:
         pad_id: int,
         type_ids: bool,
         threads: int | None = None,
-        max_batch_tokens: int = MAX_BATCH_TOKENS,
+        max_batch_tokens: int | None = MAX_BATCH_TOKENS,
     ) -> None:
         """Load the graph.
 
@@ -46,7 +46,8 @@ class OnnxRuntimeEngine:
             pad_id: what pads input_ids.
             type_ids: whether the model's input has token_type_ids.
             threads: threads of the runtime; None for as many as the container may use.
-            max_batch_tokens: the most tokens of one call, padding included.
+            max_batch_tokens: the most tokens of one call, padding included; None to run each
+                batch in one call whatever it costs, as a proof over given shapes wants it.
 
         Raises:
             RunFolderError: the file is not a graph, or its inputs and outputs are not the above.
@@ -67,9 +68,14 @@ class OnnxRuntimeEngine:
     def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         """Return logits [N, C]; [0, C] for no inputs."""
         logits_NC = np.empty((len(encodings), self._classes), np.float32)
-        for batch in plan([len(encoding) for encoding in encodings], self._max_batch_tokens):
+        for batch in self._plan([len(encoding) for encoding in encodings]):
             logits_NC[batch] = self._run([encodings[index] for index in batch])
         return logits_NC
+
+    def _plan(self, lengths_N: Sequence[int]) -> list[list[int]]:
+        if self._max_batch_tokens is None:
+            return [list(range(len(lengths_N)))] if lengths_N else []
+        return plan(lengths_N, self._max_batch_tokens)
 
     def _run(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         batch = pad(encodings, pad_id=self._pad_id, type_ids=self._type_ids)

@@ -24,6 +24,7 @@ from pipework.manifest import (
     Model,
     Parity,
     Precision,
+    Reading,
     Task,
     TaskKind,
     record_file,
@@ -31,6 +32,7 @@ from pipework.manifest import (
 )
 from pipework.progress import Silent
 
+READING = Reading(text=0, text_pair=None, label=1, format="tsv", header=False)
 QUICK = Plan(concurrencies=(1, 2), duration_s=0.2)
 
 
@@ -100,7 +102,7 @@ def run_folder(path, *, fields=("text",), engines=("onnx-fp32",)):
         model=Model(
             family="bert", head="linear", base=None, parameters=1, dtype="float32", checkpoint=()
         ),
-        data=Data(splits={}, findings=(), metrics={}),
+        data=Data(reading=READING, splits={}, findings=(), metrics={}),
         engines=records,
     )
     write_manifest(path, manifest)

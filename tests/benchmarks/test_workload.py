@@ -70,13 +70,6 @@ def test_a_workload_describes_itself_without_its_folder(tmp_path):
     assert found.p95_length == 11.0  # between the 95th (10) and the 96th (30), a twentieth up
 
 
-def test_a_lone_surrogate_of_a_file_does_not_end_the_run(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "\\ud800"}')
-    rows = Source(path=path, columns=Columns(label=None))
-    assert Workload.read(rows, texts_per_request=1, seed=0).bodies()
-
-
 def test_an_empty_file_is_named(tmp_path):
     path = tmp_path / "empty.jsonl"
     path.touch()

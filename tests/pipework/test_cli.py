@@ -60,6 +60,8 @@ def test_help_imports_nothing_heavy():
         (("bench", "nowhere", "--concurrency", "some"), "expected whole numbers"),
         (("bench", "nowhere", "--json", "no/such/f.json"), "cannot be written"),
         (("check", "absent.tsv"), "absent.tsv cannot be read"),
+        (("eval", "run", "file.tsv", "--split", "dev"), "a file or --split, found both"),
+        (("train", "sample", "--out", "/proc/none"), "/proc/none cannot be made"),
     ],
 )
 def test_what_the_user_can_mend_is_one_line_and_exit_2(words, message, tmp_path, monkeypatch):
@@ -96,6 +98,50 @@ def test_check_says_what_is_in_the_sample():
     done = pipe("check", "sample")
     assert "no findings" in done.stdout
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "extra"),
+    [
+        ("torch", ("train", "sample", "--out", "x"), "train"),
+        ("onnxruntime", ("export", "x", "--to", "onnx"), "cpu"),
+        ("aiohttp", ("bench", "http://127.0.0.1:9"), "bench"),
+    ],
+)
+def test_a_missing_package_is_told_with_its_extra(tmp_path, package, words, extra):
+    done = without(package, *words, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert package in done.stderr
+    assert f"pip install 'pipework[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_without_torch_predicts_with_its_engine(exported_run, tmp_path):
+    done = without("torch", "predict", exported_run, "rain", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("rain\n")
+
+
+def without(package, *words, cwd):
+    code = (
+        f"import sys; sys.argv = ['pipe', *sys.argv[1:]]; sys.modules[{package!r}] = None\n"
+        "from pipework.cli import main\nmain()"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+    )
+
+
+def test_standard_input_that_is_not_utf_8_is_told(exported_run):
+    done = subprocess.run(
+        [PIPE, "predict", exported_run], capture_output=True, check=False, input=b"ok\n\xff\n"
+    )
+    assert done.returncode == 2
+    assert b"standard input:2: not UTF-8" in done.stderr
 
 
 def test_a_bug_shows_its_traceback_and_exits_1(tmp_path):

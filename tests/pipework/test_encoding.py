@@ -37,6 +37,11 @@ def test_a_pair_is_cut_on_its_longer_side():
     assert found.type_ids.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
 
 
+def test_a_special_token_written_in_a_text_is_text():
+    (plain,) = encoder().encode([Example(text="a [SEP] b")])
+    assert plain.ids.tolist().count(3) == 1
+
+
 def test_an_empty_text_is_two_special_tokens():
     (found,) = encoder().encode([Example(text="")])
     assert found.ids.tolist() == [2, 3]

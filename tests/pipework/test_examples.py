@@ -63,7 +63,8 @@ def test_columns_by_number_with_a_header_skip_it(tmp_path):
         ("a.jsonl", "[1]\n", r"a\.jsonl:1: expected an object, found list"),
         ("a.tsv", "", "is empty"),
         ("a.xml", "", "cannot tell the format"),
-        ("a.tsv", b"text\tlabel\n\xff\xfe\t1\n", "not UTF-8"),
+        ("a.tsv", b"text\tlabel\n\xff\xfe\t1\n", r"a\.tsv:2: not UTF-8"),
+        ("a.jsonl", '{"text": "\\ud800", "label": "1"}\n', r"a\.jsonl:1: a text is not Unicode"),
     ],
 )
 def test_errors_name_file_and_line(tmp_path, name, content, message):
@@ -79,6 +80,29 @@ def test_a_column_number_out_of_range_is_told(tmp_path):
 def test_a_missing_file_is_told(tmp_path):
     with pytest.raises(DataError, match="cannot be read: No such file"):
         list(Source(path=tmp_path / "none.tsv", columns=NUMBERS).rows())
+
+
+def test_a_blank_line_is_no_row_but_stays_inside_quotes(tmp_path):
+    rows = read(tmp_path / "a.csv", 'text,label\n\n"one\n\ntwo",1\n\nthree,0\n')
+    assert [row.text for row in rows] == ["one\n\ntwo", "three"]
+    assert len(read(tmp_path / "a.tsv", "x\t1\n\ny\t0\n", NUMBERS)) == 2
+
+
+def test_lines_are_counted_with_the_blank_ones(tmp_path):
+    with pytest.raises(DataError, match=r"a\.tsv:4: expected 2 columns"):
+        read(tmp_path / "a.tsv", "text\tlabel\n\nx\t1\nbroken\n")
+
+
+def test_a_file_without_labels_keeps_its_header(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\ttopic\nx\t1\n")
+    source = Source(path=path, columns=Columns(text=0, label="topic"))
+    assert list(source.unlabelled().rows()) == [Example(text="x")]
+
+
+@pytest.mark.parametrize("found", ["3", "0", "9"])
+def test_where_names_are_numbers_a_number_is_only_a_name(found):
+    assert resolve_label(found, {"1": 0, "2": 1, "4": 2}) is None
 
 
 @pytest.mark.parametrize(

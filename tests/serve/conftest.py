@@ -31,6 +31,7 @@ from pipework.manifest import (
     Model,
     Parity,
     Precision,
+    Reading,
     Task,
     TaskKind,
     record_file,
@@ -176,7 +177,14 @@ def build_run(
         model=Model(
             family="bag", head="linear", base=None, parameters=1, dtype="float32", checkpoint=()
         ),
-        data=Data(splits={}, findings=(), metrics={}),
+        data=Data(
+            reading=Reading(
+                text=0, text_pair=1 if pair else None, label=None, format="tsv", header=False
+            ),
+            splits={},
+            findings=(),
+            metrics={},
+        ),
         engines=(
             EngineRecord(
                 name="onnx",

@@ -1,6 +1,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
+from contextlib import ExitStack
 from typing import Self
 
 import numpy as np
@@ -108,9 +109,22 @@ def test_a_full_queue_by_tokens_is_refused_and_counted(
     batcher.submit(inputs(*range(20)))
     with pytest.raises(TooBusyError, match="queue is full: 1 requests, 40 tokens wait"):
         batcher.submit(inputs(1))
-    with pytest.raises(TooBusyError):
-        batcher.admit()
+    with pytest.raises(TooBusyError), batcher.place():
+        pass
     assert batcher.load.rejected == 2
+
+
+def test_places_held_while_tokenising_count_as_requests(
+    batcher: Batcher, engine: HeldEngine
+) -> None:
+    hold(batcher, engine)
+    with ExitStack() as places:
+        for _ in range(4):
+            places.enter_context(batcher.place())
+        with pytest.raises(TooBusyError), batcher.place():
+            pass
+    with batcher.place():
+        batcher.submit(inputs(1))
 
 
 def test_a_full_queue_by_requests_is_refused(batcher: Batcher, engine: HeldEngine) -> None:

@@ -13,6 +13,7 @@ from serve.rest import (
     NotJsonError,
     check_limits,
     parse_request,
+    read_body,
     unless_gone,
 )
 
@@ -81,6 +82,13 @@ def test_work_is_cancelled_when_the_client_hangs_up() -> None:
         assert cancelled == [True]
 
     asyncio.run(ask())
+
+
+def test_a_hang_up_in_the_middle_of_the_body_is_no_fault_of_the_server() -> None:
+    part = {"type": "http.request", "body": b'{"te', "more_body": True}
+    request = request_of(part, {"type": "http.disconnect"})
+    with pytest.raises(ClientGoneError):
+        asyncio.run(_within(read_body(request)))
 
 
 def test_work_of_a_patient_client_is_finished() -> None:

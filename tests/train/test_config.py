@@ -47,6 +47,12 @@ def test_every_recipe_is_valid(name, tmp_path):
     assert load_config(name, [f"data.root={tmp_path}"]).train.seed == 0
 
 
+def test_a_length_without_room_for_text_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"max_length 4 leaves no token of text: 3 are special"):
+        config(tmp_path, overrides=["model.max_length=4", "data.columns.text_pair=b"])
+    assert config(tmp_path, overrides=["model.max_length=4"]).model.max_length == 4
+
+
 def test_an_unknown_name_lists_the_recipes():
     with pytest.raises(ConfigError, match="neither a config file nor a recipe") as caught:
         load_config("thucnew", [])

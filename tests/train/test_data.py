@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -62,13 +64,25 @@ def test_the_cache_is_reused_only_when_nothing_changed(parts, change):
     assert counting.stages == (change != "nothing")
 
 
-def test_a_build_that_fails_leaves_no_cache(parts):
+def test_two_builders_of_one_cache_do_not_disturb_each_other(parts):
+    source, tokenizer, encoder = parts
+    with ThreadPoolExecutor(4) as pool:
+        sets = list(
+            pool.map(lambda _: token_set(source, tokenizer, encoder, LABELS, Silent()), range(8))
+        )
+    assert {found.ids.tobytes() for found in sets} == {sets[0].ids.tobytes()}
+
+
+def test_a_build_that_fails_is_never_taken_for_a_cache(parts):
     source, tokenizer, encoder = parts
     with source.path.open("a") as stream:
         stream.write("bad\tmaybe\n")
     with pytest.raises(DataError, match=r"rows\.tsv: row 10 has label 'maybe'"):
         token_set(source, tokenizer, encoder, LABELS, Silent())
-    assert list(cache_folder().iterdir()) == []
+    (folder,) = cache_folder().iterdir()
+    assert not (folder / "complete").exists()
+    source.path.write_text(source.path.read_text().replace("maybe", "yes"))
+    assert len(token_set(source, tokenizer, encoder, LABELS, Silent())) == 10
 
 
 @pytest.mark.parametrize("rows", range(1, 10))

@@ -23,14 +23,20 @@ def test_constant_predictions_name_the_learning_rate():
     assert "train.learning_rate (now 0.0001)" in found
 
 
-def test_a_loss_that_does_not_fall_is_told():
-    (found,) = findings([0.70, 0.699], scored([0, 0, 1, 1]), 1e-4)
+def test_a_loss_that_does_not_fall_with_accuracy_of_chance_is_told():
+    (found,) = findings([0.70, 0.71, 0.69, 0.699], scored([0, 1, 1, 0]), 1e-4)
     assert "did not fall (0.700 at first, 0.699 at last)" in found
+
+
+@pytest.mark.parametrize("losses", [[0.62, 0.45, 0.41, 0.61], [0.05, 0.051]])
+def test_a_noisy_or_flat_loss_of_a_good_model_is_no_finding(losses):
+    truth = [0, 1] * 20
+    assert findings(losses, scored(truth, truth), 1e-4) == ()
 
 
 def test_worse_than_the_commonest_label_is_told():
     (found,) = findings([0.7, 0.2], scored([1, 0, 0, 0]), 1e-4)
-    assert "below always answering the commonest label" in found
+    assert "below always answering the commonest label (0.500)" in found
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (1.0, math.inf)])

@@ -1,6 +1,6 @@
 import pytest
 
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, DataError
 from pipework.examples import Columns, Source
 from train.check import check_config, check_files
 from train.config import recipes
@@ -27,7 +27,7 @@ def test_what_stands_twice_is_counted(tmp_path):
     train = report.splits["train"]
     assert (train.rows, train.duplicates, train.conflicting) == (4, 1, 1)
     assert report.splits["test"].empty == 1
-    assert report.shared == {"test in train": 2}
+    assert [(one.later, one.earlier, one.rows) for one in report.shared] == [("test", "train", 2)]
     text = "\n".join(report.findings)
     for part in (
         "1 rows repeat",
@@ -53,14 +53,14 @@ def test_files_alone_are_checked_with_columns_by_option(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("x\t1\nx\t2\n")
     report = check_files([path], ["columns.text=0", "columns.label=1"])
-    assert report.splits["a.txt"].conflicting == 1
+    assert report.splits[str(path)].conflicting == 1
 
 
 def test_the_sample_is_what_its_card_says():
     report = check_config("sample", [])
     assert sum(split.rows for split in report.splits.values()) >= 1200
     assert report.findings == ()
-    assert set(report.shared.values()) == {0}
+    assert {one.rows for one in report.shared} == {0}
     assert all(split.duplicates == split.conflicting == 0 for split in report.splits.values())
     assert all(len(split.labels) == 8 for split in report.splits.values())
 
@@ -68,8 +68,9 @@ def test_the_sample_is_what_its_card_says():
 def test_the_leaks_of_real_data_are_found(shared_data):
     found = check_config("thucnews", [f"data.root={shared_data / 'thucnews_headlines'}"])
     # SOURCE.txt counts 48 and 46 rows that repeat exactly; folding case and space finds no fewer.
-    assert found.shared["dev in train"] >= 48
-    assert found.shared["test in train"] >= 46
+    shared = {(one.later, one.earlier): one.rows for one in found.shared}
+    assert shared["dev", "train"] >= 48
+    assert shared["test", "train"] >= 46
     assert found.splits["train"].conflicting >= 2
     assert found.splits["train"].rows == 45_000
 
@@ -82,6 +83,25 @@ def test_the_wrong_vocabulary_is_told(shared_data):
     assert any(
         "unknown to the vocabulary" in line for line in check_config("thucnews", overrides).findings
     )
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
+def test_a_file_without_rows_is_told(tmp_path, name):
+    path = tmp_path / name
+    path.write_text({"a.tsv": "text\tlabel\n", "a.csv": "text,label\n", "a.jsonl": ""}[name])
+    with pytest.raises(DataError, match="holds no rows"):
+        check_files([path], [])
+
+
+def test_files_of_one_name_in_two_folders_are_two_files(tmp_path):
+    paths = [tmp_path / folder / "data in use.tsv" for folder in ("old", "new")]
+    for path, label in zip(paths, "ab", strict=True):
+        path.parent.mkdir()
+        path.write_text(f"text\tlabel\nsame\t{label}\n")
+    report = check_files(paths, [])
+    assert len(report.splits) == 2
+    assert [one.rows for one in report.shared] == [1]
+    assert any("has labels that" in finding for finding in report.findings)
 
 
 def test_recipes_are_there():

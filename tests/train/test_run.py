@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
@@ -14,7 +14,7 @@ from pipework.manifest import read_manifest, verify_files
 from pipework.progress import Silent
 from train.config import load_config
 from train.evaluate import open_reference
-from train.run import train
+from train.run import run_folder, train
 
 QUICK = ["train.max_steps=6", "train.precision=fp32", "train.batch_size=8"]
 
@@ -157,6 +157,38 @@ def test_a_finished_run_is_never_overwritten(run):
         train(load_config("sample", []), run, Silent())
 
 
+@pytest.mark.parametrize("names", [["config.toml"], ["checkpoint"], ["manifest.json.partial"]])
+def test_a_folder_without_the_mark_of_a_run_is_left_alone(tmp_path, names):
+    (tmp_path / "run").mkdir()
+    for name in names:
+        (tmp_path / "run" / name).write_text("mine")
+    with pytest.raises(RunFolderError, match="files that no run wrote"):
+        train(small(tmp_path), tmp_path / "run", Silent())
+    assert (tmp_path / "run" / names[0]).read_text() == "mine"
+
+
+def test_a_run_killed_while_its_manifest_was_written_is_started_again(tmp_path, monkeypatch):
+    def killed(run, _):
+        (run / "manifest.json.partial").write_text('{"schema_ver')
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("train.run.write_manifest", killed)
+        with pytest.raises(KeyboardInterrupt):
+            learn(small(tmp_path), tmp_path / "run")
+    assert (tmp_path / "run" / "manifest.json.partial").exists()
+    learn(small(tmp_path), tmp_path / "run")
+    assert (tmp_path / "run" / "manifest.json").exists()
+
+
+def test_a_folder_that_is_being_trained_into_is_refused(tmp_path):
+    with (
+        run_folder(tmp_path / "run", Silent()),
+        pytest.raises(RunFolderError, match="is being written by another"),
+    ):
+        train(small(tmp_path), tmp_path / "run", Silent())
+
+
 def test_a_folder_with_files_of_the_user_is_left_alone(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("years of work")
@@ -173,6 +205,21 @@ def test_a_length_beyond_the_checkpoint_is_an_error_before_the_first_step(traine
     path.write_text(path.read_text().replace('preset = "tiny"\n', ""))
     with pytest.raises(ConfigError, match=r"model\.max_length 999: .* has 64 positions"):
         train(load_config(str(path), named), tmp_path / "run", Silent())
+
+
+def test_a_checkpoint_of_which_the_encoder_gets_nothing_is_refused(trained_run, tmp_path):
+    base = published(trained_run, tmp_path)
+    path = base / "model.safetensors"
+    save_file(
+        {key.replace("bert.encoder", "other.encoder"): v for key, v in load_file(path).items()},
+        path,
+        metadata={"format": "pt"},
+    )
+    small(tmp_path)
+    config = tmp_path / "c.toml"
+    config.write_text(config.read_text().replace('preset = "tiny"\n', ""))
+    with pytest.raises(ConfigError, match=r"lacks .* weights of the encoder: bert\.encoder"):
+        train(load_config(str(config), [f"model.name={base}"]), tmp_path / "run", Silent())
 
 
 def test_a_checkpoint_by_name_is_fine_tuned(trained_run, tmp_path):

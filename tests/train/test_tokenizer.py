@@ -61,6 +61,12 @@ def test_a_vocabulary_file_tokenizes_as_bert_does(shared_data, name):
             assert found.type_ids.tolist() == expected["token_type_ids"]
 
 
+def test_a_long_run_of_characters_is_not_unknown_where_pieces_are_learned():
+    pieces = TINY.model_copy(update={"split_cjk": False})
+    found = learn(pieces, lambda: TEXTS).encode("猫坐在垫子上" * 40).tokens
+    assert "[UNK]" not in found
+
+
 def test_a_file_that_is_no_bert_vocabulary_is_refused(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("[PAD]\n[UNK]\nhello\n")
