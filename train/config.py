@@ -101,7 +101,10 @@ class DataSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """[model]: a checkpoint by `name` (hub id or folder), or a `preset` trained from scratch.
+    """[model]: a checkpoint by `name`, or a `preset` trained from scratch.
+
+    `name` is a folder, relative to the config file, or a hub id. `vocab`, like `task.labels`,
+    starts at `data.root`.
 
     A preset learns a WordPiece vocabulary of `vocab_size` from the train texts (more only where
     they hold more characters), or takes `vocab` (a vocab.txt). `split_cjk` makes each Chinese
@@ -204,15 +207,17 @@ def _absolute(config: Config, home: Path | None, overrides: list[str]) -> Config
     if root is None:
         message = "this recipe reads files that you have: data.root is not set"
         raise ConfigError(message, f"--set data.root=DIR, the folder with {config.data.train}")
-    labels, vocab = config.task.labels, config.model.vocab
+    labels, vocab, name = config.task.labels, config.model.vocab, config.model.name
     if isinstance(labels, Path):
         labels = root / labels
     if vocab is not None:
         vocab = root / vocab
+    if name is not None and (folder := (home or Path()) / name).is_dir():
+        name = str(folder.absolute())  # else a hub id
     return config.model_copy(
         update={
             "data": config.data.model_copy(update={"root": root}),
             "task": config.task.model_copy(update={"labels": labels}),
-            "model": config.model.model_copy(update={"vocab": vocab}),
+            "model": config.model.model_copy(update={"vocab": vocab, "name": name}),
         }
     )

@@ -194,9 +194,8 @@ def _vocabulary(tokenizer: Tokenizer, model: PreTrainedModel) -> Vocabulary:
 
 def _final(out: Path, parts: Parts, progress: Progress) -> Evaluation:
     """Score the kept checkpoint, loaded afresh, in float32: what later stages compare with."""
-    engine = CheckpointEngine(
-        open_checkpoint(out / checkpoint.FOLDER), pad_id=parts.vocabulary.pad_id
-    )
+    model = open_checkpoint(out / checkpoint.FOLDER).to(parts.model.device)
+    engine = CheckpointEngine(model, pad_id=parts.vocabulary.pad_id)
     dev = parts.dev
     logits_NC = infer_all(engine, dev.encodings(range(len(dev))), progress)
     return evaluate(logits_NC, dev.labels, parts.labels)

@@ -29,6 +29,13 @@ def test_the_resolved_config_reads_back_the_same(tmp_path):
     assert run_config(tmp_path) == found
 
 
+def test_a_model_by_name_is_a_folder_beside_the_config_or_a_hub_id(tmp_path):
+    (tmp_path / "mine").mkdir()
+    text = TEXT.replace('preset = "tiny"', 'name = "mine"')
+    assert config(tmp_path, text).model.name == str(tmp_path / "mine")
+    assert config(tmp_path, text, ["model.name=bert-base-cased"]).model.name == "bert-base-cased"
+
+
 @pytest.mark.parametrize("overrides", [["model.name=x"], []])
 def test_a_model_is_a_name_or_a_preset(tmp_path, overrides):
     text = TEXT if overrides else TEXT.replace('preset = "tiny"', "")
