@@ -37,6 +37,11 @@ def test_a_pair_is_cut_on_its_longer_side():
     assert found.type_ids.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
 
 
+def test_a_pair_is_cut_on_its_second_side_when_that_is_longer():
+    (found,) = encoder(max_length=8).encode([Example(text="g h", text_pair="a b c d e f")])
+    assert found.ids.tolist() == [2, 10, 11, 3, 4, 5, 6, 3]
+
+
 def test_a_special_token_written_in_a_text_is_text():
     (plain,) = encoder().encode([Example(text="a [SEP] b")])
     assert plain.ids.tolist().count(3) == 1

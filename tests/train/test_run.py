@@ -12,6 +12,7 @@ from pipework.errors import CheckFailedError, ConfigError, RunFolderError
 from pipework.examples import Example
 from pipework.manifest import read_manifest, verify_files
 from pipework.progress import Silent
+from train import checkpoint, loop
 from train.config import load_config
 from train.evaluate import open_reference
 from train.run import run_folder, train
@@ -83,6 +84,26 @@ def test_the_kept_checkpoint_is_the_best_that_dev_saw(trained_run):
     lines = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
     best = max(line["accuracy"] for line in lines if line["group"] == "dev")
     assert read_manifest(trained_run).data.metrics["dev"].accuracy == best
+
+
+def test_a_checkpoint_is_saved_only_when_dev_is_better(tmp_path, monkeypatch):
+    accuracies = iter([0.5, 0.9, 0.7, 0.9, 0.95, 0.1])
+    saved = []
+    real_save, real_evaluate = checkpoint.save, loop.evaluate
+
+    def save(model, run):
+        saved.append(len(scored))
+        real_save(model, run)
+
+    def evaluate(*arguments):
+        scored.append(next(accuracies))
+        return real_evaluate(*arguments).model_copy(update={"accuracy": scored[-1]})
+
+    scored = []
+    monkeypatch.setattr("train.run.checkpoint.save", save)
+    monkeypatch.setattr("train.loop.evaluate", evaluate)
+    learn(small(tmp_path, extra=["train.eval_every=1"]), tmp_path / "run")
+    assert saved == [1, 2, 5]
 
 
 def test_a_learnable_task_is_learned(tmp_path):
