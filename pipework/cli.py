@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from pipework.errors import ConfigError, PipeError, missing_extra
+from pipework.errors import ConfigError, PipeError, in_words
 from pipework.manifest import EngineFormat, Layout, Precision
 
 app = typer.Typer(
@@ -238,17 +238,12 @@ def main() -> NoReturn:
     """Run a command; exit 0, 1 (a bug), 2 (the user can mend it) or 3 (a check said no)."""
     try:
         app()
-    except PipeError as error:
-        from pipework.console import complain
-
-        complain(error)
-        sys.exit(error.exit_code)
-    except ModuleNotFoundError as error:
-        missing = missing_extra(error)
-        if missing is None:
+    except (PipeError, ModuleNotFoundError, OSError) as error:
+        known = in_words(error)
+        if known is None:
             raise
         from pipework.console import complain
 
-        complain(missing)
-        sys.exit(missing.exit_code)
+        complain(known)
+        sys.exit(known.exit_code)
     sys.exit(0)

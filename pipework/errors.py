@@ -41,26 +41,6 @@ class MissingDependencyError(PipeError):
     http_status = 503
 
 
-EXTRAS = {
-    "aiohttp": "bench",
-    "matplotlib": "bench",
-    "onnx": "export",
-    "onnxruntime": "cpu",
-    "tensorboard": "train",
-    "torch": "train",
-    "transformers": "train",
-}
-
-
-def missing_extra(error: ModuleNotFoundError) -> MissingDependencyError | None:
-    """Return the error that tells how to install an optional package; None for another module."""
-    package = (error.name or "").partition(".")[0]
-    if package not in EXTRAS:
-        return None
-    message = f"this needs {package}, which is not installed"
-    return MissingDependencyError(message, f"pip install 'pipework[{EXTRAS[package]}]'")
-
-
 class InputError(PipeError):
     """A text or a request is not what it should be."""
 
@@ -98,3 +78,33 @@ class CheckFailedError(PipeError):
     """A check said no: parity was not met, nothing was learned, a limit was missed."""
 
     exit_code = 3
+
+
+EXTRAS = {
+    "aiohttp": "bench",
+    "matplotlib": "bench",
+    "onnx": "export",
+    "onnxruntime": "cpu",
+    "tensorboard": "train",
+    "torch": "train",
+    "transformers": "train",
+}
+
+
+def in_words(error: Exception) -> PipeError | None:
+    """Return an error as one that the user can mend, or None where it is a bug.
+
+    That is an optional package which is absent, and what the system refuses about a file: no such
+    folder, no permission, no space.
+    """
+    package = (getattr(error, "name", None) or "").partition(".")[0]
+    match error:
+        case PipeError():
+            return error
+        case ModuleNotFoundError() if package in EXTRAS:
+            message = f"this needs {package}, which is not installed"
+            return MissingDependencyError(message, f"pip install 'pipework[{EXTRAS[package]}]'")
+        case OSError(filename=str() as name, strerror=str() as reason):
+            return ConfigError(f"{name}: {reason}", "nothing half-written was taken for whole")
+        case _:
+            return None

@@ -63,6 +63,15 @@ def test_a_changed_and_a_missing_file_are_named(tmp_path):
         verify_files(tmp_path, (record,))
 
 
+def test_a_write_replaces_the_file_and_leaves_no_other(tmp_path):
+    path = tmp_path / "f"
+    write_atomically(path, b"old")
+    before = path.stat().st_ino
+    write_atomically(path, b"new")
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"new", [path])
+    assert path.stat().st_ino != before
+
+
 def test_a_write_that_fails_leaves_the_old_content(tmp_path, monkeypatch):
     path = tmp_path / "f"
     write_atomically(path, b"old")
