@@ -62,6 +62,7 @@ class Bars:
     def begin(self, title: str, total: int, unit: str) -> None:
         """Add a bar."""
         if not self._tasks:
+            self._total = total
             self._bars.start()
         task = self._bars.add_task(title, total=total, unit=unit, figures="")
         self._tasks.append(task)
@@ -78,6 +79,7 @@ class Bars:
         if self._tasks:
             self._bars.remove_task(task)
             return
+        self._bars.update(task, completed=self._total)
         self._bars.stop()
         self._bars.remove_task(task)
 

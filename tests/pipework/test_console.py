@@ -1,0 +1,67 @@
+import re
+
+import pytest
+
+from pipework import console
+from pipework.console import Bars, Lines, complain
+from pipework.errors import PipeError
+
+
+def test_a_log_gets_a_line_with_rate_time_left_and_figures(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("pipework.console.time.monotonic", lambda: now[0])
+    lines = Lines()
+    lines.begin("train", 1000, "examples")
+    for _ in range(4):
+        now[0] += 5
+        lines.advance(100, {"loss": "0.5"})
+    lines.end()
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "train: 200 of 1,000 examples, 20 examples/s, 40 s left, loss 0.5"
+    assert len(said) == 3  # at 10 s, at 20 s, at the end
+
+
+def test_an_inner_stage_says_nothing_when_it_is_quick(capsys):
+    lines = Lines()
+    lines.begin("train", 10, "examples")
+    lines.begin("evaluate", 5, "rows")
+    lines.advance(5)
+    lines.end()
+    assert capsys.readouterr().err == ""
+    lines.advance(10)
+    lines.end()
+    assert re.match(r"train: 10 of 10 examples", capsys.readouterr().err)
+
+
+def test_bars_nest_and_notes_stay_above_them():
+    with console.errors.capture() as captured:
+        bars = Bars()
+        bars.begin("train", 10, "examples")
+        bars.advance(5, {"loss": "0.5"})
+        bars.begin("evaluate", 2, "rows")
+        bars.advance(2)
+        bars.end()
+        bars.note("a [note] as it is")
+        bars.end()
+        bars.close()
+    assert "a [note] as it is" in captured.get()
+
+
+@pytest.mark.parametrize("close_early", [True, False])
+def test_a_terminal_is_given_back_also_after_an_interrupt(close_early):
+    bars = Bars()
+    bars.begin("train", 10, "examples")
+    if not close_early:
+        bars.end()
+    bars.close()
+    assert not bars._bars.live.is_started  # noqa: SLF001
+
+
+def test_an_error_shows_its_line_details_and_hint_as_they_are(capsys):
+    complain(PipeError("found [bold]x[/]", "do [this]", "a  b\n1  2"))
+    assert capsys.readouterr().err.splitlines() == [
+        "error: found [bold]x[/]",
+        "a  b",
+        "1  2",
+        "hint: do [this]",
+    ]
