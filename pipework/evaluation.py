@@ -4,7 +4,6 @@ Shapes: N inputs, C classes.
 """
 
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Protocol, Self
 
 import numpy as np
@@ -36,12 +35,7 @@ class Engine(Protocol):
     def __enter__(self) -> Self:
         """Return itself."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from pipework.closing import Closing
 from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError, TooLargeError
 from pipework.predictions import Prediction
 from serve.schemas import (
@@ -24,7 +24,7 @@ from serve.schemas import (
 M = TypeVar("M", bound=BaseModel)
 
 
-class Client:
+class Client(Closing):
     """A connection to `pipe serve`. Safe to use from several threads.
 
     Every method raises PipeError where the server cannot be reached or answers something else
@@ -73,19 +73,6 @@ class Client:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
     def _predict(self, build: Callable[[], PredictRequest]) -> list[Prediction]:
         try:

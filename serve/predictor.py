@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from pipework.closing import Closing
 from pipework.encoding import TextEncoder
 from pipework.errors import InputError
 from pipework.examples import Example
@@ -18,7 +17,7 @@ from serve.engines import choose_engine, open_proven
 ENCODER_THREADS = 2
 
 
-class Predictor:
+class Predictor(Closing):
     """The model of a run folder behind its queue.
 
     Attributes:
@@ -84,19 +83,6 @@ class Predictor:
         self._batcher.drain()
         self._threads.shutdown()
         self._engine.close()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
 
 def _check(examples: Sequence[Example], *, pair: bool) -> None:

@@ -5,14 +5,13 @@ Shapes: N inputs, C classes, B rows of a batch, T tokens.
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from pipework.closing import Closing
 from pipework.encoding import Encoding
 from pipework.errors import RunFolderError
 from pipework.manifest import Manifest, verify_files
@@ -23,7 +22,7 @@ from train.model import open_checkpoint
 BATCH_TOKENS = 8192
 
 
-class CheckpointEngine:
+class CheckpointEngine(Closing):
     """A model that answers, through the interface of `pipework.evaluation.Engine`.
 
     With `one_by_one` each input is computed alone and unpadded: slow, and the reference that no
@@ -75,19 +74,6 @@ class CheckpointEngine:
 
     def close(self) -> None:
         """Do nothing: the model belongs to the caller."""
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
 
 def model_inputs(

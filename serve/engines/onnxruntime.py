@@ -9,13 +9,12 @@ Shapes: N inputs, B rows of a micro-batch, T tokens of its longest row, C classe
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from pipework.closing import Closing
 from pipework.encoding import Encoding
 from pipework.errors import RunFolderError
 from pipework.padding import pad
@@ -27,7 +26,7 @@ MAX_BATCH_TOKENS = 512
 CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
-class OnnxRuntimeEngine:
+class OnnxRuntimeEngine(Closing):
     """An Engine over an ONNX file. Not for use from several threads at once."""
 
     def __init__(
@@ -87,19 +86,6 @@ class OnnxRuntimeEngine:
     def close(self) -> None:
         """Free the graph and its threads. Closing twice is allowed."""
         self._session = None
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
 
 def _options(threads: int) -> ort.SessionOptions:
