@@ -1,5 +1,6 @@
 """`make demo`: the whole line by its public commands, on the sample, with a summary at the end."""
 
+import os
 import re
 import shlex
 import signal
@@ -109,7 +110,7 @@ class Demo:
             _say(f"  {name:18}{took_s:7.1f} s")
         _say(f"  {'together':18}{sum(self._took_s.values()):7.1f} s")
         _say(f"\nThe run folder is {self._run}, the report {self._run / 'bench.html'}")
-        _say(f"Serve it again: {self._pipe} serve {self._run}")
+        _say(f"Serve it again: {os.path.relpath(self._pipe)} serve {self._run}")
 
 
 def main() -> int:
