@@ -1,8 +1,9 @@
 """Whether an engine answers as the checkpoint does, on real rows at many shapes.
 
-The reference is the checkpoint, loaded afresh, one input at a time and unpadded. The engine is the
-one that serves. Over the grid it gets batches of several sizes and mixed lengths, each run as one
-padded batch, also where the server would cut it; over dev it works as it does in the server.
+The reference is the checkpoint, loaded afresh: over the grid one input at a time and unpadded, over
+dev in batches of like length, because there it is many rows. The engine is the one that serves.
+Over the grid it gets batches of several sizes and mixed lengths, each run as one padded batch, also
+where the server would cut it; over dev it works as it does in the server.
 
 Shapes: N inputs, C classes.
 """
@@ -80,14 +81,15 @@ def grid_rows(encoder: TextEncoder, examples: Sequence[Example]) -> list[Row]:
     return [row for pair in ends for row in pair][: len(rows)]
 
 
-def prove(  # noqa: PLR0913  (two engines, two sets of rows, and what to hold them to)
+def prove(  # noqa: PLR0913  (who answers, what is asked, and what to hold them to)
+    *,
+    alone: Engine,
     reference: Engine,
     whole: Engine,
     engine: Engine,
     grid: Sequence[Row],
     dev: Sequence[Row],
     truth_N: NDArray[np.int32],
-    *,
     labels: Sequence[str],
     tolerance: float,
     progress: Progress,
@@ -95,7 +97,8 @@ def prove(  # noqa: PLR0913  (two engines, two sets of rows, and what to hold th
     """Compare an engine with the reference over the grid, in every batch size, and over dev.
 
     Args:
-        reference: the checkpoint, one by one.
+        alone: the checkpoint, one input at a time.
+        reference: the checkpoint, as fast as it can.
         whole: the engine on trial, running each batch as it is given.
         engine: the same as it will serve.
         grid: inputs that are run at each of BATCH_SIZES.
@@ -106,7 +109,7 @@ def prove(  # noqa: PLR0913  (two engines, two sets of rows, and what to hold th
         progress: hears of the inputs done.
     """
     progress.begin("prove", len(grid) * (1 + len(BATCH_SIZES)) + 2 * len(dev), "rows")
-    expected_NC = _infer(reference, grid, len(grid), progress)
+    expected_NC = _infer(alone, grid, len(grid), progress)
     runs = [
         _compare(grid, size, expected_NC, _infer(whole, grid, size, progress))
         for size in BATCH_SIZES
@@ -138,7 +141,7 @@ def _verdict(
     flips = sum(one.expected != one.found for one in differences)
     accuracy_reference, accuracy_engine = accuracies
     parity = Parity(
-        reference="checkpoint, loaded afresh, float32, one input at a time",
+        reference="checkpoint, loaded afresh, float32; the grid one input at a time",
         rows=len(differences),
         shapes=tuple(shapes),
         max_abs=worst[0].max_abs,

@@ -91,16 +91,17 @@ def _prove(
         Row(name=f"dev row {number}", encoding=encoding)
         for number, encoding in enumerate(encoder.encode(examples), start=1)
     ]
-    reference = open_reference(run, manifest, one_by_one=True)
+    alone, reference = (open_reference(run, manifest, one_by_one=one) for one in (True, False))
     opened = partial(OnnxRuntimeEngine, path, pad_id=given.pad_id, type_ids=given.type_ids)
-    with reference, opened(max_batch_tokens=None) as whole, opened() as engine:
+    with alone, reference, opened(max_batch_tokens=None) as whole, opened() as engine:
         return prove(
-            reference,
-            whole,
-            engine,
-            grid_rows(encoder, examples),
-            dev,
-            truth(examples, manifest.task.labels, manifest.data.splits["dev"].path),
+            alone=alone,
+            reference=reference,
+            whole=whole,
+            engine=engine,
+            grid=grid_rows(encoder, examples),
+            dev=dev,
+            truth_N=truth(examples, manifest.task.labels, manifest.data.splits["dev"].path),
             labels=manifest.task.labels,
             tolerance=TOLERANCES[Precision.FP32],
             progress=progress,

@@ -197,12 +197,13 @@ def test_the_difference_is_the_largest_of_any_row(exported_run):
 
     with Off(path, pad_id=manifest.input.pad_id, type_ids=True, max_batch_tokens=None) as engine:
         verdict = prove(
-            open_reference(exported_run, manifest, one_by_one=True),
-            engine,
-            engine,
-            grid_rows(encoder, examples),
-            [Row(name="dev row 1", encoding=encoder.encode(examples)[0])],
-            np.zeros(1, np.int32),
+            alone=open_reference(exported_run, manifest, one_by_one=True),
+            reference=open_reference(exported_run, manifest),
+            whole=engine,
+            engine=engine,
+            grid=grid_rows(encoder, examples),
+            dev=[Row(name="dev row 1", encoding=encoder.encode(examples)[0])],
+            truth_N=np.zeros(1, np.int32),
             labels=manifest.task.labels,
             tolerance=1e-4,
             progress=Silent(),
