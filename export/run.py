@@ -54,8 +54,9 @@ def export(run: Path, progress: Progress, convert: Convert = checkpoint_to_onnx)
         RunFolderError: the run folder does not hold what its manifest says.
         DataError: the dev rows that the proof needs are not there.
     """
-    manifest = read_manifest(run)
+    read_manifest(run)  # for its clear words, where there is no run to lock
     with sole_writer(run):
+        manifest = read_manifest(run)
         verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
         _sweep(run, manifest, progress)
         examples = _dev_rows(run, manifest)
