@@ -54,7 +54,8 @@ def show_report(report: DataReport) -> None:
 
 def show_manifest(manifest: Manifest) -> None:
     """Print what a run folder holds."""
-    console.table("", ("", ""), _facts(manifest))
+    for name, value in _facts(manifest):
+        console.say(f"{name:<7}{value}")
     metrics = [
         (name, f"{one.rows:,}", f"{one.accuracy:.4f}", f"{one.macro_f1:.4f}")
         for name, one in manifest.data.metrics.items()
@@ -67,16 +68,15 @@ def show_manifest(manifest: Manifest) -> None:
             engine.layout,
             f"{sum(file.size for file in engine.files) / 1e6:.1f} MB",
             f"{engine.parity.max_abs:.1e}",
-            f"{engine.parity.tolerance:.0e}",
             f"{engine.parity.argmax_agreement:.2%}",
             f"{engine.parity.accuracy_engine - engine.parity.accuracy_reference:+.4f}",
             f"{engine.parity.rows:,}",
         )
         for engine in manifest.engines
     ]
-    columns = ("engine", "precision", "layout", "size", "max diff", "tolerance")
-    more = ("same answers", "accuracy change", "rows")
-    console.table("\nproven engines", (*columns, *more), engines)
+    columns = ("engine", "precision", "layout", "size", "max diff", "same", "accuracy", "rows")
+    title = "\nproven engines: largest difference of a logit, same answers, change of the accuracy"
+    console.table(title, columns, engines)
     for finding in manifest.data.findings:
         console.say(f"finding: {finding}")
 
