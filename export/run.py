@@ -92,11 +92,14 @@ def _prove(
         Row(name=f"dev row {number}", encoding=encoding)
         for number, encoding in enumerate(encoder.encode(examples), start=1)
     ]
-    alone, reference = (open_reference(run, manifest, one_by_one=one) for one in (True, False))
     opened = partial(OnnxRuntimeEngine, path, pad_id=given.pad_id, type_ids=given.type_ids)
-    with alone, reference, opened(max_batch_tokens=None) as whole, opened() as engine:
+    with (
+        open_reference(run, manifest) as reference,
+        opened(max_batch_tokens=None) as whole,
+        opened() as engine,
+    ):
         return prove(
-            alone=alone,
+            alone=reference.one_by_one(),
             reference=reference,
             whole=whole,
             engine=engine,

@@ -72,6 +72,12 @@ class CheckpointEngine(Closing):
             logits = self._model(**inputs).logits
         return np.asarray(logits.float().cpu().numpy(), np.float32)
 
+    def one_by_one(self) -> "CheckpointEngine":
+        """Return the same model, computing each input alone."""
+        return CheckpointEngine(
+            self._model, pad_id=self._pad_id, autocast=self._autocast, one_by_one=True
+        )
+
     def close(self) -> None:
         """Do nothing: the model belongs to the caller."""
 
@@ -88,7 +94,7 @@ def model_inputs(
     return {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
 
 
-def open_reference(run: Path, manifest: Manifest, *, one_by_one: bool = False) -> CheckpointEngine:
+def open_reference(run: Path, manifest: Manifest) -> CheckpointEngine:
     """Load a run's checkpoint afresh, after checking its digests.
 
     Raises:
@@ -101,4 +107,4 @@ def open_reference(run: Path, manifest: Manifest, *, one_by_one: bool = False) -
     if named != manifest.task.labels:
         message = f"{run}: the checkpoint's labels {named} are not the manifest's in this order"
         raise RunFolderError(message, "train again: which answer is which cannot be known")
-    return CheckpointEngine(model, pad_id=manifest.input.pad_id, one_by_one=one_by_one)
+    return CheckpointEngine(model, pad_id=manifest.input.pad_id)

@@ -58,7 +58,6 @@ class Parts:
 
     labels: tuple[str, ...]
     report: DataReport
-    encoder: TextEncoder
     model: PreTrainedModel
     vocabulary: Vocabulary
     splits: dict[str, Split]
@@ -169,7 +168,6 @@ def _parts(
     return Parts(
         labels=labels,
         report=report,
-        encoder=encoder,
         model=model,
         vocabulary=_vocabulary(tokenizer, model),
         splits={

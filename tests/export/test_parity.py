@@ -197,7 +197,7 @@ def test_the_difference_is_the_largest_of_any_row(exported_run):
 
     with Off(path, pad_id=manifest.input.pad_id, type_ids=True, max_batch_tokens=None) as engine:
         verdict = prove(
-            alone=open_reference(exported_run, manifest, one_by_one=True),
+            alone=open_reference(exported_run, manifest).one_by_one(),
             reference=open_reference(exported_run, manifest),
             whole=engine,
             engine=engine,
