@@ -15,8 +15,9 @@ from export.answer import evaluate_run
 from pipework.errors import ConfigError, PipeError
 from pipework.manifest import Manifest, read_manifest
 from pipework.progress import Silent
-from train.config import Metric, TrainSettings, run_config
+from train.config import run_config
 from train.journal import last_line
+from train.train_settings import TrainSettings
 
 Setting = str | int | float | bool | None
 
@@ -54,11 +55,10 @@ def score(
     manifest = read_manifest(run)
     config = run_config(run)
     evaluation = evaluate_run(run, None, split, None, Silent())
-    value = evaluation.macro_f1 if config.task.metric is Metric.MACRO_F1 else evaluation.accuracy
     return TrainingResult(
         dataset=name,
-        metric=f"{split} {config.task.metric.replace('_', '-')}",
-        value=100 * value,
+        metric=f"{split} {evaluation.metric.replace('_', '-')}",
+        value=100 * evaluation.score,
         rows=evaluation.rows,
         minutes=float(last_line(run).get("elapsed_s", 0)) / 60,
         seed=manifest.identity.seed,

@@ -44,10 +44,10 @@ def evaluate_run(
     else:
         source = Source.of(manifest.data.reading, file)
     examples = list(source.rows())
-    truth_N = truth(examples, manifest.task.labels, str(source.path))
+    found = truth(examples, manifest.task, str(source.path))
     encodings = open_encoder(run, manifest).encode(examples)
     with open_answering(run, manifest, engine, checkpoint=engine is None) as opened:
-        return evaluate(infer_all(opened, encodings, progress), truth_N, manifest.task.labels)
+        return evaluate(infer_all(opened, encodings, progress), found, manifest.task)
 
 
 def split_source(run: Path, manifest: Manifest, split: str) -> Source:

@@ -34,7 +34,7 @@ class _Logits(nn.Module):
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         logits: torch.Tensor = self.model(
             input_ids=input_ids, attention_mask=attention_mask, **types
-        ).logits
+        )
         return logits
 
 

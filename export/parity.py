@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pipework.encoding import Encoding, TextEncoder
 from pipework.evaluation import Engine, evaluate
 from pipework.examples import Example
-from pipework.manifest import Parity, Precision
+from pipework.manifest import Metric, Parity, Precision, Task
 from pipework.progress import Progress
 
 TOLERANCES = {Precision.FP32: 1e-4}
@@ -89,8 +89,8 @@ def prove(  # noqa: PLR0913  (who answers, what is asked, and what to hold them 
     engine: Engine,
     grid: Sequence[Row],
     dev: Sequence[Row],
-    truth_N: NDArray[np.int32],
-    labels: Sequence[str],
+    truth: NDArray[np.generic],
+    task: Task,
     tolerance: float,
     progress: Progress,
 ) -> Verdict:
@@ -103,8 +103,8 @@ def prove(  # noqa: PLR0913  (who answers, what is asked, and what to hold them 
         engine: the same as it will serve.
         grid: inputs that are run at each of BATCH_SIZES.
         dev: labelled real rows, run once, for the accuracy of both.
-        truth_N: class indices of `dev`.
-        labels: names of the classes, in logit order.
+        truth: of `dev`, as `pipework.evaluation.truth` gives it.
+        task: what is decided, and by which score it is judged.
         tolerance: the largest absolute difference of a logit that passes.
         progress: hears of the inputs done.
     """
@@ -122,9 +122,9 @@ def prove(  # noqa: PLR0913  (who answers, what is asked, and what to hold them 
     return _verdict(
         differences,
         shapes=sorted({shape for size in BATCH_SIZES for shape in _shapes(grid, size)}),
-        accuracies=tuple(
-            evaluate(logits_NC, truth_N, labels).accuracy
-            for logits_NC in (expected_dev_NC, found_dev_NC)
+        metric=task.metric,
+        scores=tuple(
+            evaluate(logits_NC, truth, task).score for logits_NC in (expected_dev_NC, found_dev_NC)
         ),
         tolerance=tolerance,
     )
@@ -134,12 +134,13 @@ def _verdict(
     differences: Sequence[Difference],
     *,
     shapes: Sequence[tuple[int, int]],
-    accuracies: tuple[float, ...],
+    metric: Metric,
+    scores: tuple[float, ...],
     tolerance: float,
 ) -> Verdict:
     worst = sorted(differences, key=lambda one: -one.max_abs)
     flips = sum(one.expected != one.found for one in differences)
-    accuracy_reference, accuracy_engine = accuracies
+    score_reference, score_engine = scores
     parity = Parity(
         reference="checkpoint, loaded afresh, float32; the grid one input at a time",
         rows=len(differences),
@@ -148,8 +149,9 @@ def _verdict(
         mean_abs=float(np.mean([one.mean_abs for one in differences])),
         argmax_agreement=1 - flips / len(differences),
         flips=flips,
-        accuracy_reference=accuracy_reference,
-        accuracy_engine=accuracy_engine,
+        metric=metric,
+        score_reference=score_reference,
+        score_engine=score_engine,
         tolerance=tolerance,
         passed=worst[0].max_abs <= tolerance,
     )

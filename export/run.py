@@ -25,6 +25,7 @@ from pipework.manifest import (
     verify_files,
     write_manifest,
 )
+from pipework.padding import Padding
 from pipework.progress import Progress, Silent
 from serve.engines.onnxruntime import OnnxRuntimeEngine
 from train.evaluate import open_reference
@@ -86,13 +87,12 @@ def _dev_rows(run: Path, manifest: Manifest) -> list[Example]:
 def _prove(
     run: Path, manifest: Manifest, path: Path, examples: Sequence[Example], progress: Progress
 ) -> Verdict:
-    given = manifest.input
     encoder = open_encoder(run, manifest)
     dev = [
         Row(name=f"dev row {number}", encoding=encoding)
         for number, encoding in enumerate(encoder.encode(examples), start=1)
     ]
-    opened = partial(OnnxRuntimeEngine, path, pad_id=given.pad_id, type_ids=given.type_ids)
+    opened = partial(OnnxRuntimeEngine, path, padding=Padding.of(manifest.input))
     with (
         open_reference(run, manifest) as reference,
         opened(max_batch_tokens=None) as whole,
@@ -105,8 +105,8 @@ def _prove(
             engine=engine,
             grid=grid_rows(encoder, examples),
             dev=dev,
-            truth_N=truth(examples, manifest.task.labels, manifest.data.splits["dev"].path),
-            labels=manifest.task.labels,
+            truth=truth(examples, manifest.task, manifest.data.splits["dev"].path),
+            task=manifest.task,
             tolerance=TOLERANCES[Precision.FP32],
             progress=progress,
         )
@@ -155,7 +155,7 @@ def _refusal(verdict: Verdict, manifest: Manifest) -> CheckFailedError:
     message = (
         f"{NAME} does not answer as the checkpoint does: logits up to {parity.max_abs:.3g} apart "
         f"(tolerance {parity.tolerance:g}), {parity.flips} of {parity.rows} answers changed, "
-        f"accuracy {parity.accuracy_engine:.4f} instead of {parity.accuracy_reference:.4f}"
+        f"{parity.metric} {parity.score_engine:.4f} instead of {parity.score_reference:.4f}"
     )
     hint = "nothing was recorded; the versions that are known to work are in CHANGELOG.md"
     return CheckFailedError(message, hint, _table(verdict.worst, manifest.task.labels))

@@ -49,6 +49,7 @@ def train(
 ) -> None:
     """Fine-tune a checkpoint, or train a preset from scratch, into a run folder."""
     from pipework import console
+    from pipework.views import scores_in_words
     from train.config import load_config
 
     loaded = load_config(config, overrides or [])
@@ -61,7 +62,7 @@ def train(
     finally:
         progress.close()
     dev = manifest.data.metrics["dev"]
-    console.say(f"{out}: dev accuracy {dev.accuracy:.4f}, macro-F1 {dev.macro_f1:.4f}")
+    console.say(f"{out}: dev {scores_in_words(dev.scores)}")
     console.say(f"next: pipe export {out} --to onnx")
 
 
@@ -146,8 +147,8 @@ def export(
     console.say(
         f"proven: {record.name}, logits at most {parity.max_abs:.1e} from the checkpoint's "
         f"(tolerance {parity.tolerance:g}) over {parity.rows:,} rows in {len(parity.shapes)} "
-        f"shapes, {parity.flips} answers changed, accuracy {parity.accuracy_engine:.4f} "
-        f"(checkpoint {parity.accuracy_reference:.4f})"
+        f"shapes, {parity.flips} answers changed, {parity.metric} {parity.score_engine:.4f} "
+        f"(checkpoint {parity.score_reference:.4f})"
     )
     console.say(f"next: pipe serve {run}")
 

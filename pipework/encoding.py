@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from pipework.errors import InputError, RunFolderError
-from pipework.examples import Example
+from pipework.examples import Example, Span
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -23,10 +23,13 @@ class Encoding:
         ids: int32 [T].
         type_ids: int8 [T], 0 for the first text and 1 for the second, or None for a family
             that has none.
+        entity_spans: the tokens [start, end) of the two entities, their marks included, or None
+            for a task without entities.
     """
 
     ids: NDArray[np.int32]
     type_ids: NDArray[np.int8] | None
+    entity_spans: tuple[Span, Span] | None = None
 
     def __len__(self) -> int:
         """Return T."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from pipework.encoding import Encoding, TextEncoder
 from pipework.errors import DataError
 from pipework.examples import Example, chunks, resolve_label
-from pipework.manifest import Metrics
+from pipework.manifest import Metric, Metrics, Task
 from pipework.progress import Progress
 
 CHUNK = 2048
@@ -52,29 +52,38 @@ class ClassReport(BaseModel):
 
 
 class Evaluation(BaseModel):
-    """Scores over a split; `confusion` is [true][predicted], counts, in the order of the labels."""
+    """Scores over a split, of which `metric` is the one that the task is judged by.
+
+    `classes` is empty for a regression. `confusion` is [true][predicted], counts, in the order of
+    the labels, for a task with a single label; else empty.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     rows: int
-    accuracy: float
-    macro_f1: float
+    metric: Metric
+    scores: dict[Metric, float]
     classes: tuple[ClassReport, ...]
     confusion: tuple[tuple[int, ...], ...]
 
     def metrics(self) -> Metrics:
         """Keep what a manifest keeps."""
-        return Metrics(rows=self.rows, accuracy=self.accuracy, macro_f1=self.macro_f1)
+        return Metrics(rows=self.rows, scores=self.scores)
+
+    @property
+    def score(self) -> float:
+        """The score that the task is judged by."""
+        return self.scores[self.metric]
 
 
-def evaluate(
-    logits_NC: NDArray[np.float32], truth_N: NDArray[np.int32], labels: Sequence[str]
-) -> Evaluation:
-    """Score logits against true class indices.
+def evaluate(logits_NC: NDArray[np.float32], truth: NDArray[np.generic], task: Task) -> Evaluation:
+    """Score logits against the truth, as the function `truth` gives it.
 
     A class that was never predicted or never true counts with F1 = 0 in the macro average, as in
     scikit-learn with zero_division=0, unless it is neither, when it is left out.
     """
+    labels = task.labels
+    truth_N = np.asarray(truth, np.int64)
     classes = len(labels)
     guess_N = logits_NC.argmax(axis=1)
     confusion = np.bincount(truth_N * classes + guess_N, minlength=classes * classes)
@@ -86,8 +95,11 @@ def evaluate(
     present = (true + guessed) > 0
     return Evaluation(
         rows=len(truth_N),
-        accuracy=float(hits.sum() / max(len(truth_N), 1)),
-        macro_f1=float(f1[present].mean()) if present.any() else 0.0,
+        metric=task.metric,
+        scores={
+            Metric.ACCURACY: float(hits.sum() / max(len(truth_N), 1)),
+            Metric.MACRO_F1: float(f1[present].mean()) if present.any() else 0.0,
+        },
         classes=tuple(
             ClassReport(
                 label=label,
@@ -124,12 +136,16 @@ def predict_all(
         yield chunk, engine.infer(encoder.encode(chunk))
 
 
-def truth(examples: Sequence[Example], labels: Sequence[str], where: str) -> NDArray[np.int32]:
-    """Return the class indices [N] of labelled examples.
+def truth(examples: Sequence[Example], task: Task, where: str) -> NDArray[np.generic]:
+    """Return what is true of labelled examples.
+
+    Single label: class indices, int32 [N]. Multi-label: 0 or 1 for each label, int8 [N, C].
+    Regression: values, float32 [N].
 
     Raises:
         DataError: a row without a label, or with one that the model does not know.
     """
+    labels = task.labels
     index = {label: place for place, label in enumerate(labels)}
     places = []
     for row, example in enumerate(examples, start=1):

@@ -18,6 +18,8 @@ from pipework.errors import DataError
 from pipework.manifest import Reading
 
 Column = str | int
+Span = tuple[int, int]
+Label = str | tuple[str, ...]
 NUMBER = re.compile(r"[0-9]{1,9}")
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 
@@ -32,11 +34,20 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
-    """One text, or a pair, with its label where it has one."""
+    """One text, a pair, or a text with two entities, with its label where it has one.
+
+    Attributes:
+        text: without the marks of its entities.
+        text_pair: the second text of a pair.
+        entities: the characters [start, end) of two entities in `text`, in the order of their
+            roles, e1 and e2.
+        label: one label, or the labels of a multi-label task (none of them is an empty tuple).
+    """
 
     text: str
     text_pair: str | None = None
-    label: str | None = None
+    entities: tuple[Span, Span] | None = None
+    label: Label | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,13 +16,32 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pipework.errors import RunFolderError
 
 FILE_NAME = "manifest.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class TaskKind(StrEnum):
     """What the classifier decides."""
 
     SINGLE_LABEL = "single_label"
+    MULTI_LABEL = "multi_label"
+    REGRESSION = "regression"
+
+
+class Metric(StrEnum):
+    """A score over a split, by which a checkpoint is chosen; higher is better.
+
+    `directional_f1` is the official score of SemEval-2010 task 8: the macro-F1 of the relations,
+    directions told apart, without the class Other (Hendrickx et al. 2010,
+    https://aclanthology.org/S10-1006).
+    """
+
+    ACCURACY = "accuracy"
+    MACRO_F1 = "macro_f1"
+    MICRO_F1 = "micro_f1"
+    MATTHEWS = "matthews"
+    DIRECTIONAL_F1 = "directional_f1"
+    PEARSON = "pearson"
+    SPEARMAN = "spearman"
 
 
 class EngineFormat(StrEnum):
@@ -76,20 +95,33 @@ class Identity(Record):
 
 
 class Task(Record):
-    """What is decided; `labels` are in the order of the logits."""
+    """What is decided; `labels` are in the order of the logits.
+
+    A regression has one logit, named "score". `thresholds` are of a multi-label task, one a label:
+    a label is given where its probability reaches its threshold.
+    """
 
     kind: TaskKind
     labels: tuple[str, ...]
+    metric: Metric
+    thresholds: tuple[float, ...] = ()
 
 
 class Input(Record):
-    """What a text becomes before the model: fields, tokenizer, limits."""
+    """What a text becomes before the model: fields, tokenizer, limits, padding."""
 
     fields: tuple[str, ...]
     tokenizer: FileRecord
     max_length: int
     pad_id: int
     type_ids: bool
+    pad_type_id: int = 0
+    pad_left: bool = False
+
+    @property
+    def marked(self) -> bool:
+        """Whether an input is a text with two marked entities."""
+        return "entities" in self.fields
 
     @property
     def pair(self) -> bool:
@@ -117,21 +149,28 @@ class Split(Record):
 
 
 class Reading(Record):
-    """How the data files are read: columns by name or by number from 0, format, header or not."""
+    """How the data files are read: columns by name or by number from 0, format, header or not.
+
+    `entities` is the key of two character spans, [[start, end], [start, end]]; `marked` says that
+    the text itself marks them with <e1>..</e1> and <e2>..</e2>. `separator` stands between the
+    labels of a row with several.
+    """
 
     text: str | int
     text_pair: str | int | None
     label: str | int | None
-    format: Literal["csv", "tsv", "jsonl"]
+    format: Literal["csv", "tsv", "jsonl", "semeval"]
     header: bool
+    entities: str | int | None = None
+    marked: bool = False
+    separator: str | None = None
 
 
 class Metrics(Record):
     """What the checkpoint scored on a split."""
 
     rows: int
-    accuracy: float
-    macro_f1: float
+    scores: dict[Metric, float]
 
 
 class Data(Record):
@@ -158,8 +197,9 @@ class Parity(Record):
     mean_abs: float
     argmax_agreement: float
     flips: int
-    accuracy_reference: float
-    accuracy_engine: float
+    metric: Metric
+    score_reference: float
+    score_engine: float
     tolerance: float
     passed: bool
 

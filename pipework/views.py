@@ -4,16 +4,21 @@ from collections.abc import Mapping, Sequence
 
 from pipework import console
 from pipework.evaluation import Evaluation
-from pipework.manifest import Manifest
+from pipework.manifest import Manifest, Metric
 from train.report import DataReport, SplitReport
+
+
+def scores_in_words(scores: Mapping[Metric, float]) -> str:
+    """Return scores as a line: `accuracy 0.8872, macro-F1 0.8870`."""
+    return ", ".join(
+        f"{metric.replace('_', '-').replace('f1', 'F1')} {score:.4f}"
+        for metric, score in scores.items()
+    )
 
 
 def show_evaluation(evaluation: Evaluation) -> None:
     """Print the scores, the table of classes and the confusion matrix."""
-    console.say(
-        f"rows {evaluation.rows:,}  accuracy {evaluation.accuracy:.4f}  "
-        f"macro-F1 {evaluation.macro_f1:.4f}"
-    )
+    console.say(f"rows {evaluation.rows:,}  {scores_in_words(evaluation.scores)}")
     rows = [
         (one.label, f"{one.precision:.3f}", f"{one.recall:.3f}", f"{one.f1:.3f}", one.support)
         for one in evaluation.classes
@@ -57,10 +62,10 @@ def show_manifest(manifest: Manifest) -> None:
     for name, value in _facts(manifest):
         console.say(f"{name:<7}{value}")
     metrics = [
-        (name, f"{one.rows:,}", f"{one.accuracy:.4f}", f"{one.macro_f1:.4f}")
+        (name, f"{one.rows:,}", scores_in_words(one.scores))
         for name, one in manifest.data.metrics.items()
     ]
-    console.table("\nscores of the checkpoint", ("split", "rows", "accuracy", "macro-F1"), metrics)
+    console.table("\nscores of the checkpoint", ("split", "rows", "scores"), metrics)
     engines = [
         (
             engine.name,
@@ -69,13 +74,13 @@ def show_manifest(manifest: Manifest) -> None:
             f"{sum(file.size for file in engine.files) / 1e6:.1f} MB",
             f"{engine.parity.max_abs:.1e}",
             f"{engine.parity.argmax_agreement:.2%}",
-            f"{engine.parity.accuracy_engine - engine.parity.accuracy_reference:+.4f}",
+            f"{engine.parity.score_engine - engine.parity.score_reference:+.4f}",
             f"{engine.parity.rows:,}",
         )
         for engine in manifest.engines
     ]
-    columns = ("engine", "precision", "layout", "size", "max diff", "same", "accuracy", "rows")
-    title = "\nproven engines: largest difference of a logit, same answers, change of the accuracy"
+    columns = ("engine", "precision", "layout", "size", "max diff", "same", "score", "rows")
+    title = "\nproven engines: largest difference of a logit, same answers, change of the score"
     console.table(title, columns, engines)
     for finding in manifest.data.findings:
         console.say(f"finding: {finding}")

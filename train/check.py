@@ -7,7 +7,8 @@ from pipework.encoding import TextEncoder
 from pipework.errors import ConfigError
 from pipework.examples import Columns, Source
 from pipework.settings import SUFFIXES
-from train.config import ColumnSettings, load_config, recipes
+from train.config import load_config, recipes
+from train.data_settings import ColumnSettings
 from train.labels import class_labels
 from train.report import DataReport, data_report
 from train.tokenizer import make_tokenizer

@@ -3,18 +3,17 @@
 import shutil
 from pathlib import Path
 
-from transformers import PreTrainedModel
-
 from pipework.manifest import FileRecord, record_file
+from train.model import Classifier
 
 FOLDER = "checkpoint"
 
 
-def save(model: PreTrainedModel, run: Path) -> None:
+def save(model: Classifier, run: Path) -> None:
     """Write weights (safetensors) and config to RUN/checkpoint by way of a folder beside it."""
     partial, final = run / f"{FOLDER}.partial", run / FOLDER
     shutil.rmtree(partial, ignore_errors=True)
-    model.save_pretrained(partial)
+    model.save(partial)
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
 

@@ -23,7 +23,7 @@ from pipework.errors import DataError
 from pipework.evaluation import truth
 from pipework.examples import Example, Source, chunks
 from pipework.lock import sole_writer
-from pipework.manifest import file_digest, write_atomically
+from pipework.manifest import Task, file_digest, write_atomically
 from pipework.progress import Progress
 
 CODE = tuple(Path(str(module.__file__)) for module in (encoding, evaluation, examples))
@@ -81,7 +81,7 @@ def token_set(
     source: Source,
     tokenizer: Path,
     encoder: TextEncoder,
-    labels: Sequence[str],
+    task: Task,
     progress: Progress,
 ) -> TokenSet:
     """Open the token cache of a data file, building it first where there is none.
@@ -91,7 +91,7 @@ def token_set(
     Raises:
         DataError: as `Source.rows`, and for an unknown label or no rows at all.
     """
-    name = _cache_name(source, tokenizer, encoder, labels)
+    name = _cache_name(source, tokenizer, encoder, task)
     folder = cache_folder() / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,14 +100,12 @@ def token_set(
         raise DataError(message, "set PIPEWORK_CACHE to a folder that can") from error
     with sole_writer(folder, wait=True):  # a second run on the same data finds it complete
         if not (folder / COMPLETE).is_file():
-            _write(folder, source, encoder, labels, progress)
+            _write(folder, source, encoder, task, progress)
             write_atomically(folder / COMPLETE, b"")
     return _open(folder)
 
 
-def _cache_name(
-    source: Source, tokenizer: Path, encoder: TextEncoder, labels: Sequence[str]
-) -> str:
+def _cache_name(source: Source, tokenizer: Path, encoder: TextEncoder, task: Task) -> str:
     if not source.path.is_file():
         message = f"{source.path} is not a file"
         raise DataError(message, "check data.root and the file names of [data]")
@@ -116,13 +114,13 @@ def _cache_name(
         tuple(file_digest(path) for path in (*CODE, Path(__file__), source.path, tokenizer)),
         source.reading(),
         (encoder.max_length, encoder.has_type_ids),
-        tuple(labels),
+        (task.kind, task.labels),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
 def _write(
-    folder: Path, source: Source, encoder: TextEncoder, labels: Sequence[str], progress: Progress
+    folder: Path, source: Source, encoder: TextEncoder, task: Task, progress: Progress
 ) -> None:
     streams = {name: (folder / name).open("wb") for name in FILES}
     end = 0
@@ -130,7 +128,7 @@ def _write(
     try:
         np.zeros(1, np.int64).tofile(streams["offsets"])
         for chunk in chunks(source.rows(), CHUNK):
-            end = _write_chunk(streams, chunk, encoder, truth(chunk, labels, str(source.path)), end)
+            end = _write_chunk(streams, chunk, encoder, truth(chunk, task, str(source.path)), end)
             progress.advance(sum(_bytes(example) for example in chunk))
     finally:
         for stream in streams.values():
@@ -144,7 +142,7 @@ def _write_chunk(
     streams: Mapping[str, BinaryIO],
     chunk: Sequence[Example],
     encoder: TextEncoder,
-    labels_N: NDArray[np.int32],
+    labels_N: NDArray[np.generic],
     end: int,
 ) -> int:
     encodings = encoder.encode(chunk)
@@ -159,7 +157,7 @@ def _write_chunk(
 
 
 def _bytes(example: Example) -> int:
-    texts = (example.text, example.text_pair or "", example.label or "")
+    texts = (example.text, example.text_pair or "", str(example.label or ""))
     return sum(len(text.encode()) + 1 for text in texts if text)
 
 

@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
 
 from pipework.closing import Closing
 from pipework.encoding import Encoding
 from pipework.errors import RunFolderError
 from pipework.manifest import Manifest, verify_files
-from pipework.padding import pad
+from pipework.padding import Padding, pad
 from train.checkpoint import FOLDER
-from train.model import open_checkpoint
+from train.model import Classifier, open_checkpoint
 
 BATCH_TOKENS = 8192
 
@@ -31,15 +30,15 @@ class CheckpointEngine(Closing):
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: Classifier,
         *,
-        pad_id: int,
+        padding: Padding,
         autocast: torch.dtype | None = None,
         one_by_one: bool = False,
     ) -> None:
         """Use a model where it is; its mode is set to evaluation around each call."""
         self._model = model
-        self._pad_id = pad_id
+        self._padding = padding
         self._autocast = autocast
         self._batch_tokens = 0 if one_by_one else BATCH_TOKENS
 
@@ -47,7 +46,7 @@ class CheckpointEngine(Closing):
         """Return logits float32 [N, C], computed in batches of like length."""
         was_training = self._model.training
         self._model.eval()
-        logits_NC = np.empty((len(encodings), self._model.config.num_labels), np.float32)
+        logits_NC = np.empty((len(encodings), self._model.classes), np.float32)
         order = sorted(range(len(encodings)), key=lambda row: len(encodings[row]))
         with torch.inference_mode():
             for rows in self._batches(order, encodings):
@@ -67,15 +66,15 @@ class CheckpointEngine(Closing):
 
     def _forward(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         device = self._model.device
-        inputs = model_inputs(encodings, self._pad_id, device)
+        inputs = model_inputs(encodings, self._padding, device)
         with torch.autocast(device.type, self._autocast, enabled=self._autocast is not None):
-            logits = self._model(**inputs).logits
+            logits = self._model(**inputs)
         return np.asarray(logits.float().cpu().numpy(), np.float32)
 
     def one_by_one(self) -> "CheckpointEngine":
         """Return the same model, computing each input alone."""
         return CheckpointEngine(
-            self._model, pad_id=self._pad_id, autocast=self._autocast, one_by_one=True
+            self._model, padding=self._padding, autocast=self._autocast, one_by_one=True
         )
 
     def close(self) -> None:
@@ -83,14 +82,10 @@ class CheckpointEngine(Closing):
 
 
 def model_inputs(
-    encodings: Sequence[Encoding], pad_id: int, device: torch.device
+    encodings: Sequence[Encoding], padding: Padding, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Return what the model's forward takes, each int64 [B, T], on the device."""
-    has_types = encodings[0].type_ids is not None
-    batch = pad(encodings, pad_id=pad_id, type_ids=has_types)
-    inputs = {"input_ids": batch.ids_BT, "attention_mask": batch.mask_BT}
-    if batch.type_ids_BT is not None:
-        inputs["token_type_ids"] = batch.type_ids_BT
+    """Return what the model's forward takes, int64, on the device."""
+    inputs = pad(encodings, padding).inputs()
     return {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
 
 
@@ -103,8 +98,8 @@ def open_reference(run: Path, manifest: Manifest) -> CheckpointEngine:
     """
     verify_files(run, manifest.model.checkpoint)
     model = open_checkpoint(run / FOLDER)
-    named = tuple(model.config.id2label[index] for index in range(model.config.num_labels))
+    named = tuple(model.config.id2label[index] for index in range(model.classes))
     if named != manifest.task.labels:
         message = f"{run}: the checkpoint's labels {named} are not the manifest's in this order"
         raise RunFolderError(message, "train again: which answer is which cannot be known")
-    return CheckpointEngine(model, pad_id=manifest.input.pad_id)
+    return CheckpointEngine(model, padding=Padding.of(manifest.input))

@@ -6,6 +6,7 @@ from statistics import mean
 
 from pipework.errors import CheckFailedError
 from pipework.evaluation import Evaluation
+from pipework.manifest import Metric
 
 FALL = 0.98
 
@@ -36,20 +37,21 @@ def findings(
     """
     rows = max(evaluation.rows, 1)
     common = max(one.support for one in evaluation.classes) / rows
+    accuracy = evaluation.scores[Metric.ACCURACY]
     knob = f"train.learning_rate (now {learning_rate:g})"
     guessed = [sum(column) for column in zip(*evaluation.confusion, strict=True)]
     if rows in guessed and common < 1:
         label = evaluation.classes[guessed.index(rows)].label
         advice = f"the likely knob is {knob}: try a tenth of it, or ten times it"
         return (f"every dev row is predicted {label!r}; {advice}",)
-    if evaluation.accuracy < common:
-        found = f"dev accuracy {evaluation.accuracy:.3f} is below always answering the commonest"
+    if accuracy < common:
+        found = f"dev accuracy {accuracy:.3f} is below always answering the commonest"
         advice = f"look at the data (pipe check), at {knob} and at train.epochs"
         return (f"{found} label ({common:.3f}); {advice}",)
     # Not falling alone is no fault: a good checkpoint that is trained further has little to learn.
     chance = common + 2 * math.sqrt(common * (1 - common) / rows)
     first, last = _ends(losses)
-    if last > FALL * first and evaluation.accuracy <= chance:
+    if last > FALL * first and accuracy <= chance:
         found = f"the training loss did not fall ({first:.3f} at first, {last:.3f} at last)"
         return (f"{found}; the likely knobs are {knob} and train.epochs",)
     return ()

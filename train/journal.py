@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +30,7 @@ class Journal:
         self._lines = (run / LOG).open("a", encoding="utf-8")
         self._board = SummaryWriter(str(run))
 
-    def scalars(self, step: int, group: str, values: dict[str, float]) -> None:
+    def scalars(self, step: int, group: str, values: Mapping[str, float]) -> None:
         """Keep figures of a step, in every place."""
         seconds = round(time.monotonic() - self._start, 3)
         line = {"step": step, "group": group, "elapsed_s": seconds, **values}

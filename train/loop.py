@@ -15,25 +15,27 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
-from transformers import PreTrainedModel
 
 from pipework.evaluation import Evaluation, evaluate, infer_all
+from pipework.manifest import Task
+from pipework.padding import Padding
 from pipework.progress import Progress
-from train.config import Metric, TrainSettings, WantedPrecision
 from train.data import TokenSet, length_grouped
 from train.evaluate import CheckpointEngine, model_inputs
 from train.health import check_finite
 from train.journal import Journal
+from train.model import Classifier
 from train.optim import adamw, linear_schedule
+from train.train_settings import TrainSettings, WantedPrecision
 
 LOGS_PER_EPOCH = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """The ids that the loop must know: padding, and what replaces a dropped token."""
+    """What the loop must know of ids: padding, and what replaces a dropped token."""
 
-    pad_id: int
+    padding: Padding
     mask_id: int
     special_ids: tuple[int, ...]
 
@@ -51,14 +53,13 @@ class Outcome:
 class Loop:
     """One run over the train rows; dev rows choose the checkpoint, test rows are never seen."""
 
-    def __init__(  # noqa: PLR0913  (wiring)
+    def __init__(
         self,
-        model: PreTrainedModel,
+        model: Classifier,
         settings: TrainSettings,
         vocabulary: Vocabulary,
-        labels: tuple[str, ...],
+        task: Task,
         *,
-        metric: Metric,
         journal: Journal,
         progress: Progress,
     ) -> None:
@@ -66,8 +67,7 @@ class Loop:
         self._model = model
         self._settings = settings
         self._vocabulary = vocabulary
-        self._labels = labels
-        self._metric = metric
+        self._task = task
         self._journal = journal
         self._progress = progress
         self._autocast = autocast_type(settings, model.device)
@@ -110,12 +110,12 @@ class Loop:
         return islice(chain.from_iterable(epochs), self._outcome.steps)
 
     def _step(self, train: TokenSet, batch: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs = model_inputs(train.encodings(batch), self._vocabulary.pad_id, self._model.device)
+        inputs = model_inputs(train.encodings(batch), self._vocabulary.padding, self._model.device)
         truth_B = torch.from_numpy(train.labels[batch].astype(np.int64)).to(self._model.device)
         self._drop_tokens(inputs["input_ids"])
         kind = self._model.device.type
         with torch.autocast(kind, self._autocast, enabled=self._autocast is not None):
-            logits_BC = self._model(**inputs).logits
+            logits_BC = self._model(**inputs)
         loss = functional.cross_entropy(
             logits_BC.float(), truth_B, label_smoothing=self._settings.label_smoothing
         )
@@ -146,28 +146,20 @@ class Loop:
         if self._outcome.losses:
             figures["loss"] = f"{self._outcome.losses[-1]:.3f}"
         if self._outcome.best is not None:
-            figures[f"best dev {self._metric}"] = f"{self._score(self._outcome.best):.4f}"
+            figures[f"best dev {self._task.metric}"] = f"{self._outcome.best.score:.4f}"
         return figures
 
     def _evaluate(self, step: int, dev: TokenSet, save: Callable[[], None]) -> None:
         engine = CheckpointEngine(
-            self._model, pad_id=self._vocabulary.pad_id, autocast=self._autocast
+            self._model, padding=self._vocabulary.padding, autocast=self._autocast
         )
         logits_NC = infer_all(engine, dev.encodings(range(len(dev))), self._progress)
-        found = evaluate(logits_NC, np.asarray(dev.labels), self._labels)
-        figures = {"accuracy": found.accuracy, "macro_f1": found.macro_f1}
-        self._journal.scalars(step, "dev", figures)
+        found = evaluate(logits_NC, np.asarray(dev.labels), self._task)
+        self._journal.scalars(step, "dev", dict(found.scores))
         best = self._outcome.best
-        if best is None or self._score(found) > self._score(best):
+        if best is None or found.score > best.score:
             self._outcome.best, self._outcome.best_step = found, step
             save()
-
-    def _score(self, evaluation: Evaluation) -> float:
-        match self._metric:
-            case Metric.ACCURACY:
-                return evaluation.accuracy
-            case Metric.MACRO_F1:
-                return evaluation.macro_f1
 
 
 class Window:

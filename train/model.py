@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -16,13 +17,59 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from pipework.errors import ConfigError
-from train.config import ModelSettings, Preset
+from train.model_settings import ModelSettings, Preset
 
 SIZES = {Preset.TINY: (2, 128), Preset.MINI: (4, 256), Preset.SMALL: (4, 512)}
 HEAD_WIDTH = 64
 
 
-def build(settings: ModelSettings, tokenizer: Tokenizer, labels: Sequence[str]) -> PreTrainedModel:
+class Classifier(nn.Module):
+    """An encoder with a head, behind one signature for every family and head.
+
+    Attributes:
+        config: the encoder's, as transformers has it.
+        classes: C, the number of logits.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Take over a standard model for sequence classification, whose head is linear."""
+        super().__init__()
+        self.model = model
+        self.config = model.config
+        self.classes = int(model.config.num_labels)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+        entity_spans: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return logits [B, C]; all inputs are int64 [B, T], `entity_spans` int64 [B, 4]."""
+        del entity_spans  # a linear head reads the marks in the text
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        logits: torch.Tensor = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, **types
+        ).logits
+        return logits
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The encoder without the head."""
+        encoder: nn.Module = self.model.base_model
+        return encoder
+
+    def save(self, folder: Path) -> None:
+        """Write weights (safetensors) and config to a folder that `open_checkpoint` opens."""
+        self.model.save_pretrained(folder)
+
+
+def build(settings: ModelSettings, tokenizer: Tokenizer, labels: Sequence[str]) -> Classifier:
     """Return a model in float32 whose logits are in the order of `labels`.
 
     Raises:
@@ -35,11 +82,12 @@ def build(settings: ModelSettings, tokenizer: Tokenizer, labels: Sequence[str]) 
         "label2id": {label: index for index, label in enumerate(labels)},
     }
     if settings.preset is not None:
-        return BertForSequenceClassification(_preset(settings, settings.preset, tokenizer, names))
-    return _named(settings, str(settings.name), tokenizer, names)
+        config = _preset(settings, settings.preset, tokenizer, names)
+        return Classifier(BertForSequenceClassification(config))
+    return Classifier(_named(settings, str(settings.name), tokenizer, names))
 
 
-def open_checkpoint(folder: Path, attention: str = "sdpa") -> PreTrainedModel:
+def open_checkpoint(folder: Path, attention: str = "sdpa") -> Classifier:
     """Load a run's checkpoint afresh, in float32 and in evaluation mode.
 
     `attention` is "sdpa" or, where a graph is traced, "eager".
@@ -49,10 +97,10 @@ def open_checkpoint(folder: Path, attention: str = "sdpa") -> PreTrainedModel:
     model = AutoModelForSequenceClassification.from_pretrained(
         folder, dtype=torch.float32, attn_implementation=attention, local_files_only=True
     )
-    return model.eval()
+    return Classifier(model).eval()
 
 
-def uses_type_ids(model: PreTrainedModel) -> bool:
+def uses_type_ids(model: Classifier) -> bool:
     """Whether the family tells the first text of a pair from the second by type ids."""
     return int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
 

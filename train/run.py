@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
-from transformers import PreTrainedModel
 
 from pipework import __version__
 from pipework.commit import git_commit
@@ -25,6 +24,7 @@ from pipework.manifest import (
     Identity,
     Input,
     Manifest,
+    Metric,
     Model,
     Split,
     Task,
@@ -32,6 +32,7 @@ from pipework.manifest import (
     record_file,
     write_manifest,
 )
+from pipework.padding import Padding
 from pipework.progress import Progress
 from pipework.settings import dump_settings
 from train import checkpoint
@@ -43,7 +44,7 @@ from train.health import findings
 from train.journal import LOG, MARK, Journal, last_line
 from train.labels import class_labels
 from train.loop import Loop, Vocabulary
-from train.model import build, open_checkpoint, uses_type_ids
+from train.model import Classifier, build, open_checkpoint, uses_type_ids
 from train.report import DataReport, data_report
 from train.tokenizer import SPECIAL, make_tokenizer
 
@@ -56,9 +57,9 @@ OWN = (MARK, CONFIG, TOKENIZER, LOG, checkpoint.FOLDER, *PARTIAL)
 class Parts:
     """What a run is made of before its first step."""
 
-    labels: tuple[str, ...]
+    task: Task
     report: DataReport
-    model: PreTrainedModel
+    model: Classifier
     vocabulary: Vocabulary
     splits: dict[str, Split]
     train: TokenSet
@@ -88,8 +89,7 @@ def train(config: Config, out: Path, progress: Progress) -> Manifest:
             parts.model,
             config.train,
             parts.vocabulary,
-            labels,
-            metric=config.task.metric,
+            parts.task,
             journal=journal,
             progress=progress,
         )
@@ -99,9 +99,7 @@ def train(config: Config, out: Path, progress: Progress) -> Manifest:
         poor = findings(outcome.losses, evaluation, config.train.learning_rate)
         manifest = _manifest(config, out, sources, parts, (evaluation, poor))
         write_manifest(out, manifest)
-        journal.say(
-            f"best dev {config.task.metric} at step {outcome.best_step}: {evaluation.accuracy}"
-        )
+        journal.say(f"best dev {evaluation.metric} at step {outcome.best_step}: {evaluation.score}")
     if poor:
         message = f"the run is complete but learned nothing: {'; '.join(poor)}"
         raise CheckFailedError(message, f"look at it with: pipe eval {out}")
@@ -152,6 +150,8 @@ def _parts(
 ) -> Parts:
     tokenizer = make_tokenizer(config.model, sources["train"])
     model = build(config.model, tokenizer, labels)
+    metric = config.task.metric or Metric.ACCURACY
+    task = Task(kind=config.task.kind, labels=labels, metric=metric)
     model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -162,11 +162,11 @@ def _parts(
     digests = {name: file_digest(source.path) for name, source in sources.items()}
     report = data_report(sources, encoder, labels)
     train_set, dev_set = (
-        token_set(sources[name], out / TOKENIZER, encoder, labels, progress)
+        token_set(sources[name], out / TOKENIZER, encoder, task, progress)
         for name in ("train", "dev")
     )
     return Parts(
-        labels=labels,
+        task=task,
         report=report,
         model=model,
         vocabulary=_vocabulary(tokenizer, model),
@@ -179,7 +179,7 @@ def _parts(
     )
 
 
-def _vocabulary(tokenizer: Tokenizer, model: PreTrainedModel) -> Vocabulary:
+def _vocabulary(tokenizer: Tokenizer, model: Classifier) -> Vocabulary:
     special = [
         index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special
     ]
@@ -187,16 +187,19 @@ def _vocabulary(tokenizer: Tokenizer, model: PreTrainedModel) -> Vocabulary:
     masks = [tokenizer.token_to_id(token) for token in ("[MASK]", "<mask>")]
     pad_id = int(model.config.pad_token_id or 0)
     mask_id = next((mask for mask in masks if mask is not None), pad_id)
-    return Vocabulary(pad_id=pad_id, mask_id=mask_id, special_ids=tuple(sorted({*special, pad_id})))
+    padding = Padding(pad_id=pad_id, type_ids=uses_type_ids(model))
+    return Vocabulary(
+        padding=padding, mask_id=mask_id, special_ids=tuple(sorted({*special, pad_id}))
+    )
 
 
 def _final(out: Path, parts: Parts, progress: Progress) -> Evaluation:
     """Score the kept checkpoint, loaded afresh, in float32: what later stages compare with."""
     model = open_checkpoint(out / checkpoint.FOLDER).to(parts.model.device)
-    engine = CheckpointEngine(model, pad_id=parts.vocabulary.pad_id)
+    engine = CheckpointEngine(model, padding=parts.vocabulary.padding)
     dev = parts.dev
     logits_NC = infer_all(engine, dev.encodings(range(len(dev))), progress)
-    return evaluate(logits_NC, dev.labels, parts.labels)
+    return evaluate(logits_NC, dev.labels, parts.task)
 
 
 def _manifest(
@@ -215,12 +218,12 @@ def _manifest(
             git_commit=git_commit(Path(__file__).parents[1]),
             seed=config.train.seed,
         ),
-        task=Task(kind=config.task.kind, labels=parts.labels),
+        task=parts.task,
         input=Input(
             fields=config.data.fields,
             tokenizer=record_file(out, out / TOKENIZER),
             max_length=config.model.max_length,
-            pad_id=parts.vocabulary.pad_id,
+            pad_id=parts.vocabulary.padding.pad_id,
             type_ids=uses_type_ids(parts.model),
         ),
         model=_model(config, out, parts),

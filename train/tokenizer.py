@@ -15,7 +15,7 @@ from tokenizers import (
 
 from pipework.errors import ConfigError
 from pipework.examples import Source, numbered_lines
-from train.config import ModelSettings
+from train.model_settings import ModelSettings
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 

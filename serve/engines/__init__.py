@@ -6,6 +6,7 @@ from pathlib import Path
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.evaluation import Engine
 from pipework.manifest import EngineFormat, EngineRecord, Input, Manifest, verify_files
+from pipework.padding import Padding
 
 
 def choose_engine(manifest: Manifest, name: str | None = None) -> EngineRecord:
@@ -54,9 +55,7 @@ def open_engine(
             _need("onnxruntime")
             from serve.engines.onnxruntime import OnnxRuntimeEngine  # noqa: PLC0415  (optional)
 
-            return OnnxRuntimeEngine(
-                run / _file(record, ".onnx"), pad_id=input.pad_id, type_ids=input.type_ids
-            )
+            return OnnxRuntimeEngine(run / _file(record, ".onnx"), padding=Padding.of(input))
 
 
 def _need(module: str) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pipework.closing import Closing
 from pipework.encoding import Encoding
 from pipework.errors import RunFolderError
-from pipework.padding import pad
+from pipework.padding import Padding, pad
 from serve.collate import plan
 
 # The cost of a token no longer falls beyond 256 tokens a call, and rises again where the
@@ -33,8 +33,7 @@ class OnnxRuntimeEngine(Closing):
         self,
         path: Path,
         *,
-        pad_id: int,
-        type_ids: bool,
+        padding: Padding,
         threads: int | None = None,
         max_batch_tokens: int | None = MAX_BATCH_TOKENS,
     ) -> None:
@@ -42,8 +41,7 @@ class OnnxRuntimeEngine(Closing):
 
         Args:
             path: the .onnx file.
-            pad_id: what pads input_ids.
-            type_ids: whether the model's input has token_type_ids.
+            padding: how rows are filled up, and whether there are type ids.
             threads: threads of the runtime; None for as many as the container may use.
             max_batch_tokens: the most tokens of one call, padding included; None to run each
                 batch in one call whatever it costs, as a proof over given shapes wants it.
@@ -51,15 +49,14 @@ class OnnxRuntimeEngine(Closing):
         Raises:
             RunFolderError: the file is not a graph, or its inputs and outputs are not the above.
         """
-        self._pad_id = pad_id
-        self._type_ids = type_ids
+        self._padding = padding
         self._max_batch_tokens = max_batch_tokens
         try:
             self._session = ort.InferenceSession(
                 str(path), _options(threads or cpu_limit()), providers=["CPUExecutionProvider"]
             )
-            _check_names(self._session, type_ids=type_ids)
-            self._classes = self._run([_probe(pad_id)]).shape[1]
+            _check_names(self._session, type_ids=padding.type_ids)
+            self._classes = self._run([_probe(padding.pad_id)]).shape[1]
         except Exception as error:  # the runtime's errors share no narrower base
             message = f"{path} is not a graph to serve: {str(error).splitlines()[0]}"
             raise RunFolderError(message, "make it again: pipe export RUN --to onnx") from error
@@ -77,10 +74,7 @@ class OnnxRuntimeEngine(Closing):
         return plan(lengths_N, self._max_batch_tokens)
 
     def _run(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        batch = pad(encodings, pad_id=self._pad_id, type_ids=self._type_ids)
-        feed = {"input_ids": batch.ids_BT, "attention_mask": batch.mask_BT}
-        if batch.type_ids_BT is not None:
-            feed["token_type_ids"] = batch.type_ids_BT
+        feed = pad(encodings, self._padding).inputs()
         return np.asarray(self._session.run(["logits"], feed)[0], np.float32)
 
     def close(self) -> None:

@@ -1,0 +1,55 @@
+"""[model]: which encoder, with which head."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from pipework.settings import Fraction, Positive, Settings
+
+
+class Preset(StrEnum):
+    """Sizes trained from scratch: layers x width of the published small BERTs.
+
+    Turc et al. 2019, "Well-Read Students Learn Better", https://arxiv.org/abs/1908.08962.
+    """
+
+    TINY = "tiny"
+    MINI = "mini"
+    SMALL = "small"
+
+
+class Head(StrEnum):
+    """What turns the encoder's states into logits."""
+
+    LINEAR = "linear"
+
+
+class ModelSettings(Settings):
+    """[model]: a checkpoint by `name`, or a `preset` trained from scratch.
+
+    `name` is a folder, relative to the config file, or a hub id. `vocab`, like `task.labels`,
+    starts at `data.root`.
+
+    A preset learns a WordPiece vocabulary of `vocab_size` from the train texts (more only where
+    they hold more characters), or takes `vocab` (a vocab.txt). `split_cjk` makes each Chinese
+    character a word of its own, as BERT does; without it, pieces of several characters are learned.
+    """
+
+    name: str | None = None
+    preset: Preset | None = None
+    vocab: Path | None = None
+    vocab_size: Positive = 8000
+    split_cjk: bool = True
+    lowercase: bool = True
+    head: Head = Head.LINEAR
+    dropout: Fraction = 0.1
+    max_length: Annotated[int, Field(ge=3)] = 128
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.name is None) == (self.preset is None):
+            message = "expected one of model.name (hub id or folder) and model.preset"
+            raise ValueError(message)
+        return self
