@@ -248,3 +248,7 @@ def main() -> NoReturn:
         complain(known)
         sys.exit(known.exit_code)
     sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()
