@@ -45,7 +45,7 @@ from train.journal import LOG, MARK, Journal, last_line
 from train.labels import class_labels
 from train.loop import Loop, Vocabulary
 from train.model import Classifier, build, open_checkpoint, uses_type_ids
-from train.report import DataReport, data_report
+from train.report import DataReport, cached_report
 from train.tokenizer import SPECIAL, make_tokenizer
 
 CONFIG, TOKENIZER = "config.toml", "tokenizer.json"
@@ -160,7 +160,7 @@ def _parts(
         tokenizer, max_length=config.model.max_length, type_ids=uses_type_ids(model)
     )
     digests = {name: file_digest(source.path) for name, source in sources.items()}
-    report = data_report(sources, encoder, labels)
+    report = cached_report(sources, encoder, out / TOKENIZER, task.kind, labels, progress)
     train_set, dev_set = (
         token_set(sources[name], out / TOKENIZER, encoder, task, progress)
         for name in ("train", "dev")
