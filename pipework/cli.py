@@ -28,13 +28,18 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Look at the data: rows, labels, lengths, duplicates, leaks, conflicts, unknown tokens."""
+    from pipework import console
     from pipework.views import show_report
     from train.check import check_config, check_files, is_config
 
-    if len(inputs) == 1 and is_config(inputs[0]):
-        report = check_config(inputs[0], overrides or [])
-    else:
-        report = check_files([Path(name) for name in inputs], overrides or [])
+    progress = console.progress()
+    try:
+        if len(inputs) == 1 and is_config(inputs[0]):
+            report = check_config(inputs[0], overrides or [], progress)
+        else:
+            report = check_files([Path(name) for name in inputs], overrides or [], progress)
+    finally:
+        progress.close()
     if as_json:
         sys.stdout.write(report.model_dump_json(indent=2) + "\n")
     else:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pipework import console
 from pipework.evaluation import Evaluation
 from pipework.manifest import Manifest, Metric
-from train.report import DataReport, SplitReport
+from train.report import DataReport, SplitReport, Values
 
 
 def scores_in_words(scores: Mapping[Metric, float]) -> str:
@@ -37,7 +37,9 @@ def show_report(report: DataReport) -> None:
     splits = list(report.splits.values())
     rows = [
         ("rows", *(f"{split.rows:,}" for split in splits)),
+        ("smallest, median, largest value", *(_values(split.values) for split in splits)),
         ("characters: median, 95 %, longest", *(_triple(split.characters) for split in splits)),
+        ("rows tokenized", *(f"{split.tokenized:,}" for split in splits)),
         ("tokens: median, 95 %, longest", *(_triple(split.tokens) for split in splits)),
         ("cut at max_length, or just fitting", *(_count(split.truncated) for split in splits)),
         ("unknown tokens", *(_rate(split.unknown_rate) for split in splits)),
@@ -46,7 +48,9 @@ def show_report(report: DataReport) -> None:
         ("texts with several labels", *(f"{split.conflicting:,}" for split in splits)),
     ]
     console.table("", ("", *names), rows)
-    console.table("\nrows by label", ("", *names), _labels(report.splits))
+    labels = _labels(report.splits)
+    if labels:
+        console.table("\nrows by label", ("", *names), labels)
     if report.shared:
         shared = [(f"{one.later} in {one.earlier}", f"{one.rows:,}") for one in report.shared]
         console.table("\nrows whose text stands in an earlier file", ("", "rows"), shared)
@@ -113,6 +117,11 @@ def _labels(splits: Mapping[str, SplitReport]) -> Sequence[tuple[str, ...]]:
 
 def _triple(values: tuple[int, int, int] | None) -> str:
     return "" if values is None else ", ".join(f"{value:,}" for value in values)
+
+
+def _values(values: Values | None) -> str:
+    found = () if values is None else (values.smallest, values.median, values.largest)
+    return ", ".join(f"{value:g}" for value in found)
 
 
 def _count(value: int | None) -> str:
