@@ -3,11 +3,10 @@
 Texts are compared as they would be by eye: case and white space folded.
 """
 
-import hashlib
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +15,13 @@ from pydantic import BaseModel, ConfigDict
 from pipework import encoding, examples
 from pipework.encoding import TextEncoder
 from pipework.examples import Source
-from pipework.lock import sole_writer
-from pipework.manifest import TaskKind, file_digest, write_atomically
+from pipework.manifest import TaskKind
 from pipework.progress import Progress
 from train import reading
-from train.data import cache_folder
+from train.cache import digest, name_of, recalled
 from train.reading import Reading
 
-CODE = tuple(Path(str(module.__file__)) for module in (encoding, examples, reading))
+CODE = (encoding, examples, reading, sys.modules[__name__])
 UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
 RARE_LABEL = 0.1
@@ -87,7 +85,7 @@ class DataReport(BaseModel):
 def cached_report(
     sources: Mapping[str, Source],
     encoder: TextEncoder,
-    tokenizer: Path,
+    tokenizer: str,
     kind: TaskKind,
     labels: Sequence[str] | None,
     progress: Progress,
@@ -99,20 +97,13 @@ def cached_report(
     Raises:
         DataError: as `data_report`.
     """
-    parts = (
-        version("tokenizers"),
-        [file_digest(path) for path in (*CODE, Path(__file__), tokenizer)],
-        [(name, source.reading(), file_digest(source.path)) for name, source in sources.items()],
-        (encoder.max_length, kind, labels),
-    )
-    folder = cache_folder() / hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "report.json"
-    with sole_writer(folder, wait=True):  # a second run on the same data finds it complete
-        if not path.is_file():
-            report = data_report(sources, encoder, labels, kind, progress)
-            write_atomically(path, report.model_dump_json().encode())
-    return DataReport.model_validate_json(path.read_bytes())
+    files = [(name, source.reading(), digest(source.path)) for name, source in sources.items()]
+    parts = ("report", version("tokenizers"), tokenizer, files, encoder.max_length, kind, labels)
+
+    def make() -> str:
+        return data_report(sources, encoder, labels, kind, progress).model_dump_json()
+
+    return DataReport.model_validate_json(recalled(name_of(parts, CODE), make))
 
 
 def data_report(
