@@ -149,9 +149,9 @@ def _parts(
     progress: Progress,
 ) -> Parts:
     tokenizer = make_tokenizer(config.model, sources["train"])
-    model = build(config.model, tokenizer, labels)
     metric = config.task.metric or Metric.ACCURACY
     task = Task(kind=config.task.kind, labels=labels, metric=metric)
+    model = build(config.model, tokenizer, task)
     model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
