@@ -140,8 +140,26 @@ class TrainingResult(Record):
     provenance: Provenance
 
 
-StoredResult = Annotated[BenchResult | TrainingResult, Field(discriminator="kind")]
-_STORED: TypeAdapter[BenchResult | TrainingResult] = TypeAdapter(StoredResult)
+class Fit(Record):
+    """A family with a head: after how many steps it answers the rows rightly, None for never."""
+
+    family: str
+    head: str
+    steps: int | None
+
+
+class FamiliesResult(Record):
+    """Which families learn with which heads: each learned the same `rows` rows."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["families"] = "families"
+    rows: int
+    fits: tuple[Fit, ...]
+    provenance: Provenance
+
+
+Result = BenchResult | TrainingResult | FamiliesResult
+_STORED: TypeAdapter[Result] = TypeAdapter(Annotated[Result, Field(discriminator="kind")])
 
 
 def check_writable(path: Path) -> None:
@@ -155,7 +173,7 @@ def check_writable(path: Path) -> None:
         raise ConfigError(message, f"make the folder first: mkdir -p {path.parent}")
 
 
-def write_result(path: Path, result: BenchResult | TrainingResult) -> None:
+def write_result(path: Path, result: Result) -> None:
     """Write a result as JSON, atomically.
 
     Raises:
@@ -165,7 +183,7 @@ def write_result(path: Path, result: BenchResult | TrainingResult) -> None:
     write_atomically(path, (result.model_dump_json(indent=2) + "\n").encode())
 
 
-def read_result(path: Path) -> BenchResult | TrainingResult:
+def read_result(path: Path) -> Result:
     """Read a stored result.
 
     Raises:

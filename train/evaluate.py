@@ -89,8 +89,9 @@ def open_reference(run: Path, manifest: Manifest) -> CheckpointEngine:
     """
     verify_files(run, manifest.model.checkpoint)
     model = open_checkpoint(run / FOLDER)
-    named = tuple(model.config.id2label[index] for index in range(model.classes))
-    if named != manifest.task.labels:
-        message = f"{run}: the checkpoint's labels {named} are not the manifest's in this order"
+    if model.labels != manifest.task.labels:
+        message = (
+            f"{run}: the checkpoint's labels {model.labels} are not the manifest's in this order"
+        )
         raise RunFolderError(message, "train again: which answer is which cannot be known")
     return CheckpointEngine(model, padding=Padding.of(manifest.input))
