@@ -53,11 +53,14 @@ def train(
     out: Annotated[Path, typer.Option("--out", help="run folder to write")],
     overrides: Sets = None,
     nproc: Annotated[int, typer.Option(min=1, help="processes to start on this machine")] = 1,
-    resume: Annotated[bool, typer.Option("--resume", help="go on from the last checkpoint")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on from the last checkpoint")
+    ] = False,
 ) -> None:
     """Fine-tune a checkpoint, or train a preset from scratch, into a run folder."""
     from pipework import console
-    from pipework.views import scores_in_words
+    from pipework.progress import Silent
+    from pipework.views import show_trained
     from train.config import load_config
 
     loaded = load_config(config, overrides or [])  # its errors come before torch is loaded

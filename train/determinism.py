@@ -42,7 +42,7 @@ def restore_random(state: RandomState, device: torch.device) -> None:
     """Put every generator back to where it was."""
     random.setstate((3, tuple(state["python"].tolist()), None))
     *keys, place = state["numpy"].tolist()
-    np.random.set_state(("MT19937", np.array(keys, np.uint32), place))  # noqa: NPY002
+    np.random.set_state(("MT19937", np.array(keys, np.uint32), place, 0, 0.0))  # noqa: NPY002
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)

@@ -119,9 +119,7 @@ def join() -> Iterator[World]:
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     control = distributed.new_group(backend="gloo")
     try:
-        yield World(
-            rank=rank, size=size, local_rank=local_rank, device=device, control=control
-        )
+        yield World(rank=rank, size=size, local_rank=local_rank, device=device, control=control)
     finally:
         distributed.destroy_process_group()
 

@@ -50,9 +50,7 @@ class Ended:
     device: torch.device
 
 
-def finish(
-    ended: Ended, journal: Unheard, progress: Progress
-) -> tuple[Manifest, tuple[str, ...]]:
+def finish(ended: Ended, journal: Unheard, progress: Progress) -> tuple[Manifest, tuple[str, ...]]:
     """Make the best weights the checkpoint, and write the manifest last.
 
     Returns:

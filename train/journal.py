@@ -22,7 +22,7 @@ MARK = "train.log"  # the first file of a run: a folder without it is not ours t
 class Unheard:
     """What processes other than the first write: nothing."""
 
-    def scalars(self, step: int, group: str, values: Mapping[str, float]) -> None:
+    def scalars(self, step: int, group: str, values: Mapping[Any, float]) -> None:
         """Keep figures of a step."""
 
     def confusion(self, step: int, evaluation: Evaluation) -> None:
@@ -55,7 +55,7 @@ class Journal(Unheard):
         self._lines = (run / LOG).open("a", encoding="utf-8")
         self._board = SummaryWriter(str(run), purge_step=step + 1)
 
-    def scalars(self, step: int, group: str, values: Mapping[str, float]) -> None:
+    def scalars(self, step: int, group: str, values: Mapping[Any, float]) -> None:
         """Keep figures of a step, in every place."""
         seconds = round(time.monotonic() - self._start, 3)
         line = {"step": step, "group": group, "elapsed_s": seconds, **values}

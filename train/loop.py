@@ -14,7 +14,7 @@ from train.batches import Rows, Windows, rows_in
 from train.determinism import random_state
 from train.distributed import World
 from train.health import check_finite
-from train.journal import Journal
+from train.journal import Unheard
 from train.judge import Judge
 from train.model import Classifier
 from train.state import Keeper, Standing
@@ -37,7 +37,7 @@ class Loop:
         judge: Judge,
         keeper: Keeper,
         world: World,
-        journal: Journal,
+        journal: Unheard,
         progress: Progress,
         stop: Stop,
     ) -> None:

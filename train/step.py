@@ -27,7 +27,8 @@ OVERFLOWS = 30  # in a row; the scale falls from 2**16 by half each time
 @dataclass(frozen=True, kw_only=True)
 class Taken:
     """What one step gave, still on the device: this process's part of the mean loss, the norm of
-    the gradient before clipping, and whether the weights changed."""
+    the gradient before clipping, and whether the weights changed.
+    """
 
     loss: torch.Tensor
     gradient_norm: torch.Tensor
