@@ -40,6 +40,11 @@ class World:
     device: torch.device
     control: distributed.ProcessGroup | None
 
+    @classmethod
+    def alone(cls) -> "World":
+        """Return the world of a process that trains by itself."""
+        return cls(rank=0, size=1, local_rank=0, device=_device(0), control=None)
+
     @property
     def leads(self) -> bool:
         """Whether this process writes and speaks for all."""
@@ -112,10 +117,10 @@ def join() -> Iterator[World]:
     """
     size, rank = int(os.environ.get(SIZE, "1")), int(os.environ.get(RANK, "0"))
     local_rank = int(os.environ.get(LOCAL_RANK, "0"))
-    device = _device(local_rank)
     if size == 1:
-        yield World(rank=0, size=1, local_rank=0, device=device, control=None)
+        yield World.alone()
         return
+    device = _device(local_rank)
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     control = distributed.new_group(backend="gloo")
     try:

@@ -150,7 +150,9 @@ class Loop:
         self._log(self._stepper.rate)  # what is not a number is found before it is kept
         random = self._world.gather(random_state(self._world.device))
         self._stand(
-            scaler=self._stepper.scaler.state_dict(), elapsed_s=time.monotonic() - self._start
+            scaler=self._stepper.scaler.state_dict(),
+            elapsed_s=time.monotonic() - self._start,
+            processes=self._world.size,
         )
         if random is not None:
             optimizer = self._stepper.optimizer.state_dict()

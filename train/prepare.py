@@ -79,6 +79,8 @@ def _tokenizer(config: Config, source: Source, progress: Progress) -> str:
     settings = config.model
 
     def make() -> str:
+        if settings.preset is not None and settings.vocab is None:
+            progress.note(f"learning a vocabulary from {source.path.name}")
         tokenizer = make_tokenizer(settings, source)
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -86,7 +88,6 @@ def _tokenizer(config: Config, source: Source, progress: Progress) -> str:
 
     if settings.name is not None or settings.vocab is not None:
         return make()  # read, not learned
-    progress.note(f"learning a vocabulary from {source.path.name}")
     learned = (settings.vocab_size, settings.split_cjk, settings.lowercase)
     parts = ("vocabulary", version("tokenizers"), learned, source.reading(), digest(source.path))
     return recalled(name_of(parts, TOKENIZER_CODE), make)

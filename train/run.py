@@ -43,7 +43,12 @@ class Run:
 
 
 def train(
-    config: Config, out: Path, progress: Progress, *, world: World, resume: bool = False
+    config: Config,
+    out: Path,
+    progress: Progress,
+    *,
+    world: World | None = None,
+    resume: bool = False,
 ) -> Manifest:
     """Train as the config says, into the run folder `out`; called in every process of the world.
 
@@ -55,6 +60,7 @@ def train(
             learned.
         StoppedError: a signal came; `resume` goes on from the checkpoint.
     """
+    world = world or World.alone()
     resume = resume or restarted()
     if resume and world.from_leader(is_complete(out)):
         progress.note(f"{out} is complete already")

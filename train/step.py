@@ -3,6 +3,7 @@
 Shapes: B rows of a batch.
 """
 
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -73,7 +74,12 @@ class Stepper:
             model.compile(dynamic=True)
         if self._world.size == 1:
             return model
-        return DistributedDataParallel(model, gradient_as_bucket_view=True, broadcast_buffers=False)
+        with warnings.catch_warnings():
+            # The new name of `broadcast_buffers` is unknown to the versions before.
+            warnings.simplefilter("ignore", FutureWarning)
+            return DistributedDataParallel(
+                model, gradient_as_bucket_view=True, broadcast_buffers=False
+            )
 
     @property
     def rate(self) -> float:
