@@ -158,7 +158,3 @@ def truth(examples: Sequence[Example], task: Task, where: str) -> NDArray[np.gen
         message = f"{where} holds no rows"
         raise DataError(message)
     return np.array(places, np.int32)
-
-
-def default_metric(kind, labels):  # TEMPORARY
-    return Metric.ACCURACY

@@ -46,7 +46,3 @@ def _prediction(scores_C: Scores, order_C: NDArray[np.intp], labels: Sequence[st
     ranked = {labels[index]: float(scores_C[index]) for index in order_C}
     label = labels[order_C[0]]
     return Prediction(label=label, score=ranked[label], scores=ranked)
-
-
-def choose_thresholds(logits_NC, truth_NC):  # TEMPORARY
-    raise NotImplementedError

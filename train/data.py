@@ -29,7 +29,12 @@ from train.cache import cache_folder, digest, made, name_of
 CODE = (encoding, evaluation, examples, sys.modules[__name__])
 CHUNK = 4096
 COMPLETE = "complete"
-FILES: dict[str, type[np.generic]] = {"ids": np.int32, "type_ids": np.int8, "offsets": np.int64, "spans": np.int32}
+FILES: dict[str, type[np.generic]] = {
+    "ids": np.int32,
+    "type_ids": np.int8,
+    "offsets": np.int64,
+    "spans": np.int32,
+}
 TRUTH: dict[TaskKind, type[np.generic]] = {
     TaskKind.SINGLE_LABEL: np.int32,
     TaskKind.MULTI_LABEL: np.int8,

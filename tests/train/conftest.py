@@ -19,7 +19,9 @@ def small(tmp_path):
 
     def make(*extra, rows=40):
         for name, count in (("train", rows), ("dev", 12), ("test", 8)):
-            lines = (f"{'good' if n % 2 else 'bad'} thing number {n}\t{n % 2}\n" for n in range(count))
+            lines = (
+                f"{'good' if n % 2 else 'bad'} thing number {n}\t{n % 2}\n" for n in range(count)
+            )
             (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines))
         path = tmp_path / "c.toml"
         path.write_text(

@@ -78,7 +78,9 @@ def test_with_another_number_of_processes_it_goes_on_and_says_so(small, forked, 
 def test_other_settings_are_refused_by_name(small, forked, tmp_path):
     forked(small(*STEPS), tmp_path / "run", kill_at=8)
     changed = small(*STEPS, "train.learning_rate=0.5")
-    with pytest.raises(ConfigError, match=r"started with train\.learning_rate = 0\.001, found 0\.5"):
+    with pytest.raises(
+        ConfigError, match=r"started with train\.learning_rate = 0\.001, found 0\.5"
+    ):
         train(changed, tmp_path / "run", Silent(), resume=True)
     train(small(*STEPS, "train.save_every=5"), tmp_path / "run", Silent(), resume=True)
 
