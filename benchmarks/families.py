@@ -33,9 +33,13 @@ from train.model_settings import CnnSettings, Head, ModelSettings, Preset, RnnSe
 from train.optim import adamw
 from train.tokenizer import learn
 
-ROWS, BATCH, STEPS, WIDTH, LENGTH = 64, 16, 400, 32, 40
+ROWS, BATCH, STEPS, WIDTH, LENGTH = 64, 16, 200, 32, 40
 RATE, ENOUGH, EVERY = 3e-3, 0.97, 10
 SPREAD = 0.1  # of the first weights: at the published 0.02 a width of 32 starts too near zero
+DROPOUTS = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("dropout", "attention_dropout"),
+)
 SPECIAL_IDS = {
     "pad_token_id": 0,
     "bos_token_id": 2,
@@ -67,14 +71,14 @@ def tiny(family: Family, vocab_size: int) -> PreTrainedConfig:
     config = AutoConfig.for_model(
         family, vocab_size=vocab_size, initializer_range=SPREAD, **_sizes(family), **SPECIAL_IDS
     )
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout"):
+    for name in DROPOUTS:
         if hasattr(config, name):
             setattr(config, name, 0.0)
     return config
 
 
 def _sizes(family: Family) -> dict[str, object]:
-    """Return sizes by the family's own names, and what published ones have and defaults have not."""
+    """Return sizes by the family's own names, and what its published models have."""
     if family is Family.DISTILBERT:
         return {"dim": WIDTH, "n_layers": 2, "n_heads": 2, "hidden_dim": 2 * WIDTH}
     if family is Family.XLNET:

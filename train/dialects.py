@@ -57,12 +57,6 @@ def read_config(name: str) -> PreTrainedConfig:
     return AutoConfig.from_pretrained(path)
 
 
-def is_old(folder: Path) -> bool:
-    """Whether a folder's config is of a dialect without `model_type`."""
-    path = next((path for path in _candidates(folder) if path.is_file()), None)
-    return path is not None and "model_type" not in _fields(path)
-
-
 def _candidates(folder: Path) -> list[Path]:
     named = [folder / name for name in FILES]
     return [*named, *sorted(folder.glob("albert_config_*.json"))[:1]]

@@ -4,6 +4,7 @@ Shapes: B rows, T tokens, H width of the encoder.
 """
 
 import copy
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -11,6 +12,13 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from train.families import pooled
+
+
+@dataclass
+class Given(BaseModelOutputWithPooling):  # type: ignore[misc]
+    """What the standard models read of their encoder's output."""
+
+    mems: torch.Tensor | None = None  # XLNet's memory of earlier texts, which is not used
 
 
 class GivenStates(nn.Module):
@@ -22,12 +30,10 @@ class GivenStates(nn.Module):
         self._encoder = (encoder,)  # in a tuple: its parameters are not this module's
         self.config = encoder.config
 
-    def forward(
-        self, *_: object, inputs_embeds: torch.Tensor, **__: object
-    ) -> BaseModelOutputWithPooling:
+    def forward(self, *_: object, inputs_embeds: torch.Tensor, **__: object) -> Given:
         """Return the states [B, T, H] that came in place of embeddings."""
         made = pooled(self._encoder[0], inputs_embeds)
-        return BaseModelOutputWithPooling(last_hidden_state=inputs_embeds, pooler_output=made)
+        return Given(last_hidden_state=inputs_embeds, pooler_output=made)
 
 
 def without_encoder(model: PreTrainedModel) -> PreTrainedModel:

@@ -152,7 +152,7 @@ class Classifier(nn.Module):
         if not self.model.supports_gradient_checkpointing:
             message = f"{self.config.model_type} has no gradient checkpointing in transformers"
             raise ConfigError(message, "switch it off, or lower train.batch_size")
-        self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.model.activation_checkpointing_enable({"use_reentrant": False})
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors) and config to a folder that `open_checkpoint` opens.

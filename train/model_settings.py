@@ -58,7 +58,7 @@ class ModelSettings(HeadSettings):
     """[model]: a checkpoint by `name`, or a `preset` trained from scratch.
 
     `name` is a folder, relative to the config file, or a hub id. `vocab`, like `task.labels`,
-    starts at `data.root`.
+    starts at `data.root`; with `name` it stands for the checkpoint's own tokenizer.
 
     A preset learns a WordPiece vocabulary of `vocab_size` from the train texts (more only where
     they hold more characters), or takes `vocab` (a vocab.txt). `split_cjk` makes each Chinese
