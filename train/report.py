@@ -13,17 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from pipework import encoding, examples
+import pipework
 from pipework.encoding import TextEncoder
 from pipework.examples import Source
 from pipework.lock import sole_writer
 from pipework.manifest import TaskKind, file_digest, write_atomically
 from pipework.progress import Progress
-from train import reading
 from train.data import cache_folder
 from train.reading import Reading
 
-CODE = tuple(Path(str(module.__file__)) for module in (encoding, examples, reading))
+CODE = (
+    *sorted(Path(str(pipework.__file__)).parent.glob("*.py")),
+    *(Path(__file__).with_name(name) for name in ("reading.py", "report.py")),
+)
 UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
 RARE_LABEL = 0.1
@@ -101,8 +103,8 @@ def cached_report(
     """
     parts = (
         version("tokenizers"),
-        [file_digest(path) for path in (*CODE, Path(__file__), tokenizer)],
-        [(name, source.reading(), file_digest(source.path)) for name, source in sources.items()],
+        [file_digest(path) for path in (*CODE, tokenizer)],
+        [(name, source, file_digest(source.path)) for name, source in sources.items()],
         (encoder.max_length, kind, labels),
     )
     folder = cache_folder() / hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
