@@ -64,9 +64,8 @@ class Verdict:
                     "beyond what chance explains"
                 )
         difference = f"{self.model - self.baseline:+.4f}"
-        metric = self.metric.replace("_", "-").replace("f1", "F1")
         return (
-            f"{says}: {metric} {self.model:.4f} against {self.baseline:.4f}, "
+            f"{says}: {in_words(self.metric)} {self.model:.4f} against {self.baseline:.4f}, "
             f"difference {difference} (95 % interval {self.low:+.4f} to {self.high:+.4f})."
         )
 
@@ -97,3 +96,8 @@ def verdict(
         high=float(high),
         against=baseline.name,
     )
+
+
+def in_words(metric: Metric) -> str:
+    """Return the name of a score as a person writes it: macro-F1."""
+    return metric.replace("_", "-").replace("f1", "F1")
