@@ -95,6 +95,7 @@ EXTRAS = {
     "matplotlib": "bench",
     "onnx": "export",
     "onnxruntime": "cpu",
+    "sklearn": "train",
     "tensorboard": "train",
     "torch": "train",
     "transformers": "train",

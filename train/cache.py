@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 
+import pipework
 from pipework.errors import DataError
 from pipework.manifest import file_digest, write_atomically
 
@@ -21,10 +21,15 @@ def cache_folder() -> Path:
     return Path(given) if given else Path(home) / "pipework"
 
 
-def name_of(parts: Sequence[object], code: Sequence[ModuleType]) -> str:
-    """Return a name for what is made from `parts` by the code of these modules."""
-    files = tuple(digest(Path(str(module.__file__))) for module in code)
-    return hashlib.sha256(repr((files, *parts)).encode()).hexdigest()[:32]
+def name_of(parts: Sequence[object]) -> str:
+    """Return a name for what the code of these packages makes from `parts`."""
+    return hashlib.sha256(repr((_code(), *parts)).encode()).hexdigest()[:32]
+
+
+@lru_cache(maxsize=1)
+def _code() -> tuple[str, ...]:
+    folders = (Path(pipework.__file__ or "").parent, Path(__file__).parent)
+    return tuple(file_digest(path) for folder in folders for path in sorted(folder.glob("*.py")))
 
 
 def recalled(name: str, make: Callable[[], str]) -> str:

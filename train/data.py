@@ -7,7 +7,6 @@ Shapes: N rows, C classes.
 """
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -17,7 +16,6 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework import encoding, evaluation, examples
 from pipework.encoding import Encoding, TextEncoder
 from pipework.evaluation import truth
 from pipework.examples import Example, Source, Span, chunks
@@ -26,7 +24,6 @@ from pipework.manifest import Task, TaskKind, write_atomically
 from pipework.progress import Progress
 from train.cache import cache_folder, digest, made, name_of
 
-CODE = (encoding, evaluation, examples, sys.modules[__name__])
 CHUNK = 4096
 COMPLETE = "complete"
 FILES: dict[str, type[np.generic]] = {
@@ -115,7 +112,7 @@ def _cache_name(source: Source, tokenizer: str, encoder: TextEncoder, task: Task
         (encoder.max_length, encoder.has_type_ids),
         (task.kind, task.labels),
     )
-    return name_of(parts, CODE)
+    return name_of(parts)
 
 
 def _write(

@@ -1,21 +1,17 @@
 """What a run needs before its first step: classes, tokenizer, data report, token caches."""
 
 import json
-import sys
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from pipework import examples
 from pipework.encoding import TextEncoder
 from pipework.evaluation import default_metric
 from pipework.examples import Source
 from pipework.manifest import Task
 from pipework.progress import Progress
-from train import labels as labels_module
-from train import tokenizer as tokenizer_module
 from train.cache import digest, name_of, recalled
 from train.config import Config
 from train.data import TokenSet, token_set
@@ -25,9 +21,6 @@ from train.labels import class_labels
 from train.model import Classifier, padding_of
 from train.report import DataReport, cached_report
 from train.tokenizer import SPECIAL, make_tokenizer
-
-LABELS_CODE = (examples, labels_module)
-TOKENIZER_CODE = (examples, tokenizer_module, sys.modules[__name__])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +65,7 @@ def _labels(config: Config, source: Source, progress: Progress) -> tuple[str, ..
         progress.note(f"reading the labels of {source.path.name}")
         return json.dumps(class_labels(config.task.labels, source))
 
-    return tuple(json.loads(recalled(name_of(parts, LABELS_CODE), make)))
+    return tuple(json.loads(recalled(name_of(parts), make)))
 
 
 def _tokenizer(config: Config, source: Source, progress: Progress) -> str:
@@ -90,7 +83,7 @@ def _tokenizer(config: Config, source: Source, progress: Progress) -> str:
         return make()  # read, not learned
     learned = (settings.vocab_size, settings.split_cjk, settings.lowercase)
     parts = ("vocabulary", version("tokenizers"), learned, source.reading(), digest(source.path))
-    return recalled(name_of(parts, TOKENIZER_CODE), make)
+    return recalled(name_of(parts), make)
 
 
 def look(config: Config, found: Prepared, model: Classifier, progress: Progress) -> DataReport:

@@ -3,7 +3,6 @@
 Texts are compared as they would be by eye: case and white space folded.
 """
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import combinations
@@ -12,16 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from pipework import encoding, examples
 from pipework.encoding import TextEncoder
 from pipework.examples import Source
 from pipework.manifest import TaskKind
 from pipework.progress import Progress
-from train import reading
 from train.cache import digest, name_of, recalled
 from train.reading import Reading
 
-CODE = (encoding, examples, reading, sys.modules[__name__])
 UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
 RARE_LABEL = 0.1
@@ -103,7 +99,7 @@ def cached_report(
     def make() -> str:
         return data_report(sources, encoder, labels, kind, progress).model_dump_json()
 
-    return DataReport.model_validate_json(recalled(name_of(parts, CODE), make))
+    return DataReport.model_validate_json(recalled(name_of(parts), make))
 
 
 def data_report(
