@@ -5,7 +5,8 @@ from pathlib import Path
 
 from pipework.encoding import TextEncoder
 from pipework.errors import ConfigError
-from pipework.examples import Columns, Source
+from pipework.examples import Source
+from pipework.records import Columns
 from pipework.settings import SUFFIXES
 from train.config import load_config, recipes
 from train.data_settings import ColumnSettings
@@ -26,7 +27,7 @@ def check_config(name: str, overrides: list[str]) -> DataReport:
         PipeError: for a config or data that cannot be used.
     """
     config = load_config(name, overrides)
-    sources = config.data.splits()
+    sources = config.data.splits(config.task.kind, config.train.seed)
     labels = class_labels(config.task.labels, sources["train"])
     tokenizer = make_tokenizer(config.model, sources["train"])
     encoder = TextEncoder(tokenizer, max_length=config.model.max_length, type_ids=False)
