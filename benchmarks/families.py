@@ -23,15 +23,17 @@ from benchmarks.results import FamiliesResult, Fit, check_writable, write_result
 from pipework.encoding import Encoding, TextEncoder
 from pipework.errors import CheckFailedError, PipeError
 from pipework.evaluation import evaluate, truth
-from pipework.examples import Columns, Example, Source
+from pipework.examples import Example, Source
 from pipework.manifest import Metric, Task, TaskKind
+from pipework.records import Columns
 from train.config import SAMPLE
 from train.evaluate import CheckpointEngine, model_inputs
 from train.labels import class_labels
 from train.model import Classifier, build, padding_of, uses_type_ids
 from train.model_settings import CnnSettings, Head, ModelSettings, Preset, RnnSettings
-from train.optim import adamw
+from train.optim import make_optimizer, parameter_groups
 from train.tokenizer import learn
+from train.train_settings import TrainSettings
 
 ROWS, BATCH, STEPS, WIDTH, LENGTH = 64, 16, 200, 32, 40
 RATE, ENOUGH, EVERY = 3e-3, 0.97, 10
@@ -181,7 +183,9 @@ def steps_to_fit(classifier: Classifier, rows: Rows) -> int | None:
     truth_N = truth(rows.examples, rows.task, "the sample")
     target_N = torch.from_numpy(truth_N).long()
     padding = padding_of(classifier)
-    optimizer = adamw(classifier, RATE, 0.0)
+    settings = TrainSettings(learning_rate=RATE, weight_decay=0.0)
+    groups = parameter_groups(classifier, classifier.layers(), settings)
+    optimizer = make_optimizer(groups, settings)
     random = torch.Generator().manual_seed(0)
     with CheckpointEngine(classifier, padding=padding) as engine:
         for step in range(1, STEPS + 1):

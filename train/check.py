@@ -5,9 +5,10 @@ from pathlib import Path
 
 from pipework.encoding import TextEncoder
 from pipework.errors import ConfigError
-from pipework.examples import Columns, Source
+from pipework.examples import Source
 from pipework.manifest import TaskKind
 from pipework.progress import Progress
+from pipework.records import Columns
 from pipework.settings import SUFFIXES
 from train.config import load_config, recipes
 from train.data_settings import ColumnSettings
@@ -28,7 +29,7 @@ def check_config(name: str, overrides: list[str], progress: Progress) -> DataRep
         PipeError: for a config or data that cannot be used.
     """
     config = load_config(name, overrides)
-    sources = config.data.splits()
+    sources = config.sources()
     labels = class_labels(config.task.labels, sources["train"])
     tokenizer = make_tokenizer(config.model, sources["train"])
     encoder = TextEncoder(tokenizer, max_length=config.model.max_length, type_ids=False)

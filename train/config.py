@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import model_validator
 
 from pipework.errors import ConfigError
+from pipework.examples import Source
 from pipework.settings import Settings, load_settings
 from train.data_settings import DataSettings, TaskSettings
 from train.model_settings import ModelSettings
@@ -13,6 +14,7 @@ from train.train_settings import TrainSettings
 
 RECIPES = Path(__file__).with_name("recipes")
 SAMPLE = Path(__file__).with_name("sample")
+ENTITY_MARKS = 4  # before and after each of the two
 
 
 class Config(Settings):
@@ -25,14 +27,19 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _room_for_text(self) -> Self:
-        special = 1 + len(self.data.fields)
-        if self.model.max_length < special + len(self.data.fields):
+        texts = 1 + ("text_pair" in self.data.fields)
+        special = 1 + texts + (ENTITY_MARKS if self.data.entities else 0)
+        if self.model.max_length < special + texts:
             message = (
                 f"model.max_length {self.model.max_length} leaves no token of text: "
                 f"{special} are special"
             )
             raise ValueError(message)
         return self
+
+    def sources(self) -> dict[str, Source]:
+        """Return the data files, or parts of them, by split name."""
+        return self.data.splits(self.task.kind)
 
 
 def recipes() -> dict[str, Path]:

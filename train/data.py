@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.encoding import Encoding, TextEncoder
+from pipework.entities import Spans
 from pipework.evaluation import truth
-from pipework.examples import Example, Source, Span, chunks
+from pipework.examples import Example, Source, chunks
 from pipework.lock import sole_writer
 from pipework.manifest import Task, TaskKind, write_atomically
 from pipework.progress import Progress
@@ -107,8 +108,7 @@ def token_set(
 def _cache_name(source: Source, tokenizer: str, encoder: TextEncoder, task: Task) -> str:
     parts = (
         version("tokenizers"),
-        (digest(source.path), tokenizer),
-        source.reading(),
+        (digest(source.path), source.reading(), source.part, tokenizer),
         (encoder.max_length, encoder.has_type_ids),
         (task.kind, task.labels),
     )
@@ -172,6 +172,6 @@ def _array(path: Path, kind: type[np.generic]) -> NDArray[Any]:
     return np.memmap(path, kind, mode="r") if path.stat().st_size else np.empty(0, kind)
 
 
-def _spans(spans_4: NDArray[np.int32]) -> tuple[Span, Span]:
+def _spans(spans_4: NDArray[np.int32]) -> Spans:
     start, end, second_start, second_end = (int(place) for place in spans_4)
     return (start, end), (second_start, second_end)

@@ -82,7 +82,7 @@ def _manifest(
     ended: Ended, model: Classifier, task: Task, evaluation: Evaluation, poor: Sequence[str]
 ) -> Manifest:
     out, config, padding = ended.out, ended.config, ended.rows.vocabulary.padding
-    sources = config.data.splits()
+    sources = config.sources()
     return Manifest(
         identity=Identity(
             name=out.absolute().name,
@@ -109,6 +109,7 @@ def _manifest(
                     path=str(source.path),
                     sha256=digest(source.path),
                     rows=ended.report.splits[name].rows,
+                    part=source.part,
                 )
                 for name, source in sources.items()
             },

@@ -8,7 +8,6 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from pipework.encoding import TextEncoder
-from pipework.evaluation import default_metric
 from pipework.examples import Source
 from pipework.manifest import Task
 from pipework.progress import Progress
@@ -20,7 +19,7 @@ from train.feed import Vocabulary
 from train.labels import class_labels
 from train.model import Classifier, padding_of
 from train.report import DataReport, cached_report
-from train.tokenizer import SPECIAL, make_tokenizer
+from train.tokenizer import SPECIAL, check_unknown_rate, make_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +45,10 @@ def prepare(config: Config, progress: Progress) -> Prepared:
         ConfigError: the config does not fit the data.
         DataError: a file cannot be read.
     """
-    source = config.data.splits()["train"]
+    source = config.sources()["train"]
     labels = _labels(config, source, progress)
     kind = config.task.kind
-    metric = config.task.metric or default_metric(kind, labels)
+    metric = config.task.metric_for(labels)
     return Prepared(
         task=Task(kind=kind, labels=labels, metric=metric),
         tokenizer=_tokenizer(config, source, progress),
@@ -59,13 +58,18 @@ def prepare(config: Config, progress: Progress) -> Prepared:
 def _labels(config: Config, source: Source, progress: Progress) -> tuple[str, ...]:
     given = config.task.labels
     named = digest(given) if isinstance(given, Path) else given
-    parts = ("labels", config.task.kind, named, source.reading(), digest(source.path))
+    parts = ("labels", config.task.kind, named, _content(source))
 
     def make() -> str:
         progress.note(f"reading the labels of {source.path.name}")
         return json.dumps(class_labels(config.task.labels, source))
 
     return tuple(json.loads(recalled(name_of(parts), make)))
+
+
+def _content(source: Source) -> tuple[object, ...]:
+    """Return what decides the rows of a source."""
+    return source.reading(), source.part, digest(source.path)
 
 
 def _tokenizer(config: Config, source: Source, progress: Progress) -> str:
@@ -82,7 +86,7 @@ def _tokenizer(config: Config, source: Source, progress: Progress) -> str:
     if settings.name is not None or settings.vocab is not None:
         return make()  # read, not learned
     learned = (settings.vocab_size, settings.split_cjk, settings.lowercase)
-    parts = ("vocabulary", version("tokenizers"), learned, source.reading(), digest(source.path))
+    parts = ("vocabulary", version("tokenizers"), learned, _content(source))
     return recalled(name_of(parts), make)
 
 
@@ -92,13 +96,13 @@ def look(config: Config, found: Prepared, model: Classifier, progress: Progress)
     Raises:
         ConfigError: so many tokens are unknown that the vocabulary is another language's.
     """
-    sources = config.data.splits()
+    sources = config.sources()
     encoder = found.encoder(config, model)
     task = found.task
     report = cached_report(sources, encoder, found.tokenizer, task.kind, task.labels, progress)
     rate = report.splits["train"].unknown_rate
     if rate is not None:
-        pass
+        check_unknown_rate(rate, config.model.name or str(config.model.preset))
     return report
 
 
@@ -115,7 +119,7 @@ def open_rows(
     config: Config, found: Prepared, model: Classifier, world: World, progress: Progress
 ) -> Rows:
     """Open the token caches, which the first process of each machine builds where they lack."""
-    encoder, sources = found.encoder(config, model), config.data.splits()
+    encoder, sources = found.encoder(config, model), config.sources()
     with world.first_on_each_machine():
         train, dev = (
             token_set(sources[name], found.tokenizer, encoder, found.task, progress)

@@ -93,7 +93,7 @@ def cached_report(
     Raises:
         DataError: as `data_report`.
     """
-    files = [(name, source.reading(), digest(source.path)) for name, source in sources.items()]
+    files = [(name, one.reading(), one.part, digest(one.path)) for name, one in sources.items()]
     parts = ("report", version("tokenizers"), tokenizer, files, encoder.max_length, kind, labels)
 
     def make() -> str:

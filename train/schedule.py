@@ -24,41 +24,44 @@ def schedule(settings: TrainSettings, steps: int, per_epoch: int) -> Schedule:
         per_epoch: steps of an epoch, for those that change with it.
     """
     rise = round(steps * settings.warmup)
-    after = _after(settings, steps, per_epoch, rise)
 
     def factor(updates: int) -> float:
-        return (updates + 1) / (rise + 1) if updates < rise else after(updates)
+        if updates < rise:
+            return (updates + 1) / (rise + 1)
+        done = min(1.0, (updates - rise) / max(1, steps - rise))
+        falls = _falls(settings, updates, steps, per_epoch)
+        return _height(settings, done) * settings.gamma**falls
 
     return factor
 
 
-def _after(settings: TrainSettings, steps: int, per_epoch: int, rise: int) -> Schedule:
-    def done(updates: int) -> float:
-        return min(1.0, (updates - rise) / max(1, steps - rise))
-
+def _height(settings: TrainSettings, done: float) -> float:
+    """Return the height of a smooth schedule after a share of its steps."""
     match settings.schedule:
-        case ScheduleName.CONSTANT:
-            return lambda _: 1.0
         case ScheduleName.LINEAR:
-            return lambda updates: 1 - done(updates)
+            return 1 - done
         case ScheduleName.COSINE:
-            return lambda updates: _cosine(done(updates))
+            return _cosine(done)
         case ScheduleName.COSINE_RESTARTS:
-            return lambda updates: _cosine(_fraction(settings.cycles * done(updates)))
+            return _cosine(settings.cycles * done % 1)
         case ScheduleName.POLYNOMIAL:
-            return lambda updates: (1 - done(updates)) ** settings.power
+            return float((1 - done) ** settings.power)
+        case _:
+            return 1.0
+
+
+def _falls(settings: TrainSettings, updates: int, steps: int, per_epoch: int) -> float:
+    """Return how often a schedule that falls by `gamma` has done so."""
+    match settings.schedule:
         case ScheduleName.STEP:
-            return lambda updates: settings.gamma ** (updates // per_epoch)
+            return updates // per_epoch
         case ScheduleName.MULTI_STEP:
-            passed = settings.milestones
-            return lambda updates: settings.gamma ** sum(updates >= m * steps for m in passed)
+            return sum(updates >= milestone * steps for milestone in settings.milestones)
         case ScheduleName.EXPONENTIAL:
-            return lambda updates: settings.gamma ** (updates / per_epoch)
+            return updates / per_epoch
+        case _:
+            return 0
 
 
 def _cosine(done: float) -> float:
     return (1 + math.cos(math.pi * done)) / 2
-
-
-def _fraction(cycles: float) -> float:
-    return cycles - math.floor(cycles)

@@ -27,8 +27,12 @@ OVERFLOWS = 30  # in a row; the scale falls from 2**16 by half each time
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What one step gave, still on the device: this process's part of the mean loss, the norm of
-    the gradient before clipping, and whether the weights changed.
+    """What one step gave, still on the device.
+
+    Attributes:
+        loss: this process's part of the mean over the window's rows.
+        gradient_norm: before it was clipped.
+        updated: whether the weights changed.
     """
 
     loss: torch.Tensor

@@ -15,7 +15,8 @@ from tokenizers import (
 )
 
 from pipework.errors import ConfigError
-from pipework.examples import Source, numbered_lines
+from pipework.examples import Source
+from pipework.lines import numbered_lines
 from train.model_settings import ModelSettings
 
 # A vocabulary of the right language leaves well under a tenth unknown, even of noisy texts.

@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(config: Config, setting: Setting) -> PeerReport:
     """Train as the config says and report."""
     set_seed(config.train.seed)
-    sources = config.data.splits()
+    sources = config.sources()
     labels = class_labels(config.task.labels, sources["train"])
     task = Task(kind=config.task.kind, labels=labels, metric=config.task.metric or Metric.ACCURACY)
     tokenizer = AutoTokenizer.from_pretrained(config.model.name)

@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def first_rows(config: str, overrides: Sequence[str], rows: int, folder: Path) -> Path:
     """Copy the first rows of the train file, its header included, into a folder."""
-    source = load_config(config, list(overrides)).data.splits()["train"]
+    source = load_config(config, list(overrides)).sources()["train"]
     cut = folder / source.path.name
     lines = rows + source.reading().header
     with source.path.open("rb") as whole, cut.open("wb") as part:
@@ -131,12 +131,12 @@ def compare(plan: Plan, name: str, command: str) -> PeerTrainingResult:
             runs.append(run)
             sys.stderr.write(f"{run}\n")
     config = load_config(plan.config, list(plan.overrides))
-    with config.data.splits()["train"].path.open("rb") as lines:
+    with config.sources()["train"].path.open("rb") as lines:
         rows = sum(1 for line in lines if line.strip())
     return PeerTrainingResult(
         dataset=name,
         metric=f"dev {(config.task.metric or Metric.ACCURACY).replace('_', '-')}",
-        train_rows=rows - config.data.splits()["train"].reading().header,
+        train_rows=rows - config.sources()["train"].reading().header,
         threads=plan.threads,
         settings=config.train.model_dump(mode="json", exclude_none=True),
         runs=tuple(runs),

@@ -41,7 +41,7 @@ def _member(config, out, place, kill_at, resume, results):
     from train.run import train  # noqa: PLC0415
     from train.step import Stepper  # noqa: PLC0415
 
-    batches, learn = 0, Stepper._loss
+    batches, learn = 0, Stepper._loss  # noqa: SLF001
 
     def killed(stepper, batch):
         nonlocal batches
@@ -51,7 +51,7 @@ def _member(config, out, place, kill_at, resume, results):
         return learn(stepper, batch)
 
     if kill_at is not None:
-        Stepper._loss = killed
+        Stepper._loss = killed  # noqa: SLF001
     try:
         with join() as world:
             train(config, out, Silent(), world=world, resume=resume)
