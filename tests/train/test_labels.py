@@ -27,5 +27,5 @@ def test_a_file_of_names_fixes_the_order(tmp_path):
 
 @pytest.mark.parametrize("given", [("a",), ("a", "b", "a")])
 def test_one_class_or_one_named_twice_is_refused(tmp_path, given):
-    with pytest.raises(ConfigError, match="two or more distinct labels"):
+    with pytest.raises(ConfigError, match="2 or more distinct labels"):
         class_labels(given, source(tmp_path, "ab"))
