@@ -1,87 +1,47 @@
-"""Plots as inline SVG. Their colours are CSS variables of the page, so they follow light and dark.
+"""The plots of a benchmark.
 
 Shapes: L levels.
 """
 
-import io
-import re
 from collections.abc import Sequence
-from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from benchmarks.cells import clients
 from benchmarks.results import Histogram, Level, OfflineLevel
-from pipework.errors import MissingDependencyError
-
-try:
-    from matplotlib import rc_context
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
-except ImportError as missing:
-    NO_MATPLOTLIB = "a report page needs matplotlib, which is not installed"
-    raise MissingDependencyError(NO_MATPLOTLIB, "pip install 'pipework[bench]'") from missing
-
-# Matplotlib knows no CSS variables: it draws in these colours, which are then exchanged.
-INK, GRID = "#000001", "#000002"
-SERIES = ("#000011", "#000012", "#000013", "#000014")
-VARIABLES = {INK: "--ink-2", GRID: "--grid"} | {
-    colour: f"--series-{number}" for number, colour in enumerate(SERIES, start=1)
-}
-STYLE: dict[Any, Any] = {
-    "axes.edgecolor": GRID,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "axes.labelcolor": INK,
-    "axes.spines.left": False,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "font.size": 11,
-    "grid.color": GRID,
-    "legend.frameon": False,
-    "legend.labelcolor": INK,
-    "lines.linewidth": 2,
-    "lines.markersize": 6,
-    "svg.fonttype": "none",  # text stays text: it can be searched, and takes the page's font
-    "text.color": INK,
-    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
-    "xtick.color": GRID,
-    "xtick.labelcolor": INK,
-    "ytick.color": GRID,
-    "ytick.labelcolor": INK,
-    "ytick.left": False,
-}
-WIDTH_IN, HEIGHT_IN = 5.6, 3.4
-NO_METADATA = {"Creator": None, "Date": None, "Format": None, "Type": None}
+from pipework.plots import SERIES, STYLE, WIDTH_IN, new_axes, number, svg
 
 
 def throughput(levels: Sequence[Level]) -> str:
     """Draw texts per second against the number of clients."""
     with rc_context(STYLE):
-        figure, axes = _axes()
+        figure, axes = new_axes()
         clients_L = [level.concurrency for level in levels]
         axes.plot(clients_L, [level.texts_per_s for level in levels], marker="o", color=SERIES[0])
         _clients_axis(axes, clients_L)
         axes.set_ylabel("texts/s")
-        return _svg(figure, "Throughput against the number of clients")
+        return svg(figure, "Throughput against the number of clients")
 
 
 def latencies(levels: Sequence[Level]) -> str:
     """Draw latency percentiles against the number of clients; every level has answers."""
     with rc_context(STYLE):
-        figure, axes = _axes()
+        figure, axes = new_axes()
         clients_L = [level.concurrency for level in levels]
         for name, colour in zip(("p50", "p90", "p95", "p99"), SERIES, strict=True):
             axes.plot(clients_L, _ms(levels, name), marker="o", color=colour, label=name)
         _clients_axis(axes, clients_L)
         _latency_axis(axes)
-        return _svg(figure, "Latency percentiles against the number of clients")
+        return svg(figure, "Latency percentiles against the number of clients")
 
 
 def price(levels: Sequence[Level]) -> str:
     """Draw p50 and p99 against texts per second; every level has answers."""
     with rc_context(STYLE):
-        figure, axes = _axes()
+        figure, axes = new_axes()
         rates_L = [level.texts_per_s for level in levels]
         for name, colour in (("p50", SERIES[0]), ("p99", SERIES[3])):
             axes.plot(rates_L, _ms(levels, name), marker="o", color=colour, label=name)
@@ -90,10 +50,10 @@ def price(levels: Sequence[Level]) -> str:
             axes.annotate(text, (rate, ms), place, textcoords="offset points", ha="right")
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.xaxis.set_major_formatter(FuncFormatter(_number))
+        axes.xaxis.set_major_formatter(FuncFormatter(number))
         axes.set_xlabel("texts/s")
         _latency_axis(axes)
-        return _svg(figure, "Latency against throughput")
+        return svg(figure, "Latency against throughput")
 
 
 def histograms(levels: Sequence[Level]) -> str:
@@ -111,7 +71,7 @@ def histograms(levels: Sequence[Level]) -> str:
         rows[-1].xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:g}"))
         rows[-1].xaxis.set_minor_locator(NullLocator())
         rows[-1].set_xlabel("milliseconds (logarithmic)")
-        return _svg(figure, "Distribution of latencies at each number of clients")
+        return svg(figure, "Distribution of latencies at each number of clients")
 
 
 def offline(levels: Sequence[OfflineLevel], description: str) -> str:
@@ -131,23 +91,15 @@ def offline(levels: Sequence[OfflineLevel], description: str) -> str:
         axes.set_xlim(0, 1.15 * max(level.texts_per_s for level in levels))
         axes.set_xlabel("texts/s")
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.xaxis.set_major_formatter(FuncFormatter(_number))
-        return _svg(figure, description)
-
-
-def _axes() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
-    axes = figure.subplots()
-    axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.yaxis.set_major_formatter(FuncFormatter(_number))
-    return figure, axes
+        axes.xaxis.set_major_formatter(FuncFormatter(number))
+        return svg(figure, description)
 
 
 def _clients_axis(axes: Axes, clients_L: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xlabel("clients at once")
     axes.xaxis.set_major_locator(FixedLocator(clients_L))
-    axes.xaxis.set_major_formatter(FuncFormatter(_number))
+    axes.xaxis.set_major_formatter(FuncFormatter(number))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_ylim(bottom=0)
 
@@ -178,19 +130,3 @@ def _ticks(low_ms: float, high_ms: float) -> list[float]:
     below = max(tick for tick in rounds if tick <= low_ms)
     above = min(tick for tick in rounds if tick >= high_ms)
     return [below, above]
-
-
-def _number(value: float, _: int) -> str:
-    return f"{value:,.10g}"
-
-
-def _svg(figure: Figure, description: str) -> str:
-    stream = io.StringIO()
-    with rc_context({"svg.hashsalt": description}):  # ids differ between plots, not between runs
-        figure.savefig(stream, format="svg", transparent=True, metadata=NO_METADATA)
-    svg = stream.getvalue()
-    svg = svg[svg.index("<svg") :]  # without the prologue, which names a DTD on the net
-    svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
-    for colour, variable in VARIABLES.items():
-        svg = svg.replace(colour, f"var({variable})")
-    return svg.replace("<svg", f'<svg role="img" aria-label="{description}"', 1)

@@ -2,7 +2,7 @@
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
@@ -11,28 +11,13 @@ from rich.table import Table
 
 from benchmarks import cells
 from benchmarks.results import BenchResult, Level, check_writable
+from pipework import page as frame
 from pipework.manifest import write_atomically
 
 WIDTH = 110
 BAD = ' class="bad"'
 ENGINES, TOKENIZING = "Throughput of each engine", "Throughput of the tokenizer"
 Tile = tuple[str, str, str]
-# The policy makes sure that the page loads nothing from anywhere.
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-{css}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
 
 
 def terminal(result: BenchResult) -> str:
@@ -53,7 +38,7 @@ def write_page(path: Path, result: BenchResult) -> None:
 
     Raises:
         ConfigError: the path cannot be written.
-        MissingDependencyError: matplotlib is not installed.
+        ModuleNotFoundError: matplotlib is not installed.
     """
     check_writable(path)
     write_atomically(path, page(result).encode())
@@ -63,20 +48,18 @@ def page(result: BenchResult) -> str:
     """Return one HTML page: headline figures, plots, table, workload, machine and versions.
 
     Raises:
-        MissingDependencyError: matplotlib is not installed.
+        ModuleNotFoundError: matplotlib is not installed.
     """
-    css = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
-    title = escape(f"{result.model}: benchmark")
     figures = _level_figures(result.levels) if result.levels else _offline_figures(result)
     plots = _level_plots(result.levels) if result.levels else _offline_plots(result)
-    parts = (_top(result), _alarm(result.levels), _tiles(figures), plots, _table(result))
-    return PAGE.format(title=title, css=css, body="\n".join((*parts, _facts(result))))
+    parts = (_top(result), _alarm(result.levels), frame.tiles(figures), plots, _table(result))
+    return frame.whole(f"{result.model}: benchmark", (*parts, _facts(result)))
 
 
 def _top(result: BenchResult) -> str:
     made = f"{result.provenance.created_at:%Y-%m-%d %H:%M} UTC"
     line = " · ".join((result.target, cells.sent(result), made))
-    return f'<header><h1>{escape(result.model)}</h1><p class="quiet">{escape(line)}</p></header>'
+    return frame.header(result.model, line)
 
 
 def _alarm(levels: Sequence[Level]) -> str:
@@ -90,15 +73,6 @@ def _alarm(levels: Sequence[Level]) -> str:
     share = f"{failed:,} of {sent:,} requests failed ({failed / sent:.1%})"
     full = " (429: the queue of the server was full)" if "HTTP 429" in kinds else ""
     return f'<p class="alarm"><b>{share}:</b> {escape(cells.errors(kinds))}{full}</p>'
-
-
-def _tiles(figures: Iterable[Tile]) -> str:
-    tiles = (
-        f'<div class="tile"><b>{escape(value)} <small>{escape(unit)}</small></b>'
-        f"<span>{escape(caption)}</span></div>"
-        for value, unit, caption in figures
-    )
-    return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
 def _level_figures(levels: Sequence[Level]) -> list[Tile]:
@@ -148,7 +122,7 @@ def _level_plots(levels: Sequence[Level]) -> str:
             ),
             ("Distribution of latencies", shape, plots.histograms(answered)),
         ]
-    return _section("Plots", _figures(drawn))
+    return frame.section("Plots", frame.plots(drawn))
 
 
 def _peak(levels: Sequence[Level]) -> str:
@@ -167,28 +141,18 @@ def _offline_plots(result: BenchResult) -> str:
         ("Engines", answer, plots.offline(cells.engines(result), ENGINES)),
         ("Tokenizing", tokens, plots.offline(cells.tokenizing(result), TOKENIZING)),
     ]
-    return _section("Plots", _figures(drawn))
-
-
-def _figures(drawn: Iterable[tuple[str, str, str]]) -> str:
-    figures = (
-        f"<figure><h3>{title}</h3><figcaption>{escape(caption)}</figcaption>{svg}</figure>"
-        for title, caption, svg in drawn
-    )
-    return f'<div class="plots">{"".join(figures)}</div>'
+    return frame.section("Plots", frame.plots(drawn))
 
 
 def _table(result: BenchResult) -> str:
     head, rows = cells.table(result)
-    columns = "".join(f"<th>{escape(name)}</th>" for name in head)
-    lines = (f"<tr>{_cells(head, row)}</tr>" for row in rows)
-    table = f"<table><thead><tr>{columns}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    table = frame.table(head, (_cells(head, row) for row in rows))
     caption = "Half of the requests took less than p50, 99 of 100 less than p99; "
     caption += "only requests that succeeded are timed."
     if result.offline:
         caption = "Half of the calls took less than p50, 99 of 100 less than p99."
     note = f'<p class="quiet">{caption}</p>'
-    return _section("All figures", f'{note}<div class="scroll">{table}</div>')
+    return frame.section("All figures", note + table)
 
 
 def _cells(head: Sequence[str], row: Sequence[str]) -> str:
@@ -212,19 +176,10 @@ def _facts(result: BenchResult) -> str:
     }
     software = {"pipework": made.pipework, "commit": made.git_commit or "not a checkout"}
     lists = (
-        _list("Workload", sent | {"seed": f"{workload.seed}"}),
-        _list("Machine that measured", where),
-        _list("Software there", software | made.versions),
+        frame.facts("Workload", sent | {"seed": f"{workload.seed}"}),
+        frame.facts("Machine that measured", where),
+        frame.facts("Software there", software | made.versions),
     )
     command = f"<p>Measured by <code>{escape(' '.join(result.command))}</code></p>"
     facts = f'<div class="facts">{"".join(lists)}</div>'
-    return _section("What was measured, and on what", command + facts)
-
-
-def _list(title: str, facts: dict[str, str]) -> str:
-    items = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items())
-    return f"<section><h3>{title}</h3><dl>{items}</dl></section>"
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{title}</h2>{content}</section>"
+    return frame.section("What was measured, and on what", command + facts)

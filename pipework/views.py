@@ -1,11 +1,13 @@
 """Results as tables on a terminal."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
 
 from pipework import console
 from pipework.evaluation import Evaluation
 from pipework.manifest import Manifest, Metric
-from train.report import DataReport, SplitReport
+from train.report import DataReport, SplitReport, Values
 
 
 def scores_in_words(scores: Mapping[Metric, float]) -> str:
@@ -14,6 +16,21 @@ def scores_in_words(scores: Mapping[Metric, float]) -> str:
         f"{metric.replace('_', '-').replace('f1', 'F1')} {score:.4f}"
         for metric, score in scores.items()
     )
+
+
+def show_trained(out: Path, manifests: Sequence[Manifest]) -> None:
+    """Print what a training gave: a run's scores on dev, or those of several seeds."""
+    if len(manifests) == 1:
+        scores = manifests[0].data.metrics["dev"].scores
+        console.say(f"{out}: dev {scores_in_words(scores)}")
+        console.say(f"next: pipe export {out} --to onnx")
+        return
+    for metric in manifests[0].data.metrics["dev"].scores:
+        found = [manifest.data.metrics["dev"].scores[metric] for manifest in manifests]
+        each = ", ".join(f"{score:.4f}" for score in found)
+        spread = f"mean {mean(found):.4f}, standard deviation {stdev(found):.4f}"
+        console.say(f"dev {scores_in_words({metric: mean(found)}).split()[0]}: {spread} ({each})")
+    console.say(f"one run a seed in {out}; next: pipe export {out / manifests[0].identity.name}")
 
 
 def show_evaluation(evaluation: Evaluation) -> None:
@@ -37,7 +54,9 @@ def show_report(report: DataReport) -> None:
     splits = list(report.splits.values())
     rows = [
         ("rows", *(f"{split.rows:,}" for split in splits)),
+        ("smallest, median, largest value", *(_values(split.values) for split in splits)),
         ("characters: median, 95 %, longest", *(_triple(split.characters) for split in splits)),
+        ("rows tokenized", *(f"{split.tokenized:,}" for split in splits)),
         ("tokens: median, 95 %, longest", *(_triple(split.tokens) for split in splits)),
         ("cut at max_length, or just fitting", *(_count(split.truncated) for split in splits)),
         ("unknown tokens", *(_rate(split.unknown_rate) for split in splits)),
@@ -46,7 +65,9 @@ def show_report(report: DataReport) -> None:
         ("texts with several labels", *(f"{split.conflicting:,}" for split in splits)),
     ]
     console.table("", ("", *names), rows)
-    console.table("\nrows by label", ("", *names), _labels(report.splits))
+    labels = _labels(report.splits)
+    if labels:
+        console.table("\nrows by label", ("", *names), labels)
     if report.shared:
         shared = [(f"{one.later} in {one.earlier}", f"{one.rows:,}") for one in report.shared]
         console.table("\nrows whose text stands in an earlier file", ("", "rows"), shared)
@@ -113,6 +134,11 @@ def _labels(splits: Mapping[str, SplitReport]) -> Sequence[tuple[str, ...]]:
 
 def _triple(values: tuple[int, int, int] | None) -> str:
     return "" if values is None else ", ".join(f"{value:,}" for value in values)
+
+
+def _values(values: Values | None) -> str:
+    found = () if values is None else (values.smallest, values.median, values.largest)
+    return ", ".join(f"{value:g}" for value in found)
 
 
 def _count(value: int | None) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 from pipework.encoding import TextEncoder
 from pipework.errors import ConfigError
 from pipework.examples import Source
+from pipework.manifest import TaskKind
+from pipework.progress import Progress
 from pipework.records import Columns
 from pipework.settings import SUFFIXES
 from train.config import load_config, recipes
@@ -20,21 +22,21 @@ def is_config(name: str) -> bool:
     return name in recipes() or Path(name).suffix in SUFFIXES
 
 
-def check_config(name: str, overrides: list[str]) -> DataReport:
+def check_config(name: str, overrides: list[str], progress: Progress) -> DataReport:
     """Report on the files of a config, tokenized as training would.
 
     Raises:
         PipeError: for a config or data that cannot be used.
     """
     config = load_config(name, overrides)
-    sources = config.data.splits(config.task.kind, config.train.seed)
+    sources = config.sources()
     labels = class_labels(config.task.labels, sources["train"])
     tokenizer = make_tokenizer(config.model, sources["train"])
     encoder = TextEncoder(tokenizer, max_length=config.model.max_length, type_ids=False)
-    return data_report(sources, encoder, labels)
+    return data_report(sources, encoder, labels, config.task.kind, progress)
 
 
-def check_files(paths: Sequence[Path], overrides: Sequence[str]) -> DataReport:
+def check_files(paths: Sequence[Path], overrides: Sequence[str], progress: Progress) -> DataReport:
     """Report on files alone; `columns.NAME=COLUMN` says where their fields lie.
 
     Raises:
@@ -49,4 +51,5 @@ def check_files(paths: Sequence[Path], overrides: Sequence[str]) -> DataReport:
             raise ConfigError(message, "for example --set columns.text=0 --set columns.label=1")
         given[name] = int(column) if column.isdecimal() else column
     columns = Columns(**ColumnSettings.model_validate(given).model_dump())
-    return data_report({str(path): Source(path=path, columns=columns) for path in paths})
+    sources = {str(path): Source(path=path, columns=columns) for path in paths}
+    return data_report(sources, None, None, TaskKind.SINGLE_LABEL, progress)

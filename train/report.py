@@ -1,39 +1,55 @@
 """What the data look like before anything is trained on them.
 
-Texts are compared as they would be by eye: case and white space folded. Of each text only a digest
-of 8 bytes is kept, so that millions of rows fit in memory.
+Texts are compared as they would be by eye: case and white space folded.
 """
 
-import hashlib
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from pipework.encoding import TextEncoder
-from pipework.errors import DataError
-from pipework.examples import Example, Source, chunks, resolve_label
+from pipework.examples import Source
+from pipework.manifest import TaskKind
+from pipework.progress import Progress
+from train.cache import digest, name_of, recalled
+from train.reading import Reading
 
-CHUNK = 4096
 UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
 RARE_LABEL = 0.1
 
 
+class Values(BaseModel):
+    """The numbers that a regression learns."""
+
+    model_config = ConfigDict(frozen=True)
+
+    smallest: float
+    median: float
+    largest: float
+    mean: float
+
+
 class SplitReport(BaseModel):
     """One file: rows by label, lengths, and what stands in it twice.
 
-    `characters` and, where there is a tokenizer, `tokens` are the 50th, 95th and 100th percentile
-    of the lengths.
+    `values` takes the place of `labels` for a regression. `characters` and, where there is a
+    tokenizer, `tokens` are the 50th, 95th and 100th percentile of the lengths. Of a large file
+    only `tokenized` rows were tokenized, spread evenly over it: `tokens`, `truncated` and
+    `unknown_rate` are of those.
     """
 
     model_config = ConfigDict(frozen=True)
 
     rows: int
     labels: dict[str, int]
+    values: Values | None
     characters: tuple[int, int, int]
+    tokenized: int
     tokens: tuple[int, int, int] | None
     truncated: int | None
     unknown_rate: float | None
@@ -62,10 +78,36 @@ class DataReport(BaseModel):
     findings: tuple[str, ...]
 
 
+def cached_report(
+    sources: Mapping[str, Source],
+    encoder: TextEncoder,
+    tokenizer: str,
+    kind: TaskKind,
+    labels: Sequence[str] | None,
+    progress: Progress,
+) -> DataReport:
+    """Return the data report, kept beside the token cache: a second launch reads no row.
+
+    Its name is a digest of the data files, how they are read, the tokenizer and this code.
+
+    Raises:
+        DataError: as `data_report`.
+    """
+    files = [(name, one.reading(), one.part, digest(one.path)) for name, one in sources.items()]
+    parts = ("report", version("tokenizers"), tokenizer, files, encoder.max_length, kind, labels)
+
+    def make() -> str:
+        return data_report(sources, encoder, labels, kind, progress).model_dump_json()
+
+    return DataReport.model_validate_json(recalled(name_of(parts), make))
+
+
 def data_report(
     sources: Mapping[str, Source],
-    encoder: TextEncoder | None = None,
-    labels: Sequence[str] | None = None,
+    encoder: TextEncoder | None,
+    labels: Sequence[str] | None,
+    kind: TaskKind,
+    progress: Progress,
 ) -> DataReport:
     """Read every file once and say what a person should know before training on it.
 
@@ -73,91 +115,65 @@ def data_report(
         sources: the files by split name.
         encoder: counts tokens, truncated rows and unknown tokens.
         labels: names of the classes, where the files hold numbers.
+        kind: whether labels are classes or numbers.
+        progress: hears of the bytes that were read.
 
     Raises:
         DataError: a row that cannot be read; the message names file and line.
     """
-    readings = {name: _Reading(labels) for name in sources}
+    limit = 0 if encoder is None else encoder.max_length
+    splits: dict[str, SplitReport] = {}
+    texts: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
     for name, source in sources.items():
-        for chunk in chunks(source.rows(), CHUNK):
-            readings[name].add(chunk, encoder)
-        if not readings[name].counts:
-            message = f"{source.path} holds no rows"
-            raise DataError(message, "check the file, and whether its first line is a header")
-    splits = {name: reading.report() for name, reading in readings.items()}
+        found = Reading.of(source, labels, kind, encoder, progress)
+        texts[name] = found.texts()
+        splits[name] = _split(found, kind, duplicates=_repeated(texts[name][1]), limit=limit)
     shared = tuple(
-        Shared(earlier=first, later=second, rows=readings[second].rows_in(readings[first]))
-        for first, second in combinations(readings, 2)
+        Shared(earlier=first, later=second, rows=_common(texts[first][0], *texts[second]))
+        for first, second in combinations(sources, 2)
     )
     return DataReport(splits=splits, shared=shared, findings=tuple(_findings(splits, shared)))
 
 
-class _Reading:
-    """One file while it is read."""
-
-    def __init__(self, labels: Sequence[str] | None) -> None:
-        self._texts: dict[bytes, set[str]] = defaultdict(set)
-        self.counts: Counter[bytes] = Counter()
-        self._names = labels
-        self._index = {label: place for place, label in enumerate(labels or ())}
-        self._labels: Counter[str] = Counter()
-        self._characters: list[int] = []
-        self._tokens: list[int] = []
-        self._limit = 0
-        self._unknown: int | None = None
-        self._empty = 0
-
-    def add(self, chunk: Sequence[Example], encoder: TextEncoder | None) -> None:
-        for example in chunk:
-            self._characters.append(len(example.text) + len(example.text_pair or ""))
-            self._empty += not example.text.strip()
-            label = self._label(example)
-            digest = _digest(example)
-            self._texts[digest].add(label)
-            self.counts[digest] += 1
-            self._labels[label] += 1
-        if encoder is not None:
-            self._limit = encoder.max_length
-            encodings = encoder.encode(chunk)
-            self._tokens += [len(encoding) for encoding in encodings]
-            if encoder.unknown_id is not None:
-                ids = np.concatenate([encoding.ids for encoding in encodings])
-                found = int((ids == encoder.unknown_id).sum())
-                self._unknown = found + (self._unknown or 0)
-
-    def rows_in(self, other: "_Reading") -> int:
-        """Count the rows whose text stands in another file."""
-        return sum(self.counts[digest] for digest in self.counts.keys() & other.counts.keys())
-
-    def _label(self, example: Example) -> str:
-        found = example.label or "(none)"
-        place = resolve_label(found, self._index)
-        return found if place is None or self._names is None else self._names[place]
-
-    def report(self) -> SplitReport:
-        rows, tokens = len(self._characters), sum(self._tokens)
-        return SplitReport(
-            rows=rows,
-            labels=dict(sorted(self._labels.items())),
-            characters=_percentiles(self._characters),
-            tokens=_percentiles(self._tokens) if self._tokens else None,
-            truncated=sum(n >= self._limit for n in self._tokens) if self._tokens else None,
-            unknown_rate=None if self._unknown is None else self._unknown / max(tokens, 1),
-            empty=self._empty,
-            duplicates=rows - len(self._texts),
-            conflicting=sum(len(labels) > 1 for labels in self._texts.values()),
-        )
+def _repeated(rows_U: NDArray[np.int64]) -> int:
+    return int(rows_U.sum()) - len(rows_U)
 
 
-def _digest(example: Example) -> bytes:
-    texts = (example.text, example.text_pair or "")
-    folded = "\0".join(" ".join(text.casefold().split()) for text in texts)
-    return hashlib.blake2b(folded.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+def _common(
+    earlier_U: NDArray[np.int64], later_U: NDArray[np.int64], rows_U: NDArray[np.int64]
+) -> int:
+    """Count the rows of the later file whose text stands in the earlier one."""
+    return int(rows_U[np.isin(later_U, earlier_U, assume_unique=True)].sum())
 
 
-def _percentiles(values: Sequence[int]) -> tuple[int, int, int]:
-    median, high, top = (int(np.percentile(values, q)) for q in (50, 95, 100))
-    return median, high, top
+def _split(found: Reading, kind: TaskKind, *, duplicates: int, limit: int) -> SplitReport:
+    tokens, tokenized = found.tokens, found.tokens.rows
+    unknown = None if found.unknown is None else found.unknown / max(tokens.total, 1)
+    return SplitReport(
+        rows=found.characters.rows,
+        labels=dict(sorted(found.labels.items())),
+        values=_values(found.values()) if kind is TaskKind.REGRESSION else None,
+        characters=found.characters.percentiles(),
+        tokenized=tokenized,
+        tokens=tokens.percentiles() if tokenized else None,
+        truncated=tokens.at_least(limit) if tokenized else None,
+        unknown_rate=unknown,
+        empty=found.empty,
+        duplicates=duplicates,
+        conflicting=found.conflicting(),
+    )
+
+
+def _values(values_N: NDArray[np.float64]) -> Values | None:
+    known = values_N[~np.isnan(values_N)]
+    if not len(known):
+        return None
+    return Values(
+        smallest=float(known.min()),
+        median=float(np.median(known)),
+        largest=float(known.max()),
+        mean=float(known.mean()),
+    )
 
 
 def _findings(splits: Mapping[str, SplitReport], shared: Sequence[Shared]) -> Iterable[str]:
@@ -188,9 +204,15 @@ def _split_findings(name: str, split: SplitReport) -> Iterable[str]:
             f"{name}: {split.unknown_rate:.1%} of the tokens are unknown to the vocabulary: "
             "is it that of another language?"
         )
-    if split.truncated is not None and split.truncated > TRUNCATED_RATE * split.rows:
-        yield f"{name}: {split.truncated} rows fill model.max_length and may be cut"
-    mean = split.rows / max(len(split.labels), 1)
+    if split.truncated is not None and split.truncated > TRUNCATED_RATE * split.tokenized:
+        yield f"{name}: {_share(split)} fill model.max_length and may be cut"
+    mean = sum(split.labels.values()) / max(len(split.labels), 1)
     rare = [label for label, count in split.labels.items() if count < RARE_LABEL * mean]
     if rare:
         yield f"{name}: labels with under a tenth of the mean count: {', '.join(rare[:5])}"
+
+
+def _share(split: SplitReport) -> str:
+    if split.tokenized == split.rows:
+        return f"{split.truncated} rows"
+    return f"{split.truncated} of {split.tokenized} tokenized rows"

@@ -11,7 +11,7 @@ import pytest
 
 import benchmarks
 from benchmarks.report import page, terminal, write_page
-from pipework.errors import ConfigError, MissingDependencyError
+from pipework.errors import ConfigError, MissingDependencyError, in_words
 
 NAMESPACES = ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink")
 EVIL = "\"'><script>alert('x')</script>&$a$"
@@ -157,9 +157,11 @@ def test_without_matplotlib_a_page_answers_with_the_install_command(served, monk
     monkeypatch.delitem(sys.modules, "benchmarks.plots", raising=False)
     monkeypatch.delattr(benchmarks, "plots", raising=False)
     assert "headlines" in terminal(served)
-    with pytest.raises(MissingDependencyError, match="needs matplotlib") as caught:
+    with pytest.raises(ModuleNotFoundError) as caught:
         page(served)
-    assert caught.value.hint == "pip install 'pipework[bench]'"
+    told = in_words(caught.value)
+    assert isinstance(told, MissingDependencyError)
+    assert told.hint == "pip install 'pipework[bench]'"
 
 
 def browse(tmp_path, *flags):

@@ -1,0 +1,74 @@
+"""Plots as inline SVG for a page that stands alone.
+
+Their colours are CSS variables of that page (`page.css`), so they follow light and dark. This
+module needs matplotlib: who draws imports it late.
+"""
+
+import io
+import re
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+# Matplotlib knows no CSS variables: it draws in these colours, which are then exchanged.
+INK, GRID = "#000001", "#000002"
+SERIES = ("#000011", "#000012", "#000013", "#000014")
+VARIABLES = {INK: "--ink-2", GRID: "--grid"} | {
+    colour: f"--series-{number}" for number, colour in enumerate(SERIES, start=1)
+}
+STYLE: dict[Any, Any] = {
+    "axes.edgecolor": GRID,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.labelcolor": INK,
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 11,
+    "grid.color": GRID,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "lines.linewidth": 2,
+    "lines.markersize": 6,
+    "svg.fonttype": "none",  # text stays text: it can be searched, and takes the page's font
+    "text.color": INK,
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "xtick.color": GRID,
+    "xtick.labelcolor": INK,
+    "ytick.color": GRID,
+    "ytick.labelcolor": INK,
+    "ytick.left": False,
+}
+WIDTH_IN, HEIGHT_IN = 5.6, 3.4
+NO_METADATA = {"Creator": None, "Date": None, "Format": None, "Type": None}
+
+
+def new_axes() -> tuple[Figure, Axes]:
+    """Return a figure of the usual size, with round numbers up its side."""
+    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+    axes = figure.subplots()
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_formatter(FuncFormatter(number))
+    return figure, axes
+
+
+def number(value: float, _: int) -> str:
+    """Write a tick with thousands separated."""
+    return f"{value:,.10g}"
+
+
+def svg(figure: Figure, description: str) -> str:
+    """Return a figure as SVG to be set into HTML; its text stays text."""
+    stream = io.StringIO()
+    with rc_context({"svg.hashsalt": description}):  # ids differ between plots, not between runs
+        figure.savefig(stream, format="svg", transparent=True, metadata=NO_METADATA)
+    drawn = stream.getvalue()
+    drawn = drawn[drawn.index("<svg") :]  # without the prologue, which names a DTD on the net
+    drawn = re.sub(r' (?:width|height)="[\d.]+pt"', "", drawn, count=2)
+    for colour, variable in VARIABLES.items():
+        drawn = drawn.replace(colour, f"var({variable})")
+    return drawn.replace("<svg", f'<svg role="img" aria-label="{description}"', 1)

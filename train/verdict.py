@@ -1,0 +1,103 @@
+"""Whether the model beats the linear one, and how sure that is.
+
+Shapes: N rows of dev, C labels.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.evaluation import evaluate
+from pipework.manifest import Metric, Task
+from train.baseline import Baseline
+
+RESAMPLES = 1000
+FEWEST_RESAMPLES = 100
+SCORED_ROWS = 10_000_000
+SEED = 0
+
+
+class Outcome(StrEnum):
+    """What can be said of a difference whose interval lies above 0, around it, or below."""
+
+    BETTER = "better"
+    UNDECIDED = "undecided"
+    WORSE = "worse"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The model against the baseline: scores on dev, and their difference.
+
+    `low` and `high` bound the difference with 95 % confidence.
+    """
+
+    metric: Metric
+    model: float
+    baseline: float
+    low: float
+    high: float
+    against: str
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the interval allows to say."""
+        if self.low > 0:
+            return Outcome.BETTER
+        return Outcome.WORSE if self.high < 0 else Outcome.UNDECIDED
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one plain sentence."""
+        match self.outcome:
+            case Outcome.BETTER:
+                says = "The model beats a linear model trained on the same rows"
+            case Outcome.WORSE:
+                says = (
+                    "The model does not beat a linear model trained on the same rows: it is worse"
+                )
+            case Outcome.UNDECIDED:
+                says = (
+                    "The model does not beat a linear model trained on the same rows "
+                    "beyond what chance explains"
+                )
+        difference = f"{self.model - self.baseline:+.4f}"
+        return (
+            f"{says}: {in_words(self.metric)} {self.model:.4f} against {self.baseline:.4f}, "
+            f"difference {difference} (95 % interval {self.low:+.4f} to {self.high:+.4f})."
+        )
+
+
+def verdict(
+    logits_NC: NDArray[np.float32], truth: NDArray[np.generic], task: Task, baseline: Baseline
+) -> Verdict:
+    """Compare the model's logits on dev with the baseline's answers to the same rows.
+
+    The interval is a paired bootstrap: rows are drawn with replacement, and both are scored on
+    the same draw (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13).
+    """
+    rows = len(logits_NC)
+    resamples = int(np.clip(SCORED_ROWS // max(rows, 1), FEWEST_RESAMPLES, RESAMPLES))
+    chance = np.random.default_rng(SEED)
+    differences = []
+    for _ in range(resamples):
+        drawn_N = chance.integers(rows, size=rows)
+        ours = evaluate(logits_NC[drawn_N], truth[drawn_N], task)
+        theirs = evaluate(baseline.logits_NC[drawn_N], truth[drawn_N], baseline.task)
+        differences.append(ours.score - theirs.score)
+    low, high = np.nanpercentile(differences, (2.5, 97.5))
+    return Verdict(
+        metric=task.metric,
+        model=evaluate(logits_NC, truth, task).score,
+        baseline=baseline.evaluation.score,
+        low=float(low),
+        high=float(high),
+        against=baseline.name,
+    )
+
+
+def in_words(metric: Metric) -> str:
+    """Return the name of a score as a person writes it: macro-F1."""
+    return metric.replace("_", "-").replace("f1", "F1")
