@@ -6,11 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pipework.encoding import TextEncoder
-from pipework.errors import ConfigError, DataError, InputError
+from pipework.errors import ConfigError, DataError
 from pipework.evaluation import Engine, Evaluation, evaluate, infer_all, predict_all, truth
 from pipework.examples import Example, Source
 from pipework.inputs import fitting
-from pipework.manifest import Input, Manifest, file_digest, read_manifest, verify_files
+from pipework.manifest import Manifest, file_digest, read_manifest, verify_files
 from pipework.predictions import Prediction, decide
 from pipework.progress import Progress
 from serve.engines import open_proven
@@ -98,7 +98,10 @@ def predict_run(run: Path, examples: Iterable[Example]) -> Iterator[tuple[Exampl
     manifest = read_manifest(run)
     encoder = open_encoder(run, manifest)
     with open_answering(run, manifest, checkpoint=not manifest.engines) as engine:
-        checked = _checked(examples, manifest.input)
+        checked = (
+            fitting(example, manifest.input, f"input {number}")
+            for number, example in enumerate(examples, start=1)
+        )
         for chunk, logits_NC in predict_all(engine, encoder, checked):
             yield from zip(chunk, decide(logits_NC, manifest.task), strict=True)
 
@@ -149,13 +152,3 @@ def format_prediction(example: Example, prediction: Prediction, suffix: str = ".
         return json.dumps({**given, **asdict(prediction)}, ensure_ascii=False)
     flat = (" ".join(text.split()) for text in texts)
     return "\t".join((*prediction.words(), *flat))
-
-
-def _checked(examples: Iterable[Example], given: Input) -> Iterator[Example]:
-    for number, example in enumerate(examples, start=1):
-        try:
-            fitted = fitting(example, given)
-        except InputError as error:
-            message = f"input {number}: {error}"
-            raise InputError(message, error.hint) from error
-        yield fitted

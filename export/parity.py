@@ -18,6 +18,7 @@ from pipework.encoding import Encoding, TextEncoder
 from pipework.evaluation import Engine, evaluate
 from pipework.examples import Example
 from pipework.manifest import Metric, Parity, Precision, Task
+from pipework.predictions import decide, given_labels
 from pipework.progress import Progress
 
 TOLERANCES = {Precision.FP32: 1e-4}
@@ -37,15 +38,19 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Where an engine differed: the input, the size of its batch, logits apart, labels by index."""
+    """Where an engine differed: the input, the size of its batch, logits apart, both answers.
+
+    `flipped` says whether the labels changed; a regression has none that could.
+    """
 
     name: str
     tokens: int
     batch: int
     max_abs: float
     mean_abs: float
-    expected: int
-    found: int
+    expected: str
+    found: str
+    flipped: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +73,7 @@ def grid_rows(encoder: TextEncoder, examples: Sequence[Example]) -> list[Row]:
         Row(name=f"dev row {index * step + 1}", encoding=encoding)
         for index, encoding in enumerate(encoder.encode(spread))
     ]
-    pair = examples[0].text_pair is not None
-    (empty,) = encoder.encode([Example(text="", text_pair="" if pair else None)])
+    (empty,) = encoder.encode([_empty(examples[0])])
     (joined,) = encoder.encode([_joined(examples, 4 * encoder.max_length)])
     rows += [Row(name="empty text", encoding=empty), Row(name="truncated text", encoding=joined)]
     for length in _lengths(len(empty), encoder.max_length):
@@ -111,12 +115,12 @@ def prove(  # noqa: PLR0913  (who answers, what is asked, and what to hold them 
     progress.begin("prove", len(grid) * (1 + len(BATCH_SIZES)) + 2 * len(dev), "rows")
     expected_NC = _infer(alone, grid, len(grid), progress)
     runs = [
-        _compare(grid, size, expected_NC, _infer(whole, grid, size, progress))
+        _compare(grid, size, task, expected_NC, _infer(whole, grid, size, progress))
         for size in BATCH_SIZES
     ]
     expected_dev_NC = _infer(reference, dev, CHUNK, progress)
     found_dev_NC = _infer(engine, dev, CHUNK, progress)
-    runs.append(_compare(dev, CHUNK, expected_dev_NC, found_dev_NC))
+    runs.append(_compare(dev, CHUNK, task, expected_dev_NC, found_dev_NC))
     progress.end()
     differences = [difference for run in runs for difference in run]
     return _verdict(
@@ -139,7 +143,7 @@ def _verdict(
     tolerance: float,
 ) -> Verdict:
     worst = sorted(differences, key=lambda one: -one.max_abs)
-    flips = sum(one.expected != one.found for one in differences)
+    flips = sum(one.flipped for one in differences)
     score_reference, score_engine = scores
     parity = Parity(
         reference="checkpoint, loaded afresh, float32; the grid one input at a time",
@@ -172,11 +176,15 @@ def _infer(
 def _compare(
     rows: Sequence[Row],
     size: int,
+    task: Task,
     expected_NC: NDArray[np.float32],
     found_NC: NDArray[np.float32],
 ) -> list[Difference]:
     # A logit that is no number is infinitely far away, not "not more than the tolerance".
     apart_NC = np.nan_to_num(np.abs(found_NC - expected_NC), nan=np.inf, posinf=np.inf)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        expected_N, found_N = (decide(logits_NC, task) for logits_NC in (expected_NC, found_NC))
+        flipped_N = (given_labels(expected_NC, task) != given_labels(found_NC, task)).any(axis=1)
     return [
         Difference(
             name=row.name,
@@ -184,11 +192,12 @@ def _compare(
             batch=size,
             max_abs=float(apart_C.max()),
             mean_abs=float(apart_C.mean()),
-            expected=int(expected_C.argmax()),
-            found=int(found_C.argmax()),
+            expected=expected.words()[0] or "no label",
+            found=found.words()[0] or "no label",
+            flipped=bool(flipped),
         )
-        for row, apart_C, expected_C, found_C in zip(
-            rows, apart_NC, expected_NC, found_NC, strict=True
+        for row, apart_C, expected, found, flipped in zip(
+            rows, apart_NC, expected_N, found_N, flipped_N, strict=True
         )
     ]
 
@@ -209,11 +218,29 @@ def _lengths(shortest: int, limit: int) -> list[int]:
     return sorted(length for length in lengths if shortest < length <= limit)
 
 
+def _empty(like: Example) -> Example:
+    """Return an input without text, of the same fields as another."""
+    return Example(
+        text="",
+        text_pair=None if like.text_pair is None else "",
+        entities=None if like.entities is None else ((0, 0), (0, 0)),
+    )
+
+
 def _joined(examples: Sequence[Example], tokens: int) -> Example:
-    """Join real texts until they surely hold so many tokens; a pair is joined on both sides."""
+    """Join real texts until they surely hold so many tokens; a pair is joined on both sides.
+
+    Of entities the first is that of the first text, and the second that of the last.
+    """
     several = [examples[index % len(examples)] for index in range(tokens)]
     text = " ".join(example.text for example in several)
-    pair = examples[0].text_pair
-    return Example(
-        text=text, text_pair=pair and " ".join(example.text_pair or "" for example in several)
-    )
+    first, last = several[0], several[-1]
+    entities = None
+    if first.entities is not None and last.entities is not None:
+        before = len(text) - len(last.text)
+        start, end = last.entities[1]
+        entities = (first.entities[0], (before + start, before + end))
+    pair = None
+    if first.text_pair is not None:
+        pair = " ".join(example.text_pair or "" for example in several)
+    return Example(text=text, text_pair=pair, entities=entities)

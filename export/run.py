@@ -68,7 +68,7 @@ def export(run: Path, progress: Progress, convert: Convert = checkpoint_to_onnx)
             convert(run, manifest, graph)
             verdict = _prove(run, manifest, graph, examples, progress)
             if not verdict.parity.passed:
-                raise _refusal(verdict, manifest)
+                raise _refusal(verdict)
             return _record(run, graph, verdict)
         finally:
             graph.unlink(missing_ok=True)
@@ -92,7 +92,12 @@ def _prove(
         Row(name=f"dev row {number}", encoding=encoding)
         for number, encoding in enumerate(encoder.encode(examples), start=1)
     ]
-    opened = partial(OnnxRuntimeEngine, path, padding=Padding.of(manifest.input))
+    opened = partial(
+        OnnxRuntimeEngine,
+        path,
+        padding=Padding.of(manifest.input),
+        spans=manifest.model.takes_spans,
+    )
     with (
         open_reference(run, manifest) as reference,
         opened(max_batch_tokens=None) as whole,
@@ -150,7 +155,7 @@ def _sweep(run: Path, manifest: Manifest, progress: Progress) -> None:
             path.unlink()
 
 
-def _refusal(verdict: Verdict, manifest: Manifest) -> CheckFailedError:
+def _refusal(verdict: Verdict) -> CheckFailedError:
     parity = verdict.parity
     message = (
         f"{NAME} does not answer as the checkpoint does: logits up to {parity.max_abs:.3g} apart "
@@ -158,13 +163,13 @@ def _refusal(verdict: Verdict, manifest: Manifest) -> CheckFailedError:
         f"{parity.metric} {parity.score_engine:.4f} instead of {parity.score_reference:.4f}"
     )
     hint = "nothing was recorded; the versions that are known to work are in CHANGELOG.md"
-    return CheckFailedError(message, hint, _table(verdict.worst, manifest.task.labels))
+    return CheckFailedError(message, hint, _table(verdict.worst))
 
 
-def _table(worst: Sequence[Difference], labels: Sequence[str]) -> str:
+def _table(worst: Sequence[Difference]) -> str:
     lines = (
         f"{one.name:<20} {one.tokens:>6} {one.batch:>5} {one.max_abs:>9.2e}  "
-        f"{labels[one.expected]} -> {labels[one.found]}"
+        f"{one.expected} -> {one.found}"
         for one in worst
     )
     head = f"{'input':<20} {'tokens':>6} {'batch':>5} {'max diff':>9}  checkpoint -> engine"

@@ -8,13 +8,21 @@ from pipework.examples import Example
 from pipework.manifest import Input
 
 
-def fitting(example: Example, given: Input) -> Example:
+def fitting(example: Example, given: Input, name: str) -> Example:
     """Return an input as the model takes it: for one with entities, the marks taken out.
 
     Raises:
         InputError: a pair for a model of single texts or the reverse, entities that are missing,
-            wrong, or that the model has no use for.
+            wrong, or that the model has no use for; the message starts with `name`.
     """
+    try:
+        return _fitted(example, given)
+    except InputError as error:
+        message = f"{name}: {error}"
+        raise InputError(message, error.hint) from error
+
+
+def _fitted(example: Example, given: Input) -> Example:
     if given.pair and example.text_pair is None:
         message = "expected a text and a text_pair: this model compares two"
         raise InputError(message, "separate the two by a tab, or send text and text_pair")

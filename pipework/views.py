@@ -6,7 +6,7 @@ from statistics import mean, stdev
 
 from pipework import console
 from pipework.evaluation import Evaluation
-from pipework.manifest import Manifest, Metric
+from pipework.manifest import Manifest, Metric, Task
 from train.report import DataReport, SplitReport, Values
 
 
@@ -34,18 +34,20 @@ def show_trained(out: Path, manifests: Sequence[Manifest]) -> None:
 
 
 def show_evaluation(evaluation: Evaluation) -> None:
-    """Print the scores, the table of classes and the confusion matrix."""
+    """Print the scores and, where the task has them, the classes and the confusion matrix."""
     console.say(f"rows {evaluation.rows:,}  {scores_in_words(evaluation.scores)}")
     rows = [
         (one.label, f"{one.precision:.3f}", f"{one.recall:.3f}", f"{one.f1:.3f}", one.support)
         for one in evaluation.classes
     ]
-    console.table("", ("class", "precision", "recall", "F1", "rows"), rows)
-    labels = [one.label for one in evaluation.classes]
-    confusion = [
-        (label, *counts) for label, counts in zip(labels, evaluation.confusion, strict=True)
-    ]
-    console.table("\nconfusion: true class down, predicted across", ("", *labels), confusion)
+    if rows:
+        console.table("", ("class", "precision", "recall", "F1", "rows"), rows)
+    if evaluation.confusion:
+        labels = [one.label for one in evaluation.classes]
+        confusion = [
+            (label, *counts) for label, counts in zip(labels, evaluation.confusion, strict=True)
+        ]
+        console.table("\nconfusion: true class down, predicted across", ("", *labels), confusion)
 
 
 def show_report(report: DataReport) -> None:
@@ -114,7 +116,7 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
         ("run", identity.name),
         ("made", f"{identity.created_at:%Y-%m-%d %H:%M} UTC by pipework {identity.pipework}"),
         ("seed", str(identity.seed)),
-        ("task", f"{manifest.task.kind}: {', '.join(manifest.task.labels)}"),
+        ("task", f"{manifest.task.kind}: {', '.join(_answers(manifest.task))}"),
         (
             "input",
             f"{' + '.join(manifest.input.fields)}, at most {manifest.input.max_length} tokens",
@@ -122,6 +124,14 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
         ("model", f"{model.family}, {model.head} head, {model.parameters / 1e6:.1f} M{base}"),
         ("data", ", ".join(f"{n} {s.rows:,} rows" for n, s in manifest.data.splits.items())),
     ]
+
+
+def _answers(task: Task) -> Sequence[str]:
+    """Return the labels, each with its threshold where it has one."""
+    if not task.thresholds:
+        return task.labels
+    pairs = zip(task.labels, task.thresholds, strict=True)
+    return [f"{label} (from {threshold:.2f})" for label, threshold in pairs]
 
 
 def _labels(splits: Mapping[str, SplitReport]) -> Sequence[tuple[str, ...]]:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from pipework.closing import Closing
+from pipework.entities import Spans
 from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError, TooLargeError
 from pipework.predictions import Prediction
 from serve.schemas import (
@@ -45,6 +46,8 @@ class Client(Closing):
     def predict(self, texts: Sequence[str], top_k: int | None = None) -> list[Prediction]:
         """Classify N >= 1 texts; `scores` keeps the `top_k` best labels, or all.
 
+        A model of texts with two entities takes them marked, `<e1>..</e1>` and `<e2>..</e2>`.
+
         Raises:
             InputError: the request is not valid; TooLargeError where it exceeds a limit.
             TooBusyError: the queue is full; `retry_after_s` says how long to wait.
@@ -56,12 +59,28 @@ class Client(Closing):
         self, pairs: Sequence[tuple[str, str]], top_k: int | None = None
     ) -> list[Prediction]:
         """Classify N >= 1 pairs of texts. Raises what `predict` raises."""
+        return self._predict(
+            lambda: PredictRequest(
+                inputs=[TextInput(text=text, text_pair=pair) for text, pair in pairs], top_k=top_k
+            )
+        )
 
-        def build() -> PredictRequest:
-            inputs = [TextInput(text=text, text_pair=pair) for text, pair in pairs]
-            return PredictRequest(inputs=inputs, top_k=top_k)
+    def predict_entities(
+        self, texts: Sequence[tuple[str, Spans]], top_k: int | None = None
+    ) -> list[Prediction]:
+        """Classify N >= 1 texts, each with the characters [start, end) of its two entities.
 
-        return self._predict(build)
+        Raises what `predict` raises.
+        """
+        return self._predict(
+            lambda: PredictRequest(
+                inputs=[
+                    TextInput(text=text, entities=[list(span) for span in spans])
+                    for text, spans in texts
+                ],
+                top_k=top_k,
+            )
+        )
 
     def ready(self) -> bool:
         """Whether the server takes requests; False, too, where it cannot be reached."""

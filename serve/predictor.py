@@ -7,10 +7,9 @@ from pathlib import Path
 
 from pipework.closing import Closing
 from pipework.encoding import TextEncoder
-from pipework.errors import InputError
 from pipework.examples import Example
 from pipework.inputs import fitting
-from pipework.manifest import Input, read_manifest
+from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, decide
 from serve.batcher import Batcher, Load
 from serve.engines import choose_engine, open_proven
@@ -70,7 +69,10 @@ class Predictor(Closing):
             TooBusyError: the queue is full.
             NotReadyError: stopping, or the engine has died.
         """
-        checked = _checked(examples, self._input)
+        checked = [
+            fitting(example, self._input, f"input {index}")
+            for index, example in enumerate(examples)
+        ]
         if not checked:
             return []
         loop = asyncio.get_running_loop()
@@ -85,14 +87,3 @@ class Predictor(Closing):
         self._batcher.drain()
         self._threads.shutdown()
         self._engine.close()
-
-
-def _checked(examples: Sequence[Example], given: Input) -> list[Example]:
-    checked = []
-    for index, example in enumerate(examples):
-        try:
-            checked.append(fitting(example, given))
-        except InputError as error:
-            message = f"input {index}: {error}"
-            raise InputError(message, error.hint) from error
-    return checked

@@ -25,6 +25,14 @@ _EXAMPLES = {
         "summary": "pairs of texts",
         "value": {"inputs": [{"text": "It rains.", "text_pair": "The weather is wet."}]},
     },
+    "marked": {
+        "summary": "texts with two marked entities",
+        "value": {"texts": ["The <e1>rain</e1> filled the <e2>barrel</e2>."]},
+    },
+    "spans": {
+        "summary": "texts with two entities by their characters",
+        "value": {"inputs": [{"text": "Rain filled it.", "entities": [[0, 4], [12, 14]]}]},
+    },
 }
 _ERRORS = {
     400: "not JSON",

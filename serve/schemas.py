@@ -4,6 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pipework.entities import Spans
 from pipework.examples import Example
 from pipework.predictions import Prediction
 
@@ -17,11 +18,30 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+_Span = Annotated[list[int], Field(min_length=2, max_length=2)]
+
+
 class TextInput(_Strict):
-    """One text, or two for a model that compares them."""
+    """One text, two for a model that compares them, or one with two entities.
+
+    Entities are marked in the text, `<e1>..</e1>` and `<e2>..</e2>`, or given by `entities`.
+    """
 
     text: str
     text_pair: str | None = None
+    entities: Annotated[list[_Span], Field(min_length=2, max_length=2)] | None = Field(
+        default=None,
+        description="first and last character, counted from 0 and the last not included, of the "
+        "first entity and of the second, in a text without marks",
+    )
+
+    def example(self) -> Example:
+        """Return the input as the model's parts know it."""
+        entities: Spans | None = None
+        if self.entities is not None:
+            (start1, end1), (start2, end2) = self.entities
+            entities = ((start1, end1), (start2, end2))
+        return Example(text=self.text, text_pair=self.text_pair, entities=entities)
 
 
 class PredictRequest(_Strict):
@@ -43,12 +63,15 @@ class PredictRequest(_Strict):
     def examples(self) -> list[Example]:
         """Return the inputs in order."""
         if self.inputs is not None:
-            return [Example(text=one.text, text_pair=one.text_pair) for one in self.inputs]
+            return [one.example() for one in self.inputs]
         return [Example(text=text) for text in self.texts or ()]
 
 
 class PredictResponse(BaseModel):
-    """The predictions in the order of the inputs; `scores` are best first."""
+    """The predictions in the order of the inputs; `labels` and `scores` are best first.
+
+    All are of the kind that the model decides: one label, several, or a number.
+    """
 
     model: str
     version: str
@@ -77,8 +100,10 @@ def explain(error: ValidationError) -> str:
             fault = what
         case "missing":
             fault = "is missing"
-        case "too_short":
+        case "too_short" if not first["input"]:
             fault = "expected at least one, found none"
+        case "too_short" | "too_long":
+            fault = f"expected two, found {len(first['input'])}"
         case "extra_forbidden":
             fault = "is not a known field"
         case _:

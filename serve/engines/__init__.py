@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.evaluation import Engine
-from pipework.manifest import EngineFormat, EngineRecord, Input, Manifest, verify_files
+from pipework.manifest import EngineFormat, EngineRecord, Manifest, verify_files
 from pipework.padding import Padding
 
 
@@ -36,14 +36,10 @@ def open_proven(run: Path, manifest: Manifest, name: str | None = None) -> Engin
     """
     record = choose_engine(manifest, name)
     verify_files(run, (manifest.input.tokenizer, *record.files))
-    return open_engine(run, record, manifest.input)
+    return open_engine(run, record, manifest)
 
 
-def open_engine(
-    run: Path,
-    record: EngineRecord,
-    input: Input,  # noqa: A002  (as the manifest calls it)
-) -> Engine:
+def open_engine(run: Path, record: EngineRecord, manifest: Manifest) -> Engine:
     """Open what a record describes. Whether it was proven is `open_proven`'s to ask.
 
     Raises:
@@ -55,7 +51,11 @@ def open_engine(
             _need("onnxruntime")
             from serve.engines.onnxruntime import OnnxRuntimeEngine  # noqa: PLC0415  (optional)
 
-            return OnnxRuntimeEngine(run / _file(record, ".onnx"), padding=Padding.of(input))
+            return OnnxRuntimeEngine(
+                run / _file(record, ".onnx"),
+                padding=Padding.of(manifest.input),
+                spans=manifest.model.takes_spans,
+            )
 
 
 def _need(module: str) -> None:

@@ -1,7 +1,7 @@
 """Answers with ONNX Runtime on the CPU.
 
-The graph takes input_ids, attention_mask and, for some families, token_type_ids, int64 [B, T], and
-gives logits, float32 [B, C].
+The graph takes input_ids, attention_mask and, for some families, token_type_ids, int64 [B, T]; for
+the entity head also entity_spans, int64 [B, 4]. It gives logits, float32 [B, C].
 
 Shapes: N inputs, B rows of a micro-batch, T tokens of its longest row, C classes.
 """
@@ -34,6 +34,7 @@ class OnnxRuntimeEngine(Closing):
         path: Path,
         *,
         padding: Padding,
+        spans: bool = False,
         threads: int | None = None,
         max_batch_tokens: int | None = MAX_BATCH_TOKENS,
     ) -> None:
@@ -42,6 +43,7 @@ class OnnxRuntimeEngine(Closing):
         Args:
             path: the .onnx file.
             padding: how rows are filled up, and whether there are type ids.
+            spans: whether the graph takes the places of two entities.
             threads: threads of the runtime; None for as many as the container may use.
             max_batch_tokens: the most tokens of one call, padding included; None to run each
                 batch in one call whatever it costs, as a proof over given shapes wants it.
@@ -55,7 +57,10 @@ class OnnxRuntimeEngine(Closing):
             self._session = ort.InferenceSession(
                 str(path), _options(threads or cpu_limit()), providers=["CPUExecutionProvider"]
             )
-            _check_names(self._session, type_ids=padding.type_ids)
+            # A text with entities has spans, which a head that only reads the marks does not take.
+            self._names = ["input_ids", "attention_mask"]
+            self._names += ["token_type_ids"] * padding.type_ids + ["entity_spans"] * spans
+            _check_names(self._session, set(self._names))
             self._classes = self._run([_probe(padding.pad_id)]).shape[1]
         except Exception as error:  # the runtime's errors share no narrower base
             message = f"{path} is not a graph to serve: {str(error).splitlines()[0]}"
@@ -74,7 +79,8 @@ class OnnxRuntimeEngine(Closing):
         return plan(lengths_N, self._max_batch_tokens)
 
     def _run(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        feed = pad(encodings, self._padding).inputs()
+        inputs = pad(encodings, self._padding).inputs()
+        feed = {name: inputs[name] for name in self._names}
         return np.asarray(self._session.run(["logits"], feed)[0], np.float32)
 
     def close(self) -> None:
@@ -97,8 +103,7 @@ def _options(threads: int) -> ort.SessionOptions:
     return options
 
 
-def _check_names(session: ort.InferenceSession, *, type_ids: bool) -> None:
-    expected = {"input_ids", "attention_mask"} | ({"token_type_ids"} if type_ids else set())
+def _check_names(session: ort.InferenceSession, expected: set[str]) -> None:
     found = {node.name for node in session.get_inputs()}
     if found != expected:
         message = f"expected inputs {_names(expected)}, found {_names(found)}"
@@ -111,7 +116,11 @@ def _check_names(session: ort.InferenceSession, *, type_ids: bool) -> None:
 
 def _probe(pad_id: int) -> Encoding:
     # One token: shows that the graph runs, how many classes it has, and makes the first run.
-    return Encoding(ids=np.array([pad_id], np.int32), type_ids=np.zeros(1, np.int8))
+    return Encoding(
+        ids=np.array([pad_id], np.int32),
+        type_ids=np.zeros(1, np.int8),
+        entity_spans=((0, 1), (0, 1)),
+    )
 
 
 def _names(names: set[str]) -> str:

@@ -1,11 +1,20 @@
 import json
+import re
+import shutil
+from pathlib import Path
 
 import pytest
 
-from export.answer import evaluate_run, predict_run, unlabelled, write_predictions
+from export.answer import (
+    evaluate_run,
+    predict_run,
+    split_source,
+    unlabelled,
+    write_predictions,
+)
 from pipework.errors import ConfigError, DataError, InputError
-from pipework.examples import Example
-from pipework.manifest import read_manifest
+from pipework.examples import Example, Source
+from pipework.manifest import Part, read_manifest, write_manifest
 from pipework.progress import Silent
 from train.config import SAMPLE
 
@@ -55,7 +64,9 @@ def test_answers_are_written_in_order(exported_run, tmp_path, suffix):
 
 def test_a_failure_leaves_no_half_written_answers(exported_run, tmp_path):
     examples = [Example(text="fine"), Example(text="a", text_pair="b")]
-    with pytest.raises(InputError, match="input 2: this model takes one text at a time"):
+    with pytest.raises(
+        InputError, match="input 2: found a text_pair, but this model takes one text"
+    ):
         write_predictions(predict_run(exported_run, examples), tmp_path / "a.tsv", Silent())
     assert list(tmp_path.iterdir()) == []
 
@@ -71,3 +82,61 @@ def test_a_label_the_model_lacks_is_named(exported_run, tmp_path):
     path.write_text("text\tlabel\nhello\tgardening\n")
     with pytest.raises(DataError, match="row 1 has label 'gardening'"):
         evaluate_run(exported_run, path, "dev", None, Silent())
+
+
+def test_a_split_that_was_held_out_of_train_is_found_again(exported_run, tmp_path):
+    run = shutil.copytree(exported_run, tmp_path / "run")
+    manifest = read_manifest(run)
+    whole = manifest.data.splits["train"]
+    parts = {
+        name: whole.model_copy(update={"part": Part(rows=40, seed=3, held_out=held)})
+        for name, held in (("train", False), ("dev", True))
+    }
+    data = manifest.data.model_copy(update={"splits": parts})
+    write_manifest(run, manifest.model_copy(update={"data": data}))
+    rows = {name: evaluate_run(run, None, name, None, Silent()).rows for name in parts}
+    assert rows["dev"] + rows["train"] == whole.rows
+    assert 40 <= rows["dev"] < 44
+    expected = list(Source.of(manifest.data.reading, Path(whole.path), parts["dev"].part).rows())
+    assert list(split_source(run, read_manifest(run), "dev").rows()) == expected
+
+
+@pytest.mark.parametrize(
+    ("fixture", "text", "tsv", "keys"),
+    [
+        (
+            "multi_run",
+            "rain",
+            r"([abc](, [abc])*)?\t(0\.\d{4}(, 0\.\d{4})*)?\train",
+            "labels scores",
+        ),
+        ("regression_run", "rain", r"-?\d\.\d{4}\train", "score"),
+        (
+            "marked_run",
+            "<e1>rain</e1> <e2>goal</e2>",
+            r"(Other|R-S\(e.,e.\))\t0\.\d{4}\train goal",
+            "entities label score scores",
+        ),
+    ],
+)
+def test_answers_of_every_kind_are_written(request, tmp_path, fixture, text, tsv, keys):
+    run = request.getfixturevalue(fixture)
+    out = {}
+    for suffix in (".tsv", ".jsonl"):
+        write_predictions(predict_run(run, [Example(text=text)]), tmp_path / f"a{suffix}", Silent())
+        out[suffix] = (tmp_path / f"a{suffix}").read_text().rstrip("\n")
+    assert re.fullmatch(tsv, out[".tsv"])
+    assert set(json.loads(out[".jsonl"])) == {"text", *keys.split()}
+
+
+def test_a_text_without_marks_is_refused_by_an_entity_model(marked_run):
+    with pytest.raises(InputError, match="input 1: expected <e1> once"):
+        list(predict_run(marked_run, [Example(text="rain")]))
+
+
+@pytest.mark.parametrize("fixture", ["multi_run", "regression_run", "marked_run"])
+def test_every_kind_of_run_is_scored(request, fixture):
+    run = request.getfixturevalue(fixture)
+    found = evaluate_run(run, None, "dev", None, Silent())
+    assert found.rows == read_manifest(run).data.splits["dev"].rows
+    assert -1 <= found.score <= 1

@@ -1,5 +1,7 @@
 """A parity gate is worth what it catches: each way an export goes wrong is refused."""
 
+import shutil
+
 import numpy as np
 import onnx
 import pytest
@@ -13,18 +15,25 @@ from export.run import export
 from pipework.errors import CheckFailedError
 from pipework.examples import Example
 from pipework.manifest import read_manifest
+from pipework.padding import Padding
 from pipework.progress import Silent
 from serve.engines.onnxruntime import OnnxRuntimeEngine
 from train.checkpoint import FOLDER
 from train.evaluate import open_reference
 from train.model import open_checkpoint
 
+METRICS = [
+    ("multi_run", "micro_f1"),
+    ("regression_run", "pearson"),
+    ("marked_run", "directional_f1"),
+]
+
 
 def changed_model(change):
     def convert(run, manifest, path):
         model = open_checkpoint(run / FOLDER, attention="eager")
-        change(model)
-        trace(model, path, type_ids=manifest.input.type_ids)
+        change(model.model)
+        trace(model, path, type_ids=manifest.input.type_ids, spans=False)
 
     return convert
 
@@ -135,7 +144,9 @@ def test_the_shapes_recorded_are_those_that_went_through_the_graph(exported_run,
     path = exported_run / manifest.engines[0].files[0].path
     encoder = open_encoder(exported_run, manifest)
     rows = grid_rows(encoder, list(split_source(exported_run, manifest, "dev").rows()))
-    with OnnxRuntimeEngine(path, pad_id=0, type_ids=True, max_batch_tokens=None) as engine:
+    with OnnxRuntimeEngine(
+        path, padding=Padding.of(manifest.input), max_batch_tokens=None
+    ) as engine:
         for size in BATCH_SIZES:
             for start in range(0, len(rows), size):
                 engine.infer([row.encoding for row in rows[start : start + size]])
@@ -153,7 +164,8 @@ def test_a_right_export_passes_far_below_the_tolerance(exported_run):
     assert engine.parity.passed
     assert engine.parity.max_abs < 1e-5
     assert engine.parity.flips == 0
-    assert engine.parity.accuracy_engine == engine.parity.accuracy_reference
+    assert engine.parity.metric == "accuracy"
+    assert engine.parity.score_engine == engine.parity.score_reference
 
 
 def test_the_proof_covers_batches_and_lengths_up_to_the_limit(exported_run):
@@ -195,7 +207,7 @@ def test_the_difference_is_the_largest_of_any_row(exported_run):
                 logits_NC[3, 1] += 0.25
             return logits_NC
 
-    with Off(path, pad_id=manifest.input.pad_id, type_ids=True, max_batch_tokens=None) as engine:
+    with Off(path, padding=Padding.of(manifest.input), max_batch_tokens=None) as engine:
         verdict = prove(
             alone=open_reference(exported_run, manifest).one_by_one(),
             reference=open_reference(exported_run, manifest),
@@ -203,11 +215,48 @@ def test_the_difference_is_the_largest_of_any_row(exported_run):
             engine=engine,
             grid=grid_rows(encoder, examples),
             dev=[Row(name="dev row 1", encoding=encoder.encode(examples)[0])],
-            truth_N=np.zeros(1, np.int32),
-            labels=manifest.task.labels,
+            truth=np.zeros(1, np.int32),
+            task=manifest.task,
             tolerance=1e-4,
             progress=Silent(),
         )
     assert verdict.parity.max_abs == pytest.approx(0.25, abs=1e-4)
     assert not verdict.parity.passed
     assert verdict.worst[0].batch == 7
+
+
+def test_entities_are_proven_far_apart_and_without_words(marked_run):
+    manifest = read_manifest(marked_run)
+    encoder = open_encoder(marked_run, manifest)
+    rows = grid_rows(encoder, list(split_source(marked_run, manifest, "dev").rows()))
+    by_name = {row.name: row.encoding for row in rows}
+    assert len(by_name["empty text"]) == 6
+    (start1, end1), (start2, end2) = by_name["truncated text"].entity_spans
+    assert len(by_name["truncated text"]) == encoder.max_length
+    assert start2 - end1 > encoder.max_length / 2
+    assert len(by_name["text cut to 7"]) == 7
+    assert end2 > start2
+    assert end1 > start1
+
+
+@pytest.mark.parametrize(("fixture", "metric"), METRICS)
+def test_other_tasks_are_proven_by_their_metric(request, tmp_path, fixture, metric):
+    run = shutil.copytree(request.getfixturevalue(fixture), tmp_path / fixture)
+    record = export(run, Silent())
+    assert record.parity.passed
+    assert record.parity.flips == 0
+    assert record.parity.metric == metric
+    assert record.parity.score_engine == pytest.approx(record.parity.score_reference, abs=1e-3)
+
+
+def bias_of_one_label_gone(model):
+    model.classifier.bias.data[0] -= 20
+
+
+@pytest.mark.parametrize(("fixture", "flips"), [("multi_run", True), ("regression_run", False)])
+def test_an_answer_changed_is_a_set_of_labels_changed(request, tmp_path, fixture, flips):
+    run = shutil.copytree(request.getfixturevalue(fixture), tmp_path / fixture)
+    with pytest.raises(CheckFailedError) as caught:
+        export(run, Silent(), changed_model(bias_of_one_label_gone))
+    assert (", 0 of" in str(caught.value)) != flips
+    assert " -> " in caught.value.details

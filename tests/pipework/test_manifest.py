@@ -36,9 +36,9 @@ def test_a_folder_without_manifest_is_unfinished(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m["task"].update(thresholds=1), r"task\.thresholds: Extra inputs"),
+        (lambda m: m["task"].update(threshold=1), r"task\.threshold: Extra inputs"),
         (lambda m: m.pop("input"), "input: Field required"),
-        (lambda m: m.update(schema_version=99), "has schema 99; this version reads 1"),
+        (lambda m: m.update(schema_version=99), "has schema 99; this version reads 2"),
     ],
 )
 def test_a_manifest_of_another_shape_is_refused_by_field(run, change, message):

@@ -28,6 +28,7 @@ from pipework.manifest import (
     Input,
     Layout,
     Manifest,
+    Metric,
     Model,
     Parity,
     Precision,
@@ -46,6 +47,16 @@ WORDS = [
     *("rain", "sun", "wind", "goal", "team", "match", "bank", "rate", "stock"),
 ]
 LABELS = ("weather", "sport", "money")
+TASKS = {
+    TaskKind.SINGLE_LABEL: Task(kind=TaskKind.SINGLE_LABEL, labels=LABELS, metric=Metric.ACCURACY),
+    TaskKind.MULTI_LABEL: Task(
+        kind=TaskKind.MULTI_LABEL,
+        labels=LABELS,
+        metric=Metric.MICRO_F1,
+        thresholds=(0.75, 0.75, 0.25),
+    ),
+    TaskKind.REGRESSION: Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON),
+}
 WIDTH = 16
 SLOW_WIDTH = 256
 
@@ -128,7 +139,10 @@ def server(run: Path, start_server: Callable[[Path], Server]) -> Server:
 
 @pytest.fixture(scope="session")
 def make_run(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
-    """A function that makes a run folder: pair=False, layers=0, passed=True."""
+    """A function that makes a run folder.
+
+    pair=False, entities=False, kind=SINGLE_LABEL, layers=0, passed=True.
+    """
     return functools.partial(build_run, tmp_path_factory)
 
 
@@ -144,20 +158,44 @@ def pair_run(make_run: MakeRun) -> Path:
 
 
 @pytest.fixture(scope="session")
+def entity_run(make_run: MakeRun) -> Path:
+    """A model of texts with two entities, of which only the second counts."""
+    return make_run(entities=True)
+
+
+@pytest.fixture(scope="session")
+def multi_run(make_run: MakeRun) -> Path:
+    return make_run(kind=TaskKind.MULTI_LABEL)
+
+
+@pytest.fixture(scope="session")
+def regression_run(make_run: MakeRun) -> Path:
+    """A model that says how much of a text is weather."""
+    return make_run(kind=TaskKind.REGRESSION)
+
+
+@pytest.fixture(scope="session")
 def slow_run(make_run: MakeRun) -> Path:
     """A model that computes for milliseconds a text, so that requests pile up."""
     return make_run(layers=60)
 
 
 def build_run(
-    folders: pytest.TempPathFactory, *, pair: bool = False, layers: int = 0, passed: bool = True
+    folders: pytest.TempPathFactory,
+    *,
+    pair: bool = False,
+    entities: bool = False,
+    kind: TaskKind = TaskKind.SINGLE_LABEL,
+    layers: int = 0,
+    passed: bool = True,
 ) -> Path:
     run = folders.mktemp("run")
     (run / "engines" / "onnx").mkdir(parents=True)
     tokenizer, graph = run / "tokenizer.json", run / "engines" / "onnx" / "model.onnx"
     build_tokenizer().save(str(tokenizer))
-    build_graph(graph, type_ids=pair, layers=layers)
-    fields = ("text", "text_pair") if pair else ("text",)
+    task = TASKS[kind]
+    build_graph(graph, type_ids=pair, spans=entities, classes=len(task.labels), layers=layers)
+    fields = ("text", *["text_pair"] * pair, *["entities"] * entities)
     manifest = Manifest(
         identity=Identity(
             name="topics",
@@ -166,7 +204,7 @@ def build_run(
             git_commit=None,
             seed=1,
         ),
-        task=Task(kind=TaskKind.SINGLE_LABEL, labels=LABELS),
+        task=task,
         input=Input(
             fields=fields,
             tokenizer=record_file(run, tokenizer),
@@ -175,7 +213,12 @@ def build_run(
             type_ids=pair,
         ),
         model=Model(
-            family="bag", head="linear", base=None, parameters=1, dtype="float32", checkpoint=()
+            family="bag",
+            head="entity" if entities else "linear",
+            base=None,
+            parameters=1,
+            dtype="float32",
+            checkpoint=(),
         ),
         data=Data(
             reading=Reading(
@@ -211,8 +254,9 @@ def parity(*, passed: bool) -> Parity:
         mean_abs=0,
         argmax_agreement=1,
         flips=0,
-        accuracy_reference=1,
-        accuracy_engine=1,
+        metric=Metric.ACCURACY,
+        score_reference=1,
+        score_engine=1,
         tolerance=1e-4,
         passed=passed,
     )
@@ -232,7 +276,14 @@ def build_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def build_graph(path: Path, *, type_ids: bool = False, layers: int = 0) -> None:
+def build_graph(
+    path: Path,
+    *,
+    type_ids: bool = False,
+    spans: bool = False,
+    classes: int = len(LABELS),
+    layers: int = 0,
+) -> None:
     """Masked mean of word vectors, then one linear layer.
 
     Words 4..6 are weather, 7..9 sport, 10..12 money. `layers` matrix products in between change
@@ -244,9 +295,9 @@ def build_graph(path: Path, *, type_ids: bool = False, layers: int = 0) -> None:
         words[word, (word - 4) // 3] = 4 + word / 10
     arrays = {
         "words": words,
-        "classes": np.eye(width, len(LABELS), dtype=np.float32),
-        "axis_1": np.array([1]),
-        "axis_2": np.array([2]),
+        "classes": np.eye(width, classes, dtype=np.float32),
+        **{f"axis_{axis}": np.array([axis]) for axis in range(1, 5)},
+        **{f"number_{number}": np.array(number) for number in range(2)},
     }
     if layers:
         arrays["same"] = np.eye(width, dtype=np.float32)
@@ -265,6 +316,22 @@ def build_graph(path: Path, *, type_ids: bool = False, layers: int = 0) -> None:
         nodes.append(node("Gather", ["kinds", "token_type_ids"], ["kind"]))
         nodes.append(node("Mul", [last, "kind"], ["second_only"]))
         last = "second_only"
+    if spans:  # only the second entity counts
+        names.append("entity_spans")
+        nodes += [
+            node("Shape", ["input_ids"], ["shape"]),
+            node("Gather", ["shape", "number_1"], ["length"]),
+            node("Range", ["number_0", "length", "number_1"], ["places_T"]),
+            node("Slice", ["entity_spans", "axis_2", "axis_3", "axis_1"], ["start_B1"]),
+            node("Slice", ["entity_spans", "axis_3", "axis_4", "axis_1"], ["end_B1"]),
+            node("GreaterOrEqual", ["places_T", "start_B1"], ["after_BT"]),
+            node("Less", ["places_T", "end_B1"], ["before_BT"]),
+            node("And", ["after_BT", "before_BT"], ["inside_BT"]),
+            node("Cast", ["inside_BT"], ["counts_BT"], to=TensorProto.FLOAT),
+            node("Unsqueeze", ["counts_BT", "axis_2"], ["counts_BT1"]),
+            node("Mul", [last, "counts_BT1"], ["entity_only"]),
+        ]
+        last = "entity_only"
     nodes += [
         node("Cast", ["attention_mask"], ["mask_BT"], to=TensorProto.FLOAT),
         node("Unsqueeze", ["mask_BT", "axis_2"], ["mask_BT1"]),
@@ -277,8 +344,8 @@ def build_graph(path: Path, *, type_ids: bool = False, layers: int = 0) -> None:
     graph = helper.make_graph(
         nodes,
         "bag",
-        [helper.make_tensor_value_info(name, TensorProto.INT64, ["B", "T"]) for name in names],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["B", len(LABELS)])],
+        [helper.make_tensor_value_info(name, TensorProto.INT64, [None, None]) for name in names],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [None, classes])],
         [numpy_helper.from_array(array, name) for name, array in arrays.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)

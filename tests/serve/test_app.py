@@ -11,7 +11,7 @@ import pytest
 
 from pipework.errors import InputError, NotReadyError, TooBusyError
 from pipework.examples import Example
-from pipework.predictions import Prediction
+from pipework.predictions import OneLabel, Prediction
 from serve.app import build_app
 from serve.batcher import Load
 from serve.rest import Limits
@@ -36,7 +36,7 @@ class FakeAnswerer:
         if self.error:
             raise self.error
         scores = dict(list({"sport": 0.75, "money": 0.25}.items())[:top_k])
-        return [Prediction(label="sport", score=0.75, scores=scores) for _ in examples]
+        return [OneLabel(label="sport", score=0.75, scores=scores) for _ in examples]
 
 
 class App:
@@ -70,6 +70,17 @@ def test_texts_are_answered_with_model_version_and_scores(app: App) -> None:
     prediction = {"label": "sport", "score": 0.75, "scores": {"sport": 0.75}}
     assert answer.status_code == 200
     assert answer.json() == {"model": "fake", "version": "1", "predictions": [prediction] * 2}
+
+
+def test_inputs_reach_the_model_with_their_entities(app: App) -> None:
+    app.predict(json={"inputs": [{"text": "a b", "entities": [[2, 3], [0, 1]]}]})
+    assert app.answerer.asked == [[Example(text="a b", entities=((2, 3), (0, 1)))]]
+
+
+def test_the_description_holds_each_kind_of_answer(app: App) -> None:
+    schemas = app.ask("GET", "/openapi.json").json()["components"]["schemas"]
+    assert {"OneLabel", "SeveralLabels", "Value"} <= schemas.keys()
+    assert set(schemas["SeveralLabels"]["properties"]) == {"labels", "scores"}
 
 
 def test_inputs_reach_the_model_as_pairs(app: App) -> None:
@@ -200,7 +211,7 @@ def test_the_description_shows_requests_and_resolves_its_references(app: App) ->
     api = app.ask("GET", "/openapi.json").json()
     assert api["openapi"].startswith("3.0")
     body = api["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]
-    assert set(body["examples"]) == {"texts", "pairs"}
+    assert set(body["examples"]) == {"texts", "pairs", "marked", "spans"}
     for reference in re.findall(r"#/[^']+", str(api)):
         node = api
         for part in reference[2:].split("/"):

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError, TooLargeError
+from pipework.predictions import OneLabel, Prediction, SeveralLabels, Value
 from serve.client import Client
 
 
@@ -36,6 +37,38 @@ def test_pairs_are_classified(pair_run: Path, start_server: Callable[[Path], Any
     with Client(start_server(pair_run).url) as client:
         predictions = client.predict_pairs([("rain", "goal"), ("goal", "bank")])
     assert [one.label for one in predictions] == ["sport", "money"]
+
+
+def test_texts_with_entities_are_classified(
+    entity_run: Path, start_server: Callable[[Path], Any]
+) -> None:
+    with Client(start_server(entity_run).url) as client:
+        (marked,) = client.predict(["<e1>rain</e1> and <e2>goal</e2>"])
+        (spans,) = client.predict_entities([("rain and goal", ((0, 4), (9, 13)))])
+        with pytest.raises(InputError, match=r"input 0: entity e2 is \[9, 14\]"):
+            client.predict_entities([("rain and goal", ((0, 4), (9, 14)))])
+    assert marked == spans
+    assert marked.label == "sport"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (
+            {"label": "x", "score": 0.5, "scores": {"x": 0.5}},
+            OneLabel(label="x", score=0.5, scores={"x": 0.5}),
+        ),
+        (
+            {"labels": [], "scores": {"x": 0.5}},
+            SeveralLabels(labels=(), scores={"x": 0.5}),
+        ),
+        ({"score": 2.5}, Value(score=2.5)),
+    ],
+)
+def test_every_kind_of_answer_is_read(answer: dict[str, object], expected: Prediction) -> None:
+    body = {"model": "m", "version": "1", "predictions": [answer]}
+    with client_of(200, json.dumps(body).encode()) as client:
+        assert client.predict(["a"]) == [expected]
 
 
 def test_what_the_server_refuses_is_an_input_error_in_its_words(server) -> None:

@@ -7,6 +7,7 @@ import pytest
 from pipework.errors import InputError, NotReadyError, RunFolderError
 from pipework.examples import Example
 from pipework.manifest import read_manifest
+from pipework.predictions import Prediction, SeveralLabels, Value
 from serve.predictor import Predictor
 
 
@@ -56,6 +57,47 @@ def test_a_single_text_model_refuses_a_pair(predictor: Predictor) -> None:
     pair = [Example(text="rain", text_pair="goal")]
     with pytest.raises(InputError, match="input 0: found a text_pair, but this model takes one"):
         asyncio.run(predictor.predict(pair))
+
+
+def answers(run: Path, *examples: Example, top_k: int | None = None) -> list[Prediction]:
+    with Predictor(run) as predictor:
+        return asyncio.run(predictor.predict(list(examples), top_k))
+
+
+def test_an_entity_model_takes_marked_texts_and_spans_alike(entity_run: Path) -> None:
+    marked = Example(text="<e2>rain</e2> or <e1>goal</e1>")
+    spans = Example(text="rain or goal", entities=((8, 12), (0, 4)))
+    turned = Example(text="<e1>rain</e1> or <e2>goal</e2>")
+    first, second, third = answers(entity_run, marked, spans, turned)
+    assert first == second
+    assert (first.label, third.label) == ("weather", "sport")
+
+
+def test_an_entity_model_refuses_a_text_without_its_marks(entity_run: Path) -> None:
+    with pytest.raises(InputError, match="input 1: expected <e1> once, found it 0 times"):
+        answers(entity_run, Example(text="<e1>rain</e1> <e2>goal</e2>"), Example(text="rain"))
+
+
+def test_other_models_refuse_spans_and_read_marks_as_text(predictor: Predictor) -> None:
+    spans = Example(text="rain goal", entities=((0, 4), (5, 9)))
+    with pytest.raises(InputError, match="input 0: found entities, but this model"):
+        asyncio.run(predictor.predict([spans]))
+    marked = Example(text="<e1>rain</e1>")
+    assert asyncio.run(predictor.predict([marked]))[0].label == "weather"
+
+
+def test_several_labels_are_answered_by_their_thresholds(multi_run: Path) -> None:
+    rain, odd = answers(multi_run, Example(text="rain"), Example(text="odd"), top_k=1)
+    assert rain == SeveralLabels(labels=("weather", "money"), scores=rain.scores)
+    assert list(rain.scores) == ["weather"]
+    assert odd.labels == ("money",)  # every score is a half
+
+
+def test_a_regression_answers_a_number(regression_run: Path) -> None:
+    rain, goal = answers(regression_run, Example(text="rain wind"), Example(text="goal"))
+    assert isinstance(rain, Value)
+    assert rain.score > 2
+    assert goal == Value(score=0)
 
 
 def test_the_version_names_the_engine_file(run: Path, predictor: Predictor) -> None:

@@ -18,6 +18,22 @@ from serve.schemas import PredictRequest, explain
         ('{"texts": [true]}', "texts[0]: expected a valid string, found true or false"),
         ('{"inputs": [{"text": "a"}, {}]}', "inputs[1].text: is missing"),
         ('{"inputs": [{"text": {}}]}', "inputs[0].text: expected a valid string, found an object"),
+        (
+            '{"inputs": [{"text": "a", "entities": 5}]}',
+            "inputs[0].entities: expected a valid array",
+        ),
+        (
+            '{"inputs": [{"text": "a", "entities": [[0, 1]]}]}',
+            "inputs[0].entities: expected two, found 1",
+        ),
+        (
+            '{"inputs": [{"text": "a", "entities": [[0, 1], [2, 3, 4]]}]}',
+            "inputs[0].entities[1]: expected two, found 3",
+        ),
+        (
+            '{"inputs": [{"text": "a", "entities": [[0, "1"], [2, 3]]}]}',
+            "inputs[0].entities[0][1]: expected a valid integer, found a string",
+        ),
         ('{"text": ["a"]}', "text: is not a known field"),
         ('{"inputs": [{"text": "a", "b": 1}]}', "inputs[0].b: is not a known field"),
         ('{"texts": ["a"], "top_k": "1"}', "top_k: expected a valid integer, found a string"),

@@ -1,14 +1,16 @@
 import pytest
 
 from pipework.errors import ConfigError
-from pipework.examples import Columns, Source
+from pipework.examples import Source
+from pipework.manifest import Part, TaskKind
+from pipework.records import Columns
 from train.labels import class_labels
 
 
-def source(tmp_path, labels):
+def source(tmp_path, labels, **how):
     path = tmp_path / "rows.tsv"
-    path.write_text("".join(f"x\t{label}\n" for label in labels))
-    return Source(path=path, columns=Columns(text=0, label=1))
+    path.write_text("".join(f"{n}\t{label}\n" for n, label in enumerate(labels)))
+    return Source(path=path, columns=Columns(text=0, label=1), **how)
 
 
 def test_labels_are_sorted_whatever_the_order_of_rows(tmp_path):
@@ -27,5 +29,22 @@ def test_a_file_of_names_fixes_the_order(tmp_path):
 
 @pytest.mark.parametrize("given", [("a",), ("a", "b", "a")])
 def test_one_class_or_one_named_twice_is_refused(tmp_path, given):
-    with pytest.raises(ConfigError, match="2 or more distinct labels"):
+    with pytest.raises(ConfigError, match="expected 2 or more distinct labels"):
         class_labels(given, source(tmp_path, "ab"))
+
+
+def test_several_labels_are_those_of_any_row(tmp_path):
+    rows = source(tmp_path, ["b|a", "", "c|a"], kind=TaskKind.MULTI_LABEL, separator="|")
+    assert class_labels(None, rows) == ("a", "b", "c")
+    assert class_labels(("one",), rows) == ("one",)
+    with pytest.raises(ConfigError, match="expected 1 or more distinct labels, found 0"):
+        class_labels(None, source(tmp_path, [""], kind=TaskKind.MULTI_LABEL, separator="|"))
+
+
+def test_a_regression_has_one_value(tmp_path):
+    assert class_labels(None, source(tmp_path, "12", kind=TaskKind.REGRESSION)) == ("score",)
+
+
+def test_a_label_of_rows_held_out_is_known(tmp_path):
+    part = Part(rows=3, seed=0, held_out=False)
+    assert class_labels(None, source(tmp_path, "abcd", part=part)) == ("a", "b", "c", "d")

@@ -1,0 +1,101 @@
+"""Untrained runs of the tasks that the sample is not: what they answer is enough to compare."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from pipework.manifest import (
+    Metric,
+    Reading,
+    Split,
+    Task,
+    TaskKind,
+    file_digest,
+    read_manifest,
+    write_manifest,
+)
+from train import checkpoint
+from train.model import build
+from train.model_settings import ModelSettings
+
+WORDS = ("rain", "goal", "bank", "soup", "book", "wind", "team", "票房", "明天")
+
+
+def make_run(trained: Path, run: Path, task: Task, reading: Reading, rows: list[str]) -> Path:
+    """Make a run folder with the tokenizer of another and `rows` as its dev file."""
+    shutil.copytree(trained, run)
+    dev = run.with_suffix(".rows")
+    dev.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
+    model = build(ModelSettings(preset="tiny", max_length=64), tokenizer, task.labels)
+    checkpoint.save(model.eval(), run)
+    manifest = read_manifest(run)
+    split = Split(path=str(dev), sha256=file_digest(dev), rows=len(rows))
+    fields = ("text", "entities") if reading.marked else ("text",)
+    write_manifest(
+        run,
+        manifest.model_copy(
+            update={
+                "task": task,
+                "input": manifest.input.model_copy(update={"fields": fields}),
+                "model": manifest.model.model_copy(update={"checkpoint": checkpoint.records(run)}),
+                "data": manifest.data.model_copy(
+                    update={"reading": reading, "splits": {"dev": split}, "metrics": {}}
+                ),
+            }
+        ),
+    )
+    return run
+
+
+def reading(kind: TaskKind = TaskKind.SINGLE_LABEL, *, marked: bool = False) -> Reading:
+    return Reading(
+        text=0,
+        text_pair=None,
+        label=1,
+        format="tsv",
+        header=False,
+        kind=kind,
+        separator="|" if kind is TaskKind.MULTI_LABEL else None,
+        marked=marked,
+    )
+
+
+@pytest.fixture(scope="session")
+def multi_run(trained_run, tmp_path_factory) -> Path:
+    """A run with several labels; read it only."""
+    kind = TaskKind.MULTI_LABEL
+    thresholds = (0.4, 0.5, 0.6)
+    labels = ("a", "b", "c")
+    task = Task(kind=kind, labels=labels, metric=Metric.MICRO_F1, thresholds=thresholds)
+    given = ("", "a", "b|c", "a|b|c")
+    rows = [f"{word} and {word}{n % 7}\t{given[n % 4]}" for n, word in enumerate(WORDS * 5)]
+    folder = tmp_path_factory.mktemp("runs") / "multi"
+    return make_run(trained_run, folder, task, reading(kind), rows)
+
+
+@pytest.fixture(scope="session")
+def regression_run(trained_run, tmp_path_factory) -> Path:
+    """A run that gives numbers; read it only."""
+    kind = TaskKind.REGRESSION
+    task = Task(kind=kind, labels=("score",), metric=Metric.PEARSON)
+    rows = [f"{word} {n}\t{n / 4}" for n, word in enumerate(WORDS * 5)]
+    folder = tmp_path_factory.mktemp("runs") / "regression"
+    return make_run(trained_run, folder, task, reading(kind), rows)
+
+
+@pytest.fixture(scope="session")
+def marked_run(trained_run, tmp_path_factory) -> Path:
+    """A run for texts with two entities, with the linear head; read it only."""
+    labels = ("Other", "R-S(e1,e2)", "R-S(e2,e1)")
+    task = Task(kind=TaskKind.SINGLE_LABEL, labels=labels, metric=Metric.DIRECTIONAL_F1)
+    forms = ("<e1>{word}</e1> of <e2>soup</e2>", "<e2>{word}</e2> of <e1>soup</e1>")
+    rows = [
+        f"{'wind ' * n}{form.format(word=word)}\t{labels[n % 3]}"
+        for n, word in enumerate(WORDS * 5)
+        for form in forms
+    ]
+    folder = tmp_path_factory.mktemp("runs") / "marked"
+    return make_run(trained_run, folder, task, reading(marked=True), rows)
