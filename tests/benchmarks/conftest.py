@@ -14,6 +14,8 @@ import pytest
 from benchmarks.latency import histogram, latency
 from benchmarks.results import (
     BenchResult,
+    FamiliesResult,
+    Fit,
     Level,
     Machine,
     OfflineLevel,
@@ -197,3 +199,14 @@ def trained() -> TrainingResult:
         commands=("pipe train thucnews --out runs/thucnews", "pipe eval runs/thucnews"),
         provenance=provenance(),
     )
+
+
+@pytest.fixture
+def fitted() -> FamiliesResult:
+    """Two families: one that learns with both heads, one that does not."""
+    fits = (
+        Fit(family="bert", head="linear", steps=70),
+        Fit(family="bert", head="cnn", steps=30),
+        Fit(family="xlnet", head="linear", steps=None),
+    )
+    return FamiliesResult(rows=64, fits=fits, provenance=provenance())

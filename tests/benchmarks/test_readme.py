@@ -37,6 +37,13 @@ def test_each_table_takes_the_results_of_its_kind(trained, served, offline):
     assert "THUCNews" not in tables[Table.SERVING] + tables[Table.OFFLINE]
 
 
+def test_the_table_of_families_has_a_line_a_family_and_a_column_a_head(fitted):
+    text = fill("<!-- table:families -->\n<!-- /table:families -->", [fitted])
+    assert "| family | linear | cnn |" in text
+    assert "| bert | 70 | 30 |" in text
+    assert "| xlnet | no | - |" in text
+
+
 def test_without_results_a_table_says_so():
     assert "No results yet." in fill(TEXT, [])
 

@@ -1,0 +1,149 @@
+"""The states of a frozen encoder, computed once and kept on disk, so that a head learns in seconds.
+
+The cache lies beside the token caches and is named by a digest of the tokens, of the encoder's
+weights and of what computed with them. Its size is tokens x H x 4 bytes, or 2 with `half`.
+
+Shapes: N rows, B rows of a batch, T tokens, H width of the encoder.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipework.errors import DataError
+from pipework.lock import sole_writer
+from pipework.manifest import file_digest, write_atomically
+from pipework.progress import Progress
+from train.data import COMPLETE, TokenSet, cache_folder
+from train.evaluate import BATCH_TOKENS, model_inputs
+from train.model import Classifier, padding_of
+
+STATES = "states"
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FeatureSet:
+    """The last hidden states of a split: those of row i are flat[offsets[i]:offsets[i + 1]].
+
+    Attributes:
+        flat: float32 or float16 [tokens, H], memory-mapped.
+        offsets: int64 [N + 1], those of the tokens.
+        left: whether the family pads on the left.
+    """
+
+    flat: NDArray[np.floating]
+    offsets: NDArray[np.int64]
+    left: bool
+
+    def __len__(self) -> int:
+        """Return N."""
+        return len(self.offsets) - 1
+
+    def states(self, rows: Sequence[int] | NDArray[np.int64]) -> list[NDArray[np.float32]]:
+        """Return the states of rows, each float32 [T, H]."""
+        spans = ((int(self.offsets[row]), int(self.offsets[row + 1])) for row in rows)
+        return [np.asarray(self.flat[start:end], np.float32) for start, end in spans]
+
+    def batch(
+        self, rows: Sequence[int] | NDArray[np.int64], device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return states [B, T, H] and attention mask int64 [B, T], as `from_states` takes them."""
+        found = self.states(rows)
+        longest = max(map(len, found))
+        states_BTH = np.zeros((len(found), longest, self.flat.shape[1]), np.float32)
+        mask_BT = np.zeros((len(found), longest), np.int64)
+        for row, states_TH in enumerate(found):
+            start = longest - len(states_TH) if self.left else 0
+            place = slice(start, start + len(states_TH))
+            states_BTH[row, place], mask_BT[row, place] = states_TH, 1
+        return torch.from_numpy(states_BTH).to(device), torch.from_numpy(mask_BT).to(device)
+
+
+def feature_set(
+    model: Classifier, tokens: TokenSet, progress: Progress, *, half: bool = False
+) -> FeatureSet:
+    """Open the states of a split's rows, computing them first where they are not kept yet.
+
+    Several processes may ask at once: one computes, the others wait. A computation that was
+    interrupted begins anew. `half` keeps float16: half the size, errors of 1e-3.
+
+    Raises:
+        DataError: the cache does not fit on the disk, or cannot be written.
+    """
+    kind: np.dtype[np.floating] = np.dtype(np.float16) if half else np.dtype(np.float32)
+    shape = (int(tokens.offsets[-1]), int(model.config.hidden_size))
+    folder = cache_folder() / _name(model, tokens, kind)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with sole_writer(folder, wait=True):
+            if not (folder / COMPLETE).is_file():
+                _reserve(folder / STATES, shape[0] * shape[1] * kind.itemsize)
+                flat = np.memmap(folder / STATES, kind, mode="r+", shape=shape)
+                _compute(flat, model, tokens, progress)
+                write_atomically(folder / COMPLETE, b"")
+    except OSError as error:
+        size = shape[0] * shape[1] * kind.itemsize / GIB
+        message = f"{size:.1f} GiB of features in {folder} cannot be written: {error.strerror}"
+        raise DataError(message, "set PIPEWORK_CACHE to a folder with room") from error
+    return FeatureSet(
+        flat=np.memmap(folder / STATES, kind, mode="r", shape=shape),
+        offsets=tokens.offsets,
+        left=padding_of(model).left,
+    )
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Make a file of `size` bytes; a full disk is then an error here, not a crash later."""
+    with path.open("wb") as stream:
+        os.posix_fallocate(stream.fileno(), 0, size)
+
+
+def _compute(
+    flat: NDArray[np.floating], model: Classifier, tokens: TokenSet, progress: Progress
+) -> None:
+    padding, was_training = padding_of(model), model.training
+    model.eval()
+    progress.begin("encode once", len(tokens), "rows")
+    try:
+        for rows in _batches(tokens.lengths):
+            inputs = model_inputs(tokens.encodings(rows), padding, model.device)
+            inputs.pop("entity_spans", None)
+            with torch.inference_mode():
+                states_BTH = model.states(**inputs).float().cpu().numpy()
+            mask_BT = inputs["attention_mask"].cpu().numpy().astype(bool)
+            for row, states_TH, mask_T in zip(rows, states_BTH, mask_BT, strict=True):
+                flat[tokens.offsets[row] : tokens.offsets[row + 1]] = states_TH[mask_T]
+            progress.advance(len(rows))
+    finally:
+        model.train(was_training)
+        progress.end()
+
+
+def _batches(lengths_N: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return all rows, like lengths together, so that a batch has about BATCH_TOKENS tokens."""
+    order_N = np.argsort(lengths_N, kind="stable")
+    ends_N = np.cumsum(lengths_N[order_N])
+    cuts = np.flatnonzero(np.diff(ends_N // BATCH_TOKENS)) + 1
+    return [batch for batch in np.split(order_N, cuts) if len(batch)]
+
+
+def _name(model: Classifier, tokens: TokenSet, kind: np.dtype[np.floating]) -> str:
+    digest = hashlib.sha256()
+    for array in (tokens.ids, tokens.type_ids, tokens.offsets):
+        digest.update(np.ascontiguousarray(array).data)
+    for name, one in model.encoder.state_dict().items():
+        if not name.startswith("pooler."):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(one.cpu().numpy()).data)
+    config = model.config.to_json_string(use_diff=False)
+    parts = (version("torch"), version("transformers"), file_digest(Path(__file__)), kind.str)
+    digest.update(repr((*parts, type(model.encoder).__name__, config)).encode())
+    return digest.hexdigest()[:32]
