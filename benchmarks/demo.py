@@ -172,7 +172,7 @@ def _ask(url: str) -> None:
     with Client(url) as client:
         predictions = client.predict(TEXTS)
     for text, prediction in zip(TEXTS, predictions, strict=True):
-        _say(f"  {prediction.label} ({prediction.score:.2f})  {text}")
+        _say(f"  {'  '.join(prediction.words())}  {text}")
 
 
 def _say(line: str) -> None:

@@ -10,9 +10,10 @@ from benchmarks.results import BenchResult, OfflineLevel
 from benchmarks.workload import MAX_WORDS, MEAN_WORDS, Workload
 from pipework.encoding import TextEncoder
 from pipework.errors import ConfigError, RunFolderError
-from pipework.examples import Columns, Example, Source
+from pipework.examples import Example, Source
 from pipework.manifest import Manifest, read_manifest
 from pipework.progress import Progress
+from pipework.records import Columns
 from serve.engines import open_proven
 
 OFFLINE_BATCHES = (1, 8, 32)

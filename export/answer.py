@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from pipework.encoding import TextEncoder
 from pipework.errors import ConfigError, DataError, InputError
 from pipework.evaluation import Engine, Evaluation, evaluate, infer_all, predict_all, truth
 from pipework.examples import Example, Source
-from pipework.manifest import Manifest, file_digest, read_manifest, verify_files
+from pipework.inputs import fitting
+from pipework.manifest import Input, Manifest, file_digest, read_manifest, verify_files
 from pipework.predictions import Prediction, decide
 from pipework.progress import Progress
 from serve.engines import open_proven
@@ -51,7 +53,7 @@ def evaluate_run(
 
 
 def split_source(run: Path, manifest: Manifest, split: str) -> Source:
-    """Return the file of a split, which must be the one that the run was trained with.
+    """Return the rows of a split, whose file must be the one that the run was trained with.
 
     Raises:
         ConfigError: the run has no such split.
@@ -68,7 +70,7 @@ def split_source(run: Path, manifest: Manifest, split: str) -> Source:
     if file_digest(path) != recorded.sha256:
         message = f"{path} is no longer the {split} file that {run} was trained with"
         raise DataError(message, "put it back, or name the file: pipe eval RUN FILE")
-    return Source.of(manifest.data.reading, path)
+    return Source.of(manifest.data.reading, path, recorded.part)
 
 
 def open_answering(
@@ -91,12 +93,12 @@ def predict_run(run: Path, examples: Iterable[Example]) -> Iterator[tuple[Exampl
     """Answer examples in order, by the first proven engine, or the checkpoint if there is none.
 
     Raises:
-        InputError: a pair for a model of single texts, or the reverse.
+        InputError: an input that is not what the model takes, as a pair for one of single texts.
     """
     manifest = read_manifest(run)
     encoder = open_encoder(run, manifest)
     with open_answering(run, manifest, checkpoint=not manifest.engines) as engine:
-        checked = _checked(examples, pair=manifest.input.pair)
+        checked = _checked(examples, manifest.input)
         for chunk, logits_NC in predict_all(engine, encoder, checked):
             yield from zip(chunk, decide(logits_NC, manifest.task), strict=True)
 
@@ -135,21 +137,25 @@ def write_predictions(
 
 
 def format_prediction(example: Example, prediction: Prediction, suffix: str = ".tsv") -> str:
-    """Return one answer as a line of tsv (label, score, texts) or jsonl (all scores too)."""
+    """Return one answer as a line of tsv (label, score, texts) or jsonl (all scores too).
+
+    With several labels the first field holds them all and the second their scores, each separated
+    by a comma; a regression has its number and no label.
+    """
     texts = [text for text in (example.text, example.text_pair) if text is not None]
     if suffix == ".jsonl":
-        fields = {"text": example.text, "text_pair": example.text_pair}
-        answer = {"label": prediction.label, "score": prediction.score, "scores": prediction.scores}
-        given = {name: text for name, text in fields.items() if text is not None}
-        return json.dumps({**given, **answer}, ensure_ascii=False)
+        fields = {name: getattr(example, name) for name in ("text", "text_pair", "entities")}
+        given = {name: value for name, value in fields.items() if value is not None}
+        return json.dumps({**given, **asdict(prediction)}, ensure_ascii=False)
     flat = (" ".join(text.split()) for text in texts)
-    return "\t".join((prediction.label, f"{prediction.score:.4f}", *flat))
+    return "\t".join((*prediction.words(), *flat))
 
 
-def _checked(examples: Iterable[Example], *, pair: bool) -> Iterator[Example]:
+def _checked(examples: Iterable[Example], given: Input) -> Iterator[Example]:
     for number, example in enumerate(examples, start=1):
-        if (example.text_pair is not None) != pair:
-            wanted = "a pair of texts" if pair else "one text"
-            message = f"input {number}: this model takes {wanted} at a time"
-            raise InputError(message, "separate the texts of a pair by a tab" if pair else "")
-        yield example
+        try:
+            fitted = fitting(example, given)
+        except InputError as error:
+            message = f"input {number}: {error}"
+            raise InputError(message, error.hint) from error
+        yield fitted

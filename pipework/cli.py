@@ -115,7 +115,8 @@ def predict(
         write_predictions,
     )
     from pipework import console
-    from pipework.examples import decoded_lines, split_pair
+    from pipework.examples import split_pair
+    from pipework.lines import decoded_lines
 
     if texts and file is not None:
         message = "expected texts or --file, found both"

@@ -5,14 +5,19 @@ Shapes: T tokens of one input, special tokens included.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Encoding as Tokens
 from tokenizers import Tokenizer
 
-from pipework.errors import InputError, RunFolderError
-from pipework.examples import Example, Span
+from pipework.entities import Spans
+from pipework.errors import ConfigError, InputError, RunFolderError
+from pipework.examples import Example
+
+MARKS = ("$", "#")  # around e1 and around e2, as in R-BERT (https://arxiv.org/abs/1905.08284)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -29,7 +34,7 @@ class Encoding:
 
     ids: NDArray[np.int32]
     type_ids: NDArray[np.int8] | None
-    entity_spans: tuple[Span, Span] | None = None
+    entity_spans: Spans | None = None
 
     def __len__(self) -> int:
         """Return T."""
@@ -74,15 +79,17 @@ class TextEncoder:
     def encode(self, examples: Sequence[Example]) -> list[Encoding]:
         """Encode inputs, each truncated to `max_length` tokens; an empty text is allowed.
 
+        A text with two entities gets `$` around the first and `#` around the second. Where it is
+        too long it loses the tokens that are farthest from these marks, which all stay.
+
         Raises:
             InputError: a text that cannot be UTF-8 (a lone surrogate).
+            ConfigError: `max_length` has no room for the marks, or the tokenizer drops them.
         """
-        texts = [
-            example.text if example.text_pair is None else (example.text, example.text_pair)
-            for example in examples
-        ]
         try:
-            encoded = self._tokenizer.encode_batch_fast(texts)
+            if any(example.entities is not None for example in examples):
+                return [self._encode_marked(example) for example in examples]
+            encoded = self._tokenizer.encode_batch_fast([_texts(example) for example in examples])
         except (TypeError, UnicodeEncodeError) as error:
             message = "a text is not valid Unicode: it holds a lone surrogate"
             raise InputError(message, "decode the bytes as UTF-8 before sending them") from error
@@ -93,6 +100,82 @@ class TextEncoder:
             )
             for one in encoded
         ]
+
+    def _encode_marked(self, example: Example) -> Encoding:
+        if example.entities is None:
+            message = "a text without entities stands among texts with entities"
+            raise InputError(message)
+        text, places = mark(example.text, example.entities)
+        tokens = self._untruncated.encode(text)
+        marks = [_touching(tokens, place) for place in places]
+        kept_T = self._kept(tokens, np.concatenate(marks))
+        ends = [marks[0][0], marks[1][-1] + 1, marks[2][0], marks[3][-1] + 1]
+        start1, end1, start2, end2 = map(int, np.searchsorted(kept_T, ends))
+        return Encoding(
+            ids=np.array(tokens.ids, np.int32)[kept_T],
+            type_ids=np.array(tokens.type_ids, np.int8)[kept_T] if self.has_type_ids else None,
+            entity_spans=((start1, end1), (start2, end2)),
+        )
+
+    def _kept(self, tokens: Tokens, marks_M: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the places of the tokens that stay: the special ones, and those near a mark."""
+        special_T = np.array(tokens.special_tokens_mask, bool)
+        room = self.max_length - int(special_T.sum())
+        if room < len(marks_M):
+            message = (
+                f"max_length {self.max_length} has no room for the {len(marks_M)} marks of two "
+                f"entities and {int(special_T.sum())} special tokens"
+            )
+            raise ConfigError(message, "raise model.max_length")
+        words_W = np.flatnonzero(~special_T)
+        apart_W = np.abs(words_W[:, None] - marks_M[None, :]).min(axis=1)
+        nearest_W = words_W[np.argsort(apart_W, kind="stable")[:room]]
+        return np.sort(np.concatenate([np.flatnonzero(special_T), nearest_W]))
+
+    @cached_property
+    def _untruncated(self) -> Tokenizer:
+        # The library's own truncation cuts an end off, and may be switched for all threads only.
+        copy = Tokenizer.from_str(self._tokenizer.to_str())
+        copy.no_truncation()
+        copy.encode_special_tokens = True
+        return copy
+
+
+def mark(text: str, entities: Spans) -> tuple[str, list[int]]:
+    """Set the marks around two entities, each a word of its own.
+
+    Returns:
+        The marked text and where the four marks stand in it: before and after e1, before and
+        after e2.
+    """
+    marked, places, done = "", [0] * 4, 0
+    for role in sorted((0, 1), key=entities.__getitem__):
+        start, end = entities[role]
+        marked += text[done:start]
+        if marked and not marked[-1].isspace():
+            marked += " "
+        places[2 * role] = len(marked)
+        marked += f"{MARKS[role]} {text[start:end]} "
+        places[2 * role + 1] = len(marked)
+        marked += MARKS[role]
+        if text[end : end + 1].strip():
+            marked += " "
+        done = end
+    return marked + text[done:], places
+
+
+def _touching(tokens: Tokens, place: int) -> NDArray[np.intp]:
+    """Return the places of the tokens that hold the character at `place`."""
+    starts_T, ends_T = np.array(tokens.offsets).T
+    inside_T = (starts_T <= place) & (place < ends_T) & ~np.array(tokens.special_tokens_mask, bool)
+    if not inside_T.any():
+        message = f"the tokenizer drops the marks {' '.join(MARKS)} that stand around entities"
+        raise ConfigError(message, "take a tokenizer that keeps punctuation")
+    return np.flatnonzero(inside_T)
+
+
+def _texts(example: Example) -> str | tuple[str, str]:
+    return example.text if example.text_pair is None else (example.text, example.text_pair)
 
 
 def _unknown_id(tokenizer: Tokenizer) -> int | None:

@@ -3,17 +3,20 @@
 Shapes: N inputs, C classes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from pipework import metrics
 from pipework.encoding import Encoding, TextEncoder
 from pipework.errors import DataError
-from pipework.examples import Example, chunks, resolve_label
-from pipework.manifest import Metric, Metrics, Task
+from pipework.examples import Example, Label, chunks, resolve_label
+from pipework.manifest import Metric, Metrics, Task, TaskKind
+from pipework.metrics import Tally
+from pipework.predictions import given_labels
 from pipework.progress import Progress
 
 CHUNK = 2048
@@ -82,35 +85,81 @@ def evaluate(logits_NC: NDArray[np.float32], truth: NDArray[np.generic], task: T
     A class that was never predicted or never true counts with F1 = 0 in the macro average, as in
     scikit-learn with zero_division=0, unless it is neither, when it is left out.
     """
-    labels = task.labels
-    truth_N = np.asarray(truth, np.int64)
-    classes = len(labels)
-    guess_N = logits_NC.argmax(axis=1)
-    confusion = np.bincount(truth_N * classes + guess_N, minlength=classes * classes)
-    confusion = confusion.reshape(classes, classes)
-    hits, true, guessed = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
-    precision = hits / np.maximum(guessed, 1)
-    recall = hits / np.maximum(true, 1)
-    f1 = 2 * hits / np.maximum(true + guessed, 1)
-    present = (true + guessed) > 0
+    match task.kind:
+        case TaskKind.SINGLE_LABEL:
+            return _single_label(logits_NC, np.asarray(truth, np.int64), task)
+        case TaskKind.MULTI_LABEL:
+            return _multi_label(logits_NC, np.asarray(truth, np.bool_), task)
+        case TaskKind.REGRESSION:
+            return _regression(logits_NC[:, 0].astype(np.float64), np.asarray(truth, float), task)
+
+
+def _single_label(
+    logits_NC: NDArray[np.float32], truth_N: NDArray[np.int64], task: Task
+) -> Evaluation:
+    guess_N = given_labels(logits_NC, task).argmax(axis=1)
+    confusion_CC = metrics.confusion(truth_N, guess_N, len(task.labels))
+    tally = metrics.tally_confusion(confusion_CC)
+    scores = {
+        Metric.ACCURACY: metrics.accuracy(confusion_CC),
+        Metric.MACRO_F1: tally.macro_f1,
+        Metric.MATTHEWS: metrics.matthews(confusion_CC),
+        Metric.DIRECTIONAL_F1: metrics.directional_f1(confusion_CC, task.labels),
+    }
+    known = metrics.fitting_metrics(task.kind, task.labels)
+    return Evaluation(
+        rows=len(truth_N),
+        metric=task.metric,
+        scores={metric: scores[metric] for metric in known},
+        classes=_classes(tally, task.labels),
+        confusion=tuple(tuple(int(count) for count in row) for row in confusion_CC),
+    )
+
+
+def _multi_label(
+    logits_NC: NDArray[np.float32], truth_NC: NDArray[np.bool_], task: Task
+) -> Evaluation:
+    given_NC = given_labels(logits_NC, task)
+    tally = metrics.tally_labels(truth_NC, given_NC)
+    return Evaluation(
+        rows=len(truth_NC),
+        metric=task.metric,
+        scores={
+            Metric.MICRO_F1: tally.micro_f1,
+            Metric.MACRO_F1: tally.macro_f1,
+            Metric.ACCURACY: float((truth_NC == given_NC).all(axis=1).mean()),
+        },
+        classes=_classes(tally, task.labels),
+        confusion=(),
+    )
+
+
+def _regression(
+    found_N: NDArray[np.float64], truth_N: NDArray[np.float64], task: Task
+) -> Evaluation:
     return Evaluation(
         rows=len(truth_N),
         metric=task.metric,
         scores={
-            Metric.ACCURACY: float(hits.sum() / max(len(truth_N), 1)),
-            Metric.MACRO_F1: float(f1[present].mean()) if present.any() else 0.0,
+            Metric.PEARSON: metrics.pearson(found_N, truth_N),
+            Metric.SPEARMAN: metrics.spearman(found_N, truth_N),
         },
-        classes=tuple(
-            ClassReport(
-                label=label,
-                precision=float(precision[index]),
-                recall=float(recall[index]),
-                f1=float(f1[index]),
-                support=int(true[index]),
-            )
-            for index, label in enumerate(labels)
-        ),
-        confusion=tuple(tuple(int(count) for count in row) for row in confusion),
+        classes=(),
+        confusion=(),
+    )
+
+
+def _classes(tally: Tally, labels: Sequence[str]) -> tuple[ClassReport, ...]:
+    columns = (tally.precision, tally.recall, tally.f1, tally.true_C)
+    return tuple(
+        ClassReport(
+            label=label,
+            precision=float(precision),
+            recall=float(recall),
+            f1=float(f1),
+            support=int(support),
+        )
+        for label, precision, recall, f1, support in zip(labels, *columns, strict=True)
     )
 
 
@@ -145,16 +194,39 @@ def truth(examples: Sequence[Example], task: Task, where: str) -> NDArray[np.gen
     Raises:
         DataError: a row without a label, or with one that the model does not know.
     """
-    labels = task.labels
-    index = {label: place for place, label in enumerate(labels)}
-    places = []
-    for row, example in enumerate(examples, start=1):
-        place = None if example.label is None else resolve_label(example.label, index)
-        if place is None:
-            message = f"{where}: row {row} has label {example.label!r}, which the model lacks"
-            raise DataError(message, f"known labels: {', '.join(labels)}")
-        places.append(place)
-    if not places:
+    if not examples:
         message = f"{where} holds no rows"
         raise DataError(message)
-    return np.array(places, np.int32)
+    index = {label: place for place, label in enumerate(task.labels)}
+    rows = [(f"{where}: row {row}", one.label) for row, one in enumerate(examples, start=1)]
+    match task.kind:
+        case TaskKind.SINGLE_LABEL:
+            return np.array([_place(at, label, index) for at, label in rows], np.int32)
+        case TaskKind.MULTI_LABEL:
+            return np.stack([_places(at, label, index) for at, label in rows])
+        case TaskKind.REGRESSION:
+            return np.array([_value(at, label) for at, label in rows], np.float32)
+
+
+def _place(at: str, label: Label | None, index: Mapping[str, int]) -> int:
+    place = resolve_label(label, index) if isinstance(label, str) else None
+    if place is None:
+        message = f"{at} has label {label!r}, which the model lacks"
+        raise DataError(message, f"known labels: {', '.join(index)}")
+    return place
+
+
+def _places(at: str, label: Label | None, index: Mapping[str, int]) -> NDArray[np.int8]:
+    if not isinstance(label, tuple):
+        message = f"{at}: expected a list of labels, found {label!r}"
+        raise DataError(message, f"known labels: {', '.join(index)}")
+    true_C = np.zeros(len(index), np.int8)
+    true_C[[_place(at, one, index) for one in label]] = 1
+    return true_C
+
+
+def _value(at: str, label: Label | None) -> float:
+    if not isinstance(label, str):
+        message = f"{at}: expected a number to learn, found {label!r}"
+        raise DataError(message)
+    return float(label)

@@ -1,35 +1,23 @@
-"""Rows of a data file become examples. An error names the file and the line.
+"""Rows of a data file become examples. An error names the file and the line."""
 
-csv follows RFC 4180 (quotes matter). tsv has no quoting at all, as in GLUE and THUCNews: a line is
-split at tabs and nothing else. jsonl is one object a line. All are UTF-8, with or without a byte
-order mark, with LF or CRLF.
-"""
-
-import csv
-import json
+import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from heapq import nsmallest
+from itertools import islice
 from pathlib import Path
 
-from pipework.errors import DataError
-from pipework.manifest import Reading
+from pipework.entities import Spans, check_spans, read_marks
+from pipework.errors import DataError, InputError
+from pipework.manifest import Part, Reading, TaskKind
+from pipework.records import Column, Columns, Format, Record, format_of, records
 
-Column = str | int
-Span = tuple[int, int]
 Label = str | tuple[str, ...]
-NUMBER = re.compile(r"[0-9]{1,9}")
+WHOLE = re.compile(r"[0-9]{1,9}")
+DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+LARGEST = 1e30  # of a number to learn: its square must not leave float32 for float64
 SURROGATE = re.compile(r"[\ud800-\udfff]")
-
-
-class Format(StrEnum):
-    """How rows lie in a file."""
-
-    CSV = "csv"
-    TSV = "tsv"
-    JSONL = "jsonl"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,42 +29,59 @@ class Example:
         text_pair: the second text of a pair.
         entities: the characters [start, end) of two entities in `text`, in the order of their
             roles, e1 and e2.
-        label: one label, or the labels of a multi-label task (none of them is an empty tuple).
+        label: one label, the labels of a multi-label task (none of them is an empty tuple), or a
+            number as it is written.
     """
 
     text: str
     text_pair: str | None = None
-    entities: tuple[Span, Span] | None = None
+    entities: Spans | None = None
     label: Label | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Columns:
-    """Where the fields lie: by name, or by number counted from 0."""
-
-    text: Column = "text"
-    text_pair: Column | None = None
-    label: Column | None = "label"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
     """A data file and how to read it.
 
-    `header` says whether the first line holds names; None means that it does when a column is
-    given by name. `format` None means by the file's suffix (.csv, .tsv, .txt as tsv, .jsonl).
+    Attributes:
+        path: the file.
+        columns: where the fields lie.
+        format: None means by the file's suffix (.csv, .tsv, .txt as tsv, .jsonl).
+        header: whether the first line holds names; None means that it does when a column is
+            given by name.
+        kind: what a label is: one, several, or a number.
+        separator: what stands between several labels in a cell.
+        marked: whether texts mark two entities with <e1>..</e1> and <e2>..</e2>.
+        part: which rows of the file; None for all.
     """
 
     path: Path
     columns: Columns
     format: Format | None = None
     header: bool | None = None
+    kind: TaskKind = TaskKind.SINGLE_LABEL
+    separator: str | None = None
+    marked: bool = False
+    part: Part | None = None
 
     @classmethod
-    def of(cls, reading: Reading, path: Path) -> "Source":
-        """Return a file that is to be read as a manifest says."""
-        columns = Columns(text=reading.text, text_pair=reading.text_pair, label=reading.label)
-        return cls(path=path, columns=columns, format=Format(reading.format), header=reading.header)
+    def of(cls, reading: Reading, path: Path, part: Part | None = None) -> "Source":
+        """Return a file, or a part of it, that is to be read as a manifest says."""
+        return cls(
+            path=path,
+            columns=Columns(
+                text=reading.text,
+                text_pair=reading.text_pair,
+                label=reading.label,
+                entities=reading.entities,
+            ),
+            format=Format(reading.format),
+            header=reading.header,
+            kind=reading.kind,
+            separator=reading.separator,
+            marked=reading.marked,
+            part=part,
+        )
 
     def reading(self) -> Reading:
         """Return how the file is read, with nothing left to be guessed.
@@ -84,158 +89,144 @@ class Source:
         Raises:
             DataError: the format cannot be told from the suffix.
         """
-        wanted = (self.columns.text, self.columns.text_pair, self.columns.label)
-        named = any(isinstance(column, str) for column in wanted)
+        columns = self.columns
+        named = any(
+            isinstance(one, str) for one in (columns.text, columns.text_pair, columns.label)
+        )
+        how = Format(self.format or format_of(self.path))
         return Reading(
-            text=self.columns.text,
-            text_pair=self.columns.text_pair,
-            label=self.columns.label,
-            format=Format(self.format or _format_of(self.path)).value,
+            text=columns.text,
+            text_pair=columns.text_pair,
+            label=columns.label,
+            entities=columns.entities,
+            format=how.value,
             header=named if self.header is None else self.header,
+            kind=self.kind,
+            separator=self.separator,
+            marked=self.marked or how is Format.SEMEVAL,
         )
 
     def unlabelled(self) -> "Source":
-        """Return the same file, read without labels, whether or not it has any."""
+        """Return the same rows, read without labels, whether or not there are any."""
         reading = self.reading().model_copy(update={"label": None})
-        return Source.of(reading, self.path)
+        return Source.of(reading, self.path, self.part)
+
+    def whole(self) -> "Source":
+        """Return the whole file of which this is a part."""
+        return replace(self, part=None)
 
     def rows(self) -> Iterator[Example]:
         """Read the rows in order; blank lines are no rows.
 
         Raises:
             DataError: for a file that is missing or not UTF-8, a row with too few or too many
-                fields, a text that is not Unicode, or an empty label; the message starts with
-                file:line.
+                fields, a text that is not Unicode or lacks the marks of its entities, or a label
+                that is empty or no number where one is expected; the message starts with
+                file:line. Also for a part that leaves nothing of the file.
         """
-        match self.format or _format_of(self.path):
-            case Format.JSONL:
-                return self._jsonl()
-            case Format.CSV:
-                return self._table(_csv_rows(self.path))
-            case Format.TSV:
-                lines = numbered_lines(self.path)
-                return self._table((line, text.split("\t")) for line, text in lines if text)
+        if self.part is None:
+            return self._all()
+        return self._part(self.part)
 
-    def _table(self, rows: Iterator[tuple[int, list[str]]]) -> Iterator[Example]:
-        wanted = (self.columns.text, self.columns.text_pair, self.columns.label)
-        first = next(rows, None)
-        if first is None:
-            message = f"{self.path} is empty: expected rows"
-            raise DataError(message, "check the path")
-        names: list[str] = []
-        if self.reading().header:
-            names = first[1]
-        else:
-            rows = chain([first], rows)
-        width = len(first[1])
-        indices = [self._index(column, names, width) for column in wanted]
-        for line, cells in rows:
-            if len(cells) != width:
-                message = (
-                    f"{self.path}:{line}: expected {width} columns as in the first line, "
-                    f"found {len(cells)}"
-                )
-                hint = "a stray separator or quote; in tsv a text may hold no tab"
-                raise DataError(message, hint)
-            yield self._example(line, *(None if i is None else cells[i] for i in indices))
+    def _all(self) -> Iterator[Example]:
+        reading = self.reading()
+        found = records(self.path, Format(reading.format), self.columns, header=reading.header)
+        return (self._example(record, marked=reading.marked) for record in found)
 
-    def _index(self, column: Column | None, names: Sequence[str], width: int) -> int | None:
-        if column is None or (isinstance(column, int) and 0 <= column < width):
-            return column
-        if isinstance(column, int) or column not in names:
-            found = ", ".join(names) if names else f"{width} columns, no header"
-            message = f"{self.path}:1: no column {column!r}; found {found}"
-            raise DataError(message, "set data.columns to names or numbers (from 0) of the file")
-        return names.index(column)
+    def _part(self, part: Part) -> Iterator[Example]:
+        """Hold out the rows whose digests are the smallest, and copies of the last of them.
 
-    def _jsonl(self) -> Iterator[Example]:
-        columns = (self.columns.text, self.columns.text_pair, self.columns.label)
-        for line, text in numbered_lines(self.path):
-            if not text:
-                continue
-            try:
-                row = json.loads(text)
-            except ValueError as error:
-                message = f"{self.path}:{line}: not JSON: {error}"
-                raise DataError(message) from error
-            if not isinstance(row, dict):
-                message = f"{self.path}:{line}: expected an object, found {type(row).__name__}"
-                raise DataError(message)
-            yield self._example(line, *(self._member(row, column, line) for column in columns))
+        Copies of a text have the same digest, so they stay together.
+        """
+        lowest = nsmallest(part.rows + 1, (_digest(row, part.seed) for row in self._all()))
+        if len(lowest) <= part.rows:
+            message = f"{self.path} holds {len(lowest)} rows: cannot hold out {part.rows} of them"
+            raise DataError(message, "lower data.dev_rows")
+        bound = lowest[part.rows - 1]
+        for row in self._all():
+            if (_digest(row, part.seed) <= bound) == part.held_out:
+                yield row
 
-    def _member(self, row: Mapping[str, object], column: Column | None, line: int) -> str | None:
-        if column is None:
-            return None
-        value = row.get(str(column))
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            message = (
-                f"{self.path}:{line}: expected a string at {column!r}, "
-                f"found {'nothing' if value is None else type(value).__name__}"
-            )
-            raise DataError(message, f"keys of this row: {', '.join(row)}")
-        return str(value)
-
-    def _example(
-        self, line: int, text: str | None, text_pair: str | None, label: str | None
-    ) -> Example:
-        if label is not None and not (label := label.strip()):
-            message = f"{self.path}:{line}: the label is empty"
-            raise DataError(message, "every row of this file needs a label")
-        if any(SURROGATE.search(field or "") for field in (text, text_pair)):
-            message = (
-                f"{self.path}:{line}: a text is not Unicode: it holds half of a pair (\\uD800)"
-            )
-            raise DataError(message, "write the character itself, or both halves")
-        return Example(text=text or "", text_pair=text_pair, label=label)
-
-
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text without its line end) of a UTF-8 file.
-
-    Only LF ends a line (a CR before it goes too): U+2028 and its kind belong to the text.
-
-    Raises:
-        DataError: the file cannot be read, or a line is not UTF-8.
-    """
-    try:
-        with path.open("rb") as stream:
-            yield from decoded_lines(stream, str(path))
-    except OSError as error:
-        message = f"{path} cannot be read: {error.strerror}"
-        raise DataError(message, "check data.root and the file names") from error
-
-
-def decoded_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[int, str]]:
-    """Do as `numbered_lines` for lines from elsewhere, such as standard input."""
-    for number, raw in enumerate(lines, start=1):
+    def _example(self, record: Record, *, marked: bool) -> Example:
         try:
-            text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            message = f"{where}:{number}: not UTF-8 (byte {error.start}: {error.reason})"
-            raise DataError(message, "convert it: iconv -f GB18030 -t UTF-8") from error
-        yield number, text.removesuffix("\n").removesuffix("\r")
+            text, text_pair = _text(record.text, self.columns.text), None
+            if self.columns.text_pair is not None:
+                text_pair = _text(record.text_pair, self.columns.text_pair)
+            label = None if self.columns.label is None else self._label(record.label)
+            entities = None
+            if marked:
+                text, entities = read_marks(text)
+            elif self.columns.entities is not None:
+                entities = check_spans(text, _spans(record.entities, self.columns.entities))
+        except InputError as error:
+            message = f"{self.path}:{record.line}: {error}"
+            raise DataError(message, error.hint) from error
+        return Example(text=text, text_pair=text_pair, entities=entities, label=label)
+
+    def _label(self, value: object) -> Label:
+        match self.kind:
+            case TaskKind.SINGLE_LABEL:
+                return _one_label(value)
+            case TaskKind.MULTI_LABEL:
+                return self._several_labels(value)
+            case TaskKind.REGRESSION:
+                return _number(value)
+
+    def _several_labels(self, value: object) -> tuple[str, ...]:
+        if isinstance(value, str):
+            if self.separator is None:
+                message = "expected a list of labels, found a string"
+                raise InputError(message, "set data.separator to what stands between labels")
+            value = value.split(self.separator) if value.strip() else []
+        if not isinstance(value, list):
+            message = f"expected a list of labels, found {type(value).__name__}"
+            raise InputError(message, "a row without labels has the empty list, []")
+        return tuple(dict.fromkeys(_one_label(one) for one in value))
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    lines = (text + "\n" for _, text in numbered_lines(path))
-    reader = csv.reader(lines, strict=True)
-    try:
-        for cells in reader:
-            if cells:
-                yield reader.line_num, cells
-    except csv.Error as error:
-        message = f"{path}:{reader.line_num}: not CSV: {error}"
-        raise DataError(
-            message, 'if quotes are plain text here, set data.format = "tsv"'
-        ) from error
+def _text(value: object, column: Column) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        message = f"expected a string at {column!r}, found {type(value).__name__}"
+        raise InputError(message)
+    if SURROGATE.search(text := str(value)):
+        message = "a text is not Unicode: it holds half of a pair (\\uD800)"
+        raise InputError(message, "write the character itself, or both halves")
+    return text
 
 
-def _format_of(path: Path) -> Format:
-    suffixes = {".csv": Format.CSV, ".tsv": Format.TSV, ".txt": Format.TSV, ".jsonl": Format.JSONL}
-    if path.suffix not in suffixes:
-        message = f"{path}: cannot tell the format from the suffix {path.suffix!r}"
-        raise DataError(message, f"set data.format to one of {', '.join(Format)}")
-    return suffixes[path.suffix]
+def _one_label(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        message = f"expected a label, found {type(value).__name__}"
+        raise InputError(message, "a label is a string or a whole number")
+    if not (label := str(value).strip()):
+        message = "the label is empty"
+        raise InputError(message, "every row of this file needs a label")
+    return label
+
+
+def _number(value: object) -> str:
+    written = "" if isinstance(value, bool) else str(value).strip()
+    if not DECIMAL.fullmatch(written) or abs(float(written)) > LARGEST:
+        message = f"expected a number to learn, found {value!r}"
+        raise InputError(message, "a regression learns finite numbers, as 3 or 4.25")
+    return written
+
+
+def _spans(value: object, column: Column) -> list[list[int]]:
+    pairs = value if isinstance(value, list) else []
+    whole = [
+        [place for place in pair if type(place) is int] if isinstance(pair, list) else []
+        for pair in pairs
+    ]
+    if whole != pairs or [len(pair) for pair in whole] != [2, 2]:
+        message = f"expected [[start, end], [start, end]] at {column!r}, found {value!r}"
+        raise InputError(message, "the characters of e1 and of e2, in jsonl")
+    return whole
+
+
+def _digest(row: Example, seed: int) -> bytes:
+    fields = repr((seed, row.text, row.text_pair, row.entities))
+    return hashlib.blake2b(fields.encode(), digest_size=16).digest()
 
 
 def resolve_label(found: str, labels: Mapping[str, int]) -> int | None:
@@ -246,7 +237,7 @@ def resolve_label(found: str, labels: Mapping[str, int]) -> int | None:
     """
     if found in labels:
         return labels[found]
-    if not NUMBER.fullmatch(found) or any(NUMBER.fullmatch(label) for label in labels):
+    if not WHOLE.fullmatch(found) or any(WHOLE.fullmatch(label) for label in labels):
         return None
     return int(found) if int(found) < len(labels) else None
 

@@ -139,13 +139,33 @@ class Model(Record):
     dtype: str
     checkpoint: tuple[FileRecord, ...]
 
+    @property
+    def takes_spans(self) -> bool:
+        """Whether its head reads the places of the two entities, beside the marks in the text."""
+        return self.head == "entity"
+
+
+class Part(Record):
+    """A part of a file: the `rows` rows that `seed` holds out of it, or all others.
+
+    Which rows these are depends on the seed and on their texts, not on their order.
+    """
+
+    rows: int
+    seed: int
+    held_out: bool
+
 
 class Split(Record):
-    """A data file as it was read: its path (outside the run folder), digest and rows."""
+    """A data file, or a part of one, as it was read: its path, digest and rows.
+
+    The path lies outside the run folder; the digest is of the whole file.
+    """
 
     path: str
     sha256: str
     rows: int
+    part: Part | None = None
 
 
 class Reading(Record):
@@ -153,7 +173,7 @@ class Reading(Record):
 
     `entities` is the key of two character spans, [[start, end], [start, end]]; `marked` says that
     the text itself marks them with <e1>..</e1> and <e2>..</e2>. `separator` stands between the
-    labels of a row with several.
+    labels of a row with several, and `kind` says what a label is: one, several, or a number.
     """
 
     text: str | int
@@ -164,6 +184,7 @@ class Reading(Record):
     entities: str | int | None = None
     marked: bool = False
     separator: str | None = None
+    kind: TaskKind = TaskKind.SINGLE_LABEL
 
 
 class Metrics(Record):

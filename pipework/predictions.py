@@ -5,44 +5,162 @@ Shapes: N inputs, C classes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict
 
 from pipework.manifest import Task, TaskKind
 
 Scores = NDArray[np.float32]
+THRESHOLD = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prediction:
+class OneLabel:
     """The label with its score, and every label's score, best first."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     label: str
     score: float
     scores: dict[str, float]
 
+    def words(self) -> tuple[str, ...]:
+        """Return label and score."""
+        return self.label, f"{self.score:.4f}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeveralLabels:
+    """The labels whose scores reach their thresholds, and every label's score; best first."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    labels: tuple[str, ...]
+    scores: dict[str, float]
+
+    def words(self) -> tuple[str, ...]:
+        """Return the labels, and their scores."""
+        scores = (f"{self.scores[label]:.4f}" for label in self.labels if label in self.scores)
+        return ", ".join(self.labels), ", ".join(scores)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Value:
+    """The number that a regression gives."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    score: float
+
+    def words(self) -> tuple[str, ...]:
+        """Return the number."""
+        return (f"{self.score:.4f}",)
+
+
+Prediction = OneLabel | SeveralLabels | Value
+
 
 def probabilities(logits_NC: Scores, task: Task) -> Scores:
-    """Turn logits [N, C] into scores [N, C]: softmax for a single label."""
+    """Turn logits [N, C] into scores [N, C].
+
+    A single label: softmax. Several: a sigmoid for each. A regression: the value itself.
+    """
     match task.kind:
         case TaskKind.SINGLE_LABEL:
             shifted_NC = logits_NC - logits_NC.max(axis=1, keepdims=True)
             exp_NC = np.exp(shifted_NC, dtype=np.float32)
             return np.asarray(exp_NC / exp_NC.sum(axis=1, keepdims=True), np.float32)
+        case TaskKind.MULTI_LABEL:
+            return _sigmoid(logits_NC)
+        case TaskKind.REGRESSION:
+            return np.asarray(logits_NC, np.float32)
+
+
+def _sigmoid(logits_NC: Scores) -> Scores:
+    exp_NC = np.exp(-np.abs(logits_NC), dtype=np.float32)  # of what is not above 0: no overflow
+    above_NC = logits_NC >= 0
+    return np.asarray(np.where(above_NC, 1, exp_NC) / (1 + exp_NC), np.float32)
+
+
+def given_labels(logits_NC: Scores, task: Task) -> NDArray[np.bool_]:
+    """Return which labels each input is given, [N, C]: the best, or those above their thresholds.
+
+    A regression gives none.
+    """
+    match task.kind:
+        case TaskKind.SINGLE_LABEL:
+            best_N = logits_NC.argmax(axis=1)
+            return np.asarray(np.arange(logits_NC.shape[1]) == best_N[:, None])
+        case TaskKind.MULTI_LABEL:
+            return _reached(probabilities(logits_NC, task), task)
+        case TaskKind.REGRESSION:
+            return np.zeros(logits_NC.shape, bool)
+
+
+def _reached(scores_NC: Scores, task: Task) -> NDArray[np.bool_]:
+    thresholds_C = np.array(task.thresholds or [THRESHOLD] * len(task.labels), np.float64)
+    # In float64: a threshold between two neighbours in float32 would else become one of them.
+    return np.asarray(scores_NC.astype(np.float64) >= thresholds_C)
 
 
 def decide(logits_NC: Scores, task: Task, top_k: int | None = None) -> list[Prediction]:
     """Turn logits [N, C] into N predictions; `scores` keeps the `top_k` best, or all."""
     scores_NC = probabilities(logits_NC, task)
-    order_NC = np.argsort(-scores_NC, axis=1, kind="stable")[:, :top_k]
+    if task.kind is TaskKind.REGRESSION:
+        return [Value(score=float(score)) for score in scores_NC[:, 0]]
+    order_NC = np.argsort(-scores_NC, axis=1, kind="stable")
+    if task.kind is TaskKind.SINGLE_LABEL:
+        return [
+            _one(_ranked(scores_C, order_C[:top_k], task.labels))
+            for scores_C, order_C in zip(scores_NC, order_NC, strict=True)
+        ]
     return [
-        _prediction(scores_C, order_C, task.labels)
-        for scores_C, order_C in zip(scores_NC, order_NC, strict=True)
+        SeveralLabels(
+            labels=tuple(task.labels[index] for index in order_C if reached_C[index]),
+            scores=_ranked(scores_C, order_C[:top_k], task.labels),
+        )
+        for scores_C, order_C, reached_C in zip(
+            scores_NC, order_NC, _reached(scores_NC, task), strict=True
+        )
     ]
 
 
-def _prediction(scores_C: Scores, order_C: NDArray[np.intp], labels: Sequence[str]) -> Prediction:
-    ranked = {labels[index]: float(scores_C[index]) for index in order_C}
-    label = labels[order_C[0]]
-    return Prediction(label=label, score=ranked[label], scores=ranked)
+def _ranked(scores_C: Scores, order_K: NDArray[np.intp], labels: Sequence[str]) -> dict[str, float]:
+    return {labels[index]: float(scores_C[index]) for index in order_K}
+
+
+def _one(ranked: dict[str, float]) -> OneLabel:
+    label = next(iter(ranked))
+    return OneLabel(label=label, score=ranked[label], scores=ranked)
+
+
+def choose_thresholds(logits_NC: Scores, truth_NC: NDArray[np.generic]) -> tuple[float, ...]:
+    """Return for each label the threshold with the highest F1 on labelled rows.
+
+    A threshold lies in the middle between two scores (below the lowest one: between it and 0). Of
+    several with the same F1 the highest is taken; a label that no row has gets 0.5.
+
+    Args:
+        logits_NC: float32 [N, C] of a multi-label task.
+        truth_NC: 0 or 1, [N, C].
+    """
+    scores_NC = _sigmoid(logits_NC).astype(np.float64)
+    truth = np.asarray(truth_NC, np.int64)
+    return tuple(
+        _threshold(scores_NC[:, label], truth[:, label]) for label in range(truth.shape[1])
+    )
+
+
+def _threshold(scores_N: NDArray[np.float64], truth_N: NDArray[np.int64]) -> float:
+    if not truth_N.any():
+        return THRESHOLD
+    order_N = np.argsort(-scores_N, kind="stable")
+    ranked_N, hits_N = scores_N[order_N], np.cumsum(truth_N[order_N])
+    below_N = np.append(ranked_N[1:], 0)
+    f1_N = 2 * hits_N / (np.arange(1, len(ranked_N) + 1) + truth_N.sum())
+    f1_N[ranked_N == below_N] = -1  # rows with one score are given the label together
+    best = int(f1_N.argmax())
+    return float((ranked_N[best] + below_N[best]) / 2)

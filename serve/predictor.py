@@ -9,7 +9,8 @@ from pipework.closing import Closing
 from pipework.encoding import TextEncoder
 from pipework.errors import InputError
 from pipework.examples import Example
-from pipework.manifest import read_manifest
+from pipework.inputs import fitting
+from pipework.manifest import Input, read_manifest
 from pipework.predictions import Prediction, decide
 from serve.batcher import Batcher, Load
 from serve.engines import choose_engine, open_proven
@@ -40,7 +41,7 @@ class Predictor(Closing):
             type_ids=manifest.input.type_ids,
         )
         self._task = manifest.task
-        self._pair = manifest.input.pair
+        self._input = manifest.input
         self.name = manifest.identity.name
         self.version = choose_engine(manifest, engine).files[0].sha256[:12]
         self._threads = ThreadPoolExecutor(ENCODER_THREADS, thread_name_prefix="encoder")
@@ -64,16 +65,17 @@ class Predictor(Closing):
         Cancelling takes the request out of the queue.
 
         Raises:
-            InputError: a pair where the model takes one text, or the reverse; not Unicode.
+            InputError: an input that is not what the model takes, as a pair for one of single
+                texts or a text without the marks of its entities; not Unicode.
             TooBusyError: the queue is full.
             NotReadyError: stopping, or the engine has died.
         """
-        _check(examples, pair=self._pair)
-        if not examples:
+        checked = _checked(examples, self._input)
+        if not checked:
             return []
         loop = asyncio.get_running_loop()
         with self._batcher.place():
-            encodings = await loop.run_in_executor(self._threads, self._encoder.encode, examples)
+            encodings = await loop.run_in_executor(self._threads, self._encoder.encode, checked)
             answer = self._batcher.submit(encodings)
         logits_NC = await asyncio.wrap_future(answer)
         return decide(logits_NC, self._task, top_k)
@@ -85,11 +87,12 @@ class Predictor(Closing):
         self._engine.close()
 
 
-def _check(examples: Sequence[Example], *, pair: bool) -> None:
+def _checked(examples: Sequence[Example], given: Input) -> list[Example]:
+    checked = []
     for index, example in enumerate(examples):
-        if pair and example.text_pair is None:
-            message = f"input {index}: expected a text and a text_pair: this model compares two"
-            raise InputError(message, 'send {"inputs": [{"text": "...", "text_pair": "..."}]}')
-        if not pair and example.text_pair is not None:
-            message = f"input {index}: found a text_pair, but this model takes one text"
-            raise InputError(message, 'send {"texts": ["..."]}')
+        try:
+            checked.append(fitting(example, given))
+        except InputError as error:
+            message = f"input {index}: {error}"
+            raise InputError(message, error.hint) from error
+    return checked

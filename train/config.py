@@ -13,6 +13,7 @@ from train.train_settings import TrainSettings
 
 RECIPES = Path(__file__).with_name("recipes")
 SAMPLE = Path(__file__).with_name("sample")
+ENTITY_MARKS = 4  # before and after each of the two
 
 
 class Config(Settings):
@@ -25,8 +26,9 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _room_for_text(self) -> Self:
-        special = 1 + len(self.data.fields)
-        if self.model.max_length < special + len(self.data.fields):
+        texts = 1 + ("text_pair" in self.data.fields)
+        special = 1 + texts + (ENTITY_MARKS if self.data.entities else 0)
+        if self.model.max_length < special + texts:
             message = (
                 f"model.max_length {self.model.max_length} leaves no token of text: "
                 f"{special} are special"

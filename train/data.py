@@ -17,7 +17,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework import encoding, evaluation, examples
+from pipework import encoding, entities, evaluation, examples, lines, records
 from pipework.encoding import Encoding, TextEncoder
 from pipework.errors import DataError
 from pipework.evaluation import truth
@@ -26,7 +26,8 @@ from pipework.lock import sole_writer
 from pipework.manifest import Task, file_digest, write_atomically
 from pipework.progress import Progress
 
-CODE = tuple(Path(str(module.__file__)) for module in (encoding, evaluation, examples))
+MODULES = (encoding, entities, evaluation, examples, lines, records)
+CODE = tuple(Path(str(module.__file__)) for module in MODULES)
 CHUNK = 4096
 MEGABATCH = 50
 COMPLETE = "complete"
@@ -112,7 +113,7 @@ def _cache_name(source: Source, tokenizer: Path, encoder: TextEncoder, task: Tas
     parts = (
         version("tokenizers"),
         tuple(file_digest(path) for path in (*CODE, Path(__file__), source.path, tokenizer)),
-        source.reading(),
+        (source.reading(), source.part),
         (encoder.max_length, encoder.has_type_ids),
         (task.kind, task.labels),
     )

@@ -1,58 +1,144 @@
 """[task] and [data]: what is decided, and where the rows lie."""
 
 from pathlib import Path
+from typing import Self
 
-from pipework.examples import Column, Columns, Format, Source
-from pipework.manifest import Metric, TaskKind
-from pipework.settings import Settings
+from pydantic import model_validator
+
+from pipework.errors import ConfigError
+from pipework.examples import Source
+from pipework.manifest import Metric, Part, TaskKind
+from pipework.metrics import check_metric, default_metric
+from pipework.records import Column, Columns, Format
+from pipework.settings import Positive, Settings
 
 
 class TaskSettings(Settings):
     """[task]: what is decided, and by which score on dev the best checkpoint is kept.
 
     `labels` fixes the classes and their order: a list, or a file with a name a line. Without it
-    they are the labels of the train file, sorted.
+    they are the labels of the train file, sorted. A regression has none.
     """
 
     kind: TaskKind = TaskKind.SINGLE_LABEL
     labels: tuple[str, ...] | Path | None = None
     metric: Metric | None = None
 
+    @model_validator(mode="after")
+    def _labels_fit(self) -> Self:
+        if self.kind is TaskKind.REGRESSION and self.labels is not None:
+            message = "a regression has no task.labels: it learns the numbers of data.columns.label"
+            raise ValueError(message)
+        return self
+
+    def metric_for(self, labels: tuple[str, ...]) -> Metric:
+        """Return the score that the task is judged by.
+
+        Raises:
+            ConfigError: it cannot be told for these labels.
+        """
+        metric = self.metric or default_metric(self.kind, labels)
+        check_metric(metric, self.kind, labels)
+        return metric
+
 
 class ColumnSettings(Settings):
-    """[data.columns]: where the fields lie, by name or by number from 0."""
+    """[data.columns]: where the fields lie, by name or by number from 0.
+
+    `entities` is a key of jsonl: the characters of two entities, [[start, end], [start, end]].
+    """
 
     text: Column = "text"
     text_pair: Column | None = None
     label: Column = "label"
+    entities: Column | None = None
 
 
 class DataSettings(Settings):
-    """[data]: the files, relative to `root` (which is relative to the config file)."""
+    """[data]: the files, relative to `root` (which is relative to the config file).
+
+    Without a `dev` file, `dev_rows` rows are held out of the train file: which, is decided by
+    train.seed and their texts. `marked` texts hold two entities, <e1>..</e1> and <e2>..</e2>.
+    `separator` stands between the labels of a multi-label task in csv and tsv.
+    """
 
     root: Path | None = None
     train: Path
-    dev: Path
+    dev: Path | None = None
+    dev_rows: Positive | None = None
     test: Path | None = None
     format: Format | None = None
     header: bool | None = None
+    separator: str | None = None
+    marked: bool = False
     columns: ColumnSettings = ColumnSettings()
 
-    def splits(self) -> dict[str, Source]:
-        """Return the data files by split name."""
-        files = {"train": self.train, "dev": self.dev, "test": self.test}
-        return {name: self.source(path) for name, path in files.items() if path is not None}
+    @model_validator(mode="after")
+    def _one_dev(self) -> Self:
+        if (self.dev is None) == (self.dev_rows is None):
+            message = "expected one of data.dev (a file) and data.dev_rows (rows of the train file)"
+            raise ValueError(message)
+        return self
 
-    def source(self, path: Path) -> Source:
-        """Return a file to be read as this section says; a relative path starts at the root."""
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        columns, semeval = self.columns, self.format is Format.SEMEVAL
+        if semeval and columns != ColumnSettings():
+            message = "a file of format semeval has no data.columns"
+            raise ValueError(message)
+        if (self.marked or semeval) and columns.entities is not None:
+            message = "expected marks in the text or data.columns.entities, found both"
+            raise ValueError(message)
+        if self.entities and columns.text_pair is not None:
+            message = "a pair of texts cannot have entities too: leave out data.columns.text_pair"
+            raise ValueError(message)
+        if self.separator == "":
+            message = "expected a data.separator of at least one character"
+            raise ValueError(message)
+        return self
+
+    def splits(self, kind: TaskKind, seed: int) -> dict[str, Source]:
+        """Return the data files, or parts of them, by split name; `seed` chooses dev's rows.
+
+        Raises:
+            ConfigError: a separator of labels for a task whose rows have one.
+        """
+        if self.separator is not None and kind is not TaskKind.MULTI_LABEL:
+            message = f"data.separator stands between several labels, and this task is {kind}"
+            raise ConfigError(message, "set task.kind to multi_label, or leave out data.separator")
+        held: Part | None = None
+        rest: Part | None = None
+        if self.dev_rows is not None:
+            held = Part(rows=self.dev_rows, seed=seed, held_out=True)
+            rest = Part(rows=self.dev_rows, seed=seed, held_out=False)
+        found = {
+            "train": self._source(self.train, kind, rest),
+            "dev": self._source(self.dev or self.train, kind, held),
+        }
+        if self.test is not None:
+            found["test"] = self._source(self.test, kind, None)
+        return found
+
+    def _source(self, path: Path, kind: TaskKind, part: Part | None) -> Source:
         return Source(
             path=(self.root or Path()) / path,
             columns=Columns(**self.columns.model_dump()),
             format=self.format,
             header=self.header,
+            kind=kind,
+            separator=self.separator,
+            marked=self.marked,
+            part=part,
         )
+
+    @property
+    def entities(self) -> bool:
+        """Whether a text comes with two entities."""
+        return self.marked or self.format is Format.SEMEVAL or self.columns.entities is not None
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Return the names of the fields an input has."""
+        if self.entities:
+            return ("text", "entities")
         return ("text",) if self.columns.text_pair is None else ("text", "text_pair")

@@ -90,7 +90,6 @@ def cached_report(
     sources: Mapping[str, Source],
     encoder: TextEncoder,
     tokenizer: Path,
-    kind: TaskKind,
     labels: Sequence[str] | None,
     progress: Progress,
 ) -> DataReport:
@@ -105,14 +104,14 @@ def cached_report(
         version("tokenizers"),
         [file_digest(path) for path in (*CODE, tokenizer)],
         [(name, source, file_digest(source.path)) for name, source in sources.items()],
-        (encoder.max_length, kind, labels),
+        (encoder.max_length, labels),
     )
     folder = cache_folder() / hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.json"
     with sole_writer(folder, wait=True):  # a second run on the same data finds it complete
         if not path.is_file():
-            report = data_report(sources, encoder, labels, kind, progress)
+            report = data_report(sources, encoder, labels, progress)
             write_atomically(path, report.model_dump_json().encode())
     return DataReport.model_validate_json(path.read_bytes())
 
@@ -121,7 +120,6 @@ def data_report(
     sources: Mapping[str, Source],
     encoder: TextEncoder | None,
     labels: Sequence[str] | None,
-    kind: TaskKind,
     progress: Progress,
 ) -> DataReport:
     """Read every file once and say what a person should know before training on it.
@@ -130,7 +128,6 @@ def data_report(
         sources: the files by split name.
         encoder: counts tokens, truncated rows and unknown tokens.
         labels: names of the classes, where the files hold numbers.
-        kind: whether labels are classes or numbers.
         progress: hears of the bytes that were read.
 
     Raises:
@@ -140,9 +137,9 @@ def data_report(
     splits: dict[str, SplitReport] = {}
     texts: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
     for name, source in sources.items():
-        found = Reading.of(source, labels, kind, encoder, progress)
+        found = Reading.of(source, labels, encoder, progress)
         texts[name] = found.texts()
-        splits[name] = _split(found, kind, duplicates=_repeated(texts[name][1]), limit=limit)
+        splits[name] = _split(found, source, duplicates=_repeated(texts[name][1]), limit=limit)
     shared = tuple(
         Shared(earlier=first, later=second, rows=_common(texts[first][0], *texts[second]))
         for first, second in combinations(sources, 2)
@@ -161,13 +158,13 @@ def _common(
     return int(rows_U[np.isin(later_U, earlier_U, assume_unique=True)].sum())
 
 
-def _split(found: Reading, kind: TaskKind, *, duplicates: int, limit: int) -> SplitReport:
+def _split(found: Reading, source: Source, *, duplicates: int, limit: int) -> SplitReport:
     tokens, tokenized = found.tokens, found.tokens.rows
     unknown = None if found.unknown is None else found.unknown / max(tokens.total, 1)
     return SplitReport(
         rows=found.characters.rows,
         labels=dict(sorted(found.labels.items())),
-        values=_values(found.values()) if kind is TaskKind.REGRESSION else None,
+        values=_values(found.values()) if source.kind is TaskKind.REGRESSION else None,
         characters=found.characters.percentiles(),
         tokenized=tokenized,
         tokens=tokens.percentiles() if tokenized else None,

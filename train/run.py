@@ -24,7 +24,6 @@ from pipework.manifest import (
     Identity,
     Input,
     Manifest,
-    Metric,
     Model,
     Split,
     Task,
@@ -76,7 +75,7 @@ def train(config: Config, out: Path, progress: Progress) -> Manifest:
         CheckFailedError: the loss is not a number; or, with the folder complete, nothing was
             learned.
     """
-    sources = config.data.splits()
+    sources = config.data.splits(config.task.kind, config.train.seed)
     labels = class_labels(config.task.labels, sources["train"])
     with run_folder(out, progress), Journal(out) as journal:
         (out / CONFIG).write_text(dump_settings(config), encoding="utf-8")
@@ -150,8 +149,7 @@ def _parts(
 ) -> Parts:
     tokenizer = make_tokenizer(config.model, sources["train"])
     model = build(config.model, tokenizer, labels)
-    metric = config.task.metric or Metric.ACCURACY
-    task = Task(kind=config.task.kind, labels=labels, metric=metric)
+    task = Task(kind=config.task.kind, labels=labels, metric=config.task.metric_for(labels))
     model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -160,7 +158,7 @@ def _parts(
         tokenizer, max_length=config.model.max_length, type_ids=uses_type_ids(model)
     )
     digests = {name: file_digest(source.path) for name, source in sources.items()}
-    report = cached_report(sources, encoder, out / TOKENIZER, task.kind, labels, progress)
+    report = cached_report(sources, encoder, out / TOKENIZER, labels, progress)
     train_set, dev_set = (
         token_set(sources[name], out / TOKENIZER, encoder, task, progress)
         for name in ("train", "dev")
@@ -171,7 +169,12 @@ def _parts(
         model=model,
         vocabulary=_vocabulary(tokenizer, model),
         splits={
-            name: Split(path=str(source.path), sha256=digests[name], rows=report.splits[name].rows)
+            name: Split(
+                path=str(source.path),
+                sha256=digests[name],
+                rows=report.splits[name].rows,
+                part=source.part,
+            )
             for name, source in sources.items()
         },
         train=train_set,

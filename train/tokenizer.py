@@ -14,7 +14,8 @@ from tokenizers import (
 )
 
 from pipework.errors import ConfigError
-from pipework.examples import Source, numbered_lines
+from pipework.examples import Source
+from pipework.lines import numbered_lines
 from train.model_settings import ModelSettings
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -27,6 +27,14 @@ class Outcome(StrEnum):
     WORSE = "worse"
 
 
+LINEAR = "a linear model trained on the same rows"
+SAYS = {
+    Outcome.BETTER: f"The model beats {LINEAR}",
+    Outcome.UNDECIDED: f"The model does not beat {LINEAR} by more than chance explains",
+    Outcome.WORSE: f"The model does not beat {LINEAR}: it is worse",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The model against the baseline: scores on dev, and their difference.
@@ -39,7 +47,6 @@ class Verdict:
     baseline: float
     low: float
     high: float
-    against: str
 
     @property
     def outcome(self) -> Outcome:
@@ -51,18 +58,7 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The verdict in one plain sentence."""
-        match self.outcome:
-            case Outcome.BETTER:
-                says = "The model beats a linear model trained on the same rows"
-            case Outcome.WORSE:
-                says = (
-                    "The model does not beat a linear model trained on the same rows: it is worse"
-                )
-            case Outcome.UNDECIDED:
-                says = (
-                    "The model does not beat a linear model trained on the same rows "
-                    "beyond what chance explains"
-                )
+        says = SAYS[self.outcome]
         difference = f"{self.model - self.baseline:+.4f}"
         return (
             f"{says}: {in_words(self.metric)} {self.model:.4f} against {self.baseline:.4f}, "
@@ -94,7 +90,6 @@ def verdict(
         baseline=baseline.evaluation.score,
         low=float(low),
         high=float(high),
-        against=baseline.name,
     )
 
 
