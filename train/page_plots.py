@@ -25,7 +25,7 @@ def over_steps(curves: Mapping[str, Curve], description: str) -> str:
         figure, axes = new_axes()
         for place, (name, curve) in enumerate(curves.items()):
             colour, dash = SERIES[place % len(SERIES)], "-" if place < len(SERIES) else "--"
-            marker = "o" if len(curve.steps_S) < BINS else None
+            marker = "o" if len(curve.steps_S) < BINS else ""
             (line,) = axes.plot(curve.steps_S, curve.values_S, dash, color=colour, label=name)
             line.set(marker=marker, markersize=4)
         axes.set_xlabel("step")

@@ -208,7 +208,7 @@ def _split_findings(name: str, split: SplitReport) -> Iterable[str]:
     if split.duplicates:
         yield f"{name}: {split.duplicates} rows repeat a text of an earlier row"
     if split.conflicting:
-        yield f"{name}: {split.conflicting} texts carry more than one label"
+        yield f"{name}: {split.conflicting} texts stand in rows whose labels differ"
     if split.empty:
         yield f"{name}: {split.empty} rows have an empty text"
     if split.unknown_rate is not None and split.unknown_rate > UNKNOWN_RATE:

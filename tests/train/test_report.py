@@ -1,4 +1,3 @@
-import random
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -8,14 +7,13 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from pipework.encoding import TextEncoder
 from pipework.errors import ConfigError, DataError
-from pipework.examples import Example, Source
+from pipework.examples import Source
 from pipework.manifest import TaskKind
 from pipework.progress import Silent
 from pipework.records import Columns
 from train import reading
 from train.check import check_config, check_files
 from train.config import recipes
-from train.reading import Lengths, Reading
 from train.report import cached_report, data_report
 
 
@@ -47,7 +45,7 @@ def test_what_stands_twice_is_counted(tmp_path):
     text = "\n".join(report.findings)
     for part in (
         "1 rows repeat",
-        "1 texts carry more than one label",
+        "1 texts stand in rows whose labels differ",
         "2 rows of test stand in train too",
     ):
         assert part in text
@@ -100,26 +98,6 @@ def test_of_a_small_file_every_row_is_tokenized(tmp_path):
     assert any("1 rows fill model.max_length" in finding for finding in found.findings)
 
 
-def reading_of(kind, *rows, names=None):
-    found = Reading(names, kind)
-    for row in rows:  # chunks of one row: what is found may not depend on where chunks end
-        found.add([row])
-    return found
-
-
-def test_each_of_several_labels_counts_and_their_order_does_not():
-    found = reading_of(
-        TaskKind.MULTI_LABEL,
-        Example(text="x", label=("a", "b")),
-        Example(text="x", label=("1", "0")),
-        Example(text="y", label=("a",)),
-        Example(text="y", label=()),
-        names=["a", "b"],
-    )
-    assert found.labels == {"a": 3, "b": 2}
-    assert found.conflicting() == 1
-
-
 def test_the_labels_of_a_regression_are_numbers(tmp_path):
     rows = [("zero", "0"), ("one", "1"), ("two", "2.5"), ("four", "4.5"), ("zero", "0.0")]
     files = sources(tmp_path, train=[*rows, ("one", "3")], dev=[("x", "-1")])
@@ -130,30 +108,6 @@ def test_the_labels_of_a_regression_are_numbers(tmp_path):
     assert (train.values.smallest, train.values.median, train.values.largest) == (0, 1.75, 4.5)
     assert train.values.mean == pytest.approx(11 / 6)
     assert not any("labels" in finding for finding in found.findings)
-
-
-def test_one_sentence_with_other_entities_is_another_text():
-    spans = [((0, 1), (2, 3)), ((2, 3), (0, 1)), ((0, 1), (2, 3))]
-    rows = [Example(text="a b", entities=one, label="x") for one in spans]
-    texts, rows_of_each = reading_of(TaskKind.SINGLE_LABEL, *rows).texts()
-    assert (len(texts), sorted(rows_of_each)) == (2, [1, 2])
-
-
-def test_the_texts_of_a_pair_are_told_apart():
-    pairs = [("a b", "c"), ("a", "b c"), ("A  b", "C"), ("a b c", None)]
-    rows = [Example(text=text, text_pair=pair) for text, pair in pairs]
-    assert sorted(reading_of(TaskKind.SINGLE_LABEL, *rows).texts()[1]) == [1, 1, 2]
-
-
-def test_lengths_are_those_of_a_sorted_list():
-    chance = random.Random(0)
-    lengths, found = [chance.randrange(300) for _ in range(999)], Lengths()
-    for start in range(0, 999, 100):
-        found.add(lengths[start : start + 100])
-    ordered = sorted(lengths)
-    assert found.percentiles() == (ordered[499], ordered[949], ordered[998])
-    assert (found.rows, found.total) == (999, sum(lengths))
-    assert found.at_least(200) == sum(length >= 200 for length in lengths)
 
 
 @dataclass
