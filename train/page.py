@@ -185,7 +185,7 @@ def _matrix_row(found: Confusion, true: int) -> str:
         zip(found.counts_KK[true], found.shares[true], strict=True)
     ):
         kind, shown = "right" if given == true else "wrong", f"{count:,}" if count else ""
-        cells.append(f'<td class="heat {kind}" style="--heat: {share:.0%}">{shown}</td>')
+        cells.append(f'<td class="heat {kind}" style="--heat: {share**0.5:.0%}">{shown}</td>')
     return "".join(cells)
 
 

@@ -17,6 +17,7 @@ RESAMPLES = 1000
 FEWEST_RESAMPLES = 100
 SCORED_ROWS = 10_000_000
 SEED = 0
+PERSONS = (Metric.MATTHEWS, Metric.PEARSON, Metric.SPEARMAN)
 
 
 class Outcome(StrEnum):
@@ -94,5 +95,7 @@ def verdict(
 
 
 def in_words(metric: Metric) -> str:
-    """Return the name of a score as a person writes it: macro-F1."""
+    """Return the name of a score as a person writes it: macro-F1, Pearson."""
+    if metric in PERSONS:
+        return metric.capitalize()
     return metric.replace("_", "-").replace("f1", "F1")
