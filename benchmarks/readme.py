@@ -11,14 +11,21 @@ from enum import StrEnum
 from pathlib import Path
 
 from benchmarks import cells
-from benchmarks.results import BenchResult, Level, TrainingResult, read_result
+from benchmarks.results import (
+    BenchResult,
+    FamiliesResult,
+    Level,
+    Result,
+    TrainingResult,
+    read_result,
+)
 from pipework.errors import CheckFailedError, ConfigError, PipeError
 from pipework.manifest import write_atomically
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 OPEN = re.compile(r"<!-- table:(\S+) -->")
-Results = Sequence[BenchResult | TrainingResult]
+Results = Sequence[Result]
 
 
 class Table(StrEnum):
@@ -27,6 +34,7 @@ class Table(StrEnum):
     ACCURACY = "accuracy"
     SERVING = "serving"
     OFFLINE = "offline"
+    FAMILIES = "families"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,6 +110,8 @@ def _table(name: Table, results: Results) -> str:
             return _serving([result for result in benches if result.levels])
         case Table.OFFLINE:
             return _offline([result for result in benches if result.offline])
+        case Table.FAMILIES:
+            return _families([one for one in results if isinstance(one, FamiliesResult)])
 
 
 def _accuracy(results: Sequence[TrainingResult]) -> str:
@@ -162,6 +172,15 @@ def _offline(results: Sequence[BenchResult]) -> str:
         for level in result.offline
     )
     return _markdown(head, rows) + _source(results)
+
+
+def _families(results: Sequence[FamiliesResult]) -> str:
+    fits = [fit for result in results for fit in result.fits]
+    heads = tuple(dict.fromkeys(fit.head for fit in fits))
+    steps = {(fit.family, fit.head): "no" if fit.steps is None else f"{fit.steps}" for fit in fits}
+    families = dict.fromkeys(fit.family for fit in fits)
+    rows = ((family, *(steps.get((family, head), "-") for head in heads)) for family in families)
+    return _markdown(("family", *heads), rows) + _source(results)
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

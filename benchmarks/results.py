@@ -5,6 +5,7 @@ A result holds no host name and no path of the machine that made it, so that it 
 
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -13,6 +14,7 @@ from pipework.errors import ConfigError, DataError
 from pipework.manifest import Record, write_atomically
 
 SCHEMA_VERSION: Literal[1] = 1
+PIPEWORK = "pipework"  # its name among the contenders of a comparison
 
 
 class Machine(Record):
@@ -140,8 +142,82 @@ class TrainingResult(Record):
     provenance: Provenance
 
 
-StoredResult = Annotated[BenchResult | TrainingResult, Field(discriminator="kind")]
-_STORED: TypeAdapter[BenchResult | TrainingResult] = TypeAdapter(StoredResult)
+class Fit(Record):
+    """A family with a head: after how many steps it answers the rows rightly, None for never."""
+
+    family: str
+    head: str
+    steps: int | None
+
+
+class FamiliesResult(Record):
+    """Which families learn with which heads: each learned the same `rows` rows."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["families"] = "families"
+    rows: int
+    fits: tuple[Fit, ...]
+    provenance: Provenance
+
+
+class PeerRun(Record):
+    """One training, in a process of its own.
+
+    `examples_per_s` is of training alone; `wall_s` is from the start of the process to its end.
+    `score` is the best on dev of all epochs, in percent.
+    """
+
+    contender: str
+    seed: int
+    examples_per_s: float
+    wall_s: float
+    peak_memory_mib: float
+    score: float
+
+
+class PhaseTimes(Record):
+    """Seconds of a training run by phase; together they are the whole loop."""
+
+    seconds: dict[str, float]
+
+
+class PeerTrainingResult(Record):
+    """pipework beside others: the same rows, hyperparameters and seeds, one after the other.
+
+    `peer_versions` are of the environment of the others; `phases` are of pipework.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["peer_training"] = "peer_training"
+    dataset: str
+    metric: str
+    train_rows: int
+    threads: int
+    settings: dict[str, str | int | float | bool | None]
+    runs: tuple[PeerRun, ...]
+    phases: PhaseTimes
+    peer_versions: dict[str, str]
+    command: tuple[str, ...]
+    provenance: Provenance
+
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        """Who ran, in the order of the first seed."""
+        return tuple(dict.fromkeys(run.contender for run in self.runs))
+
+    def of(self, contender: str) -> tuple[PeerRun, ...]:
+        """Return the runs of one contender, by seed."""
+        mine = (run for run in self.runs if run.contender == contender)
+        return tuple(sorted(mine, key=lambda run: run.seed))
+
+    def faster_than(self, contender: str) -> float:
+        """Return how many times the others' rate pipework's is: the median over the seeds."""
+        pairs = zip(self.of(PIPEWORK), self.of(contender), strict=True)
+        return median(own.examples_per_s / other.examples_per_s for own, other in pairs)
+
+
+Result = BenchResult | TrainingResult | FamiliesResult | PeerTrainingResult
+_STORED: TypeAdapter[Result] = TypeAdapter(Annotated[Result, Field(discriminator="kind")])
 
 
 def check_writable(path: Path) -> None:
@@ -155,7 +231,7 @@ def check_writable(path: Path) -> None:
         raise ConfigError(message, f"make the folder first: mkdir -p {path.parent}")
 
 
-def write_result(path: Path, result: BenchResult | TrainingResult) -> None:
+def write_result(path: Path, result: Result) -> None:
     """Write a result as JSON, atomically.
 
     Raises:
@@ -165,7 +241,7 @@ def write_result(path: Path, result: BenchResult | TrainingResult) -> None:
     write_atomically(path, (result.model_dump_json(indent=2) + "\n").encode())
 
 
-def read_result(path: Path) -> BenchResult | TrainingResult:
+def read_result(path: Path) -> Result:
     """Read a stored result.
 
     Raises:

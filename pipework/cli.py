@@ -1,6 +1,7 @@
 """The command line: parse, delegate, turn errors into words. Imports wait for their command."""
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -51,24 +52,35 @@ def train(
     config: Annotated[str, typer.Argument(help="config file, or the name of a recipe")],
     out: Annotated[Path, typer.Option("--out", help="run folder to write")],
     overrides: Sets = None,
+    nproc: Annotated[int, typer.Option(min=1, help="processes to start on this machine")] = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on from the last checkpoint")
+    ] = False,
 ) -> None:
     """Fine-tune a checkpoint, or train a preset from scratch, into a run folder."""
     from pipework import console
-    from pipework.views import scores_in_words
+    from pipework.progress import Silent
+    from pipework.views import show_trained
     from train.config import load_config
 
-    loaded = load_config(config, overrides or [])
+    loaded = load_config(config, overrides or [])  # its errors come before torch is loaded
     progress = console.progress()
-    progress.note("loading torch")
-    from train.run import train as run  # takes seconds
+    if "RANK" not in os.environ:
+        progress.note("loading torch")
+    from train.distributed import join, launch, placed  # takes seconds
 
-    try:
-        manifest = run(loaded, out, progress)
-    finally:
-        progress.close()
-    dev = manifest.data.metrics["dev"]
-    console.say(f"{out}: dev {scores_in_words(dev.scores)}")
-    console.say(f"next: pipe export {out} --to onnx")
+    if nproc > 1 and not placed():
+        sys.exit(launch(sys.argv[1:], nproc))
+    from train.seeds import train_all
+
+    with join() as world:
+        heard = progress if world.leads else Silent()
+        try:
+            manifests = train_all(loaded, out, heard, world=world, resume=resume)
+        finally:
+            progress.close()
+        if world.leads:
+            show_trained(out, manifests)
 
 
 @app.command("eval")
@@ -254,3 +266,7 @@ def main() -> NoReturn:
         complain(known)
         sys.exit(known.exit_code)
     sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

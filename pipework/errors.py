@@ -1,7 +1,5 @@
 """The errors a user can meet. Each says what was expected, what was found, and what to do next."""
 
-from typing import ClassVar
-
 
 class PipeError(Exception):
     """An error the user can mend.
@@ -13,8 +11,8 @@ class PipeError(Exception):
         details: lines to show under the message, such as a table of what differed, or "".
     """
 
-    exit_code: ClassVar[int] = 2
-    http_status: ClassVar[int] = 500
+    exit_code: int = 2
+    http_status: int = 500
 
     def __init__(self, message: str, hint: str = "", details: str = "") -> None:
         """Keep the one-line message, the hint and the details."""
@@ -78,6 +76,18 @@ class CheckFailedError(PipeError):
     """A check said no: parity was not met, nothing was learned, a limit was missed."""
 
     exit_code = 3
+
+
+class StoppedError(PipeError):
+    """A signal ended a run, which has kept what it needs to go on.
+
+    The exit code is that of a process which the signal killed, 128 more than its number.
+    """
+
+    def __init__(self, message: str, hint: str, signal: int) -> None:
+        """Keep the message, the hint and the code."""
+        super().__init__(message, hint)
+        self.exit_code = 128 + signal
 
 
 EXTRAS = {

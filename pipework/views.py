@@ -1,6 +1,8 @@
 """Results as tables on a terminal."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
 
 from pipework import console
 from pipework.evaluation import Evaluation
@@ -14,6 +16,21 @@ def scores_in_words(scores: Mapping[Metric, float]) -> str:
         f"{metric.replace('_', '-').replace('f1', 'F1')} {score:.4f}"
         for metric, score in scores.items()
     )
+
+
+def show_trained(out: Path, manifests: Sequence[Manifest]) -> None:
+    """Print what a training gave: a run's scores on dev, or those of several seeds."""
+    if len(manifests) == 1:
+        scores = manifests[0].data.metrics["dev"].scores
+        console.say(f"{out}: dev {scores_in_words(scores)}")
+        console.say(f"next: pipe export {out} --to onnx")
+        return
+    for metric in manifests[0].data.metrics["dev"].scores:
+        found = [manifest.data.metrics["dev"].scores[metric] for manifest in manifests]
+        each = ", ".join(f"{score:.4f}" for score in found)
+        spread = f"mean {mean(found):.4f}, standard deviation {stdev(found):.4f}"
+        console.say(f"dev {scores_in_words({metric: mean(found)}).split()[0]}: {spread} ({each})")
+    console.say(f"one run a seed in {out}; next: pipe export {out / manifests[0].identity.name}")
 
 
 def show_evaluation(evaluation: Evaluation) -> None:

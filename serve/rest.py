@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
@@ -41,13 +41,13 @@ Predictions = list[Prediction]
 class NotJsonError(InputError):
     """The body is not JSON in UTF-8."""
 
-    http_status: ClassVar[int] = 400
+    http_status = 400
 
 
 class ClientGoneError(PipeError):
     """Nobody waits for the answer. The status is only counted: it cannot be sent."""
 
-    http_status: ClassVar[int] = 499
+    http_status = 499
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,7 +28,7 @@ def check_config(name: str, overrides: list[str], progress: Progress) -> DataRep
         PipeError: for a config or data that cannot be used.
     """
     config = load_config(name, overrides)
-    sources = config.data.splits(config.task.kind, config.train.seed)
+    sources = config.sources()
     labels = class_labels(config.task.labels, sources["train"])
     tokenizer = make_tokenizer(config.model, sources["train"])
     encoder = TextEncoder(tokenizer, max_length=config.model.max_length, type_ids=False)

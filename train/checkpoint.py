@@ -1,21 +1,19 @@
-"""The checkpoint folder of a run: replaced whole, or not at all."""
+"""The checkpoint folder of a run."""
 
 import shutil
 from pathlib import Path
 
 from pipework.manifest import FileRecord, record_file
-from train.model import Classifier
 
 FOLDER = "checkpoint"
 
 
-def save(model: Classifier, run: Path) -> None:
-    """Write weights (safetensors) and config to RUN/checkpoint by way of a folder beside it."""
-    partial, final = run / f"{FOLDER}.partial", run / FOLDER
-    shutil.rmtree(partial, ignore_errors=True)
-    model.save(partial)
-    shutil.rmtree(final, ignore_errors=True)
-    partial.rename(final)
+def take(weights: Path, run: Path) -> None:
+    """Make a folder of weights RUN/checkpoint, unless an interrupted end did so before."""
+    final = run / FOLDER
+    if weights.is_dir():
+        shutil.rmtree(final, ignore_errors=True)
+        weights.rename(final)
 
 
 def records(run: Path) -> tuple[FileRecord, ...]:

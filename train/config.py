@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import model_validator
 
 from pipework.errors import ConfigError
+from pipework.examples import Source
 from pipework.settings import Settings, load_settings
 from train.data_settings import DataSettings, TaskSettings
 from train.model_settings import ModelSettings
@@ -35,6 +36,10 @@ class Config(Settings):
             )
             raise ValueError(message)
         return self
+
+    def sources(self) -> dict[str, Source]:
+        """Return the data files, or parts of them, by split name."""
+        return self.data.splits(self.task.kind)
 
 
 def recipes() -> dict[str, Path]:

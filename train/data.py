@@ -1,37 +1,43 @@
-"""Rows become a token cache on disk, and the cache becomes batches of like length.
+"""Rows become a token cache on disk.
 
 The cache is flat memory-mapped arrays, named by a digest of all that decides their content, so a
 second launch starts at once and an edited file is never read stale.
 
-Shapes: N rows, B rows of a batch, T tokens of the longest row of a batch.
+Shapes: N rows, C classes.
 """
 
-import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework import encoding, entities, evaluation, examples, lines, records
 from pipework.encoding import Encoding, TextEncoder
-from pipework.errors import DataError
+from pipework.entities import Spans
 from pipework.evaluation import truth
 from pipework.examples import Example, Source, chunks
 from pipework.lock import sole_writer
-from pipework.manifest import Task, file_digest, write_atomically
+from pipework.manifest import Task, TaskKind, write_atomically
 from pipework.progress import Progress
+from train.cache import cache_folder, digest, made, name_of
 
-MODULES = (encoding, entities, evaluation, examples, lines, records)
-CODE = tuple(Path(str(module.__file__)) for module in MODULES)
 CHUNK = 4096
-MEGABATCH = 50
 COMPLETE = "complete"
-FILES = {"ids": np.int32, "type_ids": np.int8, "offsets": np.int64, "labels": np.int32}
+FILES: dict[str, type[np.generic]] = {
+    "ids": np.int32,
+    "type_ids": np.int8,
+    "offsets": np.int64,
+    "spans": np.int32,
+}
+TRUTH: dict[TaskKind, type[np.generic]] = {
+    TaskKind.SINGLE_LABEL: np.int32,
+    TaskKind.MULTI_LABEL: np.int8,
+    TaskKind.REGRESSION: np.float32,
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,17 +48,19 @@ class TokenSet:
         ids: int32, all rows after one another.
         type_ids: int8, as long as `ids`, or empty for a family that has none.
         offsets: int64 [N + 1].
-        labels: int32 [N].
+        spans: int32 [N, 4], the tokens of two entities, or empty for a task without.
+        truth: as `pipework.evaluation.truth` gives it.
     """
 
     ids: NDArray[np.int32]
     type_ids: NDArray[np.int8]
     offsets: NDArray[np.int64]
-    labels: NDArray[np.int32]
+    spans: NDArray[np.int32]
+    truth: NDArray[np.generic]
 
     def __len__(self) -> int:
         """Return N."""
-        return len(self.labels)
+        return len(self.offsets) - 1
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -63,7 +71,9 @@ class TokenSet:
         """Return one row as the engines take it."""
         span = slice(int(self.offsets[row]), int(self.offsets[row + 1]))
         return Encoding(
-            ids=self.ids[span], type_ids=self.type_ids[span] if len(self.type_ids) else None
+            ids=self.ids[span],
+            type_ids=self.type_ids[span] if len(self.type_ids) else None,
+            entity_spans=_spans(self.spans[row]) if len(self.spans) else None,
         )
 
     def encodings(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Encoding]:
@@ -71,16 +81,9 @@ class TokenSet:
         return [self.encoding(int(row)) for row in rows]
 
 
-def cache_folder() -> Path:
-    """Return where token caches lie: $PIPEWORK_CACHE, else the user's cache folder."""
-    given = os.environ.get("PIPEWORK_CACHE")
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(given) if given else Path(home) / "pipework"
-
-
 def token_set(
     source: Source,
-    tokenizer: Path,
+    tokenizer: str,
     encoder: TextEncoder,
     task: Task,
     progress: Progress,
@@ -88,42 +91,34 @@ def token_set(
     """Open the token cache of a data file, building it first where there is none.
 
     Memory stays constant however long the file is. A build that was interrupted begins anew.
+    `tokenizer` is the encoder's, as JSON.
 
     Raises:
         DataError: as `Source.rows`, and for an unknown label or no rows at all.
     """
     name = _cache_name(source, tokenizer, encoder, task)
-    folder = cache_folder() / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"the token cache {folder} cannot be written: {error.strerror}"
-        raise DataError(message, "set PIPEWORK_CACHE to a folder that can") from error
+    folder = made(cache_folder() / name)
     with sole_writer(folder, wait=True):  # a second run on the same data finds it complete
         if not (folder / COMPLETE).is_file():
             _write(folder, source, encoder, task, progress)
             write_atomically(folder / COMPLETE, b"")
-    return _open(folder)
+    return _open(folder, task)
 
 
-def _cache_name(source: Source, tokenizer: Path, encoder: TextEncoder, task: Task) -> str:
-    if not source.path.is_file():
-        message = f"{source.path} is not a file"
-        raise DataError(message, "check data.root and the file names of [data]")
+def _cache_name(source: Source, tokenizer: str, encoder: TextEncoder, task: Task) -> str:
     parts = (
         version("tokenizers"),
-        tuple(file_digest(path) for path in (*CODE, Path(__file__), source.path, tokenizer)),
-        (source.reading(), source.part),
+        (digest(source.path), source.reading(), source.part, tokenizer),
         (encoder.max_length, encoder.has_type_ids),
         (task.kind, task.labels),
     )
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    return name_of(parts)
 
 
 def _write(
     folder: Path, source: Source, encoder: TextEncoder, task: Task, progress: Progress
 ) -> None:
-    streams = {name: (folder / name).open("wb") for name in FILES}
+    streams = {name: (folder / name).open("wb") for name in (*FILES, "truth")}
     end = 0
     progress.begin(f"tokenize {source.path.name}", source.path.stat().st_size, "bytes")
     try:
@@ -143,7 +138,7 @@ def _write_chunk(
     streams: Mapping[str, BinaryIO],
     chunk: Sequence[Example],
     encoder: TextEncoder,
-    labels_N: NDArray[np.generic],
+    found: NDArray[np.generic],
     end: int,
 ) -> int:
     encodings = encoder.encode(chunk)
@@ -153,7 +148,9 @@ def _write_chunk(
     if types:
         np.concatenate(types).tofile(streams["type_ids"])
     offsets_N.tofile(streams["offsets"])
-    labels_N.tofile(streams["labels"])
+    found.tofile(streams["truth"])
+    spans = [encoding.entity_spans for encoding in encodings if encoding.entity_spans is not None]
+    np.array(spans, np.int32).tofile(streams["spans"])
     return int(offsets_N[-1])
 
 
@@ -162,32 +159,19 @@ def _bytes(example: Example) -> int:
     return sum(len(text.encode()) + 1 for text in texts if text)
 
 
-def _open(folder: Path) -> TokenSet:
-    arrays = {}
-    for name, kind in FILES.items():
-        path = folder / name
-        empty = path.stat().st_size == 0
-        arrays[name] = np.empty(0, kind) if empty else np.memmap(path, kind, mode="r")
-    return TokenSet(**arrays)
+def _open(folder: Path, task: Task) -> TokenSet:
+    arrays = {name: _array(folder / name, kind) for name, kind in FILES.items()}
+    truth = _array(folder / "truth", TRUTH[task.kind])
+    if task.kind is TaskKind.MULTI_LABEL:
+        truth = truth.reshape(-1, len(task.labels))
+    spans_N4 = arrays.pop("spans").reshape(-1, 4)
+    return TokenSet(**arrays, spans=spans_N4, truth=truth)
 
 
-def length_grouped(
-    lengths_N: NDArray[np.int64], batch_size: int, random: np.random.Generator
-) -> Iterator[NDArray[np.int64]]:
-    """Yield the rows of each batch of one epoch: every row once, like lengths together.
+def _array(path: Path, kind: type[np.generic]) -> NDArray[Any]:
+    return np.memmap(path, kind, mode="r") if path.stat().st_size else np.empty(0, kind)
 
-    Rows are shuffled, cut into megabatches, sorted by length inside each and cut into batches,
-    whose order is shuffled again. Where one megabatch holds all rows the sort would make the same
-    batches each epoch, so lengths get a tenth of noise.
-    """
-    order_N = random.permutation(len(lengths_N))
-    key_N = lengths_N * random.uniform(0.9, 1.1, len(lengths_N))
-    if len(order_N) > MEGABATCH * batch_size:
-        key_N = lengths_N.astype(np.float64)
-    batches = []
-    for start in range(0, len(order_N), MEGABATCH * batch_size):
-        mega = order_N[start : start + MEGABATCH * batch_size]
-        mega = mega[np.argsort(key_N[mega], kind="stable")]
-        batches += [mega[i : i + batch_size] for i in range(0, len(mega), batch_size)]
-    for index in random.permutation(len(batches)):
-        yield batches[index]
+
+def _spans(spans_4: NDArray[np.int32]) -> Spans:
+    start, end, second_start, second_end = (int(place) for place in spans_4)
+    return (start, end), (second_start, second_end)

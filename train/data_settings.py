@@ -1,9 +1,9 @@
 """[task] and [data]: what is decided, and where the rows lie."""
 
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from pipework.errors import ConfigError
 from pipework.examples import Source
@@ -58,7 +58,7 @@ class DataSettings(Settings):
     """[data]: the files, relative to `root` (which is relative to the config file).
 
     Without a `dev` file, `dev_rows` rows are held out of the train file: which, is decided by
-    train.seed and their texts. `marked` texts hold two entities, <e1>..</e1> and <e2>..</e2>.
+    `dev_seed` and their texts. `marked` texts hold two entities, <e1>..</e1> and <e2>..</e2>.
     `separator` stands between the labels of a multi-label task in csv and tsv.
     """
 
@@ -66,6 +66,7 @@ class DataSettings(Settings):
     train: Path
     dev: Path | None = None
     dev_rows: Positive | None = None
+    dev_seed: Annotated[int, Field(ge=0)] = 0
     test: Path | None = None
     format: Format | None = None
     header: bool | None = None
@@ -97,8 +98,8 @@ class DataSettings(Settings):
             raise ValueError(message)
         return self
 
-    def splits(self, kind: TaskKind, seed: int) -> dict[str, Source]:
-        """Return the data files, or parts of them, by split name; `seed` chooses dev's rows.
+    def splits(self, kind: TaskKind) -> dict[str, Source]:
+        """Return the data files, or parts of them, by split name.
 
         Raises:
             ConfigError: a separator of labels for a task whose rows have one.
@@ -109,8 +110,8 @@ class DataSettings(Settings):
         held: Part | None = None
         rest: Part | None = None
         if self.dev_rows is not None:
-            held = Part(rows=self.dev_rows, seed=seed, held_out=True)
-            rest = Part(rows=self.dev_rows, seed=seed, held_out=False)
+            held = Part(rows=self.dev_rows, seed=self.dev_seed, held_out=True)
+            rest = Part(rows=self.dev_rows, seed=self.dev_seed, held_out=False)
         found = {
             "train": self._source(self.train, kind, rest),
             "dev": self._source(self.dev or self.train, kind, held),

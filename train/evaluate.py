@@ -15,10 +15,10 @@ from pipework.encoding import Encoding
 from pipework.errors import RunFolderError
 from pipework.manifest import Manifest, verify_files
 from pipework.padding import Padding, pad
+from train.batches import token_batches
 from train.checkpoint import FOLDER
+from train.judge import BATCH_TOKENS
 from train.model import Classifier, open_checkpoint
-
-BATCH_TOKENS = 8192
 
 
 class CheckpointEngine(Closing):
@@ -47,22 +47,13 @@ class CheckpointEngine(Closing):
         was_training = self._model.training
         self._model.eval()
         logits_NC = np.empty((len(encodings), self._model.classes), np.float32)
-        order = sorted(range(len(encodings)), key=lambda row: len(encodings[row]))
+        lengths_N = np.array([len(encoding) for encoding in encodings], np.int64)
+        order = np.argsort(lengths_N, kind="stable")
         with torch.inference_mode():
-            for rows in self._batches(order, encodings):
+            for rows in token_batches(lengths_N, order, self._batch_tokens):
                 logits_NC[rows] = self._forward([encodings[row] for row in rows])
         self._model.train(was_training)
         return logits_NC
-
-    def _batches(self, order: Sequence[int], encodings: Sequence[Encoding]) -> list[list[int]]:
-        batches: list[list[int]] = []
-        for row in order:
-            fits = batches and (len(batches[-1]) + 1) * len(encodings[row]) <= self._batch_tokens
-            if fits:
-                batches[-1].append(row)
-            else:
-                batches.append([row])
-        return batches
 
     def _forward(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         device = self._model.device
@@ -98,8 +89,9 @@ def open_reference(run: Path, manifest: Manifest) -> CheckpointEngine:
     """
     verify_files(run, manifest.model.checkpoint)
     model = open_checkpoint(run / FOLDER)
-    named = tuple(model.config.id2label[index] for index in range(model.classes))
-    if named != manifest.task.labels:
-        message = f"{run}: the checkpoint's labels {named} are not the manifest's in this order"
+    if model.labels != manifest.task.labels:
+        message = (
+            f"{run}: the checkpoint's labels {model.labels} are not the manifest's in this order"
+        )
         raise RunFolderError(message, "train again: which answer is which cannot be known")
     return CheckpointEngine(model, padding=Padding.of(manifest.input))

@@ -1,168 +1,183 @@
-"""The training loop: batches in, the best checkpoint out.
+"""The training loop: windows of rows in, the best checkpoint out."""
 
-Shapes: B rows of a batch, T tokens, C classes.
-"""
-
-import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from itertools import chain, count, islice
-from pathlib import Path
+from collections.abc import Sequence
+from itertools import islice
+from signal import SIGTERM
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
-from torch.nn import functional
 
-from pipework.evaluation import Evaluation, evaluate, infer_all
-from pipework.manifest import Task
-from pipework.padding import Padding
+from pipework.errors import StoppedError
+from pipework.evaluation import Evaluation
 from pipework.progress import Progress
-from train.data import TokenSet, length_grouped
-from train.evaluate import CheckpointEngine, model_inputs
+from train.batches import Rows, Windows, rows_in
+from train.determinism import random_state
+from train.distributed import World
 from train.health import check_finite
-from train.journal import Journal
+from train.journal import Unheard
+from train.judge import Judge
 from train.model import Classifier
-from train.optim import adamw, linear_schedule
-from train.train_settings import TrainSettings, WantedPrecision
+from train.state import Keeper, Standing
+from train.step import Stepper, Taken
+from train.stopping import Stop
+from train.train_settings import TrainSettings
 
 LOGS_PER_EPOCH = 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Vocabulary:
-    """What the loop must know of ids: padding, and what replaces a dropped token."""
-
-    padding: Padding
-    mask_id: int
-    special_ids: tuple[int, ...]
-
-
-@dataclass(kw_only=True)
-class Outcome:
-    """What a run gave: mean losses of its logging windows and the best evaluation on dev."""
-
-    losses: list[float] = field(default_factory=list)
-    best: Evaluation | None = None
-    best_step: int = 0
-    steps: int = 0
 
 
 class Loop:
     """One run over the train rows; dev rows choose the checkpoint, test rows are never seen."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (wiring)
         self,
         model: Classifier,
         settings: TrainSettings,
-        vocabulary: Vocabulary,
-        task: Task,
         *,
-        journal: Journal,
+        stepper: Stepper,
+        judge: Judge,
+        keeper: Keeper,
+        world: World,
+        journal: Unheard,
         progress: Progress,
+        stop: Stop,
     ) -> None:
-        """Take over the model, which is on its device."""
+        """Take what each part of a step needs."""
         self._model = model
         self._settings = settings
-        self._vocabulary = vocabulary
-        self._task = task
+        self._stepper = stepper
+        self._judge = judge
+        self._keeper = keeper
+        self._world = world
         self._journal = journal
         self._progress = progress
-        self._autocast = autocast_type(settings, model.device)
-        self._outcome = Outcome()
+        self._stop = stop
 
-    def run(
-        self, train: TokenSet, dev: TokenSet, random: np.random.Generator, save: Callable[[], None]
-    ) -> Outcome:
-        """Train, evaluate on dev, and call `save` whenever dev is better than before.
+    def run(self, windows: Windows, rows: int, standing: Standing) -> Standing:
+        """Train from where the run stands to its end, and return where it stands then.
+
+        Args:
+            windows: of rows, for the whole run.
+            rows: of the train split.
+            standing: the beginning, or that of a checkpoint which was put back.
 
         Raises:
             CheckFailedError: the loss or the gradient is not a number.
+            StoppedError: a signal came; a checkpoint was written first.
         """
-        settings = self._settings
-        per_epoch = math.ceil(len(train) / settings.batch_size)
-        steps = min(settings.max_steps or math.inf, per_epoch * settings.epochs)
-        self._outcome.steps = int(steps)
-        self._optimizer = adamw(self._model, settings.learning_rate, settings.weight_decay)
-        schedule = linear_schedule(self._optimizer, self._outcome.steps, settings.warmup)
-        window = Window(max(1, min(50, per_epoch // LOGS_PER_EPOCH)))
-        rows = len(train) * self._outcome.steps // per_epoch
-        self._progress.begin("train", rows, "examples")
+        self._standing = standing
+        self._steps = total_steps(self._settings, windows.per_epoch)
+        self._per_epoch = windows.per_epoch
+        self._window = LogWindow(max(1, min(50, windows.per_epoch // LOGS_PER_EPOCH)))
+        self._start = time.monotonic() - standing.elapsed_s
+        self._saved = time.monotonic()
+        ahead = self._steps - standing.step
+        self._progress.begin("train", rows * ahead // windows.per_epoch, "examples")
         self._model.train()
-        for step, batch in enumerate(self._batches(train, random), start=1):
-            window.add(*self._step(train, batch), len(batch))
-            last = step == steps
-            if window.full or last:
-                self._log(step, window, float(schedule.get_last_lr()[0]))
-            schedule.step()
-            self._progress.advance(len(batch), self._figures(step / per_epoch))
-            if last or step % (settings.eval_every or per_epoch) == 0:
-                self._evaluate(step, dev, save)
-                window.restart_clock()
+        for window in islice(windows.start(standing.step), ahead):
+            if self._done_early:
+                break
+            self._learn(window)
         self._progress.end()
-        return self._outcome
+        return self._standing
 
-    def _batches(self, train: TokenSet, random: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-        size = self._settings.batch_size
-        epochs = (length_grouped(train.lengths, size, random) for _ in count())
-        return islice(chain.from_iterable(epochs), self._outcome.steps)
+    def _learn(self, window: Sequence[Rows]) -> None:
+        rate = self._stepper.rate
+        self._window.add(self._stepper.take(window), rows_in(window))
+        self._stand(step=self._standing.step + 1, updates=self._stepper.updates)
+        step, last = self._standing.step, self._standing.step == self._steps
+        judged = last or step % (self._settings.eval_every or self._per_epoch) == 0
+        if self._window.full or judged:
+            self._log(rate)
+        self._progress.advance(rows_in(window), self._figures())
+        if judged:
+            self._evaluate()
+        every = self._settings.save_every
+        late = time.monotonic() - self._saved > 60 * self._settings.save_minutes
+        due = (every is not None and step % every == 0) or (self._world.leads and late)
+        stop, due = self._world.any((self._stop.asked, due))
+        if judged or due or stop:
+            self._save()
+        if stop and not last:
+            self._leave()
 
-    def _step(self, train: TokenSet, batch: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs = model_inputs(train.encodings(batch), self._vocabulary.padding, self._model.device)
-        truth_B = torch.from_numpy(train.labels[batch].astype(np.int64)).to(self._model.device)
-        self._drop_tokens(inputs["input_ids"])
-        kind = self._model.device.type
-        with torch.autocast(kind, self._autocast, enabled=self._autocast is not None):
-            logits_BC = self._model(**inputs)
-        loss = functional.cross_entropy(
-            logits_BC.float(), truth_B, label_smoothing=self._settings.label_smoothing
-        )
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.clip)
-        self._optimizer.step()
-        return loss.detach(), norm
+    def _stand(self, **changes: object) -> None:
+        self._standing = self._standing.model_copy(update=changes)
 
-    def _drop_tokens(self, ids_BT: torch.Tensor) -> None:
-        """Replace a share of the ordinary tokens by the mask token, in place."""
-        if self._settings.token_dropout == 0:
+    def _log(self, rate: float) -> None:
+        if self._window.empty:
             return
-        special = torch.tensor(self._vocabulary.special_ids, device=ids_BT.device)
-        drop_BT = torch.rand(ids_BT.shape, device=ids_BT.device) < self._settings.token_dropout
-        drop_BT &= ~torch.isin(ids_BT, special)
-        ids_BT[drop_BT] = self._vocabulary.mask_id
-
-    def _log(self, step: int, window: "Window", rate: float) -> None:
-        figures = window.take()
-        configured = self._settings.learning_rate
-        check_finite(figures["loss"], figures["gradient_norm"], step, configured)
-        self._outcome.losses.append(figures["loss"])
+        loss, norm, speed = self._window.take()
+        # Each process has a part of the loss, and the same norm.
+        loss = self._world.mean([loss])[0] * self._world.size
+        step = self._standing.step
+        check_finite(loss, norm, step, self._settings.learning_rate)
+        self._stand(losses=(*self._standing.losses, loss))
+        figures = {"loss": loss, "gradient_norm": norm, "examples_per_s": speed}
+        if self._stepper.scaler.is_enabled():
+            figures["scale"] = self._stepper.scaler.get_scale()
         self._journal.scalars(step, "train", {**figures, "learning_rate": rate})
+        if self._settings.histograms:
+            self._journal.histograms(step, self._model)
 
-    def _figures(self, epoch: float) -> dict[str, str]:
-        figures = {"epoch": f"{epoch:.2f}"}
-        if self._outcome.losses:
-            figures["loss"] = f"{self._outcome.losses[-1]:.3f}"
-        if self._outcome.best is not None:
-            figures[f"best dev {self._task.metric}"] = f"{self._outcome.best.score:.4f}"
+    def _figures(self) -> dict[str, str]:
+        standing = self._standing
+        figures = {"epoch": f"{standing.step / self._per_epoch:.2f}"}
+        if standing.losses:
+            figures["loss"] = f"{standing.losses[-1]:.3f}"
+        if standing.best is not None:
+            figures[f"best dev {standing.best.metric}"] = f"{standing.best.score:.4f}"
         return figures
 
-    def _evaluate(self, step: int, dev: TokenSet, save: Callable[[], None]) -> None:
-        engine = CheckpointEngine(
-            self._model, padding=self._vocabulary.padding, autocast=self._autocast
+    def _evaluate(self) -> None:
+        found = self._judge.evaluate(self._model, self._stepper.autocast)
+        step, best = self._standing.step, self._standing.best
+        self._journal.scalars(step, "dev", found.scores)
+        self._journal.confusion(step, found)
+        if is_better(found, best):
+            self._stand(best=found, best_step=step, stale=0)
+            if self._world.leads:
+                self._keeper.save_best(self._model, step)
+        else:
+            self._stand(stale=self._standing.stale + 1)
+        self._window.restart_clock()
+
+    @property
+    def _done_early(self) -> bool:
+        patience = self._settings.early_stop
+        return patience is not None and self._standing.stale >= patience
+
+    def _save(self) -> None:
+        self._log(self._stepper.rate)  # what is not a number is found before it is kept
+        random = self._world.gather(random_state(self._world.device))
+        self._stand(
+            scaler=self._stepper.scaler.state_dict(),
+            elapsed_s=time.monotonic() - self._start,
+            processes=self._world.size,
         )
-        logits_NC = infer_all(engine, dev.encodings(range(len(dev))), self._progress)
-        found = evaluate(logits_NC, np.asarray(dev.labels), self._task)
-        self._journal.scalars(step, "dev", dict(found.scores))
-        best = self._outcome.best
-        if best is None or found.score > best.score:
-            self._outcome.best, self._outcome.best_step = found, step
-            save()
+        if random is not None:
+            optimizer = self._stepper.optimizer.state_dict()
+            self._keeper.save(self._standing, self._model, optimizer, random)
+        self._saved = time.monotonic()
+        self._window.restart_clock()
+
+    def _leave(self) -> None:
+        step = self._standing.step
+        message = f"stopped by a signal after step {step} of {self._steps}; a checkpoint is kept"
+        raise StoppedError(message, "go on with --resume", self._stop.signal or SIGTERM)
 
 
-class Window:
+def total_steps(settings: TrainSettings, per_epoch: int) -> int:
+    """Return the steps of a whole run."""
+    steps = per_epoch * settings.epochs
+    return steps if settings.max_steps is None else min(settings.max_steps, steps)
+
+
+def is_better(found: Evaluation, best: Evaluation | None) -> bool:
+    """Whether an evaluation beats the best so far; the first always does."""
+    return best is None or found.score > best.score
+
+
+class LogWindow:
     """Loss and gradient norm since the last log line, kept on the device until then."""
 
     def __init__(self, size: int) -> None:
@@ -171,15 +186,13 @@ class Window:
         self._clear()
 
     def _clear(self) -> None:
-        self._losses: list[torch.Tensor] = []
-        self._norms: list[torch.Tensor] = []
+        self._taken: list[Taken] = []
         self._rows = 0
         self._start = self._stop = time.perf_counter()
 
-    def add(self, loss: torch.Tensor, norm: torch.Tensor, rows: int) -> None:
+    def add(self, taken: Taken, rows: int) -> None:
         """Add a step."""
-        self._losses.append(loss)
-        self._norms.append(norm)
+        self._taken.append(taken)
         self._rows += rows
         self._stop = time.perf_counter()
 
@@ -190,37 +203,21 @@ class Window:
     @property
     def full(self) -> bool:
         """Whether it is time for a log line."""
-        return len(self._losses) >= self._size
+        return len(self._taken) >= self._size
 
-    def take(self) -> dict[str, float]:
-        """Return the means and the rate in examples/s, and start anew."""
-        figures = {
-            "loss": float(torch.stack(self._losses).mean()),
-            "gradient_norm": float(torch.stack(self._norms).mean()),
-            "examples_per_s": self._rows / (time.perf_counter() - self._start),
-        }
+    @property
+    def empty(self) -> bool:
+        """Whether no step was added since the last one."""
+        return not self._taken
+
+    def take(self) -> tuple[float, float, float]:
+        """Return the mean loss, the mean norm and the rate in examples/s, and start anew.
+
+        A norm that overflowed float16 changed no weights and is left out.
+        """
+        loss = float(torch.stack([one.loss for one in self._taken]).mean())
+        norms = [one.gradient_norm for one in self._taken if one.updated]
+        norm = float(torch.stack(norms).mean()) if norms else 0.0
+        speed = self._rows / (time.perf_counter() - self._start)
         self._clear()
-        return figures
-
-
-def autocast_type(settings: TrainSettings, device: torch.device) -> torch.dtype | None:
-    """Return the type of the forward pass, or None for plain float32."""
-    match settings.precision:
-        case WantedPrecision.FP32:
-            return None
-        case WantedPrecision.BF16:
-            return torch.bfloat16
-        case WantedPrecision.AUTO:
-            return torch.bfloat16 if multiplies_bf16(device) else None
-
-
-def multiplies_bf16(device: torch.device) -> bool:
-    """Whether the device has bf16 matrix instructions (AVX512-BF16 or AMX on a CPU).
-
-    Without them bf16 is emulated and slower than float32.
-    """
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    flags = Path("/proc/cpuinfo")
-    words = set(flags.read_text(encoding="utf-8").split()) if flags.is_file() else set()
-    return not words.isdisjoint({"avx512_bf16", "amx_bf16"})
+        return loss, norm, speed

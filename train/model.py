@@ -1,42 +1,64 @@
-"""An encoder with a head: a checkpoint that AutoModel opens, or a preset from scratch."""
+"""An encoder with a head: a checkpoint that AutoModel opens, or a preset from scratch.
 
-from collections.abc import Mapping, Sequence
+Shapes: B rows, T tokens, H width of the encoder, C classes.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForSequenceClassification,
     BertConfig,
     BertForSequenceClassification,
+    BertModel,
     PreTrainedModel,
 )
 from transformers.utils import logging as transformers_logging
 
-from pipework.errors import ConfigError
-from train.model_settings import ModelSettings, Preset
+from pipework.errors import ConfigError, RunFolderError
+from pipework.manifest import Task
+from pipework.padding import Padding
+from train import families
+from train.given_states import without_encoder
+from train.heads import States, make_head, to_column_0
+from train.model_settings import Head, HeadSettings, ModelSettings, Preset
+from train.pretrained import Names, check_vocabulary, no_pooler, open_pretrained
 
 SIZES = {Preset.TINY: (2, 128), Preset.MINI: (4, 256), Preset.SMALL: (4, 512)}
 HEAD_WIDTH = 64
+HEAD_FILE, HEAD_WEIGHTS = "head.json", "head.safetensors"
 
 
 class Classifier(nn.Module):
     """An encoder with a head, behind one signature for every family and head.
+
+    A linear head is the family's own: `model` is then its standard model for sequence
+    classification. With any other, `model` is the encoder and `head` reads its last states.
 
     Attributes:
         config: the encoder's, as transformers has it.
         classes: C, the number of logits.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        """Take over a standard model for sequence classification, whose head is linear."""
+    def __init__(self, model: PreTrainedModel, settings: HeadSettings) -> None:
+        """Take over a model, and make the head unless it is part of the model."""
         super().__init__()
         self.model = model
         self.config = model.config
         self.classes = int(model.config.num_labels)
+        self.settings = settings
+        self._left = families.reads_last(model.config)
+        self.head: States | None = None
+        if settings.head is not Head.LINEAR:
+            width = int(model.config.hidden_size)
+            self.head = make_head(settings, width=width, classes=self.classes, cls_last=self._left)
 
     def forward(
         self,
@@ -46,12 +68,46 @@ class Classifier(nn.Module):
         entity_spans: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return logits [B, C]; all inputs are int64 [B, T], `entity_spans` int64 [B, 4]."""
-        del entity_spans  # a linear head reads the marks in the text
+        if self.head is not None:
+            states_BTH = self.states(input_ids, attention_mask, token_type_ids)
+            return self.from_states(states_BTH, attention_mask, entity_spans)
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         logits: torch.Tensor = self.model(
             input_ids=input_ids, attention_mask=attention_mask, **types
         ).logits
         return logits
+
+    def states(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the encoder's last hidden states [B, T, H]."""
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        states_BTH: torch.Tensor = self.encoder(
+            input_ids=input_ids, attention_mask=attention_mask, **types
+        ).last_hidden_state
+        return states_BTH
+
+    def from_states(
+        self,
+        states_BTH: torch.Tensor,
+        attention_mask: torch.Tensor,
+        entity_spans: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the logits [B, C] that follow from the encoder's last hidden states."""
+        if self.head is None:  # a linear head reads the marks of entities in the text
+            shell = without_encoder(self.model)
+            logits: torch.Tensor = shell(
+                inputs_embeds=states_BTH, attention_mask=attention_mask
+            ).logits
+            return logits
+        mask_BT, spans_B4 = attention_mask, entity_spans
+        if self._left:
+            states_BTH, mask_BT, spans_B4 = to_column_0(states_BTH, mask_BT, spans_B4)
+        answer: torch.Tensor = self.head(states_BTH, mask_BT, spans_B4)
+        return answer
 
     @property
     def device(self) -> torch.device:
@@ -59,57 +115,150 @@ class Classifier(nn.Module):
         return next(self.parameters()).device
 
     @property
-    def encoder(self) -> nn.Module:
+    def encoder(self) -> PreTrainedModel:
         """The encoder without the head."""
-        encoder: nn.Module = self.model.base_model
+        encoder: PreTrainedModel = self.model.base_model if self.head is None else self.model
         return encoder
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the logits."""
+        return tuple(self.config.id2label[index] for index in range(self.classes))
+
+    def layers(self) -> list[list[nn.Parameter]]:
+        """Return what trains, by depth: embeddings, each layer, and at last the head.
+
+        Every trainable parameter is in one group; a group may be empty. The encoder's pooler
+        counts as part of the head.
+        """
+        groups = [
+            *families.depths(self.encoder),
+            list(families.of_head(self, self.encoder)),
+        ]
+        return [[one for one in group if one.requires_grad] for group in groups]
+
+    def freeze(self) -> None:
+        """Keep what makes the last hidden states as it is; the head and a pooler still train."""
+        for group in families.depths(self.encoder):
+            for parameter in group:
+                parameter.requires_grad = False
+
+    def gradient_checkpointing(self) -> None:
+        """Compute activations again in the backward pass instead of keeping them.
+
+        Raises:
+            ConfigError: the family's code cannot.
+        """
+        if not self.model.supports_gradient_checkpointing:
+            message = f"{self.config.model_type} has no gradient checkpointing in transformers"
+            raise ConfigError(message, "switch it off, or lower train.batch_size")
+        self.model.activation_checkpointing_enable({"use_reentrant": False})
+
     def save(self, folder: Path) -> None:
-        """Write weights (safetensors) and config to a folder that `open_checkpoint` opens."""
+        """Write weights (safetensors) and config to a folder that `open_checkpoint` opens.
+
+        With a head of our own the folder is the encoder's, with two files of the head beside it.
+        """
         self.model.save_pretrained(folder)
+        if self.head is not None:
+            weights = {name: one.contiguous() for name, one in self.head.state_dict().items()}
+            save_file(weights, folder / HEAD_WEIGHTS)
+            chosen = {name: getattr(self.settings, name) for name in HeadSettings.model_fields}
+            text = HeadSettings(**chosen).model_dump_json(indent=2)
+            (folder / HEAD_FILE).write_text(text + "\n", encoding="utf-8")
 
 
-def build(settings: ModelSettings, tokenizer: Tokenizer, labels: Sequence[str]) -> Classifier:
-    """Return a model in float32 whose logits are in the order of `labels`.
+def build(settings: ModelSettings, tokenizer: Tokenizer, task: Task) -> Classifier:
+    """Return a model in float32 whose logits are in the order of the task's labels.
 
     Raises:
         ConfigError: the checkpoint cannot be opened, or does not fit the tokenizer or the length.
     """
-    transformers_logging.set_verbosity_error()  # a new head is what fine-tuning means
-    transformers_logging.disable_progress_bar()
-    names: dict[str, Any] = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: index for index, label in enumerate(labels)},
-    }
+    _quiet()  # a new head is what fine-tuning means
+    names = Names.of(task)
     if settings.preset is not None:
-        config = _preset(settings, settings.preset, tokenizer, names)
-        return Classifier(BertForSequenceClassification(config))
-    return Classifier(_named(settings, str(settings.name), tokenizer, names))
+        classifier = Classifier(_preset(settings, settings.preset, tokenizer, names), settings)
+    else:
+        name = str(settings.name)
+        classifier = Classifier(open_pretrained(settings, name, names), settings)
+        check_vocabulary(name, tokenizer, int(classifier.config.vocab_size))
+        _check_length(settings, name, classifier)
+    if settings.freeze:
+        classifier.freeze()
+    return classifier
 
 
-def open_checkpoint(folder: Path, attention: str = "sdpa") -> Classifier:
+def open_checkpoint(folder: Path, attention: str | None = None) -> Classifier:
     """Load a run's checkpoint afresh, in float32 and in evaluation mode.
 
-    `attention` is "sdpa" or, where a graph is traced, "eager".
+    `attention` is "eager" where a graph is traced, else the library's choice for the family.
+
+    Raises:
+        RunFolderError: the head's files are not what this version writes.
     """
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    model = AutoModelForSequenceClassification.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation=attention, local_files_only=True
+    _quiet()
+    settings = _head_settings(folder / HEAD_FILE)
+    linear = settings.head is Head.LINEAR
+    kind = AutoModelForSequenceClassification if linear else AutoModel
+    model = kind.from_pretrained(
+        folder,
+        dtype=torch.float32,
+        attn_implementation=attention,
+        local_files_only=True,
+        **({} if linear else no_pooler(AutoConfig.from_pretrained(folder))),
     )
-    return Classifier(model).eval()
+    classifier = Classifier(model, settings)
+    if classifier.head is not None:
+        classifier.head.load_state_dict(load_file(folder / HEAD_WEIGHTS))
+    return classifier.eval()
 
 
 def uses_type_ids(model: Classifier) -> bool:
     """Whether the family tells the first text of a pair from the second by type ids."""
-    return int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
+    return families.takes_type_ids(model.encoder)
+
+
+def padding_of(model: Classifier) -> Padding:
+    """Return how the family fills up a batch."""
+    return families.padding(model.encoder)
+
+
+def unreached(model: Classifier, inputs: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return the names of the trainable parameters that no loss reaches, given a tiny batch.
+
+    They are in the checkpoint's format and not in its answer, such as XLNet's mask embedding.
+    """
+    was_training = model.training
+    model.eval().zero_grad(set_to_none=True)
+    model(**inputs).sum().backward()
+    trainable = ((name, one) for name, one in model.named_parameters() if one.requires_grad)
+    names = [name for name, one in trainable if one.grad is None]
+    model.zero_grad(set_to_none=True)
+    model.train(was_training)
+    return names
+
+
+def _quiet() -> None:
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+
+
+def _head_settings(path: Path) -> HeadSettings:
+    if not path.is_file():
+        return HeadSettings()
+    try:
+        return HeadSettings.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        message = f"{path} does not describe a head: {first['loc']}: {first['msg']}"
+        raise RunFolderError(message, "train again with this version") from error
 
 
 def _preset(
-    settings: ModelSettings, preset: Preset, tokenizer: Tokenizer, names: dict[str, Any]
-) -> BertConfig:
+    settings: ModelSettings, preset: Preset, tokenizer: Tokenizer, names: Names
+) -> PreTrainedModel:
     layers, width = SIZES[preset]
-    return BertConfig(
+    config = BertConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=width,
         num_hidden_layers=layers,
@@ -119,55 +268,19 @@ def _preset(
         hidden_dropout_prob=settings.dropout,
         attention_probs_dropout_prob=settings.dropout,
         pad_token_id=tokenizer.token_to_id("[PAD]"),
-        **names,
     )
+    names.write(config)
+    if settings.head is Head.LINEAR:
+        return BertForSequenceClassification(config)
+    return BertModel(config, add_pooling_layer=False)
 
 
-def _named(
-    settings: ModelSettings, name: str, tokenizer: Tokenizer, names: dict[str, Any]
-) -> PreTrainedModel:
-    try:
-        config = AutoConfig.from_pretrained(name, **names)
-        if hasattr(config, "classifier_dropout"):
-            config.classifier_dropout = settings.dropout
-        model, loading = AutoModelForSequenceClassification.from_pretrained(
-            name,
-            config=config,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError) as error:
-        message = f"model.name {name!r} cannot be opened: {str(error).splitlines()[0]}"
-        raise ConfigError(message, "expected a hub id or a folder with config.json") from error
-    _check_loaded(name, model, loading)
-    _check_fit(settings, name, tokenizer, model)
-    return model
-
-
-def _check_loaded(name: str, model: PreTrainedModel, loading: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of which the encoder got nothing, or a part only."""
-    lost = {str(key) for key in loading["missing_keys"]}
-    lost |= {str(key[0] if isinstance(key, tuple) else key) for key in loading["mismatched_keys"]}
-    encoder = sorted(key for key in lost if key.startswith(f"{model.base_model_prefix}."))
-    encoder = [key for key in encoder if ".pooler." not in key]  # some checkpoints have none
-    if encoder:
-        message = f"model.name {name!r} lacks {len(encoder)} weights of the encoder: {encoder[0]}"
-        raise ConfigError(message, "is it a checkpoint of another family, or of other sizes?")
-
-
-def _check_fit(
-    settings: ModelSettings, name: str, tokenizer: Tokenizer, model: PreTrainedModel
-) -> None:
-    rows, size = int(model.config.vocab_size), tokenizer.get_vocab_size()
-    if rows < size:
-        message = f"the tokenizer of {name!r} has {size} ids, the checkpoint embeds {rows}"
-        raise ConfigError(message, "the vocabulary is another model's")
+def _check_length(settings: ModelSettings, name: str, model: Classifier) -> None:
     # Families count their positions differently (RoBERTa starts at the pad id), so it is tried.
-    longest_BT = torch.full((1, settings.max_length), size - 1)
+    longest_BT = torch.full((1, settings.max_length), int(model.config.vocab_size) - 1)
     try:
         with torch.inference_mode():
-            model.eval()(input_ids=longest_BT, attention_mask=torch.ones_like(longest_BT))
+            model.eval().states(longest_BT, torch.ones_like(longest_BT))
     except (IndexError, RuntimeError) as error:
         positions = getattr(model.config, "max_position_embeddings", "fewer")
         message = f"model.max_length {settings.max_length}: {name!r} has {positions} positions"

@@ -24,17 +24,47 @@ class Head(StrEnum):
     """What turns the encoder's states into logits."""
 
     LINEAR = "linear"
+    CNN = "cnn"
+    LSTM = "lstm"
+    GRU = "gru"
+    ENTITY = "entity"
 
 
-class ModelSettings(Settings):
+class CnnSettings(Settings):
+    """[model.cnn]: sizes in tokens, and `filters` of each size. The defaults are Kim's (2014)."""
+
+    filter_sizes: Annotated[tuple[Positive, ...], Field(min_length=1)] = (3, 4, 5)
+    filters: Positive = 100
+
+
+class RnnSettings(Settings):
+    """[model.rnn]: `hidden` is the width of one direction of one layer."""
+
+    hidden: Positive = 256
+    layers: Positive = 1
+    bidirectional: bool = True
+
+
+class HeadSettings(Settings):
+    """What a head is made of; `cnn` and `rnn` are read by the heads that they name."""
+
+    head: Head = Head.LINEAR
+    dropout: Fraction = 0.1
+    cnn: CnnSettings = CnnSettings()
+    rnn: RnnSettings = RnnSettings()
+
+
+class ModelSettings(HeadSettings):
     """[model]: a checkpoint by `name`, or a `preset` trained from scratch.
 
     `name` is a folder, relative to the config file, or a hub id. `vocab`, like `task.labels`,
-    starts at `data.root`.
+    starts at `data.root`; with `name` it stands for the checkpoint's own tokenizer.
 
     A preset learns a WordPiece vocabulary of `vocab_size` from the train texts (more only where
     they hold more characters), or takes `vocab` (a vocab.txt). `split_cjk` makes each Chinese
     character a word of its own, as BERT does; without it, pieces of several characters are learned.
+
+    With `freeze` the encoder stays as it is and the head learns alone.
     """
 
     name: str | None = None
@@ -43,8 +73,7 @@ class ModelSettings(Settings):
     vocab_size: Positive = 8000
     split_cjk: bool = True
     lowercase: bool = True
-    head: Head = Head.LINEAR
-    dropout: Fraction = 0.1
+    freeze: bool = False
     max_length: Annotated[int, Field(ge=3)] = 128
 
     @model_validator(mode="after")

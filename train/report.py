@@ -3,29 +3,21 @@
 Texts are compared as they would be by eye: case and white space folded.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-import pipework
 from pipework.encoding import TextEncoder
 from pipework.examples import Source
-from pipework.lock import sole_writer
-from pipework.manifest import TaskKind, file_digest, write_atomically
+from pipework.manifest import TaskKind
 from pipework.progress import Progress
-from train.data import cache_folder
+from train.cache import digest, name_of, recalled
 from train.reading import Reading
 
-CODE = (
-    *sorted(Path(str(pipework.__file__)).parent.glob("*.py")),
-    *(Path(__file__).with_name(name) for name in ("reading.py", "report.py")),
-)
 UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
 RARE_LABEL = 0.1
@@ -89,7 +81,7 @@ class DataReport(BaseModel):
 def cached_report(
     sources: Mapping[str, Source],
     encoder: TextEncoder,
-    tokenizer: Path,
+    tokenizer: str,
     labels: Sequence[str] | None,
     progress: Progress,
 ) -> DataReport:
@@ -100,20 +92,13 @@ def cached_report(
     Raises:
         DataError: as `data_report`.
     """
-    parts = (
-        version("tokenizers"),
-        [file_digest(path) for path in (*CODE, tokenizer)],
-        [(name, source, file_digest(source.path)) for name, source in sources.items()],
-        (encoder.max_length, labels),
-    )
-    folder = cache_folder() / hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "report.json"
-    with sole_writer(folder, wait=True):  # a second run on the same data finds it complete
-        if not path.is_file():
-            report = data_report(sources, encoder, labels, progress)
-            write_atomically(path, report.model_dump_json().encode())
-    return DataReport.model_validate_json(path.read_bytes())
+    files = [(name, one.reading(), one.part, digest(one.path)) for name, one in sources.items()]
+    parts = ("report", version("tokenizers"), tokenizer, files, encoder.max_length, labels)
+
+    def make() -> str:
+        return data_report(sources, encoder, labels, progress).model_dump_json()
+
+    return DataReport.model_validate_json(recalled(name_of(parts), make))
 
 
 def data_report(

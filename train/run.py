@@ -1,72 +1,56 @@
-"""A training run from config to manifest: the wiring, and the run folder it fills."""
+"""A training run from config to manifest: the wiring."""
 
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from pipework import __version__
-from pipework.commit import git_commit
-from pipework.encoding import TextEncoder
-from pipework.errors import CheckFailedError, RunFolderError
-from pipework.evaluation import Evaluation, evaluate, infer_all
-from pipework.examples import Source
-from pipework.lock import sole_writer
-from pipework.manifest import (
-    FILE_NAME,
-    Data,
-    Identity,
-    Input,
-    Manifest,
-    Model,
-    Split,
-    Task,
-    file_digest,
-    record_file,
-    write_manifest,
-)
-from pipework.padding import Padding
+from pipework.errors import CheckFailedError
+from pipework.manifest import Manifest, Task, read_manifest
 from pipework.progress import Progress
-from pipework.settings import dump_settings
-from train import checkpoint
+from train.batches import Windows
 from train.config import Config
-from train.data import TokenSet, token_set
-from train.determinism import seed_everything
-from train.evaluate import CheckpointEngine
-from train.health import findings
-from train.journal import LOG, MARK, Journal, last_line
-from train.labels import class_labels
-from train.loop import Loop, Vocabulary
-from train.model import Classifier, build, open_checkpoint, uses_type_ids
-from train.report import DataReport, cached_report
-from train.tokenizer import SPECIAL, make_tokenizer
-
-CONFIG, TOKENIZER = "config.toml", "tokenizer.json"
-PARTIAL = (f"{FILE_NAME}.partial", f"{checkpoint.FOLDER}.partial")
-OWN = (MARK, CONFIG, TOKENIZER, LOG, checkpoint.FOLDER, *PARTIAL)
+from train.determinism import restore_random, seed_everything, seed_process
+from train.distributed import World, restarted
+from train.feed import TokenFeed
+from train.finish import Ended, finish
+from train.journal import Journal, Unheard
+from train.judge import Judge
+from train.loop import Loop, total_steps
+from train.model import Classifier, build, unreached
+from train.objective import Objective, class_weights
+from train.optim import parameter_groups
+from train.prepare import Rows, look, open_rows, prepare
+from train.run_folder import TOKENIZER, is_complete, run_folder
+from train.schedule import schedule
+from train.state import Keeper, Snapshot, Standing, put_back
+from train.step import Stepper
+from train.stopping import listening
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
-    """What a run is made of before its first step."""
+class Run:
+    """What every process of a run knows: its folder, its config, and who takes part."""
 
-    task: Task
-    report: DataReport
-    model: Classifier
-    vocabulary: Vocabulary
-    splits: dict[str, Split]
-    train: TokenSet
-    dev: TokenSet
+    out: Path
+    config: Config
+    world: World
+    progress: Progress
+    journal: Unheard
 
 
-def train(config: Config, out: Path, progress: Progress) -> Manifest:
-    """Train as the config says, into the run folder `out`.
+def train(
+    config: Config,
+    out: Path,
+    progress: Progress,
+    *,
+    world: World | None = None,
+    resume: bool = False,
+) -> Manifest:
+    """Train as the config says, into the run folder `out`; called in every process of the world.
 
     The manifest is written last: until then no other stage takes the folder for a run.
 
@@ -74,177 +58,142 @@ def train(config: Config, out: Path, progress: Progress) -> Manifest:
         PipeError: for a config, data or a folder that cannot be used, before the first step.
         CheckFailedError: the loss is not a number; or, with the folder complete, nothing was
             learned.
+        StoppedError: a signal came; `resume` goes on from the checkpoint.
     """
-    sources = config.data.splits(config.task.kind, config.train.seed)
-    labels = class_labels(config.task.labels, sources["train"])
-    with run_folder(out, progress), Journal(out) as journal:
-        (out / CONFIG).write_text(dump_settings(config), encoding="utf-8")
-        random = seed_everything(config.train.seed)
-        parts = _parts(config, out, sources, labels, progress)
-        for finding in parts.report.findings:
-            journal.say(f"data: {finding}")
-            progress.note(f"data: {finding}")
-        loop = Loop(
-            parts.model,
-            config.train,
-            parts.vocabulary,
-            parts.task,
-            journal=journal,
-            progress=progress,
+    world = world or World.alone()
+    resume = resume or restarted()
+    if resume and world.from_leader(is_complete(out)):
+        progress.note(f"{out} is complete already")
+        return read_manifest(out)
+    folder = run_folder(out, config, progress, resume=resume) if world.leads else nullcontext()
+    with folder as snapshot:
+        standing = Standing() if snapshot is None else snapshot.standing
+        journal = _journal(out, standing, world)
+        with journal if isinstance(journal, Journal) else nullcontext():
+            run = Run(out=out, config=config, world=world, progress=progress, journal=journal)
+            return _train(run, snapshot, standing)
+
+
+def _journal(out: Path, standing: Standing, world: World) -> Unheard:
+    if not world.leads:
+        return Unheard()
+    return Journal(out, step=standing.step, elapsed_s=standing.elapsed_s)
+
+
+def _train(run: Run, snapshot: Snapshot | None, standing: Standing) -> Manifest:
+    config, world = run.config, run.world
+    seed_everything(config.train.seed)
+    found = world.from_leader(prepare(config, run.progress) if world.leads else None)
+    if world.leads:
+        (run.out / TOKENIZER).write_text(found.tokenizer, encoding="utf-8")
+    model = build(config.model, Tokenizer.from_str(found.tokenizer), found.task)
+    report = look(config, found, model, run.progress) if world.leads else None
+    rows = open_rows(config, found, model, world, run.progress)
+    for finding in () if report is None else report.findings:
+        run.journal.say(f"data: {finding}")
+        run.progress.note(f"data: {finding}")
+    model.to(world.device)
+    standing = _learn(run, found.task, model, rows, snapshot, standing)
+    ended = None
+    if report is not None:
+        ended = finish(
+            Ended(
+                out=run.out,
+                config=config,
+                task=found.task,
+                rows=rows,
+                report=report,
+                standing=standing,
+                device=world.device,
+            ),
+            run.journal,
+            run.progress,
         )
-        save = partial(checkpoint.save, parts.model, out)
-        outcome = loop.run(parts.train, parts.dev, random, save)
-        evaluation = _final(out, parts, progress)
-        poor = findings(outcome.losses, evaluation, config.train.learning_rate)
-        manifest = _manifest(config, out, sources, parts, (evaluation, poor))
-        write_manifest(out, manifest)
-        journal.say(f"best dev {evaluation.metric} at step {outcome.best_step}: {evaluation.score}")
-    if poor:
+    manifest, poor = world.from_leader(ended)
+    if poor and world.leads:
         message = f"the run is complete but learned nothing: {'; '.join(poor)}"
-        raise CheckFailedError(message, f"look at it with: pipe eval {out}")
+        raise CheckFailedError(message, f"look at it with: pipe eval {run.out}")
     return manifest
 
 
-@contextmanager
-def run_folder(out: Path, progress: Progress) -> Iterator[None]:
-    """Make the run folder and keep others out of it, clearing what an unfinished run left.
-
-    Raises:
-        RunFolderError: it holds a finished run or files that no run wrote, another process
-            writes there, or it cannot be made.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"{out} cannot be made: {error.strerror}"
-        raise RunFolderError(message, "choose another --out") from error
-    with sole_writer(out):
-        _clear(out, progress)
-        yield
-
-
-def _clear(out: Path, progress: Progress) -> None:
-    if (out / FILE_NAME).exists():
-        message = f"{out} already holds a finished run"
-        raise RunFolderError(message, "choose another --out, or delete the folder")
-    left = sorted(path.name for path in out.iterdir())
-    foreign = [name for name in left if name not in OWN and not name.startswith("events.")]
-    if left and (foreign or MARK not in left):
-        message = f"{out} holds files that no run wrote: {', '.join((foreign or left)[:3])}"
-        raise RunFolderError(message, "choose an empty or a new folder for --out")
-    if left:
-        step = last_line(out).get("step", 0)
-        progress.note(f"{out} holds an unfinished run (stopped after step {step}): starting again")
-    for name in sorted(left, key=MARK.__eq__):  # the mark last, so that a kill leaves it
-        path = out / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _parts(
-    config: Config,
-    out: Path,
-    sources: Mapping[str, Source],
-    labels: tuple[str, ...],
-    progress: Progress,
-) -> Parts:
-    tokenizer = make_tokenizer(config.model, sources["train"])
-    model = build(config.model, tokenizer, labels)
-    task = Task(kind=config.task.kind, labels=labels, metric=config.task.metric_for(labels))
-    model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    tokenizer.save(str(out / TOKENIZER))
-    encoder = TextEncoder(
-        tokenizer, max_length=config.model.max_length, type_ids=uses_type_ids(model)
+def _learn(
+    run: Run,
+    task: Task,
+    model: Classifier,
+    rows: Rows,
+    snapshot: Snapshot | None,
+    standing: Standing,
+) -> Standing:
+    """Train from the beginning or from a checkpoint; return where the run stands at its end."""
+    settings, world = run.config.train, run.world
+    dev = TokenFeed(rows.dev, rows.vocabulary, world.device)
+    windows = Windows(
+        rows.train.lengths,
+        batch_size=settings.batch_size,
+        accumulate=settings.accumulate,
+        seed=settings.seed,
     )
-    digests = {name: file_digest(source.path) for name, source in sources.items()}
-    report = cached_report(sources, encoder, out / TOKENIZER, labels, progress)
-    train_set, dev_set = (
-        token_set(sources[name], out / TOKENIZER, encoder, task, progress)
-        for name in ("train", "dev")
+    stepper = _stepper(run, task, model, rows, windows.per_epoch)
+    standing = world.from_leader(standing)
+    if standing.step:
+        _put_back(run, model, stepper, snapshot, standing)
+    else:
+        seed_process(settings.seed, world.rank)
+    with listening() as stop:
+        loop = Loop(
+            model,
+            settings,
+            stepper=stepper,
+            judge=Judge(dev, rows.dev.truth, task, world=world, progress=run.progress),
+            keeper=Keeper(run.out, settings.keep),
+            world=world,
+            journal=run.journal,
+            progress=run.progress,
+            stop=stop,
+        )
+        return loop.run(windows, len(rows.train), standing)
+
+
+def _stepper(run: Run, task: Task, model: Classifier, rows: Rows, per_epoch: int) -> Stepper:
+    settings, world = run.config.train, run.world
+    torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
+    feed = TokenFeed(
+        rows.train, rows.vocabulary, world.device, token_dropout=settings.token_dropout
     )
-    return Parts(
-        task=task,
-        report=report,
-        model=model,
-        vocabulary=_vocabulary(tokenizer, model),
-        splits={
-            name: Split(
-                path=str(source.path),
-                sha256=digests[name],
-                rows=report.splits[name].rows,
-                part=source.part,
-            )
-            for name, source in sources.items()
-        },
-        train=train_set,
-        dev=dev_set,
-    )
-
-
-def _vocabulary(tokenizer: Tokenizer, model: Classifier) -> Vocabulary:
-    special = [
-        index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special
-    ]
-    special += [i for i in map(tokenizer.token_to_id, SPECIAL) if i is not None]
-    masks = [tokenizer.token_to_id(token) for token in ("[MASK]", "<mask>")]
-    pad_id = int(model.config.pad_token_id or 0)
-    mask_id = next((mask for mask in masks if mask is not None), pad_id)
-    padding = Padding(pad_id=pad_id, type_ids=uses_type_ids(model))
-    return Vocabulary(
-        padding=padding, mask_id=mask_id, special_ids=tuple(sorted({*special, pad_id}))
-    )
-
-
-def _final(out: Path, parts: Parts, progress: Progress) -> Evaluation:
-    """Score the kept checkpoint, loaded afresh, in float32: what later stages compare with."""
-    model = open_checkpoint(out / checkpoint.FOLDER).to(parts.model.device)
-    engine = CheckpointEngine(model, padding=parts.vocabulary.padding)
-    dev = parts.dev
-    logits_NC = infer_all(engine, dev.encodings(range(len(dev))), progress)
-    return evaluate(logits_NC, dev.labels, parts.task)
-
-
-def _manifest(
-    config: Config,
-    out: Path,
-    sources: Mapping[str, Source],
-    parts: Parts,
-    result: tuple[Evaluation, Sequence[str]],
-) -> Manifest:
-    evaluation, poor = result
-    return Manifest(
-        identity=Identity(
-            name=out.absolute().name,
-            created_at=datetime.now(UTC),
-            pipework=__version__,
-            git_commit=git_commit(Path(__file__).parents[1]),
-            seed=config.train.seed,
+    inputs = TokenFeed(rows.train, rows.vocabulary, world.device).inputs(np.array([0]))
+    for name in unreached(model, inputs):
+        model.get_parameter(name).requires_grad_(False)
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing()
+    weights_C = class_weights(settings.class_weights, rows.train.truth, task)
+    return Stepper(
+        model,
+        parameter_groups(model, model.layers(), settings),
+        settings,
+        feed=feed,
+        objective=Objective(
+            task.kind,
+            label_smoothing=settings.label_smoothing,
+            class_weights_C=None if weights_C is None else weights_C.to(world.device),
         ),
-        task=parts.task,
-        input=Input(
-            fields=config.data.fields,
-            tokenizer=record_file(out, out / TOKENIZER),
-            max_length=config.model.max_length,
-            pad_id=parts.vocabulary.padding.pad_id,
-            type_ids=uses_type_ids(parts.model),
-        ),
-        model=_model(config, out, parts),
-        data=Data(
-            reading=sources["train"].reading(),
-            splits=parts.splits,
-            findings=(*parts.report.findings, *poor),
-            metrics={"dev": evaluation.metrics()},
-        ),
+        schedule=schedule(settings, total_steps(settings, per_epoch), per_epoch),
+        world=world,
     )
 
 
-def _model(config: Config, out: Path, parts: Parts) -> Model:
-    return Model(
-        family=str(parts.model.config.model_type),
-        head=config.model.head,
-        base=config.model.name,
-        parameters=sum(parameter.numel() for parameter in parts.model.parameters()),
-        dtype="float32",
-        checkpoint=checkpoint.records(out),
+def _put_back(
+    run: Run, model: Classifier, stepper: Stepper, snapshot: Snapshot | None, standing: Standing
+) -> None:
+    world = run.world
+    own = put_back(snapshot, model, stepper.optimizer, world)
+    stepper.updates = standing.updates
+    if standing.scaler:
+        stepper.scaler.load_state_dict(standing.scaler)
+    if own is not None:
+        restore_random(own, world.device)
+        return
+    seed_process(run.config.train.seed, world.rank, standing.step)
+    run.progress.note(
+        f"the checkpoint is of {standing.processes} processes, now there are {world.size}: each "
+        "step has the same rows, its dropout is another"
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict, ValidationError
 from tokenizers import (
     Tokenizer,
     decoders,
@@ -18,7 +19,19 @@ from pipework.examples import Source
 from pipework.lines import numbered_lines
 from train.model_settings import ModelSettings
 
+# A vocabulary of the right language leaves well under a tenth unknown, even of noisy texts.
+MOST_UNKNOWN = 0.2
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+class Spelling(BaseModel):
+    """What a tokenizer_config.json says of a WordPiece vocabulary; the rest of it is not needed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    do_lower_case: bool | None = None
+    tokenize_chinese_chars: bool | None = None
+    strip_accents: bool | None = None
 
 
 def make_tokenizer(settings: ModelSettings, source: Source) -> Tokenizer:
@@ -27,10 +40,10 @@ def make_tokenizer(settings: ModelSettings, source: Source) -> Tokenizer:
     Raises:
         ConfigError: the vocabulary file lacks a special token, or the checkpoint cannot be read.
     """
-    if settings.name is not None:
-        return _of_checkpoint(settings.name)
     if settings.vocab is not None:
         return _with_vocabulary(settings, read_vocabulary(settings.vocab))
+    if settings.name is not None:
+        return _of_checkpoint(settings, settings.name)
     return learn(settings, lambda: _texts(source))
 
 
@@ -112,7 +125,9 @@ def _with_template(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def _of_checkpoint(name: str) -> Tokenizer:
+def _of_checkpoint(settings: ModelSettings, name: str) -> Tokenizer:
+    if old := _of_old_folder(settings, Path(name)):
+        return old
     from transformers import AutoTokenizer  # noqa: PLC0415  (slow to import)
 
     try:
@@ -122,3 +137,50 @@ def _of_checkpoint(name: str) -> Tokenizer:
         raise ConfigError(message, "expected a hub id or a folder with tokenizer files") from error
     backend: Tokenizer = tokenizer.backend_tokenizer
     return backend
+
+
+def _of_old_folder(settings: ModelSettings, folder: Path) -> Tokenizer | None:
+    """Return the WordPiece tokenizer of a folder that has BERT's vocab.txt and no tokenizer.json.
+
+    How it spells is in tokenizer_config.json, or else as the model settings say. None for another
+    kind of folder.
+    """
+    vocab, said = folder / "vocab.txt", folder / "tokenizer_config.json"
+    if (folder / "tokenizer.json").is_file() or not vocab.is_file():
+        return None
+    vocabulary = {text: number - 1 for number, text in numbered_lines(vocab)}
+    if not vocabulary.keys() >= set(SPECIAL):
+        return None
+    spelling = _spelling(said) if said.is_file() else Spelling()
+    lowercase, split_cjk = spelling.do_lower_case, spelling.tokenize_chinese_chars
+    tokenizer = _with_vocabulary(settings, vocabulary)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=settings.lowercase if lowercase is None else lowercase,
+        handle_chinese_chars=settings.split_cjk if split_cjk is None else split_cjk,
+        strip_accents=spelling.strip_accents,
+    )
+    return tokenizer
+
+
+def _spelling(path: Path) -> Spelling:
+    try:
+        return Spelling.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        message = f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
+        raise ConfigError(message, "mend it, or delete it and set model.lowercase") from error
+
+
+def check_unknown_rate(rate: float, name: str) -> None:
+    """Refuse a vocabulary that knows too little of the train texts to be theirs.
+
+    Args:
+        rate: the share of unknown tokens among those of the train texts, 0 to 1.
+        name: of the vocabulary, as the user gave it.
+
+    Raises:
+        ConfigError: above `MOST_UNKNOWN`.
+    """
+    if rate > MOST_UNKNOWN:
+        message = f"{rate:.0%} of the tokens of train are unknown to the vocabulary of {name}"
+        raise ConfigError(message, "is it that of another language, or with other casing?")

@@ -1,11 +1,13 @@
-"""[train]: the loop."""
+"""[train]: the loop, its optimizer and what it keeps."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipework.settings import Fraction, Positive, Settings
+
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class WantedPrecision(StrEnum):
@@ -14,24 +16,92 @@ class WantedPrecision(StrEnum):
     AUTO = "auto"
     FP32 = "fp32"
     BF16 = "bf16"
+    FP16 = "fp16"
+
+
+class OptimizerName(StrEnum):
+    """What changes the weights; all from torch.optim."""
+
+    ADAMW = "adamw"
+    SGD = "sgd"
+    ADAFACTOR = "adafactor"
+
+
+class ScheduleName(StrEnum):
+    """How the learning rate goes after the warmup."""
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    COSINE = "cosine"
+    COSINE_RESTARTS = "cosine_restarts"
+    POLYNOMIAL = "polynomial"
+    STEP = "step"
+    MULTI_STEP = "multi_step"
+    EXPONENTIAL = "exponential"
 
 
 class TrainSettings(Settings):
-    """[train]: the loop. `warmup` is a share of all steps; `eval_every` counts steps.
+    """[train]: the loop. A step is one change of the weights.
 
-    `token_dropout` is the share of tokens replaced by the mask token at each step, which keeps a
-    model trained from scratch on few rows from learning them by heart.
+    Rows: a step learns from `batch_size` x `accumulate` rows, whatever the number of processes:
+    each batch is cut across them. `eval_every` and `save_every` count steps.
+
+    Learning rate: `warmup` is a share of all steps. `cycles` belongs to cosine_restarts, `power`
+    to polynomial, `gamma` to step, multi_step and exponential, and `milestones`, shares of all
+    steps, to multi_step; step and exponential multiply by `gamma` after each epoch. `layer_decay`
+    multiplies the rate of each layer below the head once more.
+
+    Rows and labels: `token_dropout` is the share of tokens replaced by the mask token at each
+    step, which keeps a model trained from scratch on few rows from learning them by heart.
+    `class_weights` weigh the loss of a row by its class: balanced, or one weight a label.
+
+    Checkpoints for --resume are written at each evaluation, every `save_every` steps and every
+    `save_minutes`; the last `keep` stay until the run is complete. `early_stop` ends a run after
+    so many evaluations without a better score. `seeds` trains once with each.
     """
 
     epochs: Positive = 3
     max_steps: Positive | None = None
     batch_size: Positive = 32
+    accumulate: Positive = 1
+
+    optimizer: OptimizerName = OptimizerName.ADAMW
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    warmup: Fraction = 0.1
-    label_smoothing: Fraction = 0.0
-    token_dropout: Fraction = 0.0
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    momentum: Fraction = 0.9
+    layer_decay: Share = 1.0
     clip: Annotated[float, Field(gt=0)] = 1.0
+
+    schedule: ScheduleName = ScheduleName.LINEAR
+    warmup: Fraction = 0.1
+    cycles: Positive = 2
+    power: Annotated[float, Field(gt=0)] = 2.0
+    gamma: Share = 0.5
+    milestones: tuple[Fraction, ...] = (0.5, 0.75)
+
+    label_smoothing: Fraction = 0.0
+    class_weights: Literal["equal", "balanced"] | tuple[float, ...] = "equal"
+    token_dropout: Fraction = 0.0
+
     precision: WantedPrecision = WantedPrecision.AUTO
+    tf32: bool = True
+    compile: bool = False
+    gradient_checkpointing: bool = False
+    optimizer_on_cpu: bool = False
+
     eval_every: Positive | None = None
+    save_every: Positive | None = None
+    save_minutes: Annotated[float, Field(gt=0)] = 10.0
+    keep: Positive = 1
+    early_stop: Positive | None = None
+    histograms: bool = False
     seed: Annotated[int, Field(ge=0)] = 0
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = ()
+
+    @model_validator(mode="after")
+    def _distinct_seeds(self) -> Self:
+        if len(set(self.seeds)) != len(self.seeds):
+            message = f"expected distinct train.seeds, found {list(self.seeds)}"
+            raise ValueError(message)
+        return self

@@ -14,13 +14,13 @@ def config(tmp_path, text=TEXT, overrides=()):
 
 
 def test_paths_start_at_the_config_file(tmp_path):
-    assert config(tmp_path).data.splits()["train"].path == tmp_path / "a.tsv"
+    assert config(tmp_path).sources()["train"].path == tmp_path / "a.tsv"
 
 
 def test_a_root_on_the_command_line_starts_where_the_command_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = config(tmp_path, overrides=["data.root=here"])
-    assert found.data.splits()["dev"].path == tmp_path / "here" / "b.tsv"
+    assert found.sources()["dev"].path == tmp_path / "here" / "b.tsv"
 
 
 def test_the_resolved_config_reads_back_the_same(tmp_path):

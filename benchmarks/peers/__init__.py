@@ -1,0 +1,1 @@
+"""Others that do the same work, measured beside pipework in one run."""

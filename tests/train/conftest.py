@@ -1,0 +1,100 @@
+"""Small runs, in this process or in forked ones that can be killed."""
+
+import multiprocessing
+import os
+import signal
+import socket
+
+import pytest
+
+from pipework.progress import Silent
+from train.config import load_config
+
+QUICK = ["train.max_steps=6", "train.precision=fp32", "train.batch_size=8"]
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A config over a few made-up rows."""
+
+    def make(*extra, rows=40):
+        for name, count in (("train", rows), ("dev", 12), ("test", 8)):
+            lines = (
+                f"{'good' if n % 2 else 'bad'} thing number {n}\t{n % 2}\n" for n in range(count)
+            )
+            (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines))
+        path = tmp_path / "c.toml"
+        path.write_text(
+            '[data]\ntrain = "train.tsv"\ndev = "dev.tsv"\ntest = "test.tsv"\n'
+            '[model]\npreset = "tiny"\nmax_length = 16\nvocab_size = 100\n[train]\nepochs = 30\n'
+            "learning_rate = 1e-3\n"
+        )
+        return load_config(str(path), [*QUICK, *extra])
+
+    return make
+
+
+def _member(config, out, place, kill_at, resume, results):
+    os.environ.update(place)
+    from pipework.errors import CheckFailedError, PipeError  # noqa: PLC0415  (after the fork)
+    from train.distributed import join  # noqa: PLC0415
+    from train.run import train  # noqa: PLC0415
+    from train.step import Stepper  # noqa: PLC0415
+
+    batches, learn = 0, Stepper._loss  # noqa: SLF001
+
+    def killed(stepper, batch):
+        nonlocal batches
+        batches += 1
+        if batches == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return learn(stepper, batch)
+
+    if kill_at is not None:
+        Stepper._loss = killed  # noqa: SLF001
+    try:
+        with join() as world:
+            train(config, out, Silent(), world=world, resume=resume)
+    except CheckFailedError as error:  # complete, but too short to have learned anything
+        os._exit(0 if "the run is complete" in str(error) else error.exit_code)
+    except PipeError as error:
+        results.put(str(error))
+        os._exit(error.exit_code)
+    os._exit(0)
+
+
+@pytest.fixture
+def forked():
+    """Train in processes of their own; one that dies takes the others with it, as torchrun does.
+
+    `kill_at` sends SIGKILL to the first process as its so-many-th batch begins. The exit codes
+    come back, by rank.
+    """
+    started = []
+
+    def run(config, out, *, processes=1, kill_at=None, resume=False):
+        context = multiprocessing.get_context("fork")
+        results = context.Queue()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        members = []
+        for rank in range(processes):
+            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            place |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+            kill = kill_at if rank == 0 else None
+            given = (config, out, place, kill, resume, results)
+            members.append(context.Process(target=_member, args=given))
+        started.extend(members)
+        for member in members:
+            member.start()
+        members[0].join(120)
+        for member in members[1:]:
+            if members[0].exitcode != 0:
+                member.kill()
+            member.join(120)
+        return [member.exitcode for member in members]
+
+    yield run
+    for member in started:
+        member.kill()

@@ -1,0 +1,78 @@
+"""What is derived from data files and takes long is kept, under a digest of all that decides it.
+
+An edited file, another setting or other code gives another name, so nothing stale is ever read.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import pipework
+from pipework.errors import DataError
+from pipework.manifest import file_digest, write_atomically
+
+
+def cache_folder() -> Path:
+    """Return where derived data lie: $PIPEWORK_CACHE, else the user's cache folder."""
+    given = os.environ.get("PIPEWORK_CACHE")
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(given) if given else Path(home) / "pipework"
+
+
+def name_of(parts: Sequence[object]) -> str:
+    """Return a name for what the code of these packages makes from `parts`."""
+    return hashlib.sha256(repr((_code(), *parts)).encode()).hexdigest()[:32]
+
+
+@lru_cache(maxsize=1)
+def _code() -> tuple[str, ...]:
+    folders = (Path(pipework.__file__ or "").parent, Path(__file__).parent)
+    return tuple(file_digest(path) for folder in folders for path in sorted(folder.glob("*.py")))
+
+
+def recalled(name: str, make: Callable[[], str]) -> str:
+    """Return the text kept under a name, making and keeping it first where there is none.
+
+    Raises:
+        DataError: the cache folder cannot be written.
+    """
+    path = made(cache_folder()) / f"{name}.json"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    text = make()
+    write_atomically(path, text.encode())
+    return text
+
+
+def made(folder: Path) -> Path:
+    """Return a folder of the cache, made where it is missing.
+
+    Raises:
+        DataError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"the cache {folder} cannot be written: {error.strerror}"
+        raise DataError(message, "set PIPEWORK_CACHE to a folder that can") from error
+    return folder
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file, read once as long as it does not change.
+
+    Raises:
+        DataError: it is not a file.
+    """
+    if not path.is_file():
+        message = f"{path} is not a file"
+        raise DataError(message, "check data.root and the file names of [data]")
+    status = path.stat()
+    return _digest(path, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _digest(path: Path, _size: int, _changed_ns: int) -> str:
+    return file_digest(path)

@@ -1,0 +1,92 @@
+"""Rows become what a forward pass takes, on its device.
+
+Shapes: B rows of a batch, T tokens of its longest row, C classes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipework.padding import Padding, pad
+from train.batches import Rows
+from train.data import TokenSet
+
+Inputs = dict[str, torch.Tensor]
+
+
+class Feed(Protocol):
+    """A split, ready to be learned from or answered."""
+
+    lengths: NDArray[np.int64]
+
+    def inputs(self, rows_B: Rows) -> Inputs:
+        """Return what the model takes, on the device."""
+
+    def truth(self, rows_B: Rows) -> torch.Tensor:
+        """Return what is true of the rows, on the device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """What the loop must know of ids: padding, and what replaces a dropped token."""
+
+    padding: Padding
+    mask_id: int
+    special_ids: tuple[int, ...]
+
+
+class TokenFeed:
+    """Token ids, padded to the longest row of a batch."""
+
+    def __init__(
+        self,
+        rows: TokenSet,
+        vocabulary: Vocabulary,
+        device: torch.device,
+        *,
+        token_dropout: float = 0.0,
+    ) -> None:
+        """Read rows from a token cache; a share of their tokens is replaced by the mask token."""
+        self._rows = rows
+        self._token_dropout = token_dropout
+        self._vocabulary = vocabulary
+        self._device = device
+        self.lengths = rows.lengths
+
+    def inputs(self, rows_B: Rows) -> Inputs:
+        """Return ids, mask and, where there are any, type ids and entity spans, int64."""
+        arrays = pad(self._rows.encodings(rows_B), self._vocabulary.padding).inputs()
+        inputs = on_device(arrays, self._device)
+        if self._token_dropout:
+            self._drop_tokens(inputs["input_ids"])
+        return inputs
+
+    def _drop_tokens(self, ids_BT: torch.Tensor) -> None:
+        special = torch.tensor(self._vocabulary.special_ids, device=self._device)
+        drop_BT = torch.rand(ids_BT.shape, device=self._device) < self._token_dropout
+        ids_BT[drop_BT & ~torch.isin(ids_BT, special)] = self._vocabulary.mask_id
+
+    def truth(self, rows_B: Rows) -> torch.Tensor:
+        """Return class indices int64 [B], labels float32 [B, C] or values float32 [B]."""
+        return truth_on(self._rows.truth[rows_B], self._device)
+
+
+def on_device(arrays: Mapping[str, NDArray[np.generic]], device: torch.device) -> Inputs:
+    """Copy arrays to the device; a GPU copies while the processor goes on."""
+    return {name: _moved(torch.from_numpy(array), device) for name, array in arrays.items()}
+
+
+def truth_on(truth: NDArray[np.generic], device: torch.device) -> torch.Tensor:
+    """Copy what is true of a batch to the device, as the losses take it."""
+    wanted = np.int64 if truth.dtype == np.int32 else np.float32
+    return _moved(torch.from_numpy(truth.astype(wanted)), device)
+
+
+def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if device.type != "cuda":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -1,0 +1,140 @@
+"""What a run needs before its first step: classes, tokenizer, data report, token caches."""
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from pipework.encoding import TextEncoder
+from pipework.examples import Source
+from pipework.manifest import Task
+from pipework.progress import Progress
+from train.cache import digest, name_of, recalled
+from train.config import Config
+from train.data import TokenSet, token_set
+from train.distributed import World
+from train.feed import Vocabulary
+from train.labels import class_labels
+from train.model import Classifier, padding_of
+from train.report import DataReport, cached_report
+from train.tokenizer import SPECIAL, check_unknown_rate, make_tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What the first process finds out for all: the task, and the tokenizer as JSON."""
+
+    task: Task
+    tokenizer: str
+
+    def encoder(self, config: Config, model: Classifier) -> TextEncoder:
+        """Return what turns texts into ids for a model."""
+        return TextEncoder(
+            Tokenizer.from_str(self.tokenizer),
+            max_length=config.model.max_length,
+            type_ids=padding_of(model).type_ids,
+        )
+
+
+def prepare(config: Config, progress: Progress) -> Prepared:
+    """Find the classes and the tokenizer; what was found before for the same files is recalled.
+
+    Raises:
+        ConfigError: the config does not fit the data.
+        DataError: a file cannot be read.
+    """
+    source = config.sources()["train"]
+    labels = _labels(config, source, progress)
+    kind = config.task.kind
+    metric = config.task.metric_for(labels)
+    return Prepared(
+        task=Task(kind=kind, labels=labels, metric=metric),
+        tokenizer=_tokenizer(config, source, progress),
+    )
+
+
+def _labels(config: Config, source: Source, progress: Progress) -> tuple[str, ...]:
+    given = config.task.labels
+    named = digest(given) if isinstance(given, Path) else given
+    parts = ("labels", config.task.kind, named, _content(source))
+
+    def make() -> str:
+        progress.note(f"reading the labels of {source.path.name}")
+        return json.dumps(class_labels(config.task.labels, source))
+
+    return tuple(json.loads(recalled(name_of(parts), make)))
+
+
+def _content(source: Source) -> tuple[object, ...]:
+    """Return what decides the rows of a source."""
+    return source.reading(), source.part, digest(source.path)
+
+
+def _tokenizer(config: Config, source: Source, progress: Progress) -> str:
+    settings = config.model
+
+    def make() -> str:
+        if settings.preset is not None and settings.vocab is None:
+            progress.note(f"learning a vocabulary from {source.path.name}")
+        tokenizer = make_tokenizer(settings, source)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return str(tokenizer.to_str())
+
+    if settings.name is not None or settings.vocab is not None:
+        return make()  # read, not learned
+    learned = (settings.vocab_size, settings.split_cjk, settings.lowercase)
+    parts = ("vocabulary", version("tokenizers"), learned, _content(source))
+    return recalled(name_of(parts), make)
+
+
+def look(config: Config, found: Prepared, model: Classifier, progress: Progress) -> DataReport:
+    """Return the data report, and refuse a vocabulary that does not know the texts.
+
+    Raises:
+        ConfigError: so many tokens are unknown that the vocabulary is another language's.
+    """
+    sources = config.sources()
+    encoder = found.encoder(config, model)
+    task = found.task
+    report = cached_report(sources, encoder, found.tokenizer, task.labels, progress)
+    rate = report.splits["train"].unknown_rate
+    if rate is not None:
+        check_unknown_rate(rate, config.model.name or str(config.model.preset))
+    return report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The token caches that a process learns from and is judged by."""
+
+    train: TokenSet
+    dev: TokenSet
+    vocabulary: Vocabulary
+
+
+def open_rows(
+    config: Config, found: Prepared, model: Classifier, world: World, progress: Progress
+) -> Rows:
+    """Open the token caches, which the first process of each machine builds where they lack."""
+    encoder, sources = found.encoder(config, model), config.sources()
+    with world.first_on_each_machine():
+        train, dev = (
+            token_set(sources[name], found.tokenizer, encoder, found.task, progress)
+            for name in ("train", "dev")
+        )
+    return Rows(train=train, dev=dev, vocabulary=_vocabulary(found.tokenizer, model))
+
+
+def _vocabulary(tokenizer: str, model: Classifier) -> Vocabulary:
+    opened = Tokenizer.from_str(tokenizer)
+    special = [index for index, token in opened.get_added_tokens_decoder().items() if token.special]
+    special += [i for i in map(opened.token_to_id, SPECIAL) if i is not None]
+    masks = [opened.token_to_id(token) for token in ("[MASK]", "<mask>")]
+    padding = padding_of(model)
+    mask_id = next((mask for mask in masks if mask is not None), padding.pad_id)
+    return Vocabulary(
+        padding=padding, mask_id=mask_id, special_ids=tuple(sorted({*special, padding.pad_id}))
+    )
