@@ -100,17 +100,13 @@ def _single_label(
     guess_N = given_labels(logits_NC, task).argmax(axis=1)
     confusion_CC = metrics.confusion(truth_N, guess_N, len(task.labels))
     tally = metrics.tally_confusion(confusion_CC)
-    scores = {
-        Metric.ACCURACY: metrics.accuracy(confusion_CC),
-        Metric.MACRO_F1: tally.macro_f1,
-        Metric.MATTHEWS: metrics.matthews(confusion_CC),
-        Metric.DIRECTIONAL_F1: metrics.directional_f1(confusion_CC, task.labels),
-    }
-    known = metrics.fitting_metrics(task.kind, task.labels)
     return Evaluation(
         rows=len(truth_N),
         metric=task.metric,
-        scores={metric: scores[metric] for metric in known},
+        scores={
+            metric: metrics.confusion_score(metric, confusion_CC, task.labels)
+            for metric in metrics.fitting_metrics(task.kind, task.labels)
+        },
         classes=_classes(tally, task.labels),
         confusion=tuple(tuple(int(count) for count in row) for row in confusion_CC),
     )
@@ -125,9 +121,8 @@ def _multi_label(
         rows=len(truth_NC),
         metric=task.metric,
         scores={
-            Metric.MICRO_F1: tally.micro_f1,
-            Metric.MACRO_F1: tally.macro_f1,
-            Metric.ACCURACY: float((truth_NC == given_NC).all(axis=1).mean()),
+            metric: metrics.labels_score(metric, truth_NC, given_NC)
+            for metric in metrics.fitting_metrics(task.kind, task.labels)
         },
         classes=_classes(tally, task.labels),
         confusion=(),
@@ -141,8 +136,8 @@ def _regression(
         rows=len(truth_N),
         metric=task.metric,
         scores={
-            Metric.PEARSON: metrics.pearson(found_N, truth_N),
-            Metric.SPEARMAN: metrics.spearman(found_N, truth_N),
+            metric: metrics.values_score(metric, found_N, truth_N)
+            for metric in metrics.fitting_metrics(task.kind, task.labels)
         },
         classes=(),
         confusion=(),

@@ -150,6 +150,39 @@ def _ranks(values_N: Floats) -> Floats:
     return np.asarray((last_U - (counts_U - 1) / 2)[place_N], np.float64)
 
 
+def confusion_score(metric: Metric, confusion_CC: Counts, labels: Sequence[str]) -> float:
+    """Return a score of a task with one label a row."""
+    match metric:
+        case Metric.ACCURACY | Metric.MICRO_F1:
+            return accuracy(confusion_CC)
+        case Metric.MACRO_F1:
+            return tally_confusion(confusion_CC).macro_f1
+        case Metric.MATTHEWS:
+            return matthews(confusion_CC)
+        case Metric.DIRECTIONAL_F1:
+            return directional_f1(confusion_CC, labels)
+        case Metric.PEARSON | Metric.SPEARMAN:
+            raise ValueError(metric)
+
+
+def labels_score(metric: Metric, truth_NC: NDArray[np.bool_], given_NC: NDArray[np.bool_]) -> float:
+    """Return a score of a task with several labels a row."""
+    match metric:
+        case Metric.ACCURACY:
+            return float((truth_NC == given_NC).all(axis=1).mean())
+        case Metric.MICRO_F1:
+            return tally_labels(truth_NC, given_NC).micro_f1
+        case Metric.MACRO_F1:
+            return tally_labels(truth_NC, given_NC).macro_f1
+        case Metric.MATTHEWS | Metric.DIRECTIONAL_F1 | Metric.PEARSON | Metric.SPEARMAN:
+            raise ValueError(metric)
+
+
+def values_score(metric: Metric, found_N: Floats, truth_N: Floats) -> float:
+    """Return a score of a regression."""
+    return spearman(found_N, truth_N) if metric is Metric.SPEARMAN else pearson(found_N, truth_N)
+
+
 def fitting_metrics(kind: TaskKind, labels: Sequence[str]) -> tuple[Metric, ...]:
     """Return the scores that make sense for a task; the first is what it is judged by.
 

@@ -64,7 +64,7 @@ def show_report(report: DataReport) -> None:
         ("unknown tokens", *(_rate(split.unknown_rate) for split in splits)),
         ("empty texts", *(f"{split.empty:,}" for split in splits)),
         ("rows that repeat a text", *(f"{split.duplicates:,}" for split in splits)),
-        ("texts with several labels", *(f"{split.conflicting:,}" for split in splits)),
+        ("texts with conflicting labels", *(f"{split.conflicting:,}" for split in splits)),
     ]
     console.table("", ("", *names), rows)
     labels = _labels(report.splits)

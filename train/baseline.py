@@ -171,8 +171,14 @@ def _fit_and_answer(
             return np.asarray(values_N, np.float32)[:, None]
         case TaskKind.SINGLE_LABEL:
             true_NC = truth_N[:, None] == np.arange(len(task.labels))
+            return _each_against_rest(x_NF, true_NC, dev_NF)
         case TaskKind.MULTI_LABEL:
-            true_NC = np.asarray(truth_N, np.bool_)
+            return _each_against_rest(x_NF, np.asarray(truth_N, np.bool_), dev_NF)
+
+
+def _each_against_rest(
+    x_NF: Matrix, true_NC: NDArray[np.bool_], dev_NF: Matrix
+) -> NDArray[np.float32]:
     columns = [_one_against_rest(x_NF, true_N, dev_NF) for true_N in true_NC.T]
     return np.stack(columns, axis=1).astype(np.float32)
 

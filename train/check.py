@@ -6,7 +6,6 @@ from pathlib import Path
 from pipework.encoding import TextEncoder
 from pipework.errors import ConfigError
 from pipework.examples import Source
-from pipework.manifest import TaskKind
 from pipework.progress import Progress
 from pipework.records import Columns
 from pipework.settings import SUFFIXES
@@ -33,7 +32,7 @@ def check_config(name: str, overrides: list[str], progress: Progress) -> DataRep
     labels = class_labels(config.task.labels, sources["train"])
     tokenizer = make_tokenizer(config.model, sources["train"])
     encoder = TextEncoder(tokenizer, max_length=config.model.max_length, type_ids=False)
-    return data_report(sources, encoder, labels, config.task.kind, progress)
+    return data_report(sources, encoder, labels, progress)
 
 
 def check_files(paths: Sequence[Path], overrides: Sequence[str], progress: Progress) -> DataReport:
@@ -52,4 +51,4 @@ def check_files(paths: Sequence[Path], overrides: Sequence[str], progress: Progr
         given[name] = int(column) if column.isdecimal() else column
     columns = Columns(**ColumnSettings.model_validate(given).model_dump())
     sources = {str(path): Source(path=path, columns=columns) for path in paths}
-    return data_report(sources, None, None, TaskKind.SINGLE_LABEL, progress)
+    return data_report(sources, None, None, progress)

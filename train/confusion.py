@@ -43,8 +43,8 @@ class Confusion:
         return cls(labels=(*(labels[place] for place in shown), OTHERS), counts_KK=counts_KK)
 
     @property
-    def shares_KK(self) -> NDArray[np.float64]:
-        """Each count as a share of the rows of its true class."""
+    def shares(self) -> NDArray[np.float64]:
+        """float64 [K, K]: each count as a share of the rows of its true class."""
         rows_K1 = self.counts_KK.sum(axis=1, keepdims=True)
         return np.asarray(self.counts_KK / np.maximum(rows_K1, 1))
 
@@ -85,17 +85,18 @@ def confusion_image(evaluation: Evaluation) -> NDArray[np.uint8]:
         figure = Figure(figsize=(3 + 0.45 * classes, 2 + 0.45 * classes), layout="constrained")
         canvas = FigureCanvasAgg(figure)
         axes = figure.subplots()
-        axes.imshow(found.shares_KK, cmap="Blues", vmin=0, vmax=1)
+        axes.imshow(found.shares, cmap="Blues", vmin=0, vmax=1)
         axes.set_xticks(range(classes), names, rotation=90)
         axes.set_yticks(range(classes), names)
         axes.set_xlabel("predicted")
         axes.set_ylabel("true")
         for true, given in np.argwhere(found.counts_KK):
-            dark = found.shares_KK[true, given] > 0.5  # noqa: PLR2004  (half of full blue)
+            dark = found.shares[true, given] > 0.5  # noqa: PLR2004  (half of full blue)
             count, colour = f"{found.counts_KK[true, given]}", "white" if dark else "black"
             axes.text(given, true, count, ha="center", va="center", color=colour, fontsize=8)
-        canvas.draw()
-    return np.array(canvas.buffer_rgba(), np.uint8)[:, :, :3]
+        canvas.draw()  # type: ignore[no-untyped-call]
+    pixels_HW4 = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+    return np.array(pixels_HW4[:, :, :3], np.uint8)
 
 
 def _full(evaluation: Evaluation) -> tuple[NDArray[np.int64], tuple[str, ...]]:

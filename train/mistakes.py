@@ -88,4 +88,5 @@ def _misses(
 
 
 def _named(given_C: NDArray[np.bool_], labels: Sequence[str]) -> str:
-    return ", ".join(labels[place] for place in np.flatnonzero(given_C)) or NONE
+    named = (label for label, given in zip(labels, given_C, strict=True) if given)
+    return ", ".join(named) or NONE

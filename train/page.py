@@ -182,10 +182,10 @@ def _confusion(evaluation: Evaluation) -> str:
 def _matrix_row(found: Confusion, true: int) -> str:
     cells = [f"<td>{escape(found.labels[true])}</td>"]
     for given, (count, share) in enumerate(
-        zip(found.counts_KK[true], found.shares_KK[true], strict=True)
+        zip(found.counts_KK[true], found.shares[true], strict=True)
     ):
         kind, shown = "right" if given == true else "wrong", f"{count:,}" if count else ""
-        cells.append(f'<td class="heat {kind}" style="--heat: {share:.0%}">{shown}</td>')
+        cells.append(f'<td class="heat {kind}" style="--heat: {share**0.5:.0%}">{shown}</td>')
     return "".join(cells)
 
 

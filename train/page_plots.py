@@ -25,9 +25,9 @@ def over_steps(curves: Mapping[str, Curve], description: str) -> str:
         figure, axes = new_axes()
         for place, (name, curve) in enumerate(curves.items()):
             colour, dash = SERIES[place % len(SERIES)], "-" if place < len(SERIES) else "--"
-            marker = "o" if len(curve.steps_S) < BINS else None
-            line = {"color": colour, "linestyle": dash, "marker": marker, "label": name}
-            axes.plot(curve.steps_S, curve.values_S, markersize=4, **line)
+            marker = "o" if len(curve.steps_S) < BINS else ""
+            (line,) = axes.plot(curve.steps_S, curve.values_S, dash, color=colour, label=name)
+            line.set(marker=marker, markersize=4)
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(number))
@@ -43,8 +43,7 @@ def predicted_against_true(found_N: NDArray[np.float64], truth_N: NDArray[np.flo
         kept = np.random.default_rng(SEED).permutation(len(found_N))[:POINTS]
         ends = [min(truth_N.min(), found_N.min()), max(truth_N.max(), found_N.max())]
         axes.plot(ends, ends, color=GRID)
-        points = {"linestyle": "", "markersize": 3, "alpha": 0.5}
-        axes.plot(truth_N[kept], found_N[kept], marker="o", color=SERIES[0], **points)
+        axes.plot(truth_N[kept], found_N[kept], "o", markersize=3, alpha=0.5, color=SERIES[0])
         _label(axes, "true value", "predicted value")
         return svg(figure, "Predicted against true values")
 

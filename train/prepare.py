@@ -99,7 +99,7 @@ def look(config: Config, found: Prepared, model: Classifier, progress: Progress)
     sources = config.sources()
     encoder = found.encoder(config, model)
     task = found.task
-    report = cached_report(sources, encoder, found.tokenizer, task.kind, task.labels, progress)
+    report = cached_report(sources, encoder, found.tokenizer, task.labels, progress)
     rate = report.splits["train"].unknown_rate
     if rate is not None:
         check_unknown_rate(rate, config.model.name or str(config.model.preset))

@@ -23,6 +23,7 @@ from pipework.progress import Progress
 CHUNK = 4096
 TOKENIZED_ROWS = 200_000
 NO_LABEL = "(none)"
+NAN = float("nan")
 
 
 class Lengths:
@@ -71,8 +72,8 @@ class Reading:
         empty: rows whose text is empty.
     """
 
-    def __init__(self, names: Sequence[str] | None, kind: TaskKind, where: str) -> None:
-        """Name labels that are numbers by `names`, and errors by `where`, the file."""
+    def __init__(self, names: Sequence[str] | None, kind: TaskKind) -> None:
+        """Name labels that are numbers by `names`; those of a regression are values."""
         self.labels: Counter[str] = Counter()
         self.characters = Lengths()
         self.tokens = Lengths()
@@ -81,7 +82,6 @@ class Reading:
         self._names = names
         self._index = {label: place for place, label in enumerate(names or ())}
         self._kind = kind
-        self._where = where
         self._texts: list[NDArray[np.int64]] = []
         self._keys: list[NDArray[np.int64]] = []
 
@@ -90,21 +90,20 @@ class Reading:
         cls,
         source: Source,
         names: Sequence[str] | None,
-        kind: TaskKind,
         encoder: TextEncoder | None,
         progress: Progress,
     ) -> Self:
         """Read a file, tokenizing about TOKENIZED_ROWS rows spread evenly over it, or all if fewer.
 
         Raises:
-            DataError: a row that cannot be read, a value that is no number, or no rows.
+            DataError: a row that cannot be read, or no rows.
         """
-        reading = cls(names, kind, str(source.path))
+        reading = cls(names, source.kind)
         size, stride = _size(source), 0
         progress.begin(f"read {source.path.name}", size, "bytes")
         for chunk in chunks(source.rows(), CHUNK):
             read = _bytes(chunk)
-            stride = stride or max(1, size * len(chunk) // (read * TOKENIZED_ROWS))
+            stride = stride or max(1, _rows(source, size * len(chunk) // read) // TOKENIZED_ROWS)
             reading.add(chunk)
             if encoder is not None:
                 reading.tokenize(chunk[::stride], encoder)
@@ -121,7 +120,7 @@ class Reading:
         self.empty += sum(not row.text or row.text.isspace() for row in chunk_B)
         self._texts.append(np.fromiter(map(_text_hash, chunk_B), np.int64, len(chunk_B)))
         if self._kind is TaskKind.REGRESSION:
-            values_B = [self._value(row.label) for row in chunk_B]
+            values_B = [NAN if row.label is None else float(str(row.label)) for row in chunk_B]
             self._keys.append(np.array(values_B, np.float64).view(np.int64))
         else:
             self._keys.append(self._classes([row.label for row in chunk_B]))
@@ -164,13 +163,6 @@ class Reading:
         place = resolve_label(label, self._index)
         return label if place is None or self._names is None else self._names[place]
 
-    def _value(self, label: Label | None) -> float:
-        try:
-            return float("nan") if label is None else float(str(label))
-        except ValueError as error:
-            message = f"{self._where}: the label {label!r} is not a number"
-            raise DataError(message, "a regression learns numbers: check task.kind") from error
-
 
 def _each(label: Label | None) -> Iterable[str]:
     return (NO_LABEL,) if label is None else (label,) if isinstance(label, str) else label
@@ -186,6 +178,14 @@ def _bytes(chunk: Sequence[Example]) -> int:
     """Return about the bytes that rows take in their file: its separators are guessed."""
     texts = "\n".join(f"{row.text}\t{row.text_pair or ''}\t{row.label or ''}" for row in chunk)
     return len(texts.encode("utf-8", "surrogatepass"))
+
+
+def _rows(source: Source, rows_of_file: int) -> int:
+    """Return about how many rows there are, for a file of about so many."""
+    part = source.part
+    if part is None:
+        return rows_of_file
+    return part.rows if part.held_out else rows_of_file - part.rows
 
 
 def _size(source: Source) -> int:

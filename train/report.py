@@ -82,7 +82,6 @@ def cached_report(
     sources: Mapping[str, Source],
     encoder: TextEncoder,
     tokenizer: str,
-    kind: TaskKind,
     labels: Sequence[str] | None,
     progress: Progress,
 ) -> DataReport:
@@ -94,10 +93,10 @@ def cached_report(
         DataError: as `data_report`.
     """
     files = [(name, one.reading(), one.part, digest(one.path)) for name, one in sources.items()]
-    parts = ("report", version("tokenizers"), tokenizer, files, encoder.max_length, kind, labels)
+    parts = ("report", version("tokenizers"), tokenizer, files, encoder.max_length, labels)
 
     def make() -> str:
-        return data_report(sources, encoder, labels, kind, progress).model_dump_json()
+        return data_report(sources, encoder, labels, progress).model_dump_json()
 
     return DataReport.model_validate_json(recalled(name_of(parts), make))
 
@@ -106,7 +105,6 @@ def data_report(
     sources: Mapping[str, Source],
     encoder: TextEncoder | None,
     labels: Sequence[str] | None,
-    kind: TaskKind,
     progress: Progress,
 ) -> DataReport:
     """Read every file once and say what a person should know before training on it.
@@ -115,7 +113,6 @@ def data_report(
         sources: the files by split name.
         encoder: counts tokens, truncated rows and unknown tokens.
         labels: names of the classes, where the files hold numbers.
-        kind: whether labels are classes or numbers.
         progress: hears of the bytes that were read.
 
     Raises:
@@ -125,9 +122,9 @@ def data_report(
     splits: dict[str, SplitReport] = {}
     texts: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
     for name, source in sources.items():
-        found = Reading.of(source, labels, kind, encoder, progress)
+        found = Reading.of(source, labels, encoder, progress)
         texts[name] = found.texts()
-        splits[name] = _split(found, kind, duplicates=_repeated(texts[name][1]), limit=limit)
+        splits[name] = _split(found, source, duplicates=_repeated(texts[name][1]), limit=limit)
     shared = tuple(
         Shared(earlier=first, later=second, rows=_common(texts[first][0], *texts[second]))
         for first, second in combinations(sources, 2)
@@ -146,13 +143,13 @@ def _common(
     return int(rows_U[np.isin(later_U, earlier_U, assume_unique=True)].sum())
 
 
-def _split(found: Reading, kind: TaskKind, *, duplicates: int, limit: int) -> SplitReport:
+def _split(found: Reading, source: Source, *, duplicates: int, limit: int) -> SplitReport:
     tokens, tokenized = found.tokens, found.tokens.rows
     unknown = None if found.unknown is None else found.unknown / max(tokens.total, 1)
     return SplitReport(
         rows=found.characters.rows,
         labels=dict(sorted(found.labels.items())),
-        values=_values(found.values()) if kind is TaskKind.REGRESSION else None,
+        values=_values(found.values()) if source.kind is TaskKind.REGRESSION else None,
         characters=found.characters.percentiles(),
         tokenized=tokenized,
         tokens=tokens.percentiles() if tokenized else None,
@@ -196,7 +193,7 @@ def _split_findings(name: str, split: SplitReport) -> Iterable[str]:
     if split.duplicates:
         yield f"{name}: {split.duplicates} rows repeat a text of an earlier row"
     if split.conflicting:
-        yield f"{name}: {split.conflicting} texts carry more than one label"
+        yield f"{name}: {split.conflicting} texts stand in rows whose labels differ"
     if split.empty:
         yield f"{name}: {split.empty} rows have an empty text"
     if split.unknown_rate is not None and split.unknown_rate > UNKNOWN_RATE:

@@ -1,5 +1,4 @@
-import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from tokenizers import Tokenizer
@@ -8,18 +7,18 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from pipework.encoding import TextEncoder
 from pipework.errors import ConfigError, DataError
-from pipework.examples import Columns, Example, Source
+from pipework.examples import Source
 from pipework.manifest import TaskKind
 from pipework.progress import Silent
+from pipework.records import Columns
 from train import reading
 from train.check import check_config, check_files
 from train.config import recipes
-from train.reading import Lengths, Reading
 from train.report import cached_report, data_report
 
 
-def report_of(files, encoder=None, labels=None, kind=TaskKind.SINGLE_LABEL):
-    return data_report(files, encoder, labels, kind, Silent())
+def report_of(files, encoder=None, labels=None):
+    return data_report(files, encoder, labels, Silent())
 
 
 def sources(tmp_path, **splits):
@@ -46,7 +45,7 @@ def test_what_stands_twice_is_counted(tmp_path):
     text = "\n".join(report.findings)
     for part in (
         "1 rows repeat",
-        "1 texts carry more than one label",
+        "1 texts stand in rows whose labels differ",
         "2 rows of test stand in train too",
     ):
         assert part in text
@@ -99,65 +98,16 @@ def test_of_a_small_file_every_row_is_tokenized(tmp_path):
     assert any("1 rows fill model.max_length" in finding for finding in found.findings)
 
 
-def reading_of(kind, *rows, names=None):
-    found = Reading(names, kind, "a.tsv")
-    for row in rows:  # chunks of one row: what is found may not depend on where chunks end
-        found.add([row])
-    return found
-
-
-def test_each_of_several_labels_counts_and_their_order_does_not():
-    found = reading_of(
-        TaskKind.MULTI_LABEL,
-        Example(text="x", label=("a", "b")),
-        Example(text="x", label=("1", "0")),
-        Example(text="y", label=("a",)),
-        Example(text="y", label=()),
-        names=["a", "b"],
-    )
-    assert found.labels == {"a": 3, "b": 2}
-    assert found.conflicting() == 1
-
-
 def test_the_labels_of_a_regression_are_numbers(tmp_path):
     rows = [("zero", "0"), ("one", "1"), ("two", "2.5"), ("four", "4.5"), ("zero", "0.0")]
     files = sources(tmp_path, train=[*rows, ("one", "3")], dev=[("x", "-1")])
-    found = report_of(files, kind=TaskKind.REGRESSION)
+    numbers = {name: replace(source, kind=TaskKind.REGRESSION) for name, source in files.items()}
+    found = report_of(numbers)
     train = found.splits["train"]
     assert (train.labels, train.conflicting) == ({}, 1)
     assert (train.values.smallest, train.values.median, train.values.largest) == (0, 1.75, 4.5)
     assert train.values.mean == pytest.approx(11 / 6)
     assert not any("labels" in finding for finding in found.findings)
-
-
-def test_a_regression_cannot_learn_words(tmp_path):
-    files = sources(tmp_path, train=[("x", "high")])
-    with pytest.raises(DataError, match=r"train\.tsv: the label 'high' is not a number"):
-        report_of(files, kind=TaskKind.REGRESSION)
-
-
-def test_one_sentence_with_other_entities_is_another_text():
-    spans = [((0, 1), (2, 3)), ((2, 3), (0, 1)), ((0, 1), (2, 3))]
-    rows = [Example(text="a b", entities=one, label="x") for one in spans]
-    texts, rows_of_each = reading_of(TaskKind.SINGLE_LABEL, *rows).texts()
-    assert (len(texts), sorted(rows_of_each)) == (2, [1, 2])
-
-
-def test_the_texts_of_a_pair_are_told_apart():
-    pairs = [("a b", "c"), ("a", "b c"), ("A  b", "C"), ("a b c", None)]
-    rows = [Example(text=text, text_pair=pair) for text, pair in pairs]
-    assert sorted(reading_of(TaskKind.SINGLE_LABEL, *rows).texts()[1]) == [1, 1, 2]
-
-
-def test_lengths_are_those_of_a_sorted_list():
-    chance = random.Random(0)
-    lengths, found = [chance.randrange(300) for _ in range(999)], Lengths()
-    for start in range(0, 999, 100):
-        found.add(lengths[start : start + 100])
-    ordered = sorted(lengths)
-    assert found.percentiles() == (ordered[499], ordered[949], ordered[998])
-    assert (found.rows, found.total) == (999, sum(lengths))
-    assert found.at_least(200) == sum(length >= 200 for length in lengths)
 
 
 @dataclass
@@ -187,7 +137,7 @@ class Told:
 def test_progress_reaches_the_size_of_each_file(tmp_path):
     told, rows = Told(), [("Ω and more", "a")] * 5000
     files = sources(tmp_path, train=rows, dev=rows[:10])
-    data_report(files, None, None, TaskKind.SINGLE_LABEL, told)
+    data_report(files, None, None, told)
     assert told.totals == [source.path.stat().st_size for source in files.values()]
     assert told.done == pytest.approx(told.totals, rel=0.2)
 
@@ -199,8 +149,7 @@ def test_a_second_launch_reads_no_row(tmp_path, monkeypatch):
 
     def ask(labels=None):
         told = Told()
-        kind = TaskKind.SINGLE_LABEL
-        return cached_report(files, encoder, "{}", kind, labels, told), told
+        return cached_report(files, encoder, "{}", labels, told), told
 
     first, told = ask()
     assert told.totals
