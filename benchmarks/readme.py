@@ -9,12 +9,15 @@ import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
+from statistics import mean, median, stdev
 
 from benchmarks import cells
 from benchmarks.results import (
+    PIPEWORK,
     BenchResult,
     FamiliesResult,
     Level,
+    PeerTrainingResult,
     Result,
     TrainingResult,
     read_result,
@@ -35,6 +38,8 @@ class Table(StrEnum):
     SERVING = "serving"
     OFFLINE = "offline"
     FAMILIES = "families"
+    PEERS_TRAINING = "peers_training"
+    PEERS_PHASES = "peers_phases"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,6 +108,7 @@ def fill(text: str, results: Results) -> str:
 
 def _table(name: Table, results: Results) -> str:
     benches = [result for result in results if isinstance(result, BenchResult)]
+    peers = [result for result in results if isinstance(result, PeerTrainingResult)]
     match name:
         case Table.ACCURACY:
             return _accuracy([one for one in results if isinstance(one, TrainingResult)])
@@ -112,6 +118,10 @@ def _table(name: Table, results: Results) -> str:
             return _offline([result for result in benches if result.offline])
         case Table.FAMILIES:
             return _families([one for one in results if isinstance(one, FamiliesResult)])
+        case Table.PEERS_TRAINING:
+            return _peers_training(peers)
+        case Table.PEERS_PHASES:
+            return _peers_phases(peers)
 
 
 def _accuracy(results: Sequence[TrainingResult]) -> str:
@@ -181,6 +191,42 @@ def _families(results: Sequence[FamiliesResult]) -> str:
     families = dict.fromkeys(fit.family for fit in fits)
     rows = ((family, *(steps.get((family, head), "-") for head in heads)) for family in families)
     return _markdown(("family", *heads), rows) + _source(results)
+
+
+def _peers_training(results: Sequence[PeerTrainingResult]) -> str:
+    head = (
+        *("data", "train rows", "", "seeds", "examples/s", "pipework is faster"),
+        *("dev score, mean ± sd", "peak memory MiB", "whole process s"),
+    )
+    rows = (_contender(result, contender) for result in results for contender in result.contenders)
+    return _markdown(head, rows) + _source(results)
+
+
+def _contender(result: PeerTrainingResult, contender: str) -> tuple[str, ...]:
+    runs = result.of(contender)
+    scores = [run.score for run in runs]
+    spread = f" ± {stdev(scores):.2f}" if len(scores) > 1 else ""
+    own = contender == PIPEWORK
+    return (
+        result.dataset,
+        f"{result.train_rows:,}",
+        contender,
+        f"{len(runs)}",
+        f"{median(run.examples_per_s for run in runs):.1f}",
+        "" if own else f"**{result.faster_than(contender):.2f}** times",
+        f"{result.metric.removeprefix('dev ')} {mean(scores):.2f}{spread}",
+        f"{max(run.peak_memory_mib for run in runs):,.0f}",
+        f"{median(run.wall_s for run in runs):,.0f}",
+    )
+
+
+def _peers_phases(results: Sequence[PeerTrainingResult]) -> str:
+    head = ("data", *(results[0].phases.seconds if results else ()))
+    rows = (
+        (result.dataset, *(f"{share:.1%}" for share in result.phases.shares().values()))
+        for result in results
+    )
+    return _markdown(head, rows) + _source(results)
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

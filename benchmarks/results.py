@@ -180,6 +180,11 @@ class PhaseTimes(Record):
 
     seconds: dict[str, float]
 
+    def shares(self) -> dict[str, float]:
+        """Return the phases as shares of the whole."""
+        whole = sum(self.seconds.values())
+        return {phase: seconds / whole for phase, seconds in self.seconds.items()}
+
 
 class PeerTrainingResult(Record):
     """pipework beside others: the same rows, hyperparameters and seeds, one after the other.

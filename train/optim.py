@@ -89,9 +89,7 @@ class OnCpu(Optimizer):
     weights and gradients alone (Ren et al. 2021, https://arxiv.org/abs/2101.06840).
     """
 
-    def __init__(
-        self, groups: Groups, rate: float, make: Callable[[Groups], Optimizer]
-    ) -> None:
+    def __init__(self, groups: Groups, rate: float, make: Callable[[Groups], Optimizer]) -> None:
         """Copy the weights; `make` returns the optimizer over groups of the copies."""
         super().__init__(groups, {"lr": rate})
         copies = [{**group, "params": [_copy(p) for p in group["params"]]} for group in groups]

@@ -120,7 +120,8 @@ def compare(plan: Plan, name: str, command: str) -> PeerTrainingResult:
     Raises:
         ConfigError: a contender failed; the message has the end of what it said.
     """
-    runs, versions = [], {}
+    runs: list[PeerRun] = []
+    versions: dict[str, str] = {}
     for turn, seed in enumerate(plan.seeds):
         first = turn % len(CONTENDERS)
         for contender in (*CONTENDERS[first:], *CONTENDERS[:first]):
