@@ -194,6 +194,20 @@ class Metrics(Record):
     scores: dict[Metric, float]
 
 
+class Baseline(Record):
+    """A simple model on the same train rows, scored on dev.
+
+    `low` and `high` bound, with 95 % confidence, how much better the checkpoint scores by the
+    task's metric.
+    """
+
+    name: str
+    rows: int
+    scores: dict[Metric, float]
+    low: float
+    high: float
+
+
 class Data(Record):
     """What was learned from and what it gave, by split name."""
 
@@ -201,6 +215,7 @@ class Data(Record):
     splits: dict[str, Split]
     findings: tuple[str, ...]
     metrics: dict[str, Metrics]
+    baseline: Baseline | None = None
 
 
 class Parity(Record):

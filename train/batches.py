@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
 MEGABATCH = 50
+BATCH_TOKENS = 8192  # of a batch that is only answered, padding included
 
 
 def length_grouped(

@@ -15,9 +15,8 @@ from pipework.encoding import Encoding
 from pipework.errors import RunFolderError
 from pipework.manifest import Manifest, verify_files
 from pipework.padding import Padding, pad
-from train.batches import token_batches
+from train.batches import BATCH_TOKENS, token_batches
 from train.checkpoint import FOLDER
-from train.judge import BATCH_TOKENS
 from train.model import Classifier, open_checkpoint
 
 

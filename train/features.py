@@ -21,8 +21,10 @@ from pipework.errors import DataError
 from pipework.lock import sole_writer
 from pipework.manifest import file_digest, write_atomically
 from pipework.progress import Progress
-from train.data import COMPLETE, TokenSet, cache_folder
-from train.evaluate import BATCH_TOKENS, model_inputs
+from train.batches import BATCH_TOKENS, token_batches
+from train.cache import cache_folder, made
+from train.data import COMPLETE, TokenSet
+from train.evaluate import model_inputs
 from train.model import Classifier, padding_of
 
 STATES = "states"
@@ -80,9 +82,8 @@ def feature_set(
     """
     kind: np.dtype[np.floating] = np.dtype(np.float16) if half else np.dtype(np.float32)
     shape = (int(tokens.offsets[-1]), int(model.config.hidden_size))
-    folder = cache_folder() / _name(model, tokens, kind)
+    folder = made(cache_folder() / _name(model, tokens, kind))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with sole_writer(folder, wait=True):
             if not (folder / COMPLETE).is_file():
                 _reserve(folder / STATES, shape[0] * shape[1] * kind.itemsize)
@@ -113,7 +114,8 @@ def _compute(
     model.eval()
     progress.begin("encode once", len(tokens), "rows")
     try:
-        for rows in _batches(tokens.lengths):
+        order_N = np.argsort(tokens.lengths, kind="stable")
+        for rows in token_batches(tokens.lengths, order_N, BATCH_TOKENS):
             inputs = model_inputs(tokens.encodings(rows), padding, model.device)
             inputs.pop("entity_spans", None)
             with torch.inference_mode():
@@ -125,14 +127,6 @@ def _compute(
     finally:
         model.train(was_training)
         progress.end()
-
-
-def _batches(lengths_N: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Return all rows, like lengths together, so that a batch has about BATCH_TOKENS tokens."""
-    order_N = np.argsort(lengths_N, kind="stable")
-    ends_N = np.cumsum(lengths_N[order_N])
-    cuts = np.flatnonzero(np.diff(ends_N // BATCH_TOKENS)) + 1
-    return [batch for batch in np.split(order_N, cuts) if len(batch)]
 
 
 def _name(model: Classifier, tokens: TokenSet, kind: np.dtype[np.floating]) -> str:

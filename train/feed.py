@@ -10,10 +10,13 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from pipework.padding import Padding, pad
 from train.batches import Rows
 from train.data import TokenSet
+from train.features import FeatureSet
+from train.model import Classifier
 
 Inputs = dict[str, torch.Tensor]
 
@@ -73,6 +76,52 @@ class TokenFeed:
     def truth(self, rows_B: Rows) -> torch.Tensor:
         """Return class indices int64 [B], labels float32 [B, C] or values float32 [B]."""
         return truth_on(self._rows.truth[rows_B], self._device)
+
+
+class StateFeed:
+    """The states of a frozen encoder, kept on disk; for `FromStates`."""
+
+    def __init__(self, features: FeatureSet, rows: TokenSet, device: torch.device) -> None:
+        """Read states that were computed from the rows of a token cache."""
+        self._features = features
+        self._rows = rows
+        self._device = device
+        self.lengths = rows.lengths
+
+    def inputs(self, rows_B: Rows) -> Inputs:
+        """Return states float32 [B, T, H], mask and, where there are any, entity spans."""
+        states_BTH, mask_BT = self._features.batch(rows_B, self._device)
+        inputs = {"states": states_BTH, "attention_mask": mask_BT}
+        if len(self._rows.spans):
+            lengths_B = self.lengths[rows_B]
+            start_B = (
+                lengths_B.max() - lengths_B if self._features.left else np.zeros_like(lengths_B)
+            )
+            spans_B4 = self._rows.spans[rows_B].astype(np.int64) + start_B[:, None]
+            inputs["entity_spans"] = torch.from_numpy(spans_B4).to(self._device)
+        return inputs
+
+    def truth(self, rows_B: Rows) -> torch.Tensor:
+        """Return class indices int64 [B], labels float32 [B, C] or values float32 [B]."""
+        return truth_on(self._rows.truth[rows_B], self._device)
+
+
+class FromStates(nn.Module):
+    """A classifier of which only the head computes."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        """Share the classifier's head."""
+        super().__init__()
+        self.classifier = classifier
+
+    def forward(
+        self,
+        states: torch.Tensor,
+        attention_mask: torch.Tensor,
+        entity_spans: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return logits [B, C]."""
+        return self.classifier.from_states(states, attention_mask, entity_spans)
 
 
 def on_device(arrays: Mapping[str, NDArray[np.generic]], device: torch.device) -> Inputs:

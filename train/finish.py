@@ -1,16 +1,21 @@
-"""The end of a run: the kept checkpoint is scored, described and made part of the run folder."""
+"""The end of a run: the kept checkpoint is scored, compared, described and made part of the run.
+
+Shapes: N rows of dev, C classes.
+"""
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pipework import __version__
 from pipework.commit import git_commit
 from pipework.evaluation import Evaluation, evaluate, infer_all
+from pipework.manifest import Baseline as BaselineRecord
 from pipework.manifest import (
     Data,
     Identity,
@@ -24,17 +29,21 @@ from pipework.manifest import (
 )
 from pipework.progress import Progress
 from train import checkpoint, state
+from train.baseline import Baseline, linear_baseline
 from train.cache import digest
 from train.config import Config
 from train.evaluate import CheckpointEngine
 from train.health import findings
 from train.journal import Unheard
 from train.judge import settled
+from train.mistakes import mistakes
 from train.model import Classifier, open_checkpoint
+from train.page import RunPage, write_page
 from train.prepare import Rows
 from train.report import DataReport
-from train.run_folder import TOKENIZER
+from train.run_folder import CONFIG, TOKENIZER
 from train.state import Keeper, Standing
+from train.verdict import Outcome, Verdict, verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,81 +59,160 @@ class Ended:
     device: torch.device
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scored:
+    """The kept checkpoint on dev; `task` has what was chosen there, such as thresholds."""
+
+    task: Task
+    logits_NC: NDArray[np.float32]
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A linear model on the same rows, and how the checkpoint does beside it."""
+
+    baseline: Baseline
+    verdict: Verdict
+
+    def record(self) -> BaselineRecord:
+        """Return what a manifest keeps."""
+        return BaselineRecord(
+            name=self.baseline.name,
+            rows=self.baseline.rows,
+            scores=self.baseline.evaluation.scores,
+            low=self.verdict.low,
+            high=self.verdict.high,
+        )
+
+
 def finish(ended: Ended, journal: Unheard, progress: Progress) -> tuple[Manifest, tuple[str, ...]]:
-    """Make the best weights the checkpoint, and write the manifest last.
+    """Make the best weights the checkpoint, compare it, and write the manifest last.
 
     Returns:
         The manifest, and what says that nothing was learned: empty for a sound run.
     """
-    keeper = Keeper(ended.out, ended.config.train.keep)
-    checkpoint.take(keeper.best(ended.standing.best_step), ended.out)
-    model = open_checkpoint(ended.out / checkpoint.FOLDER).to(ended.device)
-    task, evaluation = _score(model, ended, progress)
-    rate = ended.config.train.learning_rate
-    poor = findings(ended.standing.losses, evaluation, rate)
-    manifest = _manifest(ended, model, task, evaluation, poor)
-    journal.say(f"best dev {task.metric} at step {ended.standing.best_step}: {evaluation.score}")
-    write_manifest(ended.out, manifest)
-    shutil.rmtree(ended.out / state.FOLDER, ignore_errors=True)
+    out, standing = ended.out, ended.standing
+    checkpoint.take(Keeper(out, ended.config.train.keep).best(standing.best_step), out)
+    model = open_checkpoint(out / checkpoint.FOLDER).to(ended.device)
+    scored = _score(model, ended, progress)
+    poor = findings(standing.losses, scored.evaluation, ended.config.train.learning_rate)
+    compared = _compare(ended, scored, progress) if ended.config.train.report else None
+    said = () if compared is None else (compared.verdict.sentence,)
+    metric = scored.task.metric
+    for line in (
+        f"best dev {metric} at step {standing.best_step}: {scored.evaluation.score}",
+        *said,
+    ):
+        journal.say(line)
+    manifest = _manifest(ended, model, scored, compared, poor)
+    if compared is not None:
+        progress.note(compared.verdict.sentence)
+        journal.confusion(standing.best_step, scored.evaluation)
+        _write_page(ended, scored, compared, manifest)
+    write_manifest(out, manifest)
+    shutil.rmtree(out / state.FOLDER, ignore_errors=True)
     return manifest, poor
 
 
-def _score(model: Classifier, ended: Ended, progress: Progress) -> tuple[Task, Evaluation]:
+def _score(model: Classifier, ended: Ended, progress: Progress) -> Scored:
     """Score the kept checkpoint, loaded afresh, in float32: what later stages compare with."""
     engine = CheckpointEngine(model, padding=ended.rows.vocabulary.padding)
     dev = ended.rows.dev
     logits_NC = infer_all(engine, dev.encodings(range(len(dev))), progress)
     task = settled(ended.task, logits_NC, dev.truth)
-    return task, evaluate(logits_NC, dev.truth, task)
+    evaluation = evaluate(logits_NC, dev.truth, task)
+    return Scored(task=task, logits_NC=logits_NC, evaluation=evaluation)
+
+
+def _compare(ended: Ended, scored: Scored, progress: Progress) -> Compared:
+    sources = ended.config.sources()
+    baseline = linear_baseline(sources["train"], sources["dev"], ended.task, progress)
+    found = verdict(scored.logits_NC, ended.rows.dev.truth, scored.task, baseline)
+    return Compared(baseline=baseline, verdict=found)
+
+
+def _write_page(ended: Ended, scored: Scored, compared: Compared, manifest: Manifest) -> None:
+    examples = list(ended.config.sources()["dev"].rows())
+    truth = ended.rows.dev.truth
+    write_page(
+        ended.out,
+        RunPage(
+            manifest=manifest,
+            config=(ended.out / CONFIG).read_text(encoding="utf-8"),
+            report=ended.report,
+            evaluation=scored.evaluation,
+            logits_NC=scored.logits_NC,
+            truth=truth,
+            baseline=compared.baseline,
+            verdict=compared.verdict,
+            mistakes=mistakes(examples, scored.logits_NC, truth, scored.task),
+        ),
+    )
 
 
 def _manifest(
-    ended: Ended, model: Classifier, task: Task, evaluation: Evaluation, poor: Sequence[str]
+    ended: Ended,
+    model: Classifier,
+    scored: Scored,
+    compared: Compared | None,
+    poor: tuple[str, ...],
 ) -> Manifest:
-    out, config, padding = ended.out, ended.config, ended.rows.vocabulary.padding
-    sources = config.sources()
+    config = ended.config
+    beaten = compared is None or compared.verdict.outcome is Outcome.BETTER
+    said = () if beaten or compared is None else (compared.verdict.sentence,)
     return Manifest(
         identity=Identity(
-            name=out.absolute().name,
+            name=ended.out.absolute().name,
             created_at=datetime.now(UTC),
             pipework=__version__,
             git_commit=git_commit(Path(__file__).parents[1]),
             seed=config.train.seed,
         ),
-        task=task,
-        input=Input(
-            fields=config.data.fields,
-            tokenizer=record_file(out, out / TOKENIZER),
-            max_length=config.model.max_length,
-            pad_id=padding.pad_id,
-            type_ids=padding.type_ids,
-            pad_type_id=padding.pad_type_id,
-            pad_left=padding.left,
-        ),
-        model=_model(config, out, model),
+        task=scored.task,
+        input=_input(ended),
+        model=_model(ended, model),
         data=Data(
-            reading=sources["train"].reading(),
-            splits={
-                name: Split(
-                    path=str(source.path),
-                    sha256=digest(source.path),
-                    rows=ended.report.splits[name].rows,
-                    part=source.part,
-                )
-                for name, source in sources.items()
-            },
-            findings=(*ended.report.findings, *poor),
-            metrics={"dev": evaluation.metrics()},
+            reading=config.sources()["train"].reading(),
+            splits=_splits(ended),
+            findings=(*ended.report.findings, *said, *poor),
+            metrics={"dev": scored.evaluation.metrics()},
+            baseline=None if compared is None else compared.record(),
         ),
     )
 
 
-def _model(config: Config, out: Path, model: Classifier) -> Model:
+def _input(ended: Ended) -> Input:
+    padding = ended.rows.vocabulary.padding
+    return Input(
+        fields=ended.config.data.fields,
+        tokenizer=record_file(ended.out, ended.out / TOKENIZER),
+        max_length=ended.config.model.max_length,
+        pad_id=padding.pad_id,
+        type_ids=padding.type_ids,
+        pad_type_id=padding.pad_type_id,
+        pad_left=padding.left,
+    )
+
+
+def _splits(ended: Ended) -> dict[str, Split]:
+    return {
+        name: Split(
+            path=str(source.path),
+            sha256=digest(source.path),
+            rows=ended.report.splits[name].rows,
+            part=source.part,
+        )
+        for name, source in ended.config.sources().items()
+    }
+
+
+def _model(ended: Ended, model: Classifier) -> Model:
     return Model(
         family=str(model.config.model_type),
-        head=config.model.head,
-        base=config.model.name,
+        head=ended.config.model.head,
+        base=ended.config.model.name,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         dtype="float32",
-        checkpoint=checkpoint.records(out),
+        checkpoint=checkpoint.records(ended.out),
     )

@@ -14,6 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from pipework.evaluation import Evaluation
 from pipework.manifest import write_atomically
+from train.confusion import confusion_image
 
 LOG = "log.jsonl"
 MARK = "train.log"  # the first file of a run: a folder without it is not ours to clear
@@ -63,6 +64,12 @@ class Journal(Unheard):
         self._lines.flush()
         for name, value in values.items():
             self._board.add_scalar(f"{group}/{name}", value, step)
+
+    def confusion(self, step: int, evaluation: Evaluation) -> None:
+        """Keep a picture of which classes are taken for which, for TensorBoard."""
+        if evaluation.confusion:
+            picture_HW3 = confusion_image(evaluation)
+            self._board.add_image("dev/confusion", picture_HW3, step, dataformats="HWC")
 
     def histograms(self, step: int, model: nn.Module) -> None:
         """Keep how the weights are distributed, for TensorBoard."""

@@ -11,11 +11,9 @@ from pipework.evaluation import Evaluation, evaluate
 from pipework.manifest import Task, TaskKind
 from pipework.predictions import choose_thresholds
 from pipework.progress import Progress
-from train.batches import Rows, share, token_batches
+from train.batches import BATCH_TOKENS, Rows, share, token_batches
 from train.distributed import World
 from train.feed import Feed
-
-BATCH_TOKENS = 8192
 
 
 class Judge:

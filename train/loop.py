@@ -129,10 +129,9 @@ class Loop:
         return figures
 
     def _evaluate(self) -> None:
-        found = self._judge.evaluate(self._model, self._stepper.autocast)
+        found = self._judge.evaluate(self._stepper.model, self._stepper.autocast)
         step, best = self._standing.step, self._standing.best
         self._journal.scalars(step, "dev", found.scores)
-        self._journal.confusion(step, found)
         if is_better(found, best):
             self._stand(best=found, best_step=step, stale=0)
             if self._world.leads:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from tokenizers import Tokenizer
+from torch import nn
 
 from pipework.errors import CheckFailedError
 from pipework.manifest import Manifest, Task, read_manifest
@@ -15,7 +16,8 @@ from train.batches import Windows
 from train.config import Config
 from train.determinism import restore_random, seed_everything, seed_process
 from train.distributed import World, restarted
-from train.feed import TokenFeed
+from train.features import feature_set
+from train.feed import Feed, FromStates, StateFeed, TokenFeed
 from train.finish import Ended, finish
 from train.journal import Journal, Unheard
 from train.judge import Judge
@@ -126,14 +128,14 @@ def _learn(
 ) -> Standing:
     """Train from the beginning or from a checkpoint; return where the run stands at its end."""
     settings, world = run.config.train, run.world
-    dev = TokenFeed(rows.dev, rows.vocabulary, world.device)
     windows = Windows(
         rows.train.lengths,
         batch_size=settings.batch_size,
         accumulate=settings.accumulate,
         seed=settings.seed,
     )
-    stepper = _stepper(run, task, model, rows, windows.per_epoch)
+    feeds = _feeds(run, model, rows)
+    stepper = _stepper(run, task, model, feeds, rows, windows.per_epoch)
     standing = world.from_leader(standing)
     if standing.step:
         _put_back(run, model, stepper, snapshot, standing)
@@ -144,7 +146,7 @@ def _learn(
             model,
             settings,
             stepper=stepper,
-            judge=Judge(dev, rows.dev.truth, task, world=world, progress=run.progress),
+            judge=Judge(feeds.dev, rows.dev.truth, task, world=world, progress=run.progress),
             keeper=Keeper(run.out, settings.keep),
             world=world,
             journal=run.journal,
@@ -154,23 +156,49 @@ def _learn(
         return loop.run(windows, len(rows.train), standing)
 
 
-def _stepper(run: Run, task: Task, model: Classifier, rows: Rows, per_epoch: int) -> Stepper:
-    settings, world = run.config.train, run.world
-    torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
-    feed = TokenFeed(
-        rows.train, rows.vocabulary, world.device, token_dropout=settings.token_dropout
-    )
-    inputs = TokenFeed(rows.train, rows.vocabulary, world.device).inputs(np.array([0]))
+@dataclass(frozen=True, kw_only=True)
+class Feeds:
+    """What computes the logits, and from what: token ids, or the states of a frozen encoder."""
+
+    module: nn.Module
+    train: Feed
+    dev: Feed
+
+
+def _feeds(run: Run, model: Classifier, rows: Rows) -> Feeds:
+    world, device = run.world, run.world.device
+    # Parameters that no loss reaches would be waited for in vain by other processes.
+    inputs = TokenFeed(rows.dev, rows.vocabulary, device).inputs(np.array([0]))
     for name in unreached(model, inputs):
         model.get_parameter(name).requires_grad_(False)
+    if not run.config.model.freeze:
+        dropout = run.config.train.token_dropout
+        return Feeds(
+            module=model,
+            train=TokenFeed(rows.train, rows.vocabulary, device, token_dropout=dropout),
+            dev=TokenFeed(rows.dev, rows.vocabulary, device),
+        )
+    with world.first_on_each_machine():
+        train, dev = (
+            StateFeed(feature_set(model, tokens, run.progress), tokens, device)
+            for tokens in (rows.train, rows.dev)
+        )
+    return Feeds(module=FromStates(model), train=train, dev=dev)
+
+
+def _stepper(
+    run: Run, task: Task, model: Classifier, feeds: Feeds, rows: Rows, per_epoch: int
+) -> Stepper:
+    settings, world = run.config.train, run.world
+    torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
     if settings.gradient_checkpointing:
         model.gradient_checkpointing()
     weights_C = class_weights(settings.class_weights, rows.train.truth, task)
     return Stepper(
-        model,
+        feeds.module,
         parameter_groups(model, model.layers(), settings),
         settings,
-        feed=feed,
+        feed=feeds.train,
         objective=Objective(
             task.kind,
             label_smoothing=settings.label_smoothing,

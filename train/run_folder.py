@@ -19,7 +19,7 @@ CONFIG, TOKENIZER, PAGE = "config.toml", "tokenizer.json", "report.html"
 PARTIAL = (f"{FILE_NAME}.partial", f"{checkpoint.FOLDER}.partial")
 OWN = (MARK, CONFIG, TOKENIZER, LOG, PAGE, checkpoint.FOLDER, state.FOLDER, *PARTIAL)
 # May change when a run goes on: they decide what is kept, not what is learned.
-KEPT = ("keep", "save_every", "save_minutes", "histograms")
+KEPT = ("keep", "save_every", "save_minutes", "histograms", "report")
 
 
 def is_complete(out: Path) -> bool:

@@ -30,7 +30,7 @@ def schedule(settings: TrainSettings, steps: int, per_epoch: int) -> Schedule:
             return (updates + 1) / (rise + 1)
         done = min(1.0, (updates - rise) / max(1, steps - rise))
         falls = _falls(settings, updates, steps, per_epoch)
-        return _height(settings, done) * settings.gamma**falls
+        return _height(settings, done) * float(settings.gamma**falls)
 
     return factor
 

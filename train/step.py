@@ -71,6 +71,7 @@ class Stepper:
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=wanted)
         self.updates = 0
         self._overflows = 0
+        self.model = model
         self._module = self._parallel(model)
 
     def _parallel(self, model: nn.Module) -> nn.Module:

@@ -57,7 +57,8 @@ class TrainSettings(Settings):
 
     Checkpoints for --resume are written at each evaluation, every `save_every` steps and every
     `save_minutes`; the last `keep` stay until the run is complete. `early_stop` ends a run after
-    so many evaluations without a better score. `seeds` trains once with each.
+    so many evaluations without a better score. `seeds` trains once with each. `report` writes
+    report.html, with a linear model trained on the same rows to compare with.
     """
 
     epochs: Positive = 3
@@ -96,6 +97,7 @@ class TrainSettings(Settings):
     keep: Positive = 1
     early_stop: Positive | None = None
     histograms: bool = False
+    report: bool = True
     seed: Annotated[int, Field(ge=0)] = 0
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = ()
 

@@ -10,7 +10,12 @@ import pytest
 from pipework.progress import Silent
 from train.config import load_config
 
-QUICK = ["train.max_steps=6", "train.precision=fp32", "train.batch_size=8"]
+QUICK = [
+    "train.max_steps=6",
+    "train.precision=fp32",
+    "train.batch_size=8",
+    "train.report=false",
+]
 
 
 @pytest.fixture

@@ -19,7 +19,12 @@ from train.run import train
 from train.run_folder import run_folder
 from train.state import Keeper
 
-QUICK = ["train.max_steps=6", "train.precision=fp32", "train.batch_size=8"]
+QUICK = [
+    "train.max_steps=6",
+    "train.precision=fp32",
+    "train.batch_size=8",
+    "train.report=false",
+]
 
 
 def small(tmp_path, rows=40, *, extra=(), test_rows=8):
