@@ -238,7 +238,7 @@ def _mistakes(page: RunPage) -> str:
         + frame.cells((one.true, one.predicted, shape.format(one.score)))
         for one in page.mistakes
     )
-    note = "Rows of dev. Some are mistakes of the labels: look at them first."
+    note = "Rows of dev. Some may be mistakes of the labels: look at them first."
     table = frame.table(columns, rows, kind="texts")
     return frame.section(title, f'<p class="quiet">{note}</p>{table}')
 

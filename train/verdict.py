@@ -19,7 +19,7 @@ from train.baseline import Baseline
 Scorer = Callable[[NDArray[np.int64]], float]
 RESAMPLES = 1000
 FEWEST_RESAMPLES = 100
-WORK = 100_000_000
+WORK = 10_000_000
 SEED = 0
 PERSONS = (Metric.MATTHEWS, Metric.PEARSON, Metric.SPEARMAN)
 

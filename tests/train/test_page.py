@@ -48,7 +48,7 @@ def linear(logits_NC, wanted, task):
 def page(trained_run):
     """What `pipe train sample` has to show."""
     manifest, config = read_manifest(trained_run), run_config(trained_run)
-    sources = config.data.splits(config.task.kind, config.train.seed)
+    sources = config.sources()
     limits = {"max_length": manifest.input.max_length, "type_ids": manifest.input.type_ids}
     encoder = TextEncoder.open(trained_run / "tokenizer.json", **limits)
     dev = list(sources["dev"].rows())

@@ -107,7 +107,7 @@ def test_the_labels_of_a_regression_are_numbers(tmp_path):
     assert (train.labels, train.conflicting) == ({}, 1)
     assert (train.values.smallest, train.values.median, train.values.largest) == (0, 1.75, 4.5)
     assert train.values.mean == pytest.approx(11 / 6)
-    assert not any("labels" in finding for finding in found.findings)
+    assert not any("has labels" in finding for finding in found.findings)
 
 
 @dataclass
