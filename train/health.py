@@ -35,6 +35,8 @@ def findings(
         evaluation: of the kept checkpoint on dev.
         learning_rate: as configured.
     """
+    if not evaluation.confusion:
+        return _without_classes(evaluation, learning_rate)
     rows = max(evaluation.rows, 1)
     common = max(one.support for one in evaluation.classes) / rows
     accuracy = evaluation.scores[Metric.ACCURACY]
@@ -55,6 +57,14 @@ def findings(
         found = f"the training loss did not fall ({first:.3f} at first, {last:.3f} at last)"
         return (f"{found}; the likely knobs are {knob} and train.epochs",)
     return ()
+
+
+def _without_classes(evaluation: Evaluation, learning_rate: float) -> tuple[str, ...]:
+    """Judge a regression or a multi-label task: constant answers score nothing."""
+    if evaluation.score > 0:
+        return ()
+    knob = f"train.learning_rate (now {learning_rate:g})"
+    return (f"dev {evaluation.metric} is {evaluation.score:.3f}; the likely knob is {knob}",)
 
 
 def _ends(losses: Sequence[float]) -> tuple[float, float]:

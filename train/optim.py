@@ -61,7 +61,7 @@ def _merged(groups: Groups) -> Groups:
 def make_optimizer(groups: Groups, settings: TrainSettings) -> Optimizer:
     """Return the optimizer over the groups, its state on the CPU if that is asked for."""
     if settings.optimizer_on_cpu:
-        return OnCpu(groups, lambda copies: _optimizer(copies, settings))
+        return OnCpu(groups, settings.learning_rate, lambda copies: _optimizer(copies, settings))
     return _optimizer(groups, settings)
 
 
@@ -89,9 +89,11 @@ class OnCpu(Optimizer):
     weights and gradients alone (Ren et al. 2021, https://arxiv.org/abs/2101.06840).
     """
 
-    def __init__(self, groups: Groups, make: Callable[[Groups], Optimizer]) -> None:
+    def __init__(
+        self, groups: Groups, rate: float, make: Callable[[Groups], Optimizer]
+    ) -> None:
         """Copy the weights; `make` returns the optimizer over groups of the copies."""
-        super().__init__(groups, {})
+        super().__init__(groups, {"lr": rate})
         copies = [{**group, "params": [_copy(p) for p in group["params"]]} for group in groups]
         self._inner = make(copies)
         self.state = self._inner.state

@@ -5,12 +5,16 @@ import pytest
 
 from pipework.errors import CheckFailedError
 from pipework.evaluation import evaluate
+from pipework.manifest import Metric, Task, TaskKind
 from train.health import check_finite, findings
+
+TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
+VALUE = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
 
 
 def scored(guesses, truth=(0, 0, 1, 1)):
     logits = np.eye(2, dtype=np.float32)[list(guesses)]
-    return evaluate(logits, np.array(truth, np.int32), ["a", "b"])
+    return evaluate(logits, np.array(truth, np.int32), TASK)
 
 
 def test_a_sound_run_has_no_findings():
@@ -44,3 +48,11 @@ def test_a_loss_or_gradient_that_is_no_number_stops_the_run(loss, norm):
     with pytest.raises(CheckFailedError, match="at step 7") as caught:
         check_finite(loss, norm, 7, 0.5)
     assert "lower train.learning_rate (now 0.5)" in caught.value.hint
+
+
+def test_constant_values_of_a_regression_are_told():
+    truth_N = np.array([0, 1, 2], np.float32)
+    constant = evaluate(np.ones((3, 1), np.float32), truth_N, VALUE)
+    (found,) = findings([1.0, 0.9], constant, 1e-4)
+    assert found.startswith("dev pearson is 0.000; the likely knob is train.learning_rate")
+    assert findings([1.0, 0.9], evaluate(truth_N[:, None], truth_N, VALUE), 1e-4) == ()

@@ -4,7 +4,8 @@ from torch import nn
 from transformers import AlbertConfig, AlbertForSequenceClassification, BertConfig
 from transformers import BertForSequenceClassification as Bert
 
-from train.optim import adamw, linear_schedule, parameter_groups
+from train.optim import make_optimizer, parameter_groups, set_rate
+from train.train_settings import OptimizerName, TrainSettings
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
 
@@ -12,31 +13,48 @@ SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "v
 def models():
     bert = Bert(BertConfig(**SMALL, intermediate_size=32))
     albert = AlbertForSequenceClassification(AlbertConfig(**SMALL, intermediate_size=32))
-    return {"bert": bert, "albert": albert}
+    return {"bert": bert, "albert": albert, "lstm": nn.LSTM(4, 3, bidirectional=True)}
 
 
-@pytest.mark.parametrize("family", ["bert", "albert"])
+def settings(**given):
+    return TrainSettings(**{"weight_decay": 0.1, "learning_rate": 0.01, **given})
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "lstm"])
 def test_norms_and_biases_do_not_decay_and_every_parameter_is_listed_once(family):
     model = models()[family]
-    decayed, others = (group["params"] for group in parameter_groups(model, 0.01))
+    groups = parameter_groups(model, [list(model.parameters())], settings())
+    decayed, others = (group["params"] for group in groups)
     free = {id(module.weight) for module in model.modules() if isinstance(module, nn.LayerNorm)}
-    free |= {id(value) for name, value in model.named_parameters() if name.endswith("bias")}
+    free |= {id(value) for name, value in model.named_parameters() if "bias" in name}
     assert {id(value) for value in others} == free
     assert len(decayed) + len(others) == len(list(model.parameters()))
     assert all(value.ndim > 1 for value in decayed)
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
 
 
-def test_the_rate_rises_then_falls_to_zero():
-    optimizer = adamw(nn.Linear(2, 2), learning_rate=1.0, weight_decay=0.0)
-    schedule = linear_schedule(optimizer, steps=10, warmup=0.2)
-    rates = []
-    for _ in range(10):
-        rates.append(schedule.get_last_lr()[0])
-        optimizer.step()
-        schedule.step()
-    assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1])
-    assert rates[3:] == pytest.approx([7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
-    assert schedule.get_last_lr() == [0, 0]
+def test_what_is_frozen_is_not_listed():
+    model = nn.Linear(3, 2)
+    model.weight.requires_grad_(False)
+    (group,) = parameter_groups(model, [list(model.parameters())], settings())
+    assert [id(parameter) for parameter in group["params"]] == [id(model.bias)]
+
+
+def test_each_layer_learns_at_a_share_of_the_rate_of_the_one_above():
+    layers = [nn.Linear(3, 3) for _ in range(3)]
+    model = nn.Sequential(*layers)
+    groups = parameter_groups(
+        model, [list(layer.parameters()) for layer in layers], settings(layer_decay=0.5)
+    )
+    optimizer = make_optimizer(groups, settings())
+    set_rate(optimizer, 0.2)
+    rates = {
+        id(parameter): group["lr"]
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    for layer, rate in zip(layers, (0.05, 0.1, 0.2), strict=True):
+        assert rates[id(layer.weight)] == rates[id(layer.bias)] == pytest.approx(rate)
 
 
 def test_the_step_is_that_of_the_reference_optimizer():
@@ -49,8 +67,46 @@ def test_the_step_is_that_of_the_reference_optimizer():
         weight_decay=0.0,
         fused=False,
     )
-    for model, optimizer in ((ours, adamw(ours, 0.01, 0.1)), (theirs, reference)):
+    groups = parameter_groups(ours, [list(ours.parameters())], settings())
+    for model, optimizer in ((ours, make_optimizer(groups, settings())), (theirs, reference)):
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
     torch.testing.assert_close(ours.weight, theirs.weight)
     torch.testing.assert_close(ours.bias, theirs.bias)
+
+
+@pytest.mark.parametrize("on_cpu", [False, True])
+@pytest.mark.parametrize("name", list(OptimizerName))
+def test_every_optimizer_fits_a_line_and_its_state_can_be_put_back(name, on_cpu):
+    def fit(steps, model, optimizer):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = ((model(x) - y) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+        return float(((model(x) - y) ** 2).mean().detach())
+
+    def fresh():
+        torch.manual_seed(0)
+        model = nn.Linear(2, 1)
+        given = settings(
+            optimizer=name, weight_decay=0.0, learning_rate=0.05, optimizer_on_cpu=on_cpu
+        )
+        groups = parameter_groups(model, [list(model.parameters())], given)
+        return model, make_optimizer(groups, given)
+
+    torch.manual_seed(1)
+    x = torch.randn(50, 2)
+    y = x @ torch.tensor([[2.0], [-1.0]]) + 0.5
+    model, optimizer = fresh()
+    assert fit(150, model, optimizer) < 0.05 * float((y**2).mean())
+
+    whole, through = fresh()
+    fit(20, whole, through)
+    first, before = fresh()
+    fit(12, first, before)
+    second, after = fresh()
+    second.load_state_dict(first.state_dict())
+    after.load_state_dict(before.state_dict())
+    fit(8, second, after)
+    assert torch.equal(second.weight, whole.weight)

@@ -10,12 +10,14 @@ from transformers import AutoModelForSequenceClassification, PreTrainedTokenizer
 from export.answer import open_encoder
 from pipework.errors import CheckFailedError, ConfigError, RunFolderError
 from pipework.examples import Example
-from pipework.manifest import read_manifest, verify_files
+from pipework.manifest import Metric, read_manifest, verify_files
 from pipework.progress import Silent
-from train import checkpoint, loop
+from train import judge
 from train.config import load_config
 from train.evaluate import open_reference
-from train.run import run_folder, train
+from train.run import train
+from train.run_folder import run_folder
+from train.state import Keeper
 
 QUICK = ["train.max_steps=6", "train.precision=fp32", "train.batch_size=8"]
 
@@ -83,32 +85,45 @@ def test_the_checkpoint_is_a_standard_folder(trained_run):
 def test_the_kept_checkpoint_is_the_best_that_dev_saw(trained_run):
     lines = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
     best = max(line["accuracy"] for line in lines if line["group"] == "dev")
-    assert read_manifest(trained_run).data.metrics["dev"].accuracy == best
+    assert read_manifest(trained_run).data.metrics["dev"].scores["accuracy"] == best
 
 
-def test_a_checkpoint_is_saved_only_when_dev_is_better(tmp_path, monkeypatch):
+def test_weights_are_kept_only_when_dev_is_better(tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.7, 0.9, 0.95, 0.1])
     saved = []
-    real_save, real_evaluate = checkpoint.save, loop.evaluate
+    real_save, real_evaluate = Keeper.save_best, judge.evaluate
 
-    def save(model, run):
-        saved.append(len(scored))
-        real_save(model, run)
+    def save(keeper, model, step):
+        saved.append(step)
+        real_save(keeper, model, step)
 
     def evaluate(*arguments):
-        scored.append(next(accuracies))
-        return real_evaluate(*arguments).model_copy(update={"accuracy": scored[-1]})
+        score = {Metric.ACCURACY: next(accuracies)}
+        return real_evaluate(*arguments).model_copy(update={"scores": score})
 
-    scored = []
-    monkeypatch.setattr("train.run.checkpoint.save", save)
-    monkeypatch.setattr("train.loop.evaluate", evaluate)
+    monkeypatch.setattr(Keeper, "save_best", save)
+    monkeypatch.setattr(judge, "evaluate", evaluate)
     learn(small(tmp_path, extra=["train.eval_every=1"]), tmp_path / "run")
     assert saved == [1, 2, 5]
 
 
+def test_a_run_that_gets_no_better_ends_early(tmp_path, monkeypatch):
+    accuracies = iter([0.5, 0.9, 0.7, 0.9, 0.95, 0.1])
+    real_evaluate = judge.evaluate
+
+    def evaluate(*arguments):
+        score = {Metric.ACCURACY: next(accuracies)}
+        return real_evaluate(*arguments).model_copy(update={"scores": score})
+
+    monkeypatch.setattr(judge, "evaluate", evaluate)
+    learn(small(tmp_path, extra=["train.eval_every=1", "train.early_stop=2"]), tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["group"] == "dev"] == [1, 2, 3, 4]
+
+
 def test_a_learnable_task_is_learned(tmp_path):
     manifest = train(small(tmp_path, extra=["train.max_steps=60"]), tmp_path / "run", Silent())
-    assert manifest.data.metrics["dev"].accuracy == 1
+    assert manifest.data.metrics["dev"].scores["accuracy"] == 1
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not(tmp_path):
@@ -151,8 +166,8 @@ def test_a_run_that_learns_nothing_ends_with_the_likely_knob(tmp_path):
 
 def test_a_loss_that_explodes_stops_without_a_manifest(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "train.loop.functional.cross_entropy",
-        lambda logits, *_, **__: logits.sum() * torch.tensor(float("nan")),
+        "train.objective.functional.cross_entropy",
+        lambda logits, *_, **__: logits[:, 0] * torch.tensor(float("nan")),
     )
     with pytest.raises(CheckFailedError, match="the loss is nan at step"):
         train(small(tmp_path), tmp_path / "run", Silent())
@@ -163,13 +178,13 @@ def test_a_loss_that_explodes_stops_without_a_manifest(tmp_path, monkeypatch):
 def test_an_interrupted_run_is_found_and_started_again(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(
-            "train.run.write_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            "train.finish.write_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
             learn(small(tmp_path), tmp_path / "run")
     noting = Noting()
     learn(small(tmp_path), tmp_path / "run", noting)
-    assert any("unfinished run (stopped after step 6)" in line for line in noting.lines)
+    assert any("unfinished run, stopped after step 6" in line for line in noting.lines)
     assert (tmp_path / "run" / "manifest.json").exists()
 
 
@@ -194,7 +209,7 @@ def test_a_run_killed_while_its_manifest_was_written_is_started_again(tmp_path, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("train.run.write_manifest", killed)
+        patch.setattr("train.finish.write_manifest", killed)
         with pytest.raises(KeyboardInterrupt):
             learn(small(tmp_path), tmp_path / "run")
     assert (tmp_path / "run" / "manifest.json.partial").exists()
@@ -204,7 +219,7 @@ def test_a_run_killed_while_its_manifest_was_written_is_started_again(tmp_path, 
 
 def test_a_folder_that_is_being_trained_into_is_refused(tmp_path):
     with (
-        run_folder(tmp_path / "run", Silent()),
+        run_folder(tmp_path / "run", small(tmp_path), Silent(), resume=False),
         pytest.raises(RunFolderError, match="is being written by another"),
     ):
         train(small(tmp_path), tmp_path / "run", Silent())
