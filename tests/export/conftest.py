@@ -29,7 +29,7 @@ def make_run(trained: Path, run: Path, task: Task, reading: Reading, rows: list[
     dev = run.with_suffix(".rows")
     dev.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
-    model = build(ModelSettings(preset="tiny", max_length=64), tokenizer, task.labels)
+    model = build(ModelSettings(preset="tiny", max_length=64), tokenizer, task)
     checkpoint.save(model.eval(), run)
     manifest = read_manifest(run)
     split = Split(path=str(dev), sha256=file_digest(dev), rows=len(rows))
