@@ -30,7 +30,7 @@ def make_run(trained: Path, run: Path, task: Task, reading: Reading, rows: list[
     dev.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
     model = build(ModelSettings(preset="tiny", max_length=64), tokenizer, task)
-    checkpoint.save(model.eval(), run)
+    model.save(run / checkpoint.FOLDER)
     manifest = read_manifest(run)
     split = Split(path=str(dev), sha256=file_digest(dev), rows=len(rows))
     fields = ("text", "entities") if reading.marked else ("text",)
