@@ -16,6 +16,7 @@ from train.batches import Windows
 from train.config import Config
 from train.determinism import restore_random, seed_everything, seed_process
 from train.distributed import World, restarted
+from train.dropout import quicken
 from train.features import feature_set
 from train.feed import Feed, FromStates, StateFeed, TokenFeed
 from train.finish import Ended, finish
@@ -97,6 +98,8 @@ def _train(run: Run, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ..
         run.journal.say(f"data: {finding}")
         run.progress.note(f"data: {finding}")
     model.to(world.device)
+    if world.device.type == "cpu":
+        quicken(model.model)
     standing = _learn(run, found.task, model, rows, snapshot)
     ended = Ended(
         out=run.out,

@@ -17,16 +17,16 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-import train.evaluate
 from benchmarks.results import PhaseTimes
 from pipework.errors import CheckFailedError
 from pipework.progress import Silent
 from train.config import load_config
-from train.data import TokenSet
-from train.evaluate import CheckpointEngine
+from train.feed import TokenFeed
+from train.judge import Judge
 from train.loop import Loop
 from train.model import Classifier
 from train.run import train as train_run
+from train.state import Keeper
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,8 +34,9 @@ WHOLE = "whole"
 Place = tuple[object, str]
 PLACES: dict[str, tuple[Place, ...]] = {
     WHOLE: ((Loop, "run"),),
-    "evaluation": ((CheckpointEngine, "infer"),),
-    "batches": ((TokenSet, "encodings"), (train.evaluate, "pad")),
+    "evaluation": ((Judge, "evaluate"),),
+    "checkpoints": ((Loop, "_save"), (Keeper, "save_best")),
+    "batches": ((TokenFeed, "inputs"),),
     "forward": ((Classifier, "forward"),),
     "backward": ((torch.Tensor, "backward"),),
     "clipping": ((torch.nn.utils, "clip_grad_norm_"),),

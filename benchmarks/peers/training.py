@@ -26,6 +26,7 @@ from benchmarks.results import (
     PeerTrainingResult,
     PhaseTimes,
     check_writable,
+    plain,
     write_result,
 )
 from pipework.errors import ConfigError, PipeError
@@ -146,7 +147,7 @@ def compare(plan: Plan, name: str, command: str) -> PeerTrainingResult:
         metric=f"dev {(config.task.metric or Metric.ACCURACY).replace('_', '-')}",
         train_rows=rows - config.sources()["train"].reading().header,
         threads=plan.threads,
-        settings=config.train.model_dump(mode="json", exclude_none=True),
+        settings=plain(config.train),
         runs=tuple(runs),
         phases=_phases(plan),
         peer_versions=versions,
