@@ -72,7 +72,7 @@ def score(
 def _settings(
     manifest: Manifest, train: TrainSettings
 ) -> dict[str, str | int | float | bool | None]:
-    model = {
+    model: dict[str, str | int | float | bool | None] = {
         "family": manifest.model.family,
         "head": manifest.model.head,
         "parameters": manifest.model.parameters,
