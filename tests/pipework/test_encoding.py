@@ -239,6 +239,7 @@ def test_texts_with_entities_do_not_depend_on_their_neighbours():
 def test_the_marks_are_words_of_their_own():
     assert mark("ab", ((1, 2), (0, 1))) == ("# a # $ b $", [6, 10, 0, 4])
     assert mark("a cup", ((2, 5), (0, 1))) == ("# a # $ cup $", [6, 12, 0, 4])
+    assert mark("ab c,", ((0, 1), (3, 4)))[0] == "$ a $ b # c # ,"
     assert mark("", ((0, 0), (0, 0)))[0] == "$  $ #  #"
 
 
