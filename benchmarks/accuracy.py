@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.machine import provenance
-from benchmarks.results import TrainingResult, check_writable, write_result
+from benchmarks.results import TrainingResult, check_writable, plain, write_result
 from export.answer import evaluate_run
 from pipework.errors import ConfigError, PipeError
 from pipework.manifest import Manifest, read_manifest
@@ -72,14 +72,14 @@ def score(
 def _settings(
     manifest: Manifest, train: TrainSettings
 ) -> dict[str, str | int | float | bool | None]:
-    model = {
+    model: dict[str, str | int | float | bool | None] = {
         "family": manifest.model.family,
         "head": manifest.model.head,
         "parameters": manifest.model.parameters,
         "train_rows": manifest.data.splits["train"].rows,
         "max_length": manifest.input.max_length,
     }
-    return {**model, **train.model_dump(mode="json", exclude_none=True)}
+    return {**model, **plain(train)}
 
 
 def _floor(given: str) -> tuple[str, float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from pipework.errors import ConfigError, DataError
 from pipework.manifest import Record, write_atomically
@@ -223,6 +223,15 @@ class PeerTrainingResult(Record):
 
 Result = BenchResult | TrainingResult | FamiliesResult | PeerTrainingResult
 _STORED: TypeAdapter[Result] = TypeAdapter(Annotated[Result, Field(discriminator="kind")])
+
+
+def plain(settings: BaseModel) -> dict[str, str | int | float | bool | None]:
+    """Return settings as a result keeps them: what is set, lists as text."""
+    given = settings.model_dump(mode="json", exclude_none=True)
+    return {
+        key: ", ".join(map(str, value)) if isinstance(value, list) else value
+        for key, value in given.items()
+    }
 
 
 def check_writable(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Wiring: a URL or a run folder in, a result out. It writes nothing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -11,6 +12,7 @@ from benchmarks.workload import MAX_WORDS, MEAN_WORDS, Workload
 from pipework.encoding import TextEncoder
 from pipework.errors import ConfigError, RunFolderError
 from pipework.examples import Example, Source
+from pipework.inputs import fitting
 from pipework.manifest import Manifest, read_manifest
 from pipework.progress import Progress
 from pipework.records import Columns
@@ -56,7 +58,7 @@ class Plan:
         _check("--words", self.mean_words, 1, MAX_WORDS)
         _check("--seconds", self.duration_s, 0.1, MAX_SECONDS)
 
-    def workload(self, texts_per_request: int, *, pair: bool) -> Workload:
+    def workload(self, texts_per_request: int, *, fields: Sequence[str]) -> Workload:
         """Read or make the texts.
 
         Raises:
@@ -67,7 +69,7 @@ class Plan:
         return Workload.synthetic(
             texts_per_request=texts_per_request,
             seed=self.seed,
-            pair=pair,
+            fields=fields,
             mean_words=self.mean_words,
         )
 
@@ -86,7 +88,7 @@ def bench(target: str, plan: Plan, progress: Progress) -> BenchResult:
 def _bench_url(url: str, plan: Plan, progress: Progress) -> BenchResult:
     from benchmarks.load import closed_loop, probe  # noqa: PLC0415  (needs an extra)
 
-    workload = plan.workload(plan.batch or 1, pair=False)
+    workload = plan.workload(plan.batch or 1, fields=("text",))
     model = probe(url, workload)
     levels = tuple(
         closed_loop(
@@ -117,7 +119,11 @@ def _bench_run(run: Path, plan: Plan, progress: Progress) -> BenchResult:
         message = f"{run} has no proven engine to measure"
         raise RunFolderError(message, f"export one: pipe export {run} --to onnx")
     batches = OFFLINE_BATCHES if plan.batch is None else (plan.batch,)
-    workload = plan.workload(max(batches), pair=manifest.input.pair)
+    workload = plan.workload(max(batches), fields=manifest.input.fields)
+    examples = tuple(
+        fitting(example, manifest.input, f"text {number}")
+        for number, example in enumerate(workload.examples, start=1)
+    )
     name = run.resolve().name  # no path of this machine in a result
     return BenchResult(
         command=_command(name, plan),
@@ -125,7 +131,7 @@ def _bench_run(run: Path, plan: Plan, progress: Progress) -> BenchResult:
         model=manifest.identity.name,
         provenance=provenance(),
         workload=workload.summary(),
-        offline=_offline(run, manifest, workload.examples, batches, plan.duration_s, progress),
+        offline=_offline(run, manifest, examples, batches, plan.duration_s, progress),
     )
 
 

@@ -60,13 +60,20 @@ class Workload:
         *,
         texts_per_request: int,
         seed: int,
-        pair: bool = False,
+        fields: Sequence[str] = ("text",),
         mean_words: float = MEAN_WORDS,
     ) -> "Workload":
-        """Make 2,000 texts, or pairs, of log-normal length with that mean, in words."""
+        """Make 2,000 inputs of a model of these fields: texts, pairs, or texts with two marks.
+
+        Texts are of log-normal length with that mean, in words; an entity is one word more.
+        """
         texts = _texts(np.random.default_rng(seed), mean_words)
+        form = "<e1>city</e1> {} <e2>water</e2>" if "entities" in fields else "{}"
         examples = tuple(
-            Example(text=next(texts), text_pair=next(texts) if pair else None)
+            Example(
+                text=form.format(next(texts)),
+                text_pair=next(texts) if "text_pair" in fields else None,
+            )
             for _ in range(SYNTHETIC_TEXTS)
         )
         return cls(

@@ -77,6 +77,10 @@ def train(
         heard = progress if world.leads else Silent()
         try:
             manifests = train_all(loaded, out, heard, world=world, resume=resume)
+        except PipeError as error:
+            if world.leads:
+                raise
+            sys.exit(error.exit_code)  # every process meets it, and one says so
         finally:
             progress.close()
         if world.leads:

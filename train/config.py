@@ -9,7 +9,7 @@ from pipework.errors import ConfigError
 from pipework.examples import Source
 from pipework.settings import Settings, load_settings
 from train.data_settings import DataSettings, TaskSettings
-from train.model_settings import ModelSettings
+from train.model_settings import Head, ModelSettings
 from train.train_settings import TrainSettings
 
 RECIPES = Path(__file__).with_name("recipes")
@@ -33,6 +33,19 @@ class Config(Settings):
             message = (
                 f"model.max_length {self.model.max_length} leaves no token of text: "
                 f"{special} are special"
+            )
+            raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if self.model.freeze and self.train.token_dropout:
+            message = "train.token_dropout replaces tokens, and with model.freeze none is read"
+            raise ValueError(message)
+        if self.model.head is Head.ENTITY and not self.data.entities:
+            message = (
+                "model.head entity reads two entities, and the data have none: set data.marked, "
+                "data.columns.entities or data.format"
             )
             raise ValueError(message)
         return self

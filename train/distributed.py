@@ -7,10 +7,10 @@ GPUs and over gloo on CPUs; decisions always go over gloo.
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import distributed
@@ -74,14 +74,25 @@ class World:
         distributed.gather_object(value, found, dst=0, group=self.control)
         return found
 
-    def from_leader(self, value: T | None) -> T:
-        """Return rank 0's value to all; what the others give is not looked at."""
-        if self.control is not None:
-            box = [value]
-            distributed.broadcast_object_list(box, src=0, group=self.control)
-            value = box[0]
-        assert value is not None, "rank 0 gives the value"
-        return value
+    def lead(self, make: Callable[[], T]) -> T:
+        """Let rank 0 make something, and return it to all.
+
+        Raises:
+            PipeError: what rank 0 raised, in every process.
+        """
+        if self.control is None:
+            return make()
+        box: list[tuple[T | None, PipeError | None]] = [(None, None)]
+        if self.leads:
+            try:
+                box = [(make(), None)]
+            except PipeError as error:
+                box = [(None, error)]
+        distributed.broadcast_object_list(box, src=0, group=self.control)
+        made, failed = box[0]
+        if failed is not None:
+            raise failed
+        return cast("T", made)
 
     def barrier(self) -> None:
         """Wait until every process is here."""

@@ -21,7 +21,7 @@ MARK = "train.log"  # the first file of a run: a folder without it is not ours t
 
 
 class Unheard:
-    """What processes other than the first write: nothing."""
+    """What processes other than the first write: nothing. A context manager, as `Journal` is."""
 
     def scalars(self, step: int, group: str, values: Mapping[Any, float]) -> None:
         """Keep figures of a step."""
@@ -34,6 +34,18 @@ class Unheard:
 
     def say(self, line: str) -> None:
         """Keep a line."""
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Do nothing."""
 
 
 class Journal(Unheard):
@@ -79,10 +91,6 @@ class Journal(Unheard):
     def say(self, line: str) -> None:
         """Keep a line in train.log."""
         self._log.info(line)
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
 
     def __exit__(
         self,

@@ -38,10 +38,12 @@ class Judge:
     def evaluate(self, model: torch.nn.Module, autocast: torch.dtype | None) -> Evaluation:
         """Return the same evaluation in every process."""
         logits_NC = self.logits(model, autocast)
-        if logits_NC is None:
-            return self._world.from_leader(None)
+        return self._world.lead(lambda: self._evaluated(logits_NC))
+
+    def _evaluated(self, logits_NC: NDArray[np.float32] | None) -> Evaluation:
+        assert logits_NC is not None, "rank 0 has all answers"
         task = settled(self._task, logits_NC, self._truth)
-        return self._world.from_leader(evaluate(logits_NC, self._truth, task))
+        return evaluate(logits_NC, self._truth, task)
 
     def logits(
         self, model: torch.nn.Module, autocast: torch.dtype | None

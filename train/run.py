@@ -1,6 +1,6 @@
 """A training run from config to manifest: the wiring."""
 
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from train.batches import Windows
 from train.config import Config
 from train.determinism import restore_random, seed_everything, seed_process
 from train.distributed import World, restarted
+from train.dropout import quicken
 from train.features import feature_set
 from train.feed import Feed, FromStates, StateFeed, TokenFeed
 from train.finish import Ended, finish
@@ -25,7 +26,7 @@ from train.loop import Loop, total_steps
 from train.model import Classifier, build, unreached
 from train.objective import Objective, class_weights
 from train.optim import parameter_groups
-from train.prepare import Rows, look, open_rows, prepare
+from train.prepare import Prepared, Rows, look, open_rows, prepare
 from train.run_folder import TOKENIZER, is_complete, run_folder
 from train.schedule import schedule
 from train.state import Keeper, Snapshot, Standing, put_back
@@ -64,67 +65,62 @@ def train(
     """
     world = world or World.alone()
     resume = resume or restarted()
-    if resume and world.from_leader(is_complete(out)):
+    if resume and world.lead(lambda: is_complete(out)):
         progress.note(f"{out} is complete already")
         return read_manifest(out)
-    folder = run_folder(out, config, progress, resume=resume) if world.leads else nullcontext()
-    with folder as snapshot:
-        standing = Standing() if snapshot is None else snapshot.standing
-        journal = _journal(out, standing, world)
-        with journal if isinstance(journal, Journal) else nullcontext():
-            run = Run(out=out, config=config, world=world, progress=progress, journal=journal)
-            return _train(run, snapshot, standing)
-
-
-def _journal(out: Path, standing: Standing, world: World) -> Unheard:
-    if not world.leads:
-        return Unheard()
-    return Journal(out, step=standing.step, elapsed_s=standing.elapsed_s)
-
-
-def _train(run: Run, snapshot: Snapshot | None, standing: Standing) -> Manifest:
-    config, world = run.config, run.world
-    seed_everything(config.train.seed)
-    found = world.from_leader(prepare(config, run.progress) if world.leads else None)
-    if world.leads:
-        (run.out / TOKENIZER).write_text(found.tokenizer, encoding="utf-8")
-    model = build(config.model, Tokenizer.from_str(found.tokenizer), found.task)
-    report = look(config, found, model, run.progress) if world.leads else None
-    rows = open_rows(config, found, model, world, run.progress)
-    for finding in () if report is None else report.findings:
-        run.journal.say(f"data: {finding}")
-        run.progress.note(f"data: {finding}")
-    model.to(world.device)
-    standing = _learn(run, found.task, model, rows, snapshot, standing)
-    ended = None
-    if report is not None:
-        ended = finish(
-            Ended(
-                out=run.out,
-                config=config,
-                task=found.task,
-                rows=rows,
-                report=report,
-                standing=standing,
-                device=world.device,
-            ),
-            run.journal,
-            run.progress,
-        )
-    manifest, poor = world.from_leader(ended)
-    if poor and world.leads:
+    with ExitStack() as stack:
+        folder = run_folder(out, config, progress, resume=resume)
+        snapshot = world.lead(lambda: stack.enter_context(folder))
+        journal = stack.enter_context(_journal(out, snapshot, world))
+        run = Run(out=out, config=config, world=world, progress=progress, journal=journal)
+        manifest, poor = _train(run, snapshot)
+    if poor:
         message = f"the run is complete but learned nothing: {'; '.join(poor)}"
-        raise CheckFailedError(message, f"look at it with: pipe eval {run.out}")
+        raise CheckFailedError(message, f"look at it with: pipe eval {out}")
     return manifest
 
 
+def _journal(out: Path, snapshot: Snapshot | None, world: World) -> Unheard:
+    if not world.leads:
+        return Unheard()
+    standing = Standing() if snapshot is None else snapshot.standing
+    return Journal(out, step=standing.step, elapsed_s=standing.elapsed_s)
+
+
+def _train(run: Run, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ...]]:
+    config, world = run.config, run.world
+    seed_everything(config.train.seed)
+    found = world.lead(lambda: _prepared(run))
+    model = build(config.model, Tokenizer.from_str(found.tokenizer), found.task)
+    report = world.lead(lambda: look(config, found, model, run.progress))
+    rows = open_rows(config, found, model, world, run.progress)
+    for finding in report.findings:
+        run.journal.say(f"data: {finding}")
+        run.progress.note(f"data: {finding}")
+    model.to(world.device)
+    if world.device.type == "cpu":
+        quicken(model.model)
+    standing = _learn(run, found.task, model, rows, snapshot)
+    ended = Ended(
+        out=run.out,
+        config=config,
+        task=found.task,
+        rows=rows,
+        report=report,
+        standing=standing,
+        device=world.device,
+    )
+    return world.lead(lambda: finish(ended, run.journal, run.progress))
+
+
+def _prepared(run: Run) -> Prepared:
+    found = prepare(run.config, run.progress)
+    (run.out / TOKENIZER).write_text(found.tokenizer, encoding="utf-8")
+    return found
+
+
 def _learn(
-    run: Run,
-    task: Task,
-    model: Classifier,
-    rows: Rows,
-    snapshot: Snapshot | None,
-    standing: Standing,
+    run: Run, task: Task, model: Classifier, rows: Rows, snapshot: Snapshot | None
 ) -> Standing:
     """Train from the beginning or from a checkpoint; return where the run stands at its end."""
     settings, world = run.config.train, run.world
@@ -136,11 +132,12 @@ def _learn(
     )
     feeds = _feeds(run, model, rows)
     stepper = _stepper(run, task, model, feeds, rows, windows.per_epoch)
-    standing = world.from_leader(standing)
-    if standing.step:
-        _put_back(run, model, stepper, snapshot, standing)
-    else:
+    standing = Standing()
+    if snapshot is None:
         seed_process(settings.seed, world.rank)
+    else:
+        standing = snapshot.standing
+        _put_back(run, model, stepper, snapshot)
     with listening() as stop:
         loop = Loop(
             model,
@@ -209,10 +206,8 @@ def _stepper(
     )
 
 
-def _put_back(
-    run: Run, model: Classifier, stepper: Stepper, snapshot: Snapshot | None, standing: Standing
-) -> None:
-    world = run.world
+def _put_back(run: Run, model: Classifier, stepper: Stepper, snapshot: Snapshot) -> None:
+    world, standing = run.world, snapshot.standing
     own = put_back(snapshot, model, stepper.optimizer, world)
     stepper.updates = standing.updates
     if standing.scaler:

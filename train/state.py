@@ -149,14 +149,14 @@ class Keeper:
 
 
 def put_back(
-    snapshot: Snapshot | None, model: nn.Module, optimizer: torch.optim.Optimizer, world: World
+    snapshot: Snapshot, model: nn.Module, optimizer: torch.optim.Optimizer, world: World
 ) -> RandomState | None:
     """Restore weights and optimizer in every process, from the files that rank 0 reads.
 
     Returns:
         The state of chance of this process; None if it did not take part when it was written.
     """
-    content = world.from_leader(None if snapshot is None else _read(snapshot.folder, world.size))
+    content = world.lead(lambda: _read(snapshot.folder, world.size))
     load_model_bytes(model, content.model)
     optimizer.load_state_dict(_nested(load(content.optimizer), json.loads(content.rest)))
     own = content.random[world.rank]

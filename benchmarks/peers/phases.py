@@ -17,16 +17,16 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-import train.evaluate
 from benchmarks.results import PhaseTimes
 from pipework.errors import CheckFailedError
 from pipework.progress import Silent
 from train.config import load_config
-from train.data import TokenSet
-from train.evaluate import CheckpointEngine
+from train.feed import TokenFeed
+from train.judge import Judge
 from train.loop import Loop
 from train.model import Classifier
 from train.run import train as train_run
+from train.state import Keeper
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,8 +34,9 @@ WHOLE = "whole"
 Place = tuple[object, str]
 PLACES: dict[str, tuple[Place, ...]] = {
     WHOLE: ((Loop, "run"),),
-    "evaluation": ((CheckpointEngine, "infer"),),
-    "batches": ((TokenSet, "encodings"), (train.evaluate, "pad")),
+    "evaluation": ((Judge, "evaluate"),),
+    "checkpoints": ((Loop, "_save"), (Keeper, "save_best")),
+    "batches": ((TokenFeed, "inputs"),),
     "forward": ((Classifier, "forward"),),
     "backward": ((torch.Tensor, "backward"),),
     "clipping": ((torch.nn.utils, "clip_grad_norm_"),),
@@ -95,9 +96,9 @@ def _watched(watch: Stopwatch) -> Iterator[None]:
 def measure(config: str, overrides: list[str]) -> PhaseTimes:
     """Train in this process, into a folder that is thrown away."""
     watch = Stopwatch()
-    with tempfile.TemporaryDirectory() as scratch, _watched(watch):
-        with suppress(CheckFailedError):  # so few steps may teach nothing
-            train_run(load_config(config, overrides), Path(scratch) / "run", Silent())
+    taught_nothing = suppress(CheckFailedError)  # as so few steps may
+    with tempfile.TemporaryDirectory() as scratch, _watched(watch), taught_nothing:
+        train_run(load_config(config, overrides), Path(scratch) / "run", Silent())
     return watch.phases()
 
 

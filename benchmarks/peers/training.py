@@ -26,6 +26,7 @@ from benchmarks.results import (
     PeerTrainingResult,
     PhaseTimes,
     check_writable,
+    plain,
     write_result,
 )
 from pipework.errors import ConfigError, PipeError
@@ -34,6 +35,13 @@ from train.config import load_config
 from train.journal import LOG
 
 CONTENDERS = (PIPEWORK, *(f"Trainer, {setting}" for setting in Setting))
+# A process starts with the peak of the one that made it, so a small one stands between.
+WATCH = """
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:]).returncode
+print(f"\\n{resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}", file=sys.stderr)
+sys.exit(code)
+"""
 LEARNED_NOTHING = 3  # the run is complete all the same
 
 
@@ -139,7 +147,7 @@ def compare(plan: Plan, name: str, command: str) -> PeerTrainingResult:
         metric=f"dev {(config.task.metric or Metric.ACCURACY).replace('_', '-')}",
         train_rows=rows - config.sources()["train"].reading().header,
         threads=plan.threads,
-        settings=config.train.model_dump(mode="json", exclude_none=True),
+        settings=plain(config.train),
         runs=tuple(runs),
         phases=_phases(plan),
         peer_versions=versions,
@@ -206,7 +214,7 @@ def _sets(plan: Plan, seed: int) -> list[str]:
 
 
 def _process(plan: Plan, words: Sequence[str], cache: Path) -> Ended:
-    """Run a process to its end; the system counts its memory, whoever it is."""
+    """Run a process to its end; the system counts its memory."""
     surroundings = {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parents[2]),
@@ -215,22 +223,17 @@ def _process(plan: Plan, words: Sequence[str], cache: Path) -> Ended:
         "OMP_WAIT_POLICY": "PASSIVE",
         "HF_HUB_OFFLINE": "1",
     }
+    watched = [sys.executable, "-S", "-c", WATCH, *words]
     start = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(  # noqa: S603  (words of our own)
-            words, stdout=out, stderr=errors, env=surroundings
-        )
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        wall_s = time.perf_counter() - start
-        out.seek(0)
-        errors.seek(0)
-        printed, said = out.read(), errors.read()
-    if process.returncode not in {0, LEARNED_NOTHING}:
-        last = said.strip().splitlines()[-1:] or ["it said nothing"]
-        message = f"{' '.join(words[:3])} ended with {process.returncode}: {last[0]}"
+    done = subprocess.run(  # noqa: S603  (words of our own)
+        watched, capture_output=True, text=True, check=False, env=surroundings
+    )
+    wall_s = time.perf_counter() - start
+    *said, peak_kib = ["nothing", *filter(str.strip, done.stderr.splitlines())]
+    if done.returncode not in {0, LEARNED_NOTHING}:
+        message = f"{' '.join(words[:3])} ended with {done.returncode}: {said[-1]}"
         raise ConfigError(message, "run it alone to see all that it says")
-    return Ended(wall_s=wall_s, peak_memory_mib=used.ru_maxrss / 1024, printed=printed)
+    return Ended(wall_s=wall_s, peak_memory_mib=int(peak_kib) / 1024, printed=done.stdout)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,9 @@ from benchmarks.results import (
     Level,
     Machine,
     OfflineLevel,
+    PeerRun,
+    PeerTrainingResult,
+    PhaseTimes,
     Provenance,
     TrainingResult,
     WorkloadSummary,
@@ -210,3 +213,32 @@ def fitted() -> FamiliesResult:
         Fit(family="xlnet", head="linear", steps=None),
     )
     return FamiliesResult(rows=64, fits=fits, provenance=provenance())
+
+
+@pytest.fixture
+def compared() -> PeerTrainingResult:
+    """Two seeds of pipework and of two others."""
+    rates = {"pipework": (60.0, 66.0), "Trainer, defaults": (20.0, 20.0), "Trainer, best": (50, 44)}
+    return PeerTrainingResult(
+        dataset="MRPC",
+        metric="dev accuracy",
+        train_rows=3668,
+        threads=2,
+        settings={"epochs": 3},
+        runs=tuple(
+            PeerRun(
+                contender=contender,
+                seed=seed,
+                examples_per_s=rate,
+                wall_s=3668 * 3 / rate,
+                peak_memory_mib=1200.4,
+                score=80.0 + 2 * seed,
+            )
+            for contender, both in rates.items()
+            for seed, rate in enumerate(both)
+        ),
+        phases=PhaseTimes(seconds={"forward": 6.0, "backward": 9.0, "other": 5.0}),
+        peer_versions={"accelerate": "1.15.0"},
+        command=("python", "-m", "benchmarks.peers.training", "mrpc"),
+        provenance=provenance(),
+    )

@@ -44,6 +44,15 @@ def test_the_table_of_families_has_a_line_a_family_and_a_column_a_head(fitted):
     assert "| xlnet | no | - |" in text
 
 
+def test_the_peers_tables_say_who_is_faster_and_where_time_goes(compared):
+    training = fill("<!-- table:peers_training -->\n<!-- /table:peers_training -->", [compared])
+    assert "| MRPC | 3,668 | pipework | 2 | 63.0 |  | accuracy 81.00 ± 1.41 | 1,200 |" in training
+    assert "| Trainer, best | 2 | 47.0 | **1.35** times |" in training
+    phases = fill("<!-- table:peers_phases -->\n<!-- /table:peers_phases -->", [compared])
+    assert "| data | forward | backward | other |" in phases
+    assert "| MRPC | 30.0% | 45.0% | 25.0% |" in phases
+
+
 def test_without_results_a_table_says_so():
     assert "No results yet." in fill(TEXT, [])
 

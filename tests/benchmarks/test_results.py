@@ -8,7 +8,7 @@ from benchmarks.results import check_writable, read_result, write_result
 from pipework.errors import ConfigError, DataError
 
 
-@pytest.mark.parametrize("kind", ["served", "offline", "trained", "fitted"])
+@pytest.mark.parametrize("kind", ["served", "offline", "trained", "fitted", "compared"])
 def test_what_is_written_is_read_again(kind, request, tmp_path):
     result = request.getfixturevalue(kind)
     write_result(tmp_path / "r.json", result)
@@ -56,3 +56,8 @@ def test_a_write_that_is_cut_off_leaves_the_old_result(served, trained, tmp_path
     with pytest.raises(KeyboardInterrupt):
         write_result(path, trained)
     assert read_result(path) == served
+
+
+def test_faster_is_the_median_over_pairs_of_one_seed(compared):
+    assert compared.faster_than("Trainer, best") == pytest.approx((60 / 50 + 66 / 44) / 2)
+    assert compared.contenders == ("pipework", "Trainer, defaults", "Trainer, best")

@@ -11,8 +11,14 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from benchmarks import run
 from benchmarks.run import Plan, bench
-from pipework.errors import ConfigError, MissingDependencyError, PipeError, RunFolderError
-from pipework.examples import Columns, Source
+from pipework.errors import (
+    ConfigError,
+    InputError,
+    MissingDependencyError,
+    PipeError,
+    RunFolderError,
+)
+from pipework.examples import Source
 from pipework.manifest import (
     Data,
     EngineFormat,
@@ -21,6 +27,7 @@ from pipework.manifest import (
     Input,
     Layout,
     Manifest,
+    Metric,
     Model,
     Parity,
     Precision,
@@ -31,6 +38,7 @@ from pipework.manifest import (
     write_manifest,
 )
 from pipework.progress import Silent
+from pipework.records import Columns
 
 READING = Reading(text=0, text_pair=None, label=1, format="tsv", header=False)
 QUICK = Plan(concurrencies=(1, 2), duration_s=0.2)
@@ -49,6 +57,14 @@ class Instant:
         pass
 
 
+class Marked(Instant):
+    """An engine that wants the places of two entities."""
+
+    def infer(self, encodings):
+        assert all(one.entity_spans is not None for one in encodings)
+        return super().infer(encodings)
+
+
 def parity():
     return Parity(
         reference="checkpoint",
@@ -58,8 +74,9 @@ def parity():
         mean_abs=0,
         argmax_agreement=1,
         flips=0,
-        accuracy_reference=1,
-        accuracy_engine=1,
+        metric=Metric.ACCURACY,
+        score_reference=1,
+        score_engine=1,
         tolerance=1e-4,
         passed=True,
     )
@@ -91,7 +108,7 @@ def run_folder(path, *, fields=("text",), engines=("onnx-fp32",)):
             git_commit=None,
             seed=0,
         ),
-        task=Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b")),
+        task=Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY),
         input=Input(
             fields=fields,
             tokenizer=record_file(path, path / "tokenizer.json"),
@@ -161,6 +178,18 @@ def test_a_model_of_pairs_is_measured_with_pairs(tmp_path, monkeypatch):
     folder = run_folder(tmp_path / "run", fields=("text", "text_pair"))
     monkeypatch.setattr(run, "open_proven", lambda *_: Instant())
     assert bench(str(folder), Plan(batch=1, duration_s=0.1), Silent()).workload.pair
+
+
+def test_a_model_of_two_entities_is_measured_with_marked_texts(tmp_path, monkeypatch):
+    folder = run_folder(tmp_path / "run", fields=("text", "entities"))
+    monkeypatch.setattr(run, "open_proven", lambda *_: Marked())
+    found = bench(str(folder), Plan(batch=1, duration_s=0.1), Silent())
+    assert [level.stage for level in found.offline] == ["tokenizing", "onnx-fp32"]
+    path = tmp_path / "rows.txt"
+    path.write_text("<e1>one</e1> and <e2>two</e2>\nneither\n")
+    source = Source(path=path, columns=Columns(text=0, label=None))
+    with pytest.raises(InputError, match=r"text \d: expected <e1> once"):
+        bench(str(folder), Plan(source=source, batch=1, duration_s=0.1), Silent())
 
 
 def test_a_run_folder_without_an_engine_says_how_to_make_one(tmp_path):

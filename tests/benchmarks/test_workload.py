@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks.workload import MEAN_WORDS, Workload
+from pipework.entities import read_marks
 from pipework.errors import DataError
-from pipework.examples import Columns, Source
+from pipework.examples import Source
+from pipework.records import Columns
 
 
 def source(tmp_path, lines, *, text_pair=None):
@@ -59,7 +61,7 @@ def test_pairs_are_sent_as_inputs(tmp_path):
     workload = Workload.read(rows, texts_per_request=1, seed=0)
     assert workload.pair
     assert json.loads(workload.bodies()[0]) == {"inputs": [{"text": "a", "text_pair": "b"}]}
-    assert Workload.synthetic(texts_per_request=1, seed=0, pair=True).pair
+    assert Workload.synthetic(texts_per_request=1, seed=0, fields=("text", "text_pair")).pair
 
 
 def test_a_workload_describes_itself_without_its_folder(tmp_path):
@@ -83,3 +85,10 @@ def test_the_mean_length_can_be_chosen():
     )
     assert 8 < long.summary().mean_length / short.summary().mean_length < 12
     assert "mean 50 words" in long.source
+
+
+def test_a_model_of_two_entities_is_sent_marked_texts():
+    fields = ("text", "entities")
+    workload = Workload.synthetic(texts_per_request=1, seed=0, fields=fields)
+    for example in workload.examples:
+        assert all(start < end for start, end in read_marks(example.text)[1])

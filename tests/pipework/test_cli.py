@@ -17,7 +17,7 @@ FROZEN = {
     "predict": "run texts file out",
     "serve": "run host port",
     "show": "run as_json",
-    "train": "config out overrides",
+    "train": "config out overrides nproc resume",
 }
 
 

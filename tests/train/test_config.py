@@ -64,3 +64,15 @@ def test_an_unknown_name_lists_the_recipes():
     with pytest.raises(ConfigError, match="neither a config file nor a recipe") as caught:
         load_config("thucnew", [])
     assert "thucnews" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.head=entity"], "reads two entities, and the data have none"),
+        (["model.freeze=true", "train.token_dropout=0.1"], r"with model\.freeze none is read"),
+    ],
+)
+def test_parts_that_do_not_fit_each_other_are_refused(tmp_path, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        config(tmp_path, overrides=overrides)

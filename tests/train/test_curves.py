@@ -18,7 +18,7 @@ def test_what_a_run_logged_is_read_as_curves(tmp_path):
 
 
 def test_steps_that_were_taken_again_count_once(tmp_path):
-    lines = [(1, 3), (2, 2), (3, 1), (2, 2.5), (3, 2.25), (4, 1.75)]
+    lines = [(1, 3), (3, 1), (2, 2.5), (3, 2.25), (4, 1.75)]
     text = "".join(f'{{"step": {s}, "group": "train", "loss": {v}}}\n' for s, v in lines)
     (tmp_path / "log.jsonl").write_text(text + '{"step": 5, "gro')
     loss = read_curves(tmp_path)["train/loss"]

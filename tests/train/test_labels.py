@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
 from pipework.errors import ConfigError
@@ -48,3 +52,24 @@ def test_a_regression_has_one_value(tmp_path):
 def test_a_label_of_rows_held_out_is_known(tmp_path):
     part = Part(rows=3, seed=0, held_out=False)
     assert class_labels(None, source(tmp_path, "abcd", part=part)) == ("a", "b", "c", "d")
+
+
+def test_labels_are_the_same_in_processes_that_hash_differently(tmp_path):
+    path = source(tmp_path, ["pear", "apple", "fig", "lime", "plum"]).path
+    code = (
+        "from pathlib import Path; from pipework.examples import Source;"
+        "from pipework.records import Columns; from train.labels import class_labels;"
+        f"rows = Source(path=Path({str(path)!r}), columns=Columns(text=0, label=1));"
+        "print(class_labels(None, rows))"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert printed == {"('apple', 'fig', 'lime', 'pear', 'plum')\n"}

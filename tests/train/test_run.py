@@ -273,3 +273,13 @@ def test_a_checkpoint_by_name_is_fine_tuned(trained_run, tmp_path):
     assert manifest.model.base == str(base)
     assert manifest.task.labels == ("0", "1")
     assert manifest.input.type_ids
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("extra", [(), ("train.optimizer_on_cpu=true", "train.accumulate=2")])
+def test_a_gpu_learns_in_every_precision(tmp_path, precision, extra):
+    settings = [f"train.precision={precision}", "train.max_steps=60", *extra]
+    manifest = train(small(tmp_path, extra=settings), tmp_path / "run", Silent())
+    assert manifest.data.metrics["dev"].scores[Metric.ACCURACY] == 1

@@ -1,0 +1,94 @@
+"""Several processes, and signals, as a scheduler and a user see them."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipework.manifest import read_manifest
+
+PIPE = Path(sys.executable).with_name("pipe")
+PATIENCE_S = 180
+SETTINGS = ("precision=fp32", "report=false", "save_every=5", "max_steps=60")
+
+
+def words(out, *more):
+    sets = [word for one in SETTINGS for word in ("--set", f"train.{one}")]
+    return [str(w) for w in (PIPE, "train", "sample", "--out", out, *sets, *more)]
+
+
+def wait_for_step(process, run, step):
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end and process.poll() is None:
+        if list(run.glob(f"state/step-{step:08d}")):
+            return
+        time.sleep(0.01)
+    pytest.fail(f"no checkpoint of step {step}")
+
+
+def steps(run):
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [line["step"] for line in lines if line["group"] == "train"]
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_leaves_a_checkpoint_from_which_the_run_goes_on(tmp_path, how, code):
+    run = tmp_path / "run"
+    with subprocess.Popen(words(run), stderr=subprocess.PIPE, text=True) as process:
+        wait_for_step(process, run, 5)
+        process.send_signal(how)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == code
+    (stopped,) = re.findall(r"stopped by a signal after step (\d+) of 60", said)
+    assert "go on with --resume" in said
+    assert (run / "state" / f"step-{int(stopped):08d}").is_dir()
+    again = subprocess.run(words(run, "--resume"), capture_output=True, text=True, check=False)
+    assert again.returncode in (0, 3), again.stderr
+    assert f"going on after step {stopped}" in again.stderr
+    assert steps(run) == sorted(set(steps(run)))
+    assert read_manifest(run).data.metrics["dev"]
+
+
+def children(pid):
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line) for line in found.stdout.split()]
+
+
+def test_a_process_that_dies_ends_the_job_and_a_second_one_goes_on(tmp_path):
+    run = tmp_path / "run"
+    with subprocess.Popen(words(run, "--nproc", "2"), stderr=subprocess.PIPE, text=True) as process:
+        wait_for_step(process, run, 5)
+        ranks = [
+            pid
+            for pid in children(process.pid)
+            if "RANK=1" in Path(f"/proc/{pid}/environ").read_text().split("\0")
+        ]
+        os.kill(ranks[0], signal.SIGKILL)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "process 1 of the job died (killed by SIGKILL); the others were stopped" in said
+    assert not (run / "manifest.json").exists()
+    again = subprocess.run(
+        words(run, "--nproc", "2", "--resume"), capture_output=True, text=True, check=False
+    )
+    assert again.returncode in (0, 3), again.stderr
+    assert "going on after step" in again.stderr
+    assert read_manifest(run).data.metrics["dev"]
+
+
+def test_a_config_that_does_not_hold_is_told_once_by_several_processes(tmp_path):
+    done = subprocess.run(
+        words(tmp_path / "run", "--nproc", "2", "--set", "model.vocab=none.txt"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("none.txt") == 1
+    assert "Traceback" not in done.stderr

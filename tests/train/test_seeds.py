@@ -1,0 +1,34 @@
+import pytest
+from pydantic import ValidationError
+
+from pipework.manifest import read_manifest
+from pipework.progress import Silent
+from train.distributed import World
+from train.seeds import train_all
+from train.train_settings import TrainSettings
+
+ENOUGH = ("train.max_steps=60", "train.batch_size=16")
+
+
+def test_each_seed_gets_a_run_of_its_own(small, tmp_path):
+    out = tmp_path / "runs"
+    config = small(*ENOUGH, "train.seeds=[3, 5]")
+    found = train_all(config, out, Silent(), world=World.alone(), resume=False)
+    assert [one.identity.seed for one in found] == [3, 5]
+    files = [read_manifest(out / f"seed-{seed}").model.checkpoint for seed in (3, 5)]
+    assert files[0] != files[1]
+
+
+def test_those_that_are_complete_are_left_when_it_goes_on(small, tmp_path):
+    out, world = tmp_path / "runs", World.alone()
+    train_all(small(*ENOUGH, "train.seeds=[3]"), out, Silent(), world=world, resume=False)
+    before = (out / "seed-3" / "manifest.json").read_bytes()
+    both = small(*ENOUGH, "train.seeds=[3, 5]")
+    train_all(both, out, Silent(), world=world, resume=True)
+    assert (out / "seed-3" / "manifest.json").read_bytes() == before
+    assert (out / "seed-5" / "manifest.json").exists()
+
+
+def test_a_seed_named_twice_is_refused():
+    with pytest.raises(ValidationError, match=r"distinct train\.seeds"):
+        TrainSettings(seeds=(1, 1))

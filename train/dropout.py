@@ -1,0 +1,85 @@
+"""Dropout that a processor draws quickly, for the model's layers and for its attention weights.
+
+PyTorch draws a Bernoulli number an element, which on a processor takes a sixth of a training step.
+Here 16 bits of the same generator decide an element, so a seed and a saved generator state repeat
+a run as before. The share dropped is p rounded to 1/65,536.
+
+Shapes: B rows, H heads, T tokens, D channels of a head.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+ATTENTION = "pipework"
+VALUES = 1 << 16
+LOWEST = -(1 << 15)
+WORDS = 4  # 16-bit numbers in one draw of the generator
+
+
+def drop(x: torch.Tensor, p: float) -> torch.Tensor:
+    """Set each element to zero with probability p and scale the rest to keep the mean."""
+    dropped = round(p * VALUES)
+    if dropped == 0:
+        return x
+    draws = torch.empty(-(-x.numel() // WORDS), dtype=torch.int64)
+    bits = draws.random_(-(1 << 63), None).view(torch.int16)[: x.numel()].view(x.shape)
+    kept = (bits > LOWEST + dropped - 1).to(x.dtype)
+    return x * kept.mul_(VALUES / max(1, VALUES - dropped))
+
+
+class QuickDropout(nn.Dropout):
+    """`nn.Dropout` for tensors of a processor."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  (the library's name)
+        """Drop while training; else return what is given."""
+        return drop(input, self.p) if self.training else input
+
+
+def quicken(model: PreTrainedModel) -> None:
+    """Let a model that trains on a processor drop quickly; its weights and answers are as before.
+
+    Attention is computed here too where the family lets it be chosen. The library's own upcasts
+    bf16 and draws slowly if weights are dropped, and has a slow backward pass if none are.
+    """
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Dropout:
+                setattr(parent, name, QuickDropout(child.p))
+    if model.config._attn_implementation == "sdpa" and model._can_set_attn_implementation():  # noqa: SLF001
+        model.set_attn_implementation(ATTENTION)
+
+
+def attend(
+    module: nn.Module,
+    query_BHTD: torch.Tensor,
+    key_BHTD: torch.Tensor,
+    value_BHTD: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **options: Any,  # noqa: ANN401  (the library's interface)
+) -> tuple[torch.Tensor, None]:
+    """Return attention as [B, T, H, D], in the type of the queries.
+
+    Follows Vaswani et al. 2017, https://arxiv.org/abs/1706.03762. The library's own does what is
+    not training, and what is not every token looking at every other that a boolean mask lets it.
+    """
+    plain = attention_mask is None or attention_mask.dtype == torch.bool
+    alike = query_BHTD.shape[1] == key_BHTD.shape[1] and not getattr(module, "is_causal", False)
+    if not (module.training and plain and alike):
+        done = (module, query_BHTD, key_BHTD, value_BHTD, attention_mask)
+        mixed_BTHD, _ = sdpa_attention_forward(*done, **options)
+        return mixed_BTHD, None
+    scale = options.get("scaling") or query_BHTD.shape[-1] ** -0.5
+    scores_BHTT = (query_BHTD * scale) @ key_BHTD.transpose(-1, -2)
+    if attention_mask is not None:
+        scores_BHTT.masked_fill_(~attention_mask, torch.finfo(scores_BHTT.dtype).min)
+    weights_BHTT = drop(torch.softmax(scores_BHTT, dim=-1), options.get("dropout", 0.0))
+    return (weights_BHTT @ value_BHTD).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(ATTENTION, attend)
+ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
