@@ -29,7 +29,7 @@ from pipework.records import Columns
 from train.config import SAMPLE
 from train.evaluate import CheckpointEngine, model_inputs
 from train.labels import class_labels
-from train.model import Classifier, build, padding_of, uses_type_ids
+from train.model import Classifier, build, padding_of
 from train.model_settings import CnnSettings, Head, ModelSettings, Preset, RnnSettings
 from train.optim import make_optimizer, parameter_groups
 from train.tokenizer import learn
@@ -175,17 +175,22 @@ def open_tiny(rows: Rows, folder: Path, head: Head) -> Classifier:
     return build(settings, rows.tokenizer, rows.task)
 
 
+def optimizer_of(classifier: Classifier, rate: float) -> torch.optim.Optimizer:
+    """Return the optimizer of a run, at one rate and without decay."""
+    settings = TrainSettings(learning_rate=rate, weight_decay=0.0)
+    groups = parameter_groups(classifier, classifier.layers(), settings)
+    return make_optimizer(groups, settings)
+
+
 def steps_to_fit(classifier: Classifier, rows: Rows) -> int | None:
     """Train until the rows are answered rightly; return the steps, or None beyond the budget."""
     encodings = rows.encodings(
-        type_ids=uses_type_ids(classifier), marked=classifier.settings.head is Head.ENTITY
+        type_ids=padding_of(classifier).type_ids, marked=classifier.settings.head is Head.ENTITY
     )
     truth_N = truth(rows.examples, rows.task, "the sample")
     target_N = torch.from_numpy(truth_N).long()
     padding = padding_of(classifier)
-    settings = TrainSettings(learning_rate=RATE, weight_decay=0.0)
-    groups = parameter_groups(classifier, classifier.layers(), settings)
-    optimizer = make_optimizer(groups, settings)
+    optimizer = optimizer_of(classifier, RATE)
     random = torch.Generator().manual_seed(0)
     with CheckpointEngine(classifier, padding=padding) as engine:
         for step in range(1, STEPS + 1):

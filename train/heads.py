@@ -157,7 +157,9 @@ class Entity(States):
         """
         if spans_B4 is None:
             message = "the entity head was given texts without marked entities"
-            raise ConfigError(message, "set data.columns.entities, or another model.head")
+            raise ConfigError(
+                message, "set data.marked or data.columns.entities, or another model.head"
+            )
         last_B1 = mask_BT.sum(1, keepdim=True) - 1
         whole_BH = _take(states_BTH, last_B1 if self.cls_last else last_B1 * 0).squeeze(1)
         read = (

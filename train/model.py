@@ -213,11 +213,6 @@ def open_checkpoint(folder: Path, attention: str | None = None) -> Classifier:
     return classifier.eval()
 
 
-def uses_type_ids(model: Classifier) -> bool:
-    """Whether the family tells the first text of a pair from the second by type ids."""
-    return families.takes_type_ids(model.encoder)
-
-
 def padding_of(model: Classifier) -> Padding:
     """Return how the family fills up a batch."""
     return families.padding(model.encoder)

@@ -12,9 +12,10 @@ from pipework.errors import ConfigError
 from pipework.padding import Padding
 from train.evaluate import CheckpointEngine, model_inputs
 from train.families import pooled
-from train.model import open_checkpoint, padding_of, unreached, uses_type_ids
+from train.model import open_checkpoint, padding_of, unreached
 from train.model_settings import Head
 from train.optim import parameter_groups
+from train.train_settings import TrainSettings
 
 # Each family once and each head once at least; `benchmarks.families` trains them all.
 CROSS = list(zip(Family, list(Head) * 3, strict=False))
@@ -41,7 +42,7 @@ def made(tmp_path_factory):
 
 def encodings_of(rows, model):
     marked = model.settings.head is Head.ENTITY
-    return rows.encodings(type_ids=uses_type_ids(model), marked=marked)
+    return rows.encodings(type_ids=padding_of(model).type_ids, marked=marked)
 
 
 def batch_of(rows, model, count=4):
@@ -114,14 +115,16 @@ def test_type_ids_are_used_exactly_where_they_matter(made, family):
             matters = not torch.allclose(plain, typed)
         except (TypeError, IndexError):  # no such argument, or one type only
             matters = False
-    assert uses_type_ids(model) == matters
+    assert padding_of(model).type_ids == matters
 
 
 @pytest.mark.parametrize("family", Family)
 @pytest.mark.parametrize("head", [Head.LINEAR, Head.CNN])
 def test_norms_and_biases_do_not_decay(made, family, head):
     _, model = made(family, head)
-    decayed, others = (group["params"] for group in parameter_groups(model, 0.01))
+    groups = parameter_groups(model, model.layers(), TrainSettings(weight_decay=0.01))
+    decayed = [one for group in groups if group["weight_decay"] for one in group["params"]]
+    others = [one for group in groups if not group["weight_decay"] for one in group["params"]]
     owners = {id(one): module for module in model.modules() for one in module.parameters(False)}
     assert all(isinstance(owners[id(one)], nn.Linear | nn.Conv1d | nn.Embedding) for one in decayed)
     assert all(one.ndim > 1 for one in decayed)

@@ -1,21 +1,21 @@
 """A frozen encoder's states are computed once, and give the answers that the model gives."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from benchmarks.families import Family, Rows, open_tiny, publish
+from benchmarks.families import Family, Rows, open_tiny, optimizer_of, publish
 from pipework.errors import DataError
 from pipework.progress import Silent
 from train.data import TokenSet, cache_folder
 from train.evaluate import model_inputs
 from train.features import feature_set
-from train.model import padding_of, uses_type_ids
+from train.model import padding_of
 from train.model_settings import Head
-from train.optim import adamw
 
 
 class Counting(Silent):
@@ -41,7 +41,7 @@ def parts(tmp_path, monkeypatch):
         publish(family, rows.tokenizer, tmp_path / family)
         model = open_tiny(rows, tmp_path / family, head)
         model.freeze()
-        encodings = rows.encodings(type_ids=uses_type_ids(model), marked=False)
+        encodings = rows.encodings(type_ids=padding_of(model).type_ids, marked=False)
         return model, tokens_of(encodings), encodings
 
     return make
@@ -54,7 +54,8 @@ def tokens_of(encodings):
         ids=np.concatenate([one.ids for one in encodings]),
         type_ids=np.concatenate(types) if types else np.empty(0, np.int8),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        labels=np.arange(len(encodings), dtype=np.int32) % 8,
+        spans=np.empty((0, 4), np.int32),
+        truth=np.arange(len(encodings), dtype=np.int32) % 8,
     )
 
 
@@ -89,9 +90,7 @@ def test_every_row_is_computed_once_and_never_again_until_something_changes(part
         model.encoder.get_input_embeddings().weight[7, 0] += 1
     feature_set(model, tokens, counting := Counting())
     assert counting.rows == 64
-    other = TokenSet(
-        ids=tokens.ids[::-1], type_ids=tokens.type_ids, offsets=tokens.offsets, labels=tokens.labels
-    )
+    other = replace(tokens, ids=tokens.ids[::-1])
     feature_set(model, other, counting := Counting())
     assert counting.rows == 64
 
@@ -127,7 +126,7 @@ def test_a_disk_without_room_is_one_line(parts, monkeypatch):
 @pytest.mark.parametrize("head", [Head.LINEAR, Head.CNN])
 def test_a_step_from_the_cache_is_the_step_of_the_whole_model(parts, head):
     model, tokens, encodings = parts(Family.ALBERT, head)
-    target = torch.from_numpy(tokens.labels[:16]).long()
+    target = torch.from_numpy(tokens.truth[:16]).long()
     features = feature_set(model, tokens, Silent())
     whole = model_inputs(encodings[:16], padding_of(model), model.device)
     found = []
@@ -144,8 +143,8 @@ def test_a_head_learns_in_seconds_while_the_encoder_stays_as_it_is(parts):
     model, tokens, _ = parts()
     before = {name: one.clone() for name, one in model.encoder.state_dict().items()}
     features = feature_set(model, tokens, Silent())
-    optimizer = adamw(model, 1e-2, 0.0)
-    target = torch.from_numpy(tokens.labels).long()
+    optimizer = optimizer_of(model, 1e-2)
+    target = torch.from_numpy(tokens.truth).long()
     random = np.random.default_rng(0)
     began = time.perf_counter()
     model.train()
