@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
 MEGABATCH = 50
-BATCH_TOKENS = 8192  # of a batch that is only answered, padding included
+BATCH_TOKENS = 4096  # of a batch that is only answered, padding included
 
 
 def length_grouped(
@@ -19,8 +19,9 @@ def length_grouped(
     """Yield the rows of each batch of one epoch: every row once, like lengths together.
 
     Rows are shuffled, cut into megabatches, sorted by length inside each and cut into batches,
-    whose order is shuffled again. Where one megabatch holds all rows the sort would make the same
-    batches each epoch, so lengths get a tenth of noise.
+    whose order is shuffled again, but for the longest, which comes first: memory is taken once for
+    all, and if there is too little, that shows at once. Where one megabatch holds all rows the sort
+    would make the same batches each epoch, so lengths get a tenth of noise.
     """
     order_N = random.permutation(len(lengths_N))
     key_N = lengths_N * random.uniform(0.9, 1.1, len(lengths_N))
@@ -31,7 +32,9 @@ def length_grouped(
         mega = order_N[start : start + MEGABATCH * batch_size]
         mega = mega[np.argsort(key_N[mega], kind="stable")]
         batches += [mega[i : i + batch_size] for i in range(0, len(mega), batch_size)]
-    for index in random.permutation(len(batches)):
+    order = random.permutation(len(batches)).tolist()
+    order.remove(longest := int(np.argmax([lengths_N[batch].max() for batch in batches])))
+    for index in (longest, *order):
         yield batches[index]
 
 

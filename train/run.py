@@ -88,9 +88,14 @@ def _journal(out: Path, snapshot: Snapshot | None, world: World) -> Unheard:
 
 
 def _train(run: Run, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ...]]:
+    seed_everything(run.config.train.seed)
+    found = run.world.lead(lambda: _prepared(run))
+    ended = _trained(run, found, snapshot)  # frees the model, which the end opens afresh
+    return run.world.lead(lambda: finish(ended, run.journal, run.progress))
+
+
+def _trained(run: Run, found: Prepared, snapshot: Snapshot | None) -> Ended:
     config, world = run.config, run.world
-    seed_everything(config.train.seed)
-    found = world.lead(lambda: _prepared(run))
     model = build(config.model, Tokenizer.from_str(found.tokenizer), found.task)
     report = world.lead(lambda: look(config, found, model, run.progress))
     rows = open_rows(config, found, model, world, run.progress)
@@ -100,17 +105,15 @@ def _train(run: Run, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ..
     model.to(world.device)
     if world.device.type == "cpu":
         quicken(model.model)
-    standing = _learn(run, found.task, model, rows, snapshot)
-    ended = Ended(
+    return Ended(
         out=run.out,
         config=config,
         task=found.task,
         rows=rows,
         report=report,
-        standing=standing,
+        standing=_learn(run, found.task, model, rows, snapshot),
         device=world.device,
     )
-    return world.lead(lambda: finish(ended, run.journal, run.progress))
 
 
 def _prepared(run: Run) -> Prepared:

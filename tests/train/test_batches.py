@@ -38,6 +38,13 @@ def test_like_lengths_lie_together():
     assert padded < 1.05 * lengths_N.sum()
 
 
+def test_the_longest_batch_comes_first():
+    lengths_N = np.random.default_rng(0).permutation(500)
+    first, *rest = length_grouped(lengths_N, 32, np.random.default_rng(1))
+    assert lengths_N[first].max() == 499
+    assert sorted(np.concatenate([first, *rest]).tolist()) == list(range(500))
+
+
 def test_the_processes_get_like_lengths():
     lengths_N = np.random.default_rng(0).integers(5, 100, 10_000)
     for batch in islice(length_grouped(lengths_N, 32, np.random.default_rng(1)), 50):
