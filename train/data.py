@@ -119,12 +119,14 @@ def _write(
     folder: Path, source: Source, encoder: TextEncoder, task: Task, progress: Progress
 ) -> None:
     streams = {name: (folder / name).open("wb") for name in (*FILES, "truth")}
-    end = 0
+    end, first = 0, 1
     progress.begin(f"tokenize {source.path.name}", source.path.stat().st_size, "bytes")
     try:
         np.zeros(1, np.int64).tofile(streams["offsets"])
         for chunk in chunks(source.rows(), CHUNK):
-            end = _write_chunk(streams, chunk, encoder, truth(chunk, task, str(source.path)), end)
+            found = truth(chunk, task, str(source.path), first)
+            end = _write_chunk(streams, chunk, encoder, found, end)
+            first += len(chunk)
             progress.advance(sum(_bytes(example) for example in chunk))
     finally:
         for stream in streams.values():

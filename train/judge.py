@@ -36,7 +36,11 @@ class Judge:
         self._progress = progress
 
     def evaluate(self, model: torch.nn.Module, autocast: torch.dtype | None) -> Evaluation:
-        """Return the same evaluation in every process."""
+        """Return the same evaluation in every process.
+
+        A regression is judged in float32: rounding orders values that lie close together anew.
+        """
+        autocast = None if self._task.kind is TaskKind.REGRESSION else autocast
         logits_NC = self.logits(model, autocast)
         return self._world.lead(lambda: self._evaluated(logits_NC))
 

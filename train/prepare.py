@@ -102,7 +102,8 @@ def look(config: Config, found: Prepared, model: Classifier, progress: Progress)
     report = cached_report(sources, encoder, found.tokenizer, task.labels, progress)
     rate = report.splits["train"].unknown_rate
     if rate is not None:
-        check_unknown_rate(rate, config.model.name or str(config.model.preset))
+        given = config.model
+        check_unknown_rate(rate, str(given.vocab or given.name or given.preset))
     return report
 
 

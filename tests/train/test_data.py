@@ -84,3 +84,10 @@ def test_a_build_that_fails_is_never_taken_for_a_cache(parts):
     assert not (folder / "complete").exists()
     source.path.write_text(source.path.read_text().replace("maybe", "yes"))
     assert len(token_set(source, tokenizer, encoder, TASK, Silent())) == 10
+
+
+def test_a_row_is_named_by_its_number_in_the_file_however_far_down(parts):
+    source, tokenizer, encoder = parts
+    source.path.write_text("text\tlabel\n" + "word\tyes\n" * 5000 + "word\tmaybe\n")
+    with pytest.raises(DataError, match="row 5001 has label 'maybe'"):
+        token_set(source, tokenizer, encoder, TASK, Silent())
