@@ -56,6 +56,12 @@ class Windows:
         batches = -(-len(lengths_N) // batch_size)
         self.per_epoch = -(-batches // accumulate)
 
+    def rows_until(self, step: int) -> int:
+        """Return how many rows are learned in so many steps, each as often as it comes."""
+        epochs, rest = divmod(step, self.per_epoch)
+        rows = len(self._lengths_N)
+        return epochs * rows + min(rows, rest * self._batch_size * self._accumulate)
+
     def start(self, step: int) -> Iterator[list[Rows]]:
         """Yield the windows after so many steps, without end."""
         epoch, done = divmod(step, self.per_epoch)

@@ -4,6 +4,7 @@ The place of a process comes from the environment, as torchrun sets it. Gradient
 GPUs and over gloo on CPUs; decisions always go over gloo.
 """
 
+import logging
 import os
 import signal
 import sys
@@ -185,6 +186,7 @@ def launch(arguments: Sequence[str], processes: int) -> int:
         max_restarts=0,
         monitor_interval=0.2,
     )
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # `_code` says it
     command = [sys.executable, "-m", "pipework.cli", *arguments]
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // processes)))
     try:

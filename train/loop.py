@@ -52,12 +52,11 @@ class Loop:
         self._progress = progress
         self._stop = stop
 
-    def run(self, windows: Windows, rows: int, standing: Standing) -> Standing:
+    def run(self, windows: Windows, standing: Standing) -> Standing:
         """Train from where the run stands to its end, and return where it stands then.
 
         Args:
             windows: of rows, for the whole run.
-            rows: of the train split.
             standing: the beginning, or that of a checkpoint which was put back.
 
         Raises:
@@ -70,10 +69,10 @@ class Loop:
         self._window = LogWindow(max(1, min(50, windows.per_epoch // LOGS_PER_EPOCH)))
         self._start = time.monotonic() - standing.elapsed_s
         self._saved = time.monotonic()
-        ahead = self._steps - standing.step
-        self._progress.begin("train", rows * ahead // windows.per_epoch, "examples")
+        rows = windows.rows_until(self._steps) - windows.rows_until(standing.step)
+        self._progress.begin("train", rows, "examples")
         self._model.train()
-        for window in islice(windows.start(standing.step), ahead):
+        for window in islice(windows.start(standing.step), self._steps - standing.step):
             if self._done_early:
                 break
             self._learn(window)

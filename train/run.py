@@ -153,7 +153,7 @@ def _learn(
             progress=run.progress,
             stop=stop,
         )
-        return loop.run(windows, len(rows.train), standing)
+        return loop.run(windows, standing)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,6 +52,12 @@ def test_the_processes_get_like_lengths():
         assert max(totals) < 1.2 * min(totals) + 8
 
 
+def test_rows_are_counted_as_they_are_learned():
+    windows = Windows(lengths(23), batch_size=BATCH, accumulate=2, seed=0)
+    learned = [rows_in(window) for window in islice(windows.start(0), 7)]
+    assert [windows.rows_until(step) for step in (0, 3, 7)] == [0, 23, sum(learned)]
+
+
 def test_a_run_can_begin_at_any_step():
     windows = Windows(lengths(23), batch_size=BATCH, accumulate=2, seed=3)
     whole = [[batch.tolist() for batch in window] for window in islice(windows.start(0), 12)]
