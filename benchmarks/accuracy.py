@@ -1,31 +1,35 @@
 """How good a run is on a split, as a stored result.
 
-`python -m benchmarks.accuracy RUN NAME --out FILE`: settings, seed and minutes come from the run
-folder; what others reach on the same rows and the commands that repeat the run are options.
+`python -m benchmarks.accuracy RUN NAME --out FILE`: settings, seeds and minutes come from the run
+folder, or from those of several seeds below it; what others reach on the same rows and the commands
+that repeat the run are options.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 
 from benchmarks.machine import provenance
 from benchmarks.results import TrainingResult, check_writable, plain, write_result
-from export.answer import evaluate_run
+from export.answer import evaluate_run, split_source
 from pipework.errors import ConfigError, PipeError
 from pipework.manifest import Manifest, read_manifest
 from pipework.progress import Silent
+from train.baseline import linear_baseline
 from train.config import run_config
 from train.journal import last_line
 from train.train_settings import TrainSettings
+from train.verdict import in_words
 
 Setting = str | int | float | bool | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Score a run and store the result; return the exit code."""
+    """Score a run, or those of several seeds, and store the result; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
-    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("run", type=Path, help="run folder, or a folder with one run a seed")
     parser.add_argument("name", help="of the data, as the table shows it")
     parser.add_argument("--split", default="test")
     parser.add_argument("--floor", action="append", default=[], help="NAME=PERCENT, of others")
@@ -45,25 +49,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def score(
-    run: Path, name: str, split: str, floors: dict[str, float], commands: tuple[str, ...]
+    folder: Path, name: str, split: str, floors: dict[str, float], commands: tuple[str, ...]
 ) -> TrainingResult:
-    """Evaluate a run's checkpoint on a split by its configured metric, in percent.
+    """Evaluate checkpoints on a split by their configured metric, in percent.
+
+    Beside the given floors stands a linear model, fitted here to the same train rows.
 
     Raises:
         PipeError: as `pipe eval`.
     """
-    manifest = read_manifest(run)
-    config = run_config(run)
-    evaluation = evaluate_run(run, None, split, None, Silent())
+    runs = sorted(folder.glob("seed-*")) or [folder]
+    manifests = [read_manifest(run) for run in runs]
+    evaluations = [evaluate_run(run, None, split, None, Silent()) for run in runs]
+    sources = [split_source(runs[0], manifests[0], one) for one in ("train", split)]
+    linear = linear_baseline(sources[0], sources[1], manifests[0].task, Silent())
+    minutes = [float(last_line(run).get("elapsed_s", 0)) / 60 for run in runs]
     return TrainingResult(
         dataset=name,
-        metric=f"{split} {evaluation.metric.replace('_', '-')}",
-        value=100 * evaluation.score,
-        rows=evaluation.rows,
-        minutes=float(last_line(run).get("elapsed_s", 0)) / 60,
-        seed=manifest.identity.seed,
-        settings=_settings(manifest, config.train),
-        floors=floors,
+        metric=f"{split} {in_words(evaluations[0].metric)}",
+        values=tuple(100 * evaluation.score for evaluation in evaluations),
+        seeds=tuple(manifest.identity.seed for manifest in manifests),
+        rows=evaluations[0].rows,
+        minutes=mean(minutes),
+        settings=_settings(manifests[0], run_config(runs[0]).train),
+        floors={**floors, "linear model": 100 * linear.evaluation.score},
         commands=commands,
         provenance=provenance(),
     )

@@ -130,7 +130,7 @@ def _accuracy(results: Sequence[TrainingResult]) -> str:
         (
             one.dataset,
             one.metric,
-            f"**{one.value:.2f}**",
+            f"**{one.value:.2f}**{_spread(one.values)}",
             ", ".join(f"{name} {value:.2f}" for name, value in one.floors.items()),
             f"{one.rows:,}",
             f"{one.minutes:.0f}" if one.minutes >= 1 else f"{one.minutes:.1f}",
@@ -138,6 +138,10 @@ def _accuracy(results: Sequence[TrainingResult]) -> str:
         for one in results
     )
     return _markdown(head, rows) + _source(results)
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f" ± {stdev(values):.2f} ({len(values)} seeds)" if len(values) > 1 else ""
 
 
 def _serving(results: Sequence[BenchResult]) -> str:

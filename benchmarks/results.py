@@ -5,7 +5,7 @@ A result holds no host name and no path of the machine that made it, so that it 
 
 from datetime import datetime
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -122,24 +122,29 @@ class BenchResult(Record):
 
 
 class TrainingResult(Record):
-    """How good a trained model is: `value` of `metric` on `rows` test rows, in percent.
+    """How good trained models are: `values` of `metric` on `rows` rows, in percent, a seed each.
 
     `floors` are what simple methods reach on the same rows, in percent, by name. `minutes` is
-    the time of training; `commands` repeat it.
+    the mean time of a training; `commands` repeat it.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["training"] = "training"
     dataset: str
     metric: str
-    value: float
+    values: tuple[float, ...]
+    seeds: tuple[int, ...]
     rows: int
     minutes: float
-    seed: int
     settings: dict[str, str | int | float | bool | None]
     floors: dict[str, float]
     commands: tuple[str, ...]
     provenance: Provenance
+
+    @property
+    def value(self) -> float:
+        """The mean over the seeds."""
+        return mean(self.values)
 
 
 class Fit(Record):

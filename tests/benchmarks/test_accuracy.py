@@ -2,7 +2,7 @@ import pytest
 
 from benchmarks.accuracy import main
 from benchmarks.results import read_result
-from pipework.manifest import read_manifest
+from pipework.manifest import Metric, read_manifest
 
 
 def test_a_stored_score_is_that_of_the_run(trained_run, tmp_path):
@@ -11,8 +11,10 @@ def test_a_stored_score_is_that_of_the_run(trained_run, tmp_path):
     assert main([*words, "--command", "pipe train sample", "--out", str(out)]) == 0
     found = read_result(out)
     dev = read_manifest(trained_run).data.metrics["dev"]
-    assert found.value == pytest.approx(100 * dev.accuracy)
-    assert (found.rows, found.floors) == (dev.rows, {"naive Bayes": 63.2})
+    assert found.value == pytest.approx(100 * dev.scores[Metric.ACCURACY])
+    assert found.rows == dev.rows
+    assert found.floors["naive Bayes"] == 63.2
+    assert found.floors["linear model"] > 50
     assert found.minutes > 0
     assert found.settings["batch_size"] == 16
 
