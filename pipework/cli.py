@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from pipework.errors import ConfigError, PipeError, in_words
+from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, in_words
 from pipework.manifest import EngineFormat, Layout, Precision
 
 app = typer.Typer(
@@ -76,15 +76,16 @@ def train(
     with join() as world:
         heard = progress if world.leads else Silent()
         try:
-            manifests = train_all(loaded, out, heard, world=world, resume=resume)
+            runs = train_all(loaded, out, heard, world=world, resume=resume)
         except PipeError as error:
-            if world.leads:
-                raise
-            sys.exit(error.exit_code)  # every process meets it, and one says so
+            shared = isinstance(error, CheckFailedError | StoppedError)  # every process meets it
+            if error.told or (shared and not world.leads):
+                sys.exit(error.exit_code)
+            raise
         finally:
             progress.close()
         if world.leads:
-            show_trained(out, manifests)
+            show_trained(runs)
 
 
 @app.command("eval")

@@ -108,6 +108,9 @@ class TextEncoder:
         text, places = mark(example.text, example.entities)
         tokens = self._untruncated.encode(text)
         marks = [_touching(tokens, place) for place in places]
+        if self.unknown_id is not None and tokens.ids[marks[0][0]] == self.unknown_id:
+            message = f"the vocabulary lacks {' or '.join(MARKS)}, which mark the two entities"
+            raise ConfigError(message, "add them to the vocabulary, each as a token of its own")
         kept_T = self._kept(tokens, np.concatenate(marks))
         ends = [marks[0][0], marks[1][-1] + 1, marks[2][0], marks[3][-1] + 1]
         start1, end1, start2, end2 = map(int, np.searchsorted(kept_T, ends))

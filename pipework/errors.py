@@ -9,10 +9,12 @@ class PipeError(Exception):
         http_status: what the server answers with when the error reaches its edge.
         hint: one line that says what to do next, or "".
         details: lines to show under the message, such as a table of what differed, or "".
+        told: whether another process of the same job has shown it.
     """
 
     exit_code: int = 2
     http_status: int = 500
+    told: bool = False
 
     def __init__(self, message: str, hint: str = "", details: str = "") -> None:
         """Keep the one-line message, the hint and the details."""

@@ -180,10 +180,8 @@ def predict_all(
         yield chunk, engine.infer(encoder.encode(chunk))
 
 
-def truth(
-    examples: Sequence[Example], task: Task, where: str, first: int = 1
-) -> NDArray[np.generic]:
-    """Return what is true of labelled examples, which are rows `first` and on of `where`.
+def truth(examples: Sequence[Example], task: Task, where: str) -> NDArray[np.generic]:
+    """Return what is true of labelled examples, which are of the file `where`.
 
     Single label: class indices, int32 [N]. Multi-label: 0 or 1 for each label, int8 [N, C].
     Regression: values, float32 [N].
@@ -195,7 +193,7 @@ def truth(
         message = f"{where} holds no rows"
         raise DataError(message)
     index = {label: place for place, label in enumerate(task.labels)}
-    rows = [(f"{where}: row {row}", one.label) for row, one in enumerate(examples, first)]
+    rows = [(f"{where}:{one.line}", one.label) for one in examples]
     match task.kind:
         case TaskKind.SINGLE_LABEL:
             return np.array([_place(at, label, index) for at, label in rows], np.int32)

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
@@ -31,12 +31,14 @@ class Example:
             roles, e1 and e2.
         label: one label, the labels of a multi-label task (none of them is an empty tuple), or a
             number as it is written.
+        line: where it begins in its file, from 1; None if it is of no file.
     """
 
     text: str
     text_pair: str | None = None
     entities: Spans | None = None
     label: Label | None = None
+    line: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,7 +163,9 @@ class Source:
         except InputError as error:
             message = f"{self.path}:{record.line}: {error}"
             raise DataError(message, error.hint) from error
-        return Example(text=text, text_pair=text_pair, entities=entities, label=label)
+        return Example(
+            text=text, text_pair=text_pair, entities=entities, label=label, line=record.line
+        )
 
     def _label(self, value: object) -> Label:
         match self.kind:

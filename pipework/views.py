@@ -18,19 +18,16 @@ def scores_in_words(scores: Mapping[Metric, float]) -> str:
     )
 
 
-def show_trained(out: Path, manifests: Sequence[Manifest]) -> None:
-    """Print what a training gave: a run's scores on dev, or those of several seeds."""
-    if len(manifests) == 1:
-        scores = manifests[0].data.metrics["dev"].scores
-        console.say(f"{out}: dev {scores_in_words(scores)}")
-        console.say(f"next: pipe export {out} --to onnx")
-        return
-    for metric in manifests[0].data.metrics["dev"].scores:
-        found = [manifest.data.metrics["dev"].scores[metric] for manifest in manifests]
-        each = ", ".join(f"{score:.4f}" for score in found)
-        spread = f"mean {mean(found):.4f}, standard deviation {stdev(found):.4f}"
-        console.say(f"dev {scores_in_words({metric: mean(found)}).split()[0]}: {spread} ({each})")
-    console.say(f"one run a seed in {out}; next: pipe export {out / manifests[0].identity.name}")
+def show_trained(runs: Mapping[Path, Manifest]) -> None:
+    """Print what a training gave: the scores of each run on dev, and of several their mean."""
+    for run, manifest in runs.items():
+        console.say(f"{run}: dev {scores_in_words(manifest.data.metrics['dev'].scores)}")
+    first, *others = runs.values()
+    for metric in first.data.metrics["dev"].scores if others else ():
+        found = [manifest.data.metrics["dev"].scores[metric] for manifest in runs.values()]
+        spread = f"standard deviation {stdev(found):.4f} over {len(found)} seeds"
+        console.say(f"mean dev {scores_in_words({metric: mean(found)})}, {spread}")
+    console.say(f"next: pipe export {next(iter(runs))} --to onnx")
 
 
 def show_evaluation(evaluation: Evaluation) -> None:

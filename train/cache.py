@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pipework
 from pipework.errors import DataError
+from pipework.lock import sole_writer
 from pipework.manifest import file_digest, write_atomically
 
 
@@ -38,12 +39,12 @@ def recalled(name: str, make: Callable[[], str]) -> str:
     Raises:
         DataError: the cache folder cannot be written.
     """
-    path = made(cache_folder()) / f"{name}.json"
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    text = make()
-    write_atomically(path, text.encode())
-    return text
+    folder = made(cache_folder() / name)
+    path = folder / "kept.json"
+    with sole_writer(folder, wait=True):  # a second run on the same data finds it made
+        if not path.is_file():
+            write_atomically(path, make().encode())
+    return path.read_text(encoding="utf-8")
 
 
 def made(folder: Path) -> Path:

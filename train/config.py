@@ -7,6 +7,7 @@ from pydantic import model_validator
 
 from pipework.errors import ConfigError
 from pipework.examples import Source
+from pipework.manifest import TaskKind
 from pipework.settings import Settings, load_settings
 from train.data_settings import DataSettings, TaskSettings
 from train.model_settings import Head, ModelSettings
@@ -41,6 +42,12 @@ class Config(Settings):
     def _parts_fit(self) -> Self:
         if self.model.freeze and self.train.token_dropout:
             message = "train.token_dropout replaces tokens, and with model.freeze none is read"
+            raise ValueError(message)
+        weighed = self.train.class_weights != "equal" or self.train.label_smoothing
+        if self.task.kind is TaskKind.REGRESSION and weighed:
+            message = (
+                "train.class_weights and train.label_smoothing are of classes; a number has none"
+            )
             raise ValueError(message)
         if self.model.head is Head.ENTITY and not self.data.entities:
             message = (

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pipework.encoding import Encoding, TextEncoder
 from pipework.entities import Spans
+from pipework.errors import DataError
 from pipework.evaluation import truth
 from pipework.examples import Example, Source, chunks
 from pipework.lock import sole_writer
@@ -119,15 +120,17 @@ def _write(
     folder: Path, source: Source, encoder: TextEncoder, task: Task, progress: Progress
 ) -> None:
     streams = {name: (folder / name).open("wb") for name in (*FILES, "truth")}
-    end, first = 0, 1
+    end = 0
     progress.begin(f"tokenize {source.path.name}", source.path.stat().st_size, "bytes")
     try:
         np.zeros(1, np.int64).tofile(streams["offsets"])
         for chunk in chunks(source.rows(), CHUNK):
-            found = truth(chunk, task, str(source.path), first)
+            found = truth(chunk, task, str(source.path))
             end = _write_chunk(streams, chunk, encoder, found, end)
-            first += len(chunk)
             progress.advance(sum(_bytes(example) for example in chunk))
+        if end == 0:
+            message = f"{source.path} holds no rows"
+            raise DataError(message, "check the file, and whether its first line is a header")
     finally:
         for stream in streams.values():
             stream.flush()

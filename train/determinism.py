@@ -1,6 +1,8 @@
 """Where chance comes from: seeded in one place, kept in a checkpoint, and put back."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -21,6 +23,17 @@ def seed_everything(seed: int) -> None:
 def seed_process(seed: int, rank: int, step: int = 0) -> None:
     """Seed what differs between processes: the dropout of each."""
     seed_everything(int(np.random.SeedSequence((seed, rank, step)).generate_state(1)[0]))
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Multiply in float32 itself inside the block, where TF32 was allowed."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def random_state(device: torch.device) -> RandomState:

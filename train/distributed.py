@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar, cast
 
 import torch
@@ -20,7 +21,7 @@ from pipework.errors import ConfigError, PipeError
 
 T = TypeVar("T")
 RANK, SIZE, LOCAL_RANK = "RANK", "WORLD_SIZE", "LOCAL_RANK"
-RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,7 @@ class World:
         distributed.broadcast_object_list(box, src=0, group=self.control)
         made, failed = box[0]
         if failed is not None:
+            failed.told = not self.leads
             raise failed
         return cast("T", made)
 
@@ -100,14 +102,29 @@ class World:
         if self.control is not None:
             distributed.barrier(group=self.control)
 
-    @contextmanager
-    def first_on_each_machine(self) -> Iterator[None]:
-        """Let the first process of each machine do the block before the others do it."""
-        if self.local_rank != 0:
-            self.barrier()
-        yield
+    def first_on_each_machine(self, make: Callable[[], T]) -> T:
+        """Let the first process of each machine make something before the others make theirs.
+
+        Raises:
+            PipeError: what a first process raised, in every process.
+        """
+        if self.control is None:
+            return make()
+        made: T | None = None
+        failed: PipeError | None = None
         if self.local_rank == 0:
-            self.barrier()
+            try:
+                made = make()
+            except PipeError as error:
+                failed = error
+        found: list[PipeError | None] = [None] * self.size
+        distributed.all_gather_object(found, failed, group=self.control)
+        others = next((error for error in found if error is not None), None)
+        if failed is None and others is not None:
+            others.told = True
+        if failed or others:
+            raise cast("PipeError", failed or others)
+        return make() if self.local_rank else cast("T", made)
 
 
 def placed() -> bool:
@@ -115,8 +132,11 @@ def placed() -> bool:
     return SIZE in os.environ
 
 
-def restarted() -> bool:
-    """Whether torchrun has started this process again, after a process of the job died."""
+def elastic() -> bool:
+    """Whether torchrun may start this process again, and may have done so.
+
+    It does not tell which: a machine that joins anew has a count of its own.
+    """
     return int(os.environ.get(RESTARTS, "0")) > 0
 
 
@@ -134,7 +154,8 @@ def join() -> Iterator[World]:
         return
     device = _device(local_rank)
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    control = distributed.new_group(backend="gloo")
+    # Rank 0 may work alone for hours, on features or a data report, while the others wait.
+    control = distributed.new_group(backend="gloo", timeout=timedelta(days=7))
     try:
         yield World(rank=rank, size=size, local_rank=local_rank, device=device, control=control)
     finally:

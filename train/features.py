@@ -1,7 +1,7 @@
 """The states of a frozen encoder, computed once and kept on disk, so that a head learns in seconds.
 
 The cache lies beside the token caches and is named by a digest of the tokens, of the encoder's
-weights and of what computed with them. Its size is tokens x H x 4 bytes, or 2 with `half`.
+weights and of what computed with them. Its size is tokens x H x 4 bytes.
 
 Shapes: N rows, B rows of a batch, T tokens, H width of the encoder.
 """
@@ -29,6 +29,7 @@ from train.model import Classifier, padding_of
 
 STATES = "states"
 GIB = 1 << 30
+FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,12 +37,12 @@ class FeatureSet:
     """The last hidden states of a split: those of row i are flat[offsets[i]:offsets[i + 1]].
 
     Attributes:
-        flat: float32 or float16 [tokens, H], memory-mapped.
+        flat: float32 [tokens, H], memory-mapped.
         offsets: int64 [N + 1], those of the tokens.
         left: whether the family pads on the left.
     """
 
-    flat: NDArray[np.floating]
+    flat: NDArray[np.float32]
     offsets: NDArray[np.int64]
     left: bool
 
@@ -69,33 +70,30 @@ class FeatureSet:
         return torch.from_numpy(states_BTH).to(device), torch.from_numpy(mask_BT).to(device)
 
 
-def feature_set(
-    model: Classifier, tokens: TokenSet, progress: Progress, *, half: bool = False
-) -> FeatureSet:
+def feature_set(model: Classifier, tokens: TokenSet, progress: Progress) -> FeatureSet:
     """Open the states of a split's rows, computing them first where they are not kept yet.
 
     Several processes may ask at once: one computes, the others wait. A computation that was
-    interrupted begins anew. `half` keeps float16: half the size, errors of 1e-3.
+    interrupted begins anew.
 
     Raises:
         DataError: the cache does not fit on the disk, or cannot be written.
     """
-    kind: np.dtype[np.floating] = np.dtype(np.float16) if half else np.dtype(np.float32)
     shape = (int(tokens.offsets[-1]), int(model.config.hidden_size))
-    folder = made(cache_folder() / _name(model, tokens, kind))
+    folder = made(cache_folder() / _name(model, tokens))
     try:
         with sole_writer(folder, wait=True):
             if not (folder / COMPLETE).is_file():
-                _reserve(folder / STATES, shape[0] * shape[1] * kind.itemsize)
-                flat = np.memmap(folder / STATES, kind, mode="r+", shape=shape)
+                _reserve(folder / STATES, shape[0] * shape[1] * FLOAT_BYTES)
+                flat = np.memmap(folder / STATES, np.float32, mode="r+", shape=shape)
                 _compute(flat, model, tokens, progress)
                 write_atomically(folder / COMPLETE, b"")
     except OSError as error:
-        size = shape[0] * shape[1] * kind.itemsize / GIB
+        size = shape[0] * shape[1] * FLOAT_BYTES / GIB
         message = f"{size:.1f} GiB of features in {folder} cannot be written: {error.strerror}"
         raise DataError(message, "set PIPEWORK_CACHE to a folder with room") from error
     return FeatureSet(
-        flat=np.memmap(folder / STATES, kind, mode="r", shape=shape),
+        flat=np.memmap(folder / STATES, np.float32, mode="r", shape=shape),
         offsets=tokens.offsets,
         left=padding_of(model).left,
     )
@@ -108,7 +106,7 @@ def _reserve(path: Path, size: int) -> None:
 
 
 def _compute(
-    flat: NDArray[np.floating], model: Classifier, tokens: TokenSet, progress: Progress
+    flat: NDArray[np.float32], model: Classifier, tokens: TokenSet, progress: Progress
 ) -> None:
     padding, was_training = padding_of(model), model.training
     model.eval()
@@ -129,7 +127,7 @@ def _compute(
         progress.end()
 
 
-def _name(model: Classifier, tokens: TokenSet, kind: np.dtype[np.floating]) -> str:
+def _name(model: Classifier, tokens: TokenSet) -> str:
     digest = hashlib.sha256()
     for array in (tokens.ids, tokens.type_ids, tokens.offsets):
         digest.update(np.ascontiguousarray(array).data)
@@ -138,6 +136,6 @@ def _name(model: Classifier, tokens: TokenSet, kind: np.dtype[np.floating]) -> s
             digest.update(name.encode())
             digest.update(np.ascontiguousarray(one.cpu().numpy()).data)
     config = model.config.to_json_string(use_diff=False)
-    parts = (version("torch"), version("transformers"), file_digest(Path(__file__)), kind.str)
+    parts = (version("torch"), version("transformers"), file_digest(Path(__file__)))
     digest.update(repr((*parts, type(model.encoder).__name__, config)).encode())
     return digest.hexdigest()[:32]

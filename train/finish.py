@@ -32,6 +32,7 @@ from train import checkpoint, state
 from train.baseline import Baseline, linear_baseline
 from train.cache import digest
 from train.config import Config
+from train.determinism import exact_products
 from train.evaluate import CheckpointEngine
 from train.health import findings
 from train.journal import Unheard
@@ -119,7 +120,8 @@ def _score(model: Classifier, ended: Ended, progress: Progress) -> Scored:
     """Score the kept checkpoint, loaded afresh, in float32: what later stages compare with."""
     engine = CheckpointEngine(model, padding=ended.rows.vocabulary.padding)
     dev = ended.rows.dev
-    logits_NC = infer_all(engine, dev.encodings(range(len(dev))), progress)
+    with exact_products():
+        logits_NC = infer_all(engine, dev.encodings(range(len(dev))), progress)
     task = settled(ended.task, logits_NC, dev.truth)
     evaluation = evaluate(logits_NC, dev.truth, task)
     return Scored(task=task, logits_NC=logits_NC, evaluation=evaluation)

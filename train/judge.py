@@ -3,6 +3,8 @@
 Shapes: N rows, C classes.
 """
 
+from contextlib import nullcontext
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from pipework.manifest import Task, TaskKind
 from pipework.predictions import choose_thresholds
 from pipework.progress import Progress
 from train.batches import BATCH_TOKENS, Rows, share, token_batches
+from train.determinism import exact_products
 from train.distributed import World
 from train.feed import Feed
 
@@ -40,8 +43,9 @@ class Judge:
 
         A regression is judged in float32: rounding orders values that lie close together anew.
         """
-        autocast = None if self._task.kind is TaskKind.REGRESSION else autocast
-        logits_NC = self.logits(model, autocast)
+        exact = self._task.kind is TaskKind.REGRESSION
+        with exact_products() if exact else nullcontext():
+            logits_NC = self.logits(model, None if exact else autocast)
         return self._world.lead(lambda: self._evaluated(logits_NC))
 
     def _evaluated(self, logits_NC: NDArray[np.float32] | None) -> Evaluation:

@@ -11,7 +11,7 @@ from pipework.errors import StoppedError
 from pipework.evaluation import Evaluation
 from pipework.progress import Progress
 from train.batches import Rows, Windows, rows_in
-from train.determinism import random_state
+from train.determinism import RandomState, random_state
 from train.distributed import World
 from train.health import check_finite
 from train.journal import Unheard
@@ -72,6 +72,9 @@ class Loop:
         rows = windows.rows_until(self._steps) - windows.rows_until(standing.step)
         self._progress.begin("train", rows, "examples")
         self._model.train()
+        if standing.owed:
+            self._evaluate()
+            self._stand(owed=False)
         for window in islice(windows.start(standing.step), self._steps - standing.step):
             if self._done_early:
                 break
@@ -88,12 +91,13 @@ class Loop:
         if self._window.full or judged:
             self._log(rate)
         self._progress.advance(rows_in(window), self._figures())
-        if judged:
-            self._evaluate()
         every = self._settings.save_every
         late = time.monotonic() - self._saved > 60 * self._settings.save_minutes
         due = (every is not None and step % every == 0) or (self._world.leads and late)
         stop, due = self._world.any((self._stop.asked, due))
+        if judged and not (stop and not last):
+            self._evaluate()
+        self._stand(owed=judged and stop and not last)
         if judged or due or stop:
             self._save()
         if stop and not last:
@@ -133,8 +137,7 @@ class Loop:
         self._journal.scalars(step, "dev", found.scores)
         if is_better(found, best):
             self._stand(best=found, best_step=step, stale=0)
-            if self._world.leads:
-                self._keeper.save_best(self._model, step)
+            self._world.lead(lambda: self._keeper.save_best(self._model, step))
         else:
             self._stand(stale=self._standing.stale + 1)
         self._window.restart_clock()
@@ -152,11 +155,14 @@ class Loop:
             elapsed_s=time.monotonic() - self._start,
             processes=self._world.size,
         )
-        if random is not None:
-            optimizer = self._stepper.optimizer.state_dict()
-            self._keeper.save(self._standing, self._model, optimizer, random)
+        self._world.lead(lambda: self._keep(random))
         self._saved = time.monotonic()
         self._window.restart_clock()
+
+    def _keep(self, random: list[RandomState] | None) -> None:
+        assert random is not None, "rank 0 has every process's"
+        optimizer = self._stepper.optimizer.state_dict()
+        self._keeper.save(self._standing, self._model, optimizer, random)
 
     def _leave(self) -> None:
         step = self._standing.step

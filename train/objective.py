@@ -22,7 +22,7 @@ class Objective:
         label_smoothing: float = 0.0,
         class_weights_C: torch.Tensor | None = None,
     ) -> None:
-        """Keep what the loss needs; the weights have a mean of 1 over the train rows."""
+        """Keep what the loss needs; the weights are those of `class_weights`."""
         self._kind = kind
         self._smoothing = label_smoothing
         self._weights_C = class_weights_C
@@ -43,10 +43,9 @@ class Objective:
             case TaskKind.MULTI_LABEL:
                 smooth_BC = truth.float() * (1 - self._smoothing) + self._smoothing / 2
                 losses_BC = functional.binary_cross_entropy_with_logits(
-                    logits_BC, smooth_BC, reduction="none"
+                    logits_BC, smooth_BC, pos_weight=self._weights_C, reduction="none"
                 )
-                weights_C = 1.0 if self._weights_C is None else self._weights_C
-                return (losses_BC * weights_C).mean(dim=1)
+                return losses_BC.mean(dim=1)
             case TaskKind.REGRESSION:
                 return functional.mse_loss(logits_BC[:, 0], truth.float(), reduction="none")
 
@@ -56,22 +55,27 @@ def class_weights(
 ) -> torch.Tensor | None:
     """Return the weight of each class, float32 [C], or None where all weigh the same.
 
-    "balanced" weighs a class by the inverse of its rows. The weights are scaled so that their mean
-    over the train rows is 1, which leaves the learning rate what it was.
+    Single label: "balanced" weighs a class by the inverse of its rows; the weights are scaled so
+    that their mean over the train rows is 1, which leaves the learning rate what it was.
+    Multi-label: a weight is of the rows that have the label; "balanced" is the number of rows that
+    have it not, for each that has it. A class without rows weighs 1.
 
     Raises:
-        ConfigError: weights for a regression, or not as many as there are labels.
+        ConfigError: not as many weights as there are labels.
     """
     if wanted == "equal":
         return None
-    classes = len(task.labels)
-    if task.kind is TaskKind.REGRESSION or (wanted != "balanced" and len(wanted) != classes):
-        found = wanted if wanted == "balanced" else f"{len(wanted)} weights"
-        message = f"train.class_weights: found {found} for {task.kind} with {classes} labels"
+    if wanted != "balanced" and len(wanted) != len(task.labels):
+        message = f"train.class_weights: found {len(wanted)} weights for {len(task.labels)} labels"
         raise ConfigError(message, 'set it to "equal", "balanced" or one weight a label')
-    counts_C = np.bincount(truth, minlength=classes) if truth.ndim == 1 else truth.sum(axis=0)
-    counts_C = np.asarray(counts_C, np.float64)
-    given = None if isinstance(wanted, str) else np.array(wanted)
-    weights_C = 1 / np.maximum(counts_C, 1) if given is None else given
-    mean = (weights_C * counts_C).sum() / counts_C.sum()
-    return torch.tensor(weights_C / mean, dtype=torch.float32)
+    given_C = None if isinstance(wanted, str) else np.array(wanted, np.float64)
+    if task.kind is TaskKind.MULTI_LABEL:
+        counts_C = np.asarray(truth, np.int64).sum(axis=0)
+        balanced_C = np.where(counts_C, (len(truth) - counts_C) / np.maximum(counts_C, 1), 1)
+        weights_C = balanced_C if given_C is None else given_C
+        return torch.tensor(weights_C, dtype=torch.float32)
+    counts_C = np.bincount(np.asarray(truth, np.int64), minlength=len(task.labels))
+    mean = len(truth) / len(task.labels)
+    balanced_C = np.where(counts_C, mean / np.maximum(counts_C, 1), 1)
+    weights_C = balanced_C if given_C is None else given_C
+    return torch.tensor(weights_C * len(truth) / (weights_C * counts_C).sum(), dtype=torch.float32)

@@ -24,10 +24,17 @@ from train.tokenizer import SPECIAL, check_unknown_rate, make_tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What the first process finds out for all: the task, and the tokenizer as JSON."""
+    """What the first process finds out for all.
+
+    Attributes:
+        task: what is decided.
+        tokenizer: as JSON.
+        fingerprint: digests of what is learned from, by name: a run goes on with the same only.
+    """
 
     task: Task
     tokenizer: str
+    fingerprint: dict[str, str]
 
     def encoder(self, config: Config, model: Classifier) -> TextEncoder:
         """Return what turns texts into ids for a model."""
@@ -48,11 +55,11 @@ def prepare(config: Config, progress: Progress) -> Prepared:
     source = config.sources()["train"]
     labels = _labels(config, source, progress)
     kind = config.task.kind
-    metric = config.task.metric_for(labels)
-    return Prepared(
-        task=Task(kind=kind, labels=labels, metric=metric),
-        tokenizer=_tokenizer(config, source, progress),
-    )
+    task = Task(kind=kind, labels=labels, metric=config.task.metric_for(labels))
+    tokenizer = _tokenizer(config, source, progress)
+    files = {f"the {name} file": digest(one.path) for name, one in config.sources().items()}
+    learned = {"the labels": name_of(labels), "the tokenizer": name_of([tokenizer])}
+    return Prepared(task=task, tokenizer=tokenizer, fingerprint={**files, **learned})
 
 
 def _labels(config: Config, source: Source, progress: Progress) -> tuple[str, ...]:
@@ -121,11 +128,12 @@ def open_rows(
 ) -> Rows:
     """Open the token caches, which the first process of each machine builds where they lack."""
     encoder, sources = found.encoder(config, model), config.sources()
-    with world.first_on_each_machine():
-        train, dev = (
+    train, dev = world.first_on_each_machine(
+        lambda: tuple(
             token_set(sources[name], found.tokenizer, encoder, found.task, progress)
             for name in ("train", "dev")
         )
+    )
     return Rows(train=train, dev=dev, vocabulary=_vocabulary(found.tokenizer, model))
 
 

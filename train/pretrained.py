@@ -83,7 +83,12 @@ def open_pretrained(settings: ModelSettings, name: str, names: Names) -> PreTrai
 
 def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
     """Return the argument that leaves out the pooler, where the family has one to leave out."""
-    kind = MODEL_MAPPING[type(config)]
+    try:
+        kind = MODEL_MAPPING[type(config)]
+    except KeyError as error:
+        message = f"transformers has no encoder for a config of {config.model_type}"
+        raise ConfigError(message, "expected a family that AutoModel opens") from error
+    kind = kind[0] if isinstance(kind, tuple) else kind
     code = getattr(kind, "__init__").__code__  # noqa: B009  (mypy: unsound on an instance)
     return {"add_pooling_layer": False} if "add_pooling_layer" in code.co_varnames else {}
 

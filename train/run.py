@@ -15,7 +15,7 @@ from pipework.progress import Progress
 from train.batches import Windows
 from train.config import Config
 from train.determinism import restore_random, seed_everything, seed_process
-from train.distributed import World, restarted
+from train.distributed import World, elastic
 from train.dropout import quicken
 from train.features import feature_set
 from train.feed import Feed, FromStates, StateFeed, TokenFeed
@@ -27,7 +27,7 @@ from train.model import Classifier, build, unreached
 from train.objective import Objective, class_weights
 from train.optim import parameter_groups
 from train.prepare import Prepared, Rows, look, open_rows, prepare
-from train.run_folder import TOKENIZER, is_complete, run_folder
+from train.run_folder import TOKENIZER, check_same, is_complete, run_folder
 from train.schedule import schedule
 from train.state import Keeper, Snapshot, Standing, put_back
 from train.step import Stepper
@@ -64,10 +64,10 @@ def train(
         StoppedError: a signal came; `resume` goes on from the checkpoint.
     """
     world = world or World.alone()
-    resume = resume or restarted()
+    (resume,) = world.any((resume or elastic(),))
     if resume and world.lead(lambda: is_complete(out)):
         progress.note(f"{out} is complete already")
-        return read_manifest(out)
+        return world.lead(lambda: read_manifest(out))
     with ExitStack() as stack:
         folder = run_folder(out, config, progress, resume=resume)
         snapshot = world.lead(lambda: stack.enter_context(folder))
@@ -89,7 +89,7 @@ def _journal(out: Path, snapshot: Snapshot | None, world: World) -> Unheard:
 
 def _train(run: Run, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ...]]:
     seed_everything(run.config.train.seed)
-    found = run.world.lead(lambda: _prepared(run))
+    found = run.world.lead(lambda: _prepared(run, snapshot))
     ended = _trained(run, found, snapshot)  # frees the model, which the end opens afresh
     return run.world.lead(lambda: finish(ended, run.journal, run.progress))
 
@@ -111,19 +111,21 @@ def _trained(run: Run, found: Prepared, snapshot: Snapshot | None) -> Ended:
         task=found.task,
         rows=rows,
         report=report,
-        standing=_learn(run, found.task, model, rows, snapshot),
+        standing=_learn(run, found, model, rows, snapshot),
         device=world.device,
     )
 
 
-def _prepared(run: Run) -> Prepared:
+def _prepared(run: Run, snapshot: Snapshot | None) -> Prepared:
     found = prepare(run.config, run.progress)
+    if snapshot is not None:
+        check_same(snapshot.standing.fingerprint, found.fingerprint, run.out)
     (run.out / TOKENIZER).write_text(found.tokenizer, encoding="utf-8")
     return found
 
 
 def _learn(
-    run: Run, task: Task, model: Classifier, rows: Rows, snapshot: Snapshot | None
+    run: Run, found: Prepared, model: Classifier, rows: Rows, snapshot: Snapshot | None
 ) -> Standing:
     """Train from the beginning or from a checkpoint; return where the run stands at its end."""
     settings, world = run.config.train, run.world
@@ -134,8 +136,8 @@ def _learn(
         seed=settings.seed,
     )
     feeds = _feeds(run, model, rows)
-    stepper = _stepper(run, task, model, feeds, rows, windows.per_epoch)
-    standing = Standing()
+    stepper = _stepper(run, found.task, model, feeds, rows, windows.per_epoch)
+    standing = Standing(fingerprint=found.fingerprint)
     if snapshot is None:
         seed_process(settings.seed, world.rank)
     else:
@@ -146,7 +148,7 @@ def _learn(
             model,
             settings,
             stepper=stepper,
-            judge=Judge(feeds.dev, rows.dev.truth, task, world=world, progress=run.progress),
+            judge=Judge(feeds.dev, rows.dev.truth, found.task, world=world, progress=run.progress),
             keeper=Keeper(run.out, settings.keep),
             world=world,
             journal=run.journal,
@@ -178,11 +180,12 @@ def _feeds(run: Run, model: Classifier, rows: Rows) -> Feeds:
             train=TokenFeed(rows.train, rows.vocabulary, device, token_dropout=dropout),
             dev=TokenFeed(rows.dev, rows.vocabulary, device),
         )
-    with world.first_on_each_machine():
-        train, dev = (
+    train, dev = world.first_on_each_machine(
+        lambda: tuple(
             StateFeed(feature_set(model, tokens, run.progress), tokens, device)
             for tokens in (rows.train, rows.dev)
         )
+    )
     return Feeds(module=FromStates(model), train=train, dev=dev)
 
 

@@ -1,13 +1,13 @@
 """The run folder while it is being filled: who may write there, and what is found there."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipework.errors import ConfigError, RunFolderError
+from pipework.errors import ConfigError, DataError, RunFolderError
 from pipework.lock import sole_writer
-from pipework.manifest import FILE_NAME
+from pipework.manifest import FILE_NAME, write_atomically
 from pipework.progress import Progress
 from pipework.settings import dump_settings
 from train import checkpoint, state
@@ -16,7 +16,7 @@ from train.journal import LOG, MARK, last_line
 from train.state import Snapshot
 
 CONFIG, TOKENIZER, PAGE = "config.toml", "tokenizer.json", "report.html"
-PARTIAL = (f"{FILE_NAME}.partial", f"{checkpoint.FOLDER}.partial")
+PARTIAL = tuple(f"{name}.partial" for name in (FILE_NAME, CONFIG, PAGE, LOG))
 OWN = (MARK, CONFIG, TOKENIZER, LOG, PAGE, checkpoint.FOLDER, state.FOLDER, *PARTIAL)
 # May change when a run goes on: they decide what is kept, not what is learned.
 KEPT = ("keep", "save_every", "save_minutes", "histograms", "report")
@@ -47,7 +47,8 @@ def run_folder(
         raise RunFolderError(message, "choose another --out") from error
     with sole_writer(out):
         snapshot = _found(out, config, progress, resume=resume)
-        (out / CONFIG).write_text(dump_settings(config), encoding="utf-8")
+        (out / MARK).touch()
+        write_atomically(out / CONFIG, dump_settings(config).encode())
         yield snapshot
 
 
@@ -84,6 +85,18 @@ def _check_same(config: Config, before: Config, out: Path) -> None:
         key = changed[0]
         message = f"{out} was started with {key} = {old.get(key)!r}, found {given.get(key)!r}"
         raise ConfigError(message, "go on with the same settings, or start anew without --resume")
+
+
+def check_same(before: Mapping[str, str], now: Mapping[str, str], out: Path) -> None:
+    """Refuse to go on with other data than a run was started with.
+
+    Raises:
+        DataError: naming what changed.
+    """
+    changed = [name for name in before if now.get(name) != before[name]]
+    if changed:
+        message = f"{changed[0]} changed since {out} was started"
+        raise DataError(message, "put it back, or start anew without --resume")
 
 
 def _learned(config: Config) -> dict[str, object]:

@@ -1,33 +1,48 @@
 """A training, once with each of several seeds."""
 
+from functools import partial
 from pathlib import Path
 
+from pipework.errors import CheckFailedError
 from pipework.manifest import Manifest
 from pipework.progress import Progress
 from train.config import Config
 from train.distributed import World
 from train.run import train
+from train.run_folder import is_complete
 
 
 def train_all(
     config: Config, out: Path, progress: Progress, *, world: World, resume: bool
-) -> list[Manifest]:
+) -> dict[Path, Manifest]:
     """Train into `out`, or with each of `train.seeds` into a run folder of its own below it.
 
-    With `resume`, seeds that are complete are left as they are.
+    With `resume`, seeds that are complete are left as they are. A seed that learned nothing does
+    not keep the others from being trained.
+
+    Returns:
+        The manifests by run folder.
 
     Raises:
         PipeError: as `train.run.train`.
+        CheckFailedError: a seed learned nothing; all are complete.
     """
     seeds = config.train.seeds
     if not seeds:
-        return [train(config, out, progress, world=world, resume=resume)]
-    manifests = []
+        return {out: train(config, out, progress, world=world, resume=resume)}
+    manifests, poor = {}, []
     for number, seed in enumerate(seeds, start=1):
         folder = out / f"seed-{seed}"
         progress.note(f"seed {seed}, {number} of {len(seeds)}: {folder}")
-        one = one_seed(config, seed)
-        manifests.append(train(one, folder, progress, world=world, resume=resume))
+        try:
+            one = train(one_seed(config, seed), folder, progress, world=world, resume=resume)
+            manifests[folder] = one
+        except CheckFailedError as error:
+            if not world.lead(partial(is_complete, folder)):
+                raise
+            poor.append(f"seed {seed}: {error}")
+    if poor:
+        raise CheckFailedError("; ".join(poor), f"compare the runs below {out}: pipe show RUN")
     return manifests
 
 

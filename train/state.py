@@ -33,7 +33,8 @@ class Standing(BaseModel):
     """Where a run stands after `step` windows of rows.
 
     `updates` counts the steps that changed the weights: fp16 skips some. `scaler` is that of fp16.
-    `stale` counts the evaluations since the best. `losses` are those of the log so far.
+    `losses` are those of the log so far. `stale` counts the evaluations since the best; `owed` says
+    that one is due, which a signal has cut off. `fingerprint` has digests of what is learned from.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,9 +45,11 @@ class Standing(BaseModel):
     best: Evaluation | None = None
     best_step: int = 0
     stale: int = 0
+    owed: bool = False
     scaler: dict[str, int | float] = {}
     elapsed_s: float = 0.0
     processes: int = 1
+    fingerprint: dict[str, str] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +146,7 @@ class Keeper:
             shutil.rmtree(old)
         texts = [(place / STANDING).read_bytes() for place in steps[-self._keep :]]
         named = {self.best(Standing.model_validate_json(text).best_step) for text in texts}
-        for path in self._folder.glob("best-*"):
+        for path in (*self._folder.glob("best-*"), *self._folder.glob("*.partial")):
             if path not in named:
                 shutil.rmtree(path)
 

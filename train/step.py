@@ -9,12 +9,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pipework.errors import CheckFailedError
 from train.batches import Rows, rows_in, share
+from train.determinism import random_state, restore_random
 from train.distributed import World
 from train.feed import Feed
 from train.objective import Objective
@@ -82,9 +84,23 @@ class Stepper:
         with warnings.catch_warnings():
             # The new name of `broadcast_buffers` is unknown to the versions before.
             warnings.simplefilter("ignore", FutureWarning)
-            return DistributedDataParallel(
+            parallel = DistributedDataParallel(
                 model, gradient_as_bucket_view=True, broadcast_buffers=False
             )
+        self._settle(parallel)
+        return parallel
+
+    def _settle(self, parallel: DistributedDataParallel) -> None:
+        """Let the order in which gradients are exchanged be found, changing nothing.
+
+        It is found in the first backward pass and decides how sums are rounded: a run that goes on
+        shall have it from its first step, as one that was never interrupted.
+        """
+        state = random_state(self._world.device)
+        logits_BC = parallel(**self._feed.inputs(np.array([0])))
+        (logits_BC.float().sum() * 0).backward()
+        self.optimizer.zero_grad(set_to_none=True)
+        restore_random(state, self._world.device)
 
     @property
     def rate(self) -> float:

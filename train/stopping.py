@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from train.distributed import placed
+
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -22,7 +24,9 @@ class Stop:
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         self.signal = number
-        signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
+        # A second one ends the process at once, but for one of several: it is sent to them by the
+        # scheduler and again by torchrun.
+        signal.signal(number, signal.SIG_IGN if placed() else signal.SIG_DFL)
 
 
 @contextmanager

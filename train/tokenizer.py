@@ -14,6 +14,7 @@ from tokenizers import (
     trainers,
 )
 
+from pipework.encoding import mark
 from pipework.errors import ConfigError
 from pipework.examples import Source
 from pipework.lines import numbered_lines
@@ -90,7 +91,8 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
 def _texts(source: Source) -> Iterator[str]:
     for example in source.rows():
-        yield example.text
+        spans = example.entities
+        yield example.text if spans is None else mark(example.text, spans)[0]
         if example.text_pair is not None:
             yield example.text_pair
 

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from pipework.settings import Fraction, Positive, Settings
 
 Share = Annotated[float, Field(gt=0, le=1)]
+Weight = Annotated[float, Field(gt=0)]
 
 
 class WantedPrecision(StrEnum):
@@ -53,7 +54,8 @@ class TrainSettings(Settings):
 
     Rows and labels: `token_dropout` is the share of tokens replaced by the mask token at each
     step, which keeps a model trained from scratch on few rows from learning them by heart.
-    `class_weights` weigh the loss of a row by its class: balanced, or one weight a label.
+    `class_weights` weigh the loss of a row by its class: balanced, or one weight a label. In a
+    multi-label task they weigh the rows that have the label.
 
     Checkpoints for --resume are written at each evaluation, every `save_every` steps and every
     `save_minutes`; the last `keep` stay until the run is complete. `early_stop` ends a run after
@@ -82,7 +84,7 @@ class TrainSettings(Settings):
     milestones: tuple[Fraction, ...] = (0.5, 0.75)
 
     label_smoothing: Fraction = 0.0
-    class_weights: Literal["equal", "balanced"] | tuple[float, ...] = "equal"
+    class_weights: Literal["equal", "balanced"] | tuple[Weight, ...] = "equal"
     token_dropout: Fraction = 0.0
 
     precision: WantedPrecision = WantedPrecision.AUTO

@@ -267,3 +267,9 @@ def test_real_texts_keep_their_entities_at_every_limit(shared_data):
                 start, end = example.entities[0]
                 expected = tokenizer.encode(example.text[start:end], add_special_tokens=False).ids
                 assert held == tokenizer.decode(expected)
+
+
+def test_a_vocabulary_without_the_marks_cannot_tell_entities_apart():
+    example = Example(text="a b c", entities=((0, 1), (4, 5)))
+    with pytest.raises(ConfigError, match=r"the vocabulary lacks \$ or #"):
+        encoder().encode([example])

@@ -78,7 +78,7 @@ def test_a_build_that_fails_is_never_taken_for_a_cache(parts):
     source, tokenizer, encoder = parts
     with source.path.open("a") as stream:
         stream.write("bad\tmaybe\n")
-    with pytest.raises(DataError, match=r"rows\.tsv: row 10 has label 'maybe'"):
+    with pytest.raises(DataError, match=r"rows\.tsv:11 has label 'maybe'"):
         token_set(source, tokenizer, encoder, TASK, Silent())
     (folder,) = (path for path in cache_folder().iterdir() if path.is_dir())
     assert not (folder / "complete").exists()
@@ -86,8 +86,8 @@ def test_a_build_that_fails_is_never_taken_for_a_cache(parts):
     assert len(token_set(source, tokenizer, encoder, TASK, Silent())) == 10
 
 
-def test_a_row_is_named_by_its_number_in_the_file_however_far_down(parts):
+def test_a_row_is_named_by_its_line_however_far_down(parts):
     source, tokenizer, encoder = parts
     source.path.write_text("text\tlabel\n" + "word\tyes\n" * 5000 + "word\tmaybe\n")
-    with pytest.raises(DataError, match="row 5001 has label 'maybe'"):
+    with pytest.raises(DataError, match=r"rows\.tsv:5002 has label 'maybe'"):
         token_set(source, tokenizer, encoder, TASK, Silent())

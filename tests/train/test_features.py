@@ -103,14 +103,6 @@ def test_a_computation_that_was_interrupted_is_not_taken_for_a_cache(parts):
     assert counting.rows == 64
 
 
-def test_half_takes_half_the_room_and_stays_near(parts):
-    model, tokens, _ = parts()
-    full, half = (feature_set(model, tokens, Silent(), half=given) for given in (False, True))
-    assert 2 * half.flat.nbytes == full.flat.nbytes
-    np.testing.assert_allclose(half.states([3])[0], full.states([3])[0], atol=5e-3)
-    assert half.states([3])[0].dtype == np.float32
-
-
 def test_a_disk_without_room_is_one_line(parts, monkeypatch):
     model, tokens, _ = parts()
 

@@ -9,7 +9,6 @@ from train.objective import Objective, class_weights
 
 SINGLE = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b", "c"), metric=Metric.ACCURACY)
 MULTI = Task(kind=TaskKind.MULTI_LABEL, labels=("a", "b", "c"), metric=Metric.MICRO_F1)
-VALUE = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
 
 
 def test_the_mean_over_rows_is_the_usual_loss():
@@ -50,13 +49,21 @@ def test_given_weights_keep_their_ratio_and_have_a_mean_of_one_over_the_rows():
     assert float(weights_C[truth_N].mean()) == pytest.approx(1)
 
 
-def test_a_label_that_is_never_true_does_not_break_balanced_weights():
-    truth_NC = np.array([[1, 0, 0], [1, 1, 0]], np.int8)
-    assert torch.isfinite(class_weights("balanced", truth_NC, MULTI)).all()
+def test_several_labels_weigh_the_rows_that_have_them():
+    truth_NC = np.array([[1, 0, 0], [1, 0, 0], [1, 1, 0], [0, 0, 0]], np.int8)
+    weights_C = class_weights("balanced", truth_NC, MULTI)
+    assert weights_C.tolist() == pytest.approx([1 / 3, 3, 1])  # a label that no row has weighs 1
+    loss_BC = Objective(TaskKind.MULTI_LABEL, class_weights_C=torch.tensor([1.0, 5.0, 1.0]))
+    has, lacks = loss_BC(torch.zeros(2, 3), torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]))
+    assert float(has / lacks) == pytest.approx((1 + 5 + 1) / 3)
 
 
-@pytest.mark.parametrize(("wanted", "task"), [("balanced", VALUE), ((1.0, 2.0), SINGLE)])
-def test_weights_that_do_not_fit_are_refused(wanted, task):
-    with pytest.raises(ConfigError, match=r"train\.class_weights: found"):
-        class_weights(wanted, np.array([0, 1], np.int32), task)
-    assert class_weights("equal", np.array([0, 1], np.int32), task) is None
+def test_a_class_without_rows_does_not_change_the_others():
+    weights_C = class_weights("balanced", np.array([0, 0, 1, 1], np.int32), SINGLE)
+    assert weights_C[:2].tolist() == pytest.approx([1, 1])
+
+
+def test_weights_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match="found 2 weights for 3 labels"):
+        class_weights((1.0, 2.0), np.array([0, 1], np.int32), SINGLE)
+    assert class_weights("equal", np.array([0, 1], np.int32), SINGLE) is None

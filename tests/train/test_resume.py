@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from pipework.errors import CheckFailedError, ConfigError, RunFolderError
+from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.manifest import read_manifest
 from pipework.progress import Silent
 from train.run import train as run_once
@@ -41,8 +41,9 @@ def train(config, run, progress, *, resume=False):
         (1, ("train.precision=fp16", "train.optimizer=sgd", "train.learning_rate=0.01")),
         (1, ("train.optimizer_on_cpu=true", "train.schedule=cosine_restarts")),
         (2, ("train.accumulate=2", "train.batch_size=4")),
+        (3, ("train.batch_size=7",)),
     ],
-    ids=["plain", "mid-window", "bf16-adafactor", "fp16-sgd", "on-cpu", "two processes"],
+    ids=["plain", "mid-window", "bf16-adafactor", "fp16-sgd", "on-cpu", "two", "three"],
 )
 def test_a_run_killed_at_random_steps_ends_with_the_same_bits(
     small, forked, tmp_path, processes, extra
@@ -101,3 +102,30 @@ def test_without_a_checkpoint_it_starts_again(small, forked, tmp_path):
     train(config, tmp_path / "run", Silent(), resume=True)
     train(config, tmp_path / "whole", Silent())
     assert digests(tmp_path / "run") == digests(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda text: text.replace("thing", "object"), "the train file"),
+        (lambda text: text + "new thing\t1\n", "the train file"),
+    ],
+)
+def test_other_data_are_refused_by_name(small, forked, tmp_path, change, what):
+    config = small(*STEPS)
+    forked(config, tmp_path / "run", kill_at=8)
+    path = tmp_path / "train.tsv"
+    path.write_text(change(path.read_text()))
+    with pytest.raises(DataError, match=f"{what} changed since"):
+        train(config, tmp_path / "run", Silent(), resume=True)
+
+
+def test_an_elastic_job_goes_on_whatever_count_each_machine_has(
+    small, forked, tmp_path, monkeypatch
+):
+    config, run = small(*STEPS), tmp_path / "run"
+    assert forked(config, run, processes=2, kill_at=8)[0] == -9
+    before = (run / "log.jsonl").read_text().splitlines()[0]
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    assert forked(config, run, processes=2) == [0, 0]
+    assert (run / "log.jsonl").read_text().splitlines()[0] == before  # with its time of day

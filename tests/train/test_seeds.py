@@ -1,6 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
+from pipework.errors import CheckFailedError
 from pipework.manifest import read_manifest
 from pipework.progress import Silent
 from train.distributed import World
@@ -14,7 +15,7 @@ def test_each_seed_gets_a_run_of_its_own(small, tmp_path):
     out = tmp_path / "runs"
     config = small(*ENOUGH, "train.seeds=[3, 5]")
     found = train_all(config, out, Silent(), world=World.alone(), resume=False)
-    assert [one.identity.seed for one in found] == [3, 5]
+    assert [one.identity.seed for one in found.values()] == [3, 5]
     files = [read_manifest(out / f"seed-{seed}").model.checkpoint for seed in (3, 5)]
     assert files[0] != files[1]
 
@@ -32,3 +33,11 @@ def test_those_that_are_complete_are_left_when_it_goes_on(small, tmp_path):
 def test_a_seed_named_twice_is_refused():
     with pytest.raises(ValidationError, match=r"distinct train\.seeds"):
         TrainSettings(seeds=(1, 1))
+
+
+def test_a_seed_that_learned_nothing_does_not_keep_the_others_from_being_trained(small, tmp_path):
+    out = tmp_path / "runs"
+    config = small(*ENOUGH, "train.seeds=[3, 5]", "train.learning_rate=1e-9")
+    with pytest.raises(CheckFailedError, match=r"seed 3: .*; seed 5: "):
+        train_all(config, out, Silent(), world=World.alone(), resume=False)
+    assert (out / "seed-5" / "manifest.json").exists()
