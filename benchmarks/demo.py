@@ -172,7 +172,8 @@ def _ask(url: str) -> None:
     with Client(url) as client:
         predictions = client.predict(TEXTS)
     for text, prediction in zip(TEXTS, predictions, strict=True):
-        _say(f"  {'  '.join(prediction.words())}  {text}")
+        label, score = prediction.words()
+        _say(f"  {label} ({float(score):.2f})  {text}")
 
 
 def _say(line: str) -> None:

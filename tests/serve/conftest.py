@@ -45,7 +45,9 @@ WORDS = [
     "[CLS]",
     "[SEP]",
     *("rain", "sun", "wind", "goal", "team", "match", "bank", "rate", "stock"),
+    *("$", "#"),  # the marks of entities, which mean nothing here
 ]
+MEANING = range(4, 13)
 LABELS = ("weather", "sport", "money")
 TASKS = {
     TaskKind.SINGLE_LABEL: Task(kind=TaskKind.SINGLE_LABEL, labels=LABELS, metric=Metric.ACCURACY),
@@ -291,7 +293,7 @@ def build_graph(
     """
     width = SLOW_WIDTH if layers else WIDTH
     words = np.zeros((len(WORDS), width), np.float32)
-    for word in range(4, len(WORDS)):
+    for word in MEANING:
         words[word, (word - 4) // 3] = 4 + word / 10
     arrays = {
         "words": words,
