@@ -202,7 +202,9 @@ class LogWindow:
 
     def restart_clock(self) -> None:
         """Leave out of the rate what was not training, such as an evaluation."""
-        self._start += time.perf_counter() - self._stop
+        now = time.perf_counter()
+        self._start += now - self._stop
+        self._stop = now
 
     @property
     def full(self) -> bool:
