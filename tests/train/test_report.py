@@ -80,7 +80,7 @@ def encoder_of(path, words):
 def test_of_a_large_file_rows_spread_over_it_are_tokenized(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "TOKENIZED_ROWS", 500)
     rows = [("one", "a")] * 3600 + [("one two", "a")] * 2400
-    encoder = encoder_of("{}", ["one"])
+    encoder = encoder_of(tmp_path / "t.json", ["one"])
     train = report_of(sources(tmp_path, train=rows), encoder).splits["train"]
     assert train.rows == 6000
     assert 400 <= train.tokenized <= 1000
@@ -89,7 +89,7 @@ def test_of_a_large_file_rows_spread_over_it_are_tokenized(tmp_path, monkeypatch
 
 
 def test_of_a_small_file_every_row_is_tokenized(tmp_path):
-    encoder = encoder_of("{}", ["one"])
+    encoder = encoder_of(tmp_path / "t.json", ["one"])
     rows = [("one", "a"), ("one " * 9, "a"), ("two", "b")]
     found = report_of(sources(tmp_path, train=rows), encoder)
     train = found.splits["train"]
@@ -144,7 +144,7 @@ def test_progress_reaches_the_size_of_each_file(tmp_path):
 
 def test_a_second_launch_reads_no_row(tmp_path, monkeypatch):
     monkeypatch.setenv("PIPEWORK_CACHE", str(tmp_path / "cache"))
-    encoder = encoder_of("{}", ["one"])
+    encoder = encoder_of(tmp_path / "t.json", ["one"])
     files = sources(tmp_path, train=[("one", "a"), ("two", "b")])
 
     def ask(labels=None):
