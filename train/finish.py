@@ -65,6 +65,7 @@ class Scored:
     """The kept checkpoint on dev; `task` has what was chosen there, such as thresholds."""
 
     task: Task
+    model: Model
     logits_NC: NDArray[np.float32]
     evaluation: Evaluation
 
@@ -95,8 +96,7 @@ def finish(ended: Ended, journal: Unheard, progress: Progress) -> tuple[Manifest
     """
     out, standing = ended.out, ended.standing
     checkpoint.take(Keeper(out, ended.config.train.keep).best(standing.best_step), out)
-    model = open_checkpoint(out / checkpoint.FOLDER).to(ended.device)
-    scored = _score(model, ended, progress)
+    scored = _score(ended, progress)
     poor = findings(standing.losses, scored.evaluation, ended.config.train.learning_rate)
     compared = _compare(ended, scored, progress) if ended.config.train.report else None
     said = () if compared is None else (compared.verdict.sentence,)
@@ -106,7 +106,7 @@ def finish(ended: Ended, journal: Unheard, progress: Progress) -> tuple[Manifest
         *said,
     ):
         journal.say(line)
-    manifest = _manifest(ended, model, scored, compared, poor)
+    manifest = _manifest(ended, scored, compared, poor)
     if compared is not None:
         progress.note(compared.verdict.sentence)
         journal.confusion(standing.best_step, scored.evaluation)
@@ -116,15 +116,17 @@ def finish(ended: Ended, journal: Unheard, progress: Progress) -> tuple[Manifest
     return manifest, poor
 
 
-def _score(model: Classifier, ended: Ended, progress: Progress) -> Scored:
+def _score(ended: Ended, progress: Progress) -> Scored:
     """Score the kept checkpoint, loaded afresh, in float32: what later stages compare with."""
+    model = open_checkpoint(ended.out / checkpoint.FOLDER).to(ended.device)
     engine = CheckpointEngine(model, padding=ended.rows.vocabulary.padding)
     dev = ended.rows.dev
     with exact_products():
         logits_NC = infer_all(engine, dev.encodings(range(len(dev))), progress)
     task = settled(ended.task, logits_NC, dev.truth)
     evaluation = evaluate(logits_NC, dev.truth, task)
-    return Scored(task=task, logits_NC=logits_NC, evaluation=evaluation)
+    described = _model(ended, model)
+    return Scored(task=task, model=described, logits_NC=logits_NC, evaluation=evaluation)
 
 
 def _compare(ended: Ended, scored: Scored, progress: Progress) -> Compared:
@@ -155,7 +157,6 @@ def _write_page(ended: Ended, scored: Scored, compared: Compared, manifest: Mani
 
 def _manifest(
     ended: Ended,
-    model: Classifier,
     scored: Scored,
     compared: Compared | None,
     poor: tuple[str, ...],
@@ -173,7 +174,7 @@ def _manifest(
         ),
         task=scored.task,
         input=_input(ended),
-        model=_model(ended, model),
+        model=scored.model,
         data=Data(
             reading=config.sources()["train"].reading(),
             splits=_splits(ended),
