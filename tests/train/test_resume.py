@@ -3,13 +3,16 @@
 import json
 import random
 from contextlib import suppress
+from functools import partial
 
 import pytest
+import torch
 
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.manifest import read_manifest
 from pipework.progress import Silent
 from train.run import train as run_once
+from train.state import latest
 
 STEPS = ["train.max_steps=24", "train.eval_every=7", "train.save_every=3", "model.dropout=0.2"]
 LOSSY = ["train.token_dropout=0.2", "train.early_stop=5"]
@@ -52,12 +55,27 @@ def test_a_run_killed_at_random_steps_ends_with_the_same_bits(
     assert forked(config, tmp_path / "whole", processes=processes) == [0] * processes
     run, chance = tmp_path / "killed", random.Random(str(extra))
     for _ in range(3):
-        kill_at = chance.randint(2, 7 * config.train.accumulate)  # counted anew in each life
+        # Counted anew in each life, of which each gets as far as its first checkpoint.
+        kill_at = chance.randint(3 * config.train.accumulate + 1, 7 * config.train.accumulate)
+        before = latest(run)
         assert forked(config, run, processes=processes, kill_at=kill_at, resume=True)[0] == -9
+        assert latest(run).standing.step > (before.standing.step if before else 0)
     assert forked(config, run, processes=processes, resume=True) == [0] * processes
     assert digests(run) == digests(tmp_path / "whole")
     assert learned(run) == learned(tmp_path / "whole")
     assert not (run / "state").exists()
+
+
+def test_the_scale_that_fp16_has_found_is_put_back(small, forked, tmp_path, monkeypatch):
+    """It starts so high that the first steps overflow, and would do so again."""
+    high = partial(torch.amp.GradScaler, init_scale=2.0**24)
+    monkeypatch.setattr(torch.amp, "GradScaler", high)  # the forked processes have it too
+    config = small(*STEPS, "train.precision=fp16", "train.learning_rate=1e-3")
+    assert forked(config, tmp_path / "whole") == [0]
+    assert {line["scale"] for line in learned(tmp_path / "whole") if "scale" in line} != {2.0**24}
+    assert forked(config, tmp_path / "killed", kill_at=17)[0] == -9
+    assert forked(config, tmp_path / "killed", resume=True) == [0]
+    assert digests(tmp_path / "killed") == digests(tmp_path / "whole")
 
 
 def test_with_another_number_of_processes_it_goes_on_and_says_so(small, forked, tmp_path):
