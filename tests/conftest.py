@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from pipework.progress import Silent
 os.environ["PIPEWORK_CACHE"] = tempfile.mkdtemp(prefix="pipework-cache-")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models, and machines that are shared
+# What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
