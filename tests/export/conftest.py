@@ -14,6 +14,7 @@ from pipework.manifest import (
     TaskKind,
     file_digest,
     read_manifest,
+    record_file,
     write_manifest,
 )
 from train import checkpoint
@@ -29,6 +30,8 @@ def make_run(trained: Path, run: Path, task: Task, reading: Reading, rows: list[
     dev = run.with_suffix(".rows")
     dev.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
+    tokenizer.add_tokens(["$", "#"])  # the marks of entities, which the sample's texts lack
+    tokenizer.save(str(run / "tokenizer.json"))
     model = build(ModelSettings(preset="tiny", max_length=64), tokenizer, task)
     model.save(run / checkpoint.FOLDER)
     manifest = read_manifest(run)
@@ -39,7 +42,9 @@ def make_run(trained: Path, run: Path, task: Task, reading: Reading, rows: list[
         manifest.model_copy(
             update={
                 "task": task,
-                "input": manifest.input.model_copy(update={"fields": fields}),
+                "input": manifest.input.model_copy(
+                    update={"fields": fields, "tokenizer": record_file(run, run / "tokenizer.json")}
+                ),
                 "model": manifest.model.model_copy(update={"checkpoint": checkpoint.records(run)}),
                 "data": manifest.data.model_copy(
                     update={"reading": reading, "splits": {"dev": split}, "metrics": {}}

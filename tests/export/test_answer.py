@@ -80,7 +80,7 @@ def test_answers_need_a_folder_that_exists(exported_run, tmp_path):
 def test_a_label_the_model_lacks_is_named(exported_run, tmp_path):
     path = tmp_path / "f.tsv"
     path.write_text("text\tlabel\nhello\tgardening\n")
-    with pytest.raises(DataError, match="row 1 has label 'gardening'"):
+    with pytest.raises(DataError, match=r"f\.tsv:2 has label 'gardening'"):
         evaluate_run(exported_run, path, "dev", None, Silent())
 
 
