@@ -193,7 +193,7 @@ def truth(examples: Sequence[Example], task: Task, where: str) -> NDArray[np.gen
         message = f"{where} holds no rows"
         raise DataError(message)
     index = {label: place for place, label in enumerate(task.labels)}
-    rows = [(f"{where}:{one.line}", one.label) for one in examples]
+    rows = [(where if one.line is None else f"{where}:{one.line}", one.label) for one in examples]
     match task.kind:
         case TaskKind.SINGLE_LABEL:
             return np.array([_place(at, label, index) for at, label in rows], np.int32)

@@ -84,7 +84,7 @@ def parity():
 
 def run_folder(path, *, fields=("text",), engines=("onnx-fp32",)):
     path.mkdir()
-    tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "$": 1, "#": 2}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(path / "tokenizer.json"))
     records = tuple(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipework.manifest import read_manifest
+from pipework.manifest import Metric, read_manifest
 from serve.client import Client
 
 PIPE = Path(sys.executable).with_name("pipe")
@@ -156,4 +156,4 @@ def test_real_headlines_are_learned_from_the_first_steps(shared_data, tmp_path):
         "--set", "train.max_steps=150", "--set", "train.learning_rate=2e-3",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert read_manifest(tmp_path / "run").data.metrics["dev"].accuracy > 0.4
+    assert read_manifest(tmp_path / "run").data.metrics["dev"].scores[Metric.ACCURACY] > 0.4

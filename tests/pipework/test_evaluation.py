@@ -124,16 +124,16 @@ def test_what_is_true_has_the_types_of_the_contract():
 @pytest.mark.parametrize(
     ("one", "label", "message"),
     [
-        (task("a", "b"), "q", r"f\.tsv: row 2 has label 'q'"),
-        (task("a", "b"), None, r"f\.tsv: row 2 has label None"),
-        (MULTI, ("a", "q"), r"f\.tsv: row 2 has label 'q'"),
-        (MULTI, "a", r"f\.tsv: row 2: expected a list of labels, found 'a'"),
-        (NUMBER, None, r"f\.tsv: row 2: expected a number to learn, found None"),
+        (task("a", "b"), "q", r"f\.tsv:2 has label 'q'"),
+        (task("a", "b"), None, r"f\.tsv:2 has label None"),
+        (MULTI, ("a", "q"), r"f\.tsv:2 has label 'q'"),
+        (MULTI, "a", r"f\.tsv:2: expected a list of labels, found 'a'"),
+        (NUMBER, None, r"f\.tsv:2: expected a number to learn, found None"),
     ],
 )
-def test_a_label_that_does_not_fit_is_named_with_its_row(one, label, message):
+def test_a_label_that_does_not_fit_is_named_with_its_line(one, label, message):
     right = {TaskKind.SINGLE_LABEL: "a", TaskKind.MULTI_LABEL: (), TaskKind.REGRESSION: "1"}
-    rows = [Example(text="x", label=right[one.kind]), Example(text="y", label=label)]
+    rows = [Example(text="x", label=right[one.kind]), Example(text="y", label=label, line=2)]
     with pytest.raises(DataError, match=message):
         truth(rows, one, "f.tsv")
 
