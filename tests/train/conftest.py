@@ -22,8 +22,8 @@ QUICK = [
 def small(tmp_path):
     """A config over a few made-up rows."""
 
-    def make(*extra, rows=40):
-        for name, count in (("train", rows), ("dev", 12), ("test", 8)):
+    def make(*extra, rows=40, test_rows=8):
+        for name, count in (("train", rows), ("dev", 12), ("test", test_rows)):
             lines = (
                 f"{'good' if n % 2 else 'bad'} thing number {n}\t{n % 2}\n" for n in range(count)
             )

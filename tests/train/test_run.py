@@ -19,26 +19,6 @@ from train.run import train
 from train.run_folder import run_folder
 from train.state import Keeper
 
-QUICK = [
-    "train.max_steps=6",
-    "train.precision=fp32",
-    "train.batch_size=8",
-    "train.report=false",
-]
-
-
-def small(tmp_path, rows=40, *, extra=(), test_rows=8):
-    for name, count in (("train", rows), ("dev", 12), ("test", test_rows)):
-        lines = (f"{'good' if n % 2 else 'bad'} thing number {n}\t{n % 2}\n" for n in range(count))
-        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines))
-    path = tmp_path / "c.toml"
-    path.write_text(
-        '[data]\ntrain = "train.tsv"\ndev = "dev.tsv"\ntest = "test.tsv"\n'
-        '[model]\npreset = "tiny"\nmax_length = 16\nvocab_size = 100\n[train]\nepochs = 30\n'
-        "learning_rate = 1e-3\n"
-    )
-    return load_config(str(path), [*QUICK, *extra])
-
 
 class Noting(Silent):
     def __init__(self):
@@ -93,7 +73,7 @@ def test_the_kept_checkpoint_is_the_best_that_dev_saw(trained_run):
     assert read_manifest(trained_run).data.metrics["dev"].scores["accuracy"] == best
 
 
-def test_weights_are_kept_only_when_dev_is_better(tmp_path, monkeypatch):
+def test_weights_are_kept_only_when_dev_is_better(small, tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.7, 0.9, 0.95, 0.1])
     saved = []
     real_save, real_evaluate = Keeper.save_best, judge.evaluate
@@ -108,11 +88,11 @@ def test_weights_are_kept_only_when_dev_is_better(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Keeper, "save_best", save)
     monkeypatch.setattr(judge, "evaluate", evaluate)
-    learn(small(tmp_path, extra=["train.eval_every=1"]), tmp_path / "run")
+    learn(small("train.eval_every=1"), tmp_path / "run")
     assert saved == [1, 2, 5]
 
 
-def test_a_run_that_gets_no_better_ends_early(tmp_path, monkeypatch):
+def test_a_run_that_gets_no_better_ends_early(small, tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.7, 0.9, 0.95, 0.1])
     real_evaluate = judge.evaluate
 
@@ -121,27 +101,27 @@ def test_a_run_that_gets_no_better_ends_early(tmp_path, monkeypatch):
         return real_evaluate(*arguments).model_copy(update={"scores": score})
 
     monkeypatch.setattr(judge, "evaluate", evaluate)
-    learn(small(tmp_path, extra=["train.eval_every=1", "train.early_stop=2"]), tmp_path / "run")
+    learn(small("train.eval_every=1", "train.early_stop=2"), tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["group"] == "dev"] == [1, 2, 3, 4]
 
 
-def test_a_learnable_task_is_learned(tmp_path):
-    manifest = train(small(tmp_path, extra=["train.max_steps=60"]), tmp_path / "run", Silent())
+def test_a_learnable_task_is_learned(small, tmp_path):
+    manifest = train(small("train.max_steps=60"), tmp_path / "run", Silent())
     assert manifest.data.metrics["dev"].scores["accuracy"] == 1
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_does_not(tmp_path):
+def test_the_same_seed_gives_the_same_weights_and_another_does_not(small, tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        learn(small(tmp_path, extra=[f"train.seed={seed}"]), tmp_path / name)
+        learn(small(f"train.seed={seed}"), tmp_path / name)
     a, b, c = (weights(tmp_path / name) for name in "abc")
     assert all(np.array_equal(a[key], b[key]) for key in a)
     assert not all(np.array_equal(a[key], c[key]) for key in a)
 
 
-def test_the_test_split_decides_nothing(tmp_path):
-    learn(small(tmp_path), tmp_path / "a")
-    learn(small(tmp_path, test_rows=30), tmp_path / "b")
+def test_the_test_split_decides_nothing(small, tmp_path):
+    learn(small(), tmp_path / "a")
+    learn(small(test_rows=30), tmp_path / "b")
     a, b = (weights(tmp_path / name) for name in "ab")
     assert all(np.array_equal(a[key], b[key]) for key in a)
 
@@ -157,38 +137,38 @@ def test_padding_and_batching_do_not_change_an_answer(trained_run):
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 17])
-def test_any_number_of_rows_trains(tmp_path, rows):
-    config = small(tmp_path, rows=max(rows, 2), extra=["train.max_steps=3"])
+def test_any_number_of_rows_trains(small, tmp_path, rows):
+    config = small("train.max_steps=3", rows=max(rows, 2))
     assert learn(config, tmp_path / "run").data.splits["train"].rows == max(rows, 2)
 
 
-def test_a_run_that_learns_nothing_ends_with_the_likely_knob(tmp_path):
+def test_a_run_that_learns_nothing_ends_with_the_likely_knob(small, tmp_path):
     with pytest.raises(CheckFailedError, match="learned nothing") as caught:
-        train(small(tmp_path, extra=["train.learning_rate=1e-9"]), tmp_path / "run", Silent())
+        train(small("train.learning_rate=1e-9"), tmp_path / "run", Silent())
     assert "train.learning_rate (now 1e-09)" in str(caught.value)
     assert read_manifest(tmp_path / "run").data.findings
 
 
-def test_a_loss_that_explodes_stops_without_a_manifest(tmp_path, monkeypatch):
+def test_a_loss_that_explodes_stops_without_a_manifest(small, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "train.objective.functional.cross_entropy",
         lambda logits, *_, **__: logits[:, 0] * torch.tensor(float("nan")),
     )
     with pytest.raises(CheckFailedError, match="the loss is nan at step"):
-        train(small(tmp_path), tmp_path / "run", Silent())
+        train(small(), tmp_path / "run", Silent())
     assert not (tmp_path / "run" / "manifest.json").exists()
     assert "Traceback" in (tmp_path / "run" / "train.log").read_text()
 
 
-def test_an_interrupted_run_is_found_and_started_again(tmp_path, monkeypatch):
+def test_an_interrupted_run_is_found_and_started_again(small, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(
             "train.finish.write_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
-            learn(small(tmp_path), tmp_path / "run")
+            learn(small(), tmp_path / "run")
     noting = Noting()
-    learn(small(tmp_path), tmp_path / "run", noting)
+    learn(small(), tmp_path / "run", noting)
     assert any("unfinished run, stopped after step 6" in line for line in noting.lines)
     assert (tmp_path / "run" / "manifest.json").exists()
 
@@ -199,16 +179,16 @@ def test_a_finished_run_is_never_overwritten(run):
 
 
 @pytest.mark.parametrize("names", [["config.toml"], ["checkpoint"], ["manifest.json.partial"]])
-def test_a_folder_without_the_mark_of_a_run_is_left_alone(tmp_path, names):
+def test_a_folder_without_the_mark_of_a_run_is_left_alone(small, tmp_path, names):
     (tmp_path / "run").mkdir()
     for name in names:
         (tmp_path / "run" / name).write_text("mine")
     with pytest.raises(RunFolderError, match="files that no run wrote"):
-        train(small(tmp_path), tmp_path / "run", Silent())
+        train(small(), tmp_path / "run", Silent())
     assert (tmp_path / "run" / names[0]).read_text() == "mine"
 
 
-def test_a_run_killed_while_its_manifest_was_written_is_started_again(tmp_path, monkeypatch):
+def test_a_run_killed_while_its_manifest_was_written_is_started_again(small, tmp_path, monkeypatch):
     def killed(run, _):
         (run / "manifest.json.partial").write_text('{"schema_ver')
         raise KeyboardInterrupt
@@ -216,39 +196,41 @@ def test_a_run_killed_while_its_manifest_was_written_is_started_again(tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr("train.finish.write_manifest", killed)
         with pytest.raises(KeyboardInterrupt):
-            learn(small(tmp_path), tmp_path / "run")
+            learn(small(), tmp_path / "run")
     assert (tmp_path / "run" / "manifest.json.partial").exists()
-    learn(small(tmp_path), tmp_path / "run")
+    learn(small(), tmp_path / "run")
     assert (tmp_path / "run" / "manifest.json").exists()
 
 
-def test_a_folder_that_is_being_trained_into_is_refused(tmp_path):
+def test_a_folder_that_is_being_trained_into_is_refused(small, tmp_path):
     with (
-        run_folder(tmp_path / "run", small(tmp_path), Silent(), resume=False),
+        run_folder(tmp_path / "run", small(), Silent(), resume=False),
         pytest.raises(RunFolderError, match="is being written by another"),
     ):
-        train(small(tmp_path), tmp_path / "run", Silent())
+        train(small(), tmp_path / "run", Silent())
 
 
-def test_a_folder_with_files_of_the_user_is_left_alone(tmp_path):
+def test_a_folder_with_files_of_the_user_is_left_alone(small, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("years of work")
     with pytest.raises(RunFolderError, match=r"files that no run wrote: thesis\.tex"):
-        train(small(tmp_path), tmp_path / "run", Silent())
+        train(small(), tmp_path / "run", Silent())
     assert (tmp_path / "run" / "thesis.tex").read_text() == "years of work"
 
 
-def test_a_length_beyond_the_checkpoint_is_an_error_before_the_first_step(trained_run, tmp_path):
+def test_a_length_beyond_the_checkpoint_is_an_error_before_the_first_step(
+    small, trained_run, tmp_path
+):
     base = published(trained_run, tmp_path)
     named = [f"model.name={base}", "model.max_length=999"]
     path = tmp_path / "c.toml"
-    small(tmp_path)
+    small()
     path.write_text(path.read_text().replace('preset = "tiny"\n', ""))
     with pytest.raises(ConfigError, match=r"model\.max_length 999: .* has 64 positions"):
         train(load_config(str(path), named), tmp_path / "run", Silent())
 
 
-def test_a_checkpoint_of_which_the_encoder_gets_nothing_is_refused(trained_run, tmp_path):
+def test_a_checkpoint_of_which_the_encoder_gets_nothing_is_refused(small, trained_run, tmp_path):
     base = published(trained_run, tmp_path)
     path = base / "model.safetensors"
     save_file(
@@ -256,16 +238,16 @@ def test_a_checkpoint_of_which_the_encoder_gets_nothing_is_refused(trained_run, 
         path,
         metadata={"format": "pt"},
     )
-    small(tmp_path)
+    small()
     config = tmp_path / "c.toml"
     config.write_text(config.read_text().replace('preset = "tiny"\n', ""))
     with pytest.raises(ConfigError, match=r"lacks .* weights of the encoder: bert\.encoder"):
         train(load_config(str(config), [f"model.name={base}"]), tmp_path / "run", Silent())
 
 
-def test_a_checkpoint_by_name_is_fine_tuned(trained_run, tmp_path):
+def test_a_checkpoint_by_name_is_fine_tuned(small, trained_run, tmp_path):
     base = published(trained_run, tmp_path)
-    small(tmp_path)
+    small()
     path = tmp_path / "c.toml"
     path.write_text(path.read_text().replace('preset = "tiny"\n', ""))
     overrides = [f"model.name={base}", "train.max_steps=40"]
@@ -279,7 +261,7 @@ def test_a_checkpoint_by_name_is_fine_tuned(trained_run, tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("extra", [(), ("train.optimizer_on_cpu=true", "train.accumulate=2")])
-def test_a_gpu_learns_in_every_precision(tmp_path, precision, extra):
+def test_a_gpu_learns_in_every_precision(small, tmp_path, precision, extra):
     settings = [f"train.precision={precision}", "train.max_steps=60", *extra]
-    manifest = train(small(tmp_path, extra=settings), tmp_path / "run", Silent())
+    manifest = train(small(*settings), tmp_path / "run", Silent())
     assert manifest.data.metrics["dev"].scores[Metric.ACCURACY] == 1
