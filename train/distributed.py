@@ -60,13 +60,13 @@ class World:
         distributed.all_reduce(found, distributed.ReduceOp.MAX, group=self.control)
         return tuple(bool(flag) for flag in found.tolist())
 
-    def mean(self, values: Sequence[float]) -> list[float]:
-        """Return the means over all processes."""
+    def sum(self, value: float) -> float:
+        """Return the sum over all processes."""
         if self.control is None:
-            return list(values)
-        found = torch.tensor(values, dtype=torch.float64)
+            return value
+        found = torch.tensor(value, dtype=torch.float64)
         distributed.all_reduce(found, group=self.control)
-        return [float(value) for value in found / self.size]
+        return float(found)
 
     def gather(self, value: T) -> list[T] | None:
         """Return every process's value, by rank, to rank 0, and None to the others."""
@@ -96,11 +96,6 @@ class World:
             failed.told = not self.leads
             raise failed
         return cast("T", made)
-
-    def barrier(self) -> None:
-        """Wait until every process is here."""
-        if self.control is not None:
-            distributed.barrier(group=self.control)
 
     def first_on_each_machine(self, make: Callable[[], T]) -> T:
         """Let the first process of each machine make something before the others make theirs.

@@ -110,8 +110,7 @@ class Loop:
         if self._window.empty:
             return
         loss, norm, speed = self._window.take()
-        # Each process has a part of the loss, and the same norm.
-        loss = self._world.mean([loss])[0] * self._world.size
+        loss = self._world.sum(loss)  # each process has a part of it, and the same norm
         step = self._standing.step
         check_finite(loss, norm, step, self._settings.learning_rate)
         self._stand(losses=(*self._standing.losses, loss))
