@@ -86,6 +86,13 @@ def show_manifest(manifest: Manifest) -> None:
         for name, one in manifest.data.metrics.items()
     ]
     console.table("\nscores of the checkpoint", ("split", "rows", "scores"), metrics)
+    beside = manifest.data.baseline
+    if beside is not None:
+        metric = scores_in_words({manifest.task.metric: beside.scores[manifest.task.metric]})
+        console.say(
+            f"beside it on dev, {beside.name}: {metric}; "
+            f"the checkpoint is {beside.low:+.4f} to {beside.high:+.4f} better"
+        )
     engines = [
         (
             engine.name,

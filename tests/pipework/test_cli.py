@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,7 +75,9 @@ def test_what_the_user_can_mend_is_one_line_and_exit_2(words, message, tmp_path,
 
 
 def test_show_prints_the_manifest_for_people_and_for_programs(exported_run):
-    assert "onnx-fp32" in pipe("show", exported_run).stdout
+    shown = pipe("show", exported_run).stdout
+    assert "onnx-fp32" in shown
+    assert re.search(r"beside it on dev, a linear SVM on .*: accuracy 0\.\d{4}", shown)
     assert json.loads(pipe("show", exported_run, "--json").stdout)["engines"][0]["parity"]["passed"]
 
 
