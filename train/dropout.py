@@ -1,6 +1,6 @@
 """Dropout that a processor draws quickly, for the model's layers and for its attention weights.
 
-PyTorch draws a Bernoulli number an element, which on a processor takes a sixth of a training step.
+PyTorch draws a Bernoulli number an element, which on a processor is a good part of a training step.
 Here 16 bits of the same generator decide an element, so a seed and a saved generator state repeat
 a run as before. The share dropped is p rounded to 1/65,536.
 
