@@ -24,8 +24,8 @@ from pipework.encoding import Encoding, TextEncoder
 from pipework.errors import CheckFailedError, PipeError
 from pipework.evaluation import evaluate, truth
 from pipework.examples import Example, Source
-from pipework.manifest import Metric, Task, TaskKind
 from pipework.records import Columns
+from pipework.task import Metric, Task, TaskKind
 from train.config import SAMPLE
 from train.evaluate import CheckpointEngine, model_inputs
 from train.labels import class_labels

@@ -23,7 +23,7 @@ from benchmarks.results import (
     read_result,
 )
 from pipework.errors import CheckFailedError, ConfigError, PipeError
-from pipework.manifest import write_atomically
+from pipework.record import write_atomically
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"

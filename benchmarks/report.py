@@ -12,7 +12,7 @@ from rich.table import Table
 from benchmarks import cells
 from benchmarks.results import BenchResult, Level, check_writable
 from pipework import page as frame
-from pipework.manifest import write_atomically
+from pipework.record import write_atomically
 
 WIDTH = 110
 BAD = ' class="bad"'

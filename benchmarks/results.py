@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from pipework.errors import ConfigError, DataError
-from pipework.manifest import Record, write_atomically
+from pipework.record import Record, write_atomically
 
 SCHEMA_VERSION: Literal[1] = 1
 PIPEWORK = "pipework"  # its name among the contenders of a comparison

@@ -10,9 +10,10 @@ from pipework.errors import ConfigError, DataError
 from pipework.evaluation import Engine, Evaluation, evaluate, infer_all, predict_all, truth
 from pipework.examples import Example, Source
 from pipework.inputs import fitting
-from pipework.manifest import Manifest, file_digest, read_manifest, verify_files
+from pipework.manifest import Manifest, read_manifest
 from pipework.predictions import Prediction, decide
 from pipework.progress import Progress
+from pipework.record import file_digest, verify_files
 from serve.engines import open_proven
 
 

@@ -1,66 +1,123 @@
-"""A checkpoint becomes an ONNX graph with dynamic batch and length.
+"""A checkpoint becomes an ONNX graph with dynamic batch and length, padded or packed.
 
-The graph takes input_ids, attention_mask and, where the family has them, token_type_ids, each
-int64 [B, T], for a head that reads them entity_spans, int64 [B, 4], and gives logits float32
-[B, C].
+The graph takes the arrays of `serve.collate.Collate`, each int64, and gives logits float32 [B, C].
 """
 
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from export.packed import PACKABLE, PackedClassifier
+from pipework.engine_record import Layout
+from pipework.errors import ConfigError
 from pipework.manifest import Manifest
 from train.checkpoint import FOLDER
 from train.model import open_checkpoint
 
 OPSET = 17  # ONNX Runtime fuses the attention of this exporter's graph at this opset
 EXPORTER = "torchscript"
+# What varies: rows and length of a batch; of packed rows also the texts and the longest of them.
+AXES = {
+    "input_ids": {0: "batch", 1: "length"},
+    "attention_mask": {0: "batch", 1: "length"},
+    "position_ids": {0: "batch", 1: "length"},
+    "segment_ids": {0: "batch", 1: "length"},
+    "token_type_ids": {0: "batch", 1: "length"},
+}
 
 
 class _Logits(nn.Module):
     """Takes tensors by position, as the exporter wants it, and passes them on by name."""
 
-    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+    def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
         super().__init__()
         self.model = model
-        self.names = tuple(names)
+        self.names = names
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.model(**dict(zip(self.names, inputs, strict=True)))
         return logits
 
 
-def checkpoint_to_onnx(run: Path, manifest: Manifest, path: Path) -> None:
-    """Trace the run's checkpoint, loaded afresh, and write the graph to `path`."""
-    trace(
-        open_checkpoint(run / FOLDER, attention="eager"),
-        path,
-        type_ids=manifest.input.type_ids,
-        spans=manifest.model.takes_spans,
-    )
+def checkpoint_to_onnx(
+    run: Path, manifest: Manifest, path: Path, layout: Layout = Layout.PADDED
+) -> None:
+    """Trace the run's checkpoint, loaded afresh, and write the graph to `path`.
+
+    Raises:
+        ConfigError: a packed graph of a family that cannot be packed.
+    """
+    if layout is Layout.PACKED:
+        check_packable(manifest)
+    classifier = open_checkpoint(run / FOLDER, attention="eager")
+    given, spans = manifest.input, manifest.model.takes_spans
+    if layout is Layout.PACKED:
+        trace_packed(PackedClassifier(classifier), path, type_ids=given.type_ids, spans=spans)
+    else:
+        trace(classifier, path, type_ids=given.type_ids, spans=spans)
+
+
+def check_packable(manifest: Manifest) -> None:
+    """Check that the family's encoder can read packed rows.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    family = manifest.model.family
+    if family not in PACKABLE:
+        message = f"{family} cannot read packed rows; those that can: {', '.join(PACKABLE)}"
+        raise ConfigError(message, "take --layout padded")
 
 
 def trace(model: nn.Module, path: Path, *, type_ids: bool, spans: bool) -> None:
-    """Write a model as an ONNX graph; the model is put into evaluation mode.
-
-    The exporter restores the mode of the outermost module in everything below it, so it is the
-    wrapper that must be in evaluation mode.
-    """
+    """Write a model as a padded graph; the model is put into evaluation mode."""
     ones_BT = torch.ones(2, 7, dtype=torch.int64)
     inputs = {"input_ids": ones_BT, "attention_mask": ones_BT}
     if type_ids:
         inputs["token_type_ids"] = ones_BT
-    axes = {name: {0: "batch", 1: "length"} for name in inputs} | {"logits": {0: "batch"}}
+    axes = {name: AXES[name] for name in inputs} | {"logits": {0: "batch"}}
     if spans:
         inputs["entity_spans"] = torch.tensor([[1, 3, 3, 6], [4, 6, 1, 3]])
         axes["entity_spans"] = {0: "batch"}
+    _write(model, inputs, axes, path)
+
+
+def trace_packed(model: PackedClassifier, path: Path, *, type_ids: bool, spans: bool) -> None:
+    """Write a model as a packed graph; the model is put into evaluation mode.
+
+    `text_index` has a second dimension of 1 where only the first token of a text is read.
+    """
+    segments_RT = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, -1, -1]])
+    inputs = {
+        "input_ids": torch.ones_like(segments_RT),
+        "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 3, 4, 0, 0]]),
+        "segment_ids": segments_RT,
+    }
+    if type_ids:
+        inputs["token_type_ids"] = torch.zeros_like(segments_RT)
+    axes = {name: AXES[name] for name in inputs}
+    index_NL = torch.tensor([[0, 1, 2, -1, -1], [3, 4, 5, 6, -1], [7, 8, 9, 10, 11]])
+    inputs["text_index"] = index_NL[:, :1] if model.first_only else index_NL
+    axes |= {"logits": {0: "texts"}, "text_index": {0: "texts"}}
+    if not model.first_only:
+        axes["text_index"][1] = "longest"
+    if spans:
+        inputs["entity_spans"] = torch.tensor([[0, 1, 2, 3], [1, 2, 2, 4], [3, 5, 0, 2]])
+        axes["entity_spans"] = {0: "texts"}
+    _write(model, inputs, axes, path)
+
+
+def _write(
+    model: nn.Module, inputs: dict[str, torch.Tensor], axes: dict[str, dict[int, str]], path: Path
+) -> None:
+    # The exporter restores the mode of the outermost module in everything below it, so it is the
+    # wrapper that must be in evaluation mode.
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")  # of tracing: whether it went well is what parity decides
         torch.onnx.export(
-            _Logits(model, [*inputs]).eval(),
+            _Logits(model, (*inputs,)).eval(),
             tuple(inputs.values()),
             path,
             input_names=[*inputs],

@@ -2,10 +2,10 @@
 
 The reference is the checkpoint, loaded afresh: over the grid one input at a time and unpadded, over
 dev in batches of like length, because there it is many rows. The engine is the one that serves.
-Over the grid it gets batches of several sizes and mixed lengths, each run as one padded batch, also
-where the server would cut it; over dev it works as it does in the server.
+Over the grid it gets batches of several sizes and mixed lengths, each run as one call, also where
+the server would cut it; over dev it works as it does in the server.
 
-Shapes: N inputs, C classes.
+Shapes: N inputs, C classes, K batchings.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,26 +14,37 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.encoding import Encoding, TextEncoder
+from export.grid import Row
+from export.subject import Subject
+from pipework.engine_record import Parity, Tolerance
 from pipework.evaluation import Engine, evaluate
-from pipework.examples import Example
-from pipework.manifest import Metric, Parity, Precision, Task
-from pipework.predictions import decide, given_labels
+from pipework.predictions import decide, given_labels, probabilities
+from pipework.processor import processor
 from pipework.progress import Progress
+from pipework.task import Task
+from train.evaluate import CheckpointEngine
 
-TOLERANCES = {Precision.FP32: 1e-4}
 BATCH_SIZES = (1, 2, 7, 32)
-GRID_ROWS = 96
 CHUNK = 256
 WORST = 8
+Logits = NDArray[np.float32]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One input of the proof: what it is in words, and its ids."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Expected:
+    """What the checkpoint answers, float32 [N, C]: to the grid one by one, and to dev."""
 
-    name: str
-    encoding: Encoding
+    grid_NC: Logits
+    dev_NC: Logits
+
+    @classmethod
+    def of(cls, subject: Subject, reference: CheckpointEngine, progress: Progress) -> "Expected":
+        """Ask the checkpoint."""
+        progress.begin("checkpoint", len(subject.grid) + len(subject.dev), "rows")
+        grid_NC = _infer(reference.one_by_one(), subject.grid, len(subject.grid), progress)
+        dev_NC = _infer(reference, subject.dev, CHUNK, progress)
+        progress.end()
+        return cls(grid_NC=grid_NC, dev_NC=dev_NC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,110 +72,74 @@ class Verdict:
     worst: tuple[Difference, ...]
 
 
-def grid_rows(encoder: TextEncoder, examples: Sequence[Example]) -> list[Row]:
-    """Return the inputs of the grid.
-
-    They are real rows, spread over the file; real texts joined and cut to lengths from one token
-    of text to the limit; a text far over the limit; and an empty one.
-    """
-    step = max(1, len(examples) // GRID_ROWS)
-    spread = examples[::step][:GRID_ROWS]
-    rows = [
-        Row(name=f"dev row {index * step + 1}", encoding=encoding)
-        for index, encoding in enumerate(encoder.encode(spread))
-    ]
-    (empty,) = encoder.encode([_empty(examples[0])])
-    (joined,) = encoder.encode([_joined(examples, 4 * encoder.max_length)])
-    rows += [Row(name="empty text", encoding=empty), Row(name="truncated text", encoding=joined)]
-    for length in _lengths(len(empty), encoder.max_length):
-        (cut,) = encoder.limited_to(length).encode([_joined(examples, 2 * length)])
-        rows.append(Row(name=f"text cut to {length}", encoding=cut))
-    # The longest beside the shortest, and so on inwards, so that padding is as much as it can be.
-    rows.sort(key=lambda row: len(row.encoding))
-    ends = zip(rows, reversed(rows), strict=True)
-    return [row for pair in ends for row in pair][: len(rows)]
-
-
-def prove(  # noqa: PLR0913  (who answers, what is asked, and what to hold them to)
+def prove(
+    subject: Subject,
+    expected: Expected,
     *,
-    alone: Engine,
-    reference: Engine,
     whole: Engine,
     engine: Engine,
-    grid: Sequence[Row],
-    dev: Sequence[Row],
-    truth: NDArray[np.generic],
-    task: Task,
-    tolerance: float,
+    tolerance: Tolerance,
     progress: Progress,
 ) -> Verdict:
-    """Compare an engine with the reference over the grid, in every batch size, and over dev.
+    """Compare an engine with the checkpoint over the grid, in every batch size, and over dev.
 
     Args:
-        alone: the checkpoint, one input at a time.
-        reference: the checkpoint, as fast as it can.
+        subject: the rows and the task.
+        expected: what the checkpoint answers.
         whole: the engine on trial, running each batch as it is given.
         engine: the same as it will serve.
-        grid: inputs that are run at each of BATCH_SIZES.
-        dev: labelled real rows, run once, for the accuracy of both.
-        truth: of `dev`, as `pipework.evaluation.truth` gives it.
-        task: what is decided, and by which score it is judged.
-        tolerance: the largest absolute difference of a logit that passes.
+        tolerance: what it is held to.
         progress: hears of the inputs done.
     """
-    progress.begin("prove", len(grid) * (1 + len(BATCH_SIZES)) + 2 * len(dev), "rows")
-    expected_NC = _infer(alone, grid, len(grid), progress)
-    runs = [
-        _compare(grid, size, task, expected_NC, _infer(whole, grid, size, progress))
-        for size in BATCH_SIZES
-    ]
-    expected_dev_NC = _infer(reference, dev, CHUNK, progress)
+    grid, dev, task = subject.grid, subject.dev, subject.manifest.task
+    progress.begin("prove", len(grid) * len(BATCH_SIZES) + len(dev), "rows")
+    found_KNC = np.stack([_infer(whole, grid, size, progress) for size in BATCH_SIZES])
     found_dev_NC = _infer(engine, dev, CHUNK, progress)
-    runs.append(_compare(dev, CHUNK, task, expected_dev_NC, found_dev_NC))
     progress.end()
-    differences = [difference for run in runs for difference in run]
-    return _verdict(
-        differences,
-        shapes=sorted({shape for size in BATCH_SIZES for shape in _shapes(grid, size)}),
-        metric=task.metric,
-        scores=tuple(
-            evaluate(logits_NC, truth, task).score for logits_NC in (expected_dev_NC, found_dev_NC)
-        ),
-        tolerance=tolerance,
-    )
-
-
-def _verdict(
-    differences: Sequence[Difference],
-    *,
-    shapes: Sequence[tuple[int, int]],
-    metric: Metric,
-    scores: tuple[float, ...],
-    tolerance: float,
-) -> Verdict:
+    differences = [
+        difference
+        for size, found_NC in zip(BATCH_SIZES, found_KNC, strict=True)
+        for difference in _compare(grid, size, task, expected.grid_NC, found_NC)
+    ]
+    differences += _compare(dev, CHUNK, task, expected.dev_NC, found_dev_NC)
     worst = sorted(differences, key=lambda one: -one.max_abs)
     flips = sum(one.flipped for one in differences)
-    score_reference, score_engine = scores
+    before, after = (
+        evaluate(logits_NC, subject.truth_N, task).score
+        for logits_NC in (expected.dev_NC, found_dev_NC)
+    )
     parity = Parity(
         reference="checkpoint, loaded afresh, float32; the grid one input at a time",
         rows=len(differences),
-        shapes=tuple(shapes),
+        shapes=tuple(sorted({shape for size in BATCH_SIZES for shape in _shapes(grid, size)})),
         max_abs=worst[0].max_abs,
         mean_abs=float(np.mean([one.mean_abs for one in differences])),
+        max_rel=0.0,
+        max_kl=_kl(expected.dev_NC, found_dev_NC, task),
+        spread=float((found_KNC.max(0) - found_KNC.min(0)).max()),
         argmax_agreement=1 - flips / len(differences),
         flips=flips,
-        metric=metric,
-        score_reference=score_reference,
-        score_engine=score_engine,
+        error_bound=2 * worst[0].max_abs,
+        flips_outside=0,
+        metric=task.metric,
+        score_reference=before,
+        score_engine=after,
+        low=after - before,
+        high=after - before,
+        processor=processor(),
         tolerance=tolerance,
-        passed=worst[0].max_abs <= tolerance,
+        passed=worst[0].max_abs <= tolerance.max_abs,
     )
     return Verdict(parity=parity, worst=tuple(worst[:WORST]))
 
 
-def _infer(
-    engine: Engine, rows: Sequence[Row], size: int, progress: Progress
-) -> NDArray[np.float32]:
+def _kl(expected_NC: Logits, found_NC: Logits, task: Task) -> float:
+    tiny = np.finfo(np.float32).tiny
+    p_NC, q_NC = (np.maximum(probabilities(one, task), tiny) for one in (expected_NC, found_NC))
+    return float((p_NC * np.log(p_NC / q_NC)).sum(1).max())
+
+
+def _infer(engine: Engine, rows: Sequence[Row], size: int, progress: Progress) -> Logits:
     parts = []
     for start in range(0, len(rows), size):
         batch = rows[start : start + size]
@@ -174,11 +149,7 @@ def _infer(
 
 
 def _compare(
-    rows: Sequence[Row],
-    size: int,
-    task: Task,
-    expected_NC: NDArray[np.float32],
-    found_NC: NDArray[np.float32],
+    rows: Sequence[Row], size: int, task: Task, expected_NC: Logits, found_NC: Logits
 ) -> list[Difference]:
     # A logit that is no number is infinitely far away, not "not more than the tolerance".
     apart_NC = np.nan_to_num(np.abs(found_NC - expected_NC), nan=np.inf, posinf=np.inf)
@@ -206,41 +177,3 @@ def _shapes(rows: Sequence[Row], size: int) -> Iterator[tuple[int, int]]:
     for start in range(0, len(rows), size):
         batch = rows[start : start + size]
         yield len(batch), max(len(row.encoding) for row in batch)
-
-
-def _lengths(shortest: int, limit: int) -> list[int]:
-    """Return lengths from one token of text to the limit, each twice the one before."""
-    lengths = {limit, shortest + 1}
-    length = 8
-    while length < limit:
-        lengths.add(length)
-        length *= 2
-    return sorted(length for length in lengths if shortest < length <= limit)
-
-
-def _empty(like: Example) -> Example:
-    """Return an input without text, of the same fields as another."""
-    return Example(
-        text="",
-        text_pair=None if like.text_pair is None else "",
-        entities=None if like.entities is None else ((0, 0), (0, 0)),
-    )
-
-
-def _joined(examples: Sequence[Example], tokens: int) -> Example:
-    """Join real texts until they surely hold so many tokens; a pair is joined on both sides.
-
-    Of entities the first is that of the first text, and the second that of the last.
-    """
-    several = [examples[index % len(examples)] for index in range(tokens)]
-    text = " ".join(example.text for example in several)
-    first, last = several[0], several[-1]
-    entities = None
-    if first.entities is not None and last.entities is not None:
-        before = len(text) - len(last.text)
-        start, end = last.entities[1]
-        entities = (first.entities[0], (before + start, before + end))
-    pair = None
-    if first.text_pair is not None:
-        pair = " ".join(example.text_pair or "" for example in several)
-    return Example(text=text, text_pair=pair, entities=entities)

@@ -1,57 +1,53 @@
-"""An export from run folder to recorded engine: build, prove, and only then record."""
+"""An export from run folder to recorded engines: build, prove, and only then record."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from importlib.metadata import version
-from itertools import islice
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
-from export.answer import open_encoder, split_source
-from export.checkpoint2onnx import EXPORTER, OPSET, checkpoint_to_onnx
-from export.parity import TOLERANCES, Difference, Row, Verdict, grid_rows, prove
-from pipework.errors import CheckFailedError, DataError
-from pipework.evaluation import truth
-from pipework.examples import Example
+from export.build import Build, Built, build
+from export.config import ExportSettings
+from export.parity import Difference, Expected, Verdict, prove
+from export.speed import measure
+from export.subject import Subject
+from pipework.engine_record import EngineFormat, EngineRecord, Layout, Precision, Speed, Variant
+from pipework.errors import CheckFailedError
+from pipework.kept_rows import FILE_NAME as KEPT_ROWS
+from pipework.kept_rows import KeptRows
 from pipework.lock import sole_writer
-from pipework.manifest import (
-    EngineFormat,
-    EngineRecord,
-    FileRecord,
-    Layout,
-    Manifest,
-    Precision,
-    file_digest,
-    read_manifest,
-    verify_files,
-    write_manifest,
-)
-from pipework.padding import Padding
+from pipework.manifest import Manifest, read_manifest, write_manifest
 from pipework.progress import Progress, Silent
-from serve.engines.onnxruntime import OnnxRuntimeEngine
+from pipework.record import file_digest, record_file, verify_files
+from serve.engines import MODELS, open_engine
 from train.evaluate import open_reference
 
-ENGINES = "engines"
-NAME = "onnx-fp32"
-DEV_ROWS = 10_000
-
-Convert = Callable[[Path, Manifest, Path], None]
+ENGINES, PARTIAL = "engines", "partial"
+ONNX_FP32 = Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=Layout.PADDED)
 
 
-def export(run: Path, progress: Progress, convert: Convert = checkpoint_to_onnx) -> EngineRecord:
-    """Build the ONNX engine of a run, prove it, and record it in the manifest.
+def export(
+    run: Path,
+    progress: Progress,
+    variants: Sequence[Variant] = (ONNX_FP32,),
+    *,
+    settings: ExportSettings | None = None,
+    building: Build = build,
+) -> tuple[EngineRecord, ...]:
+    """Build engines of a run, prove them, and record them in the manifest, the fastest first.
 
-    The graph is built under another name and proven there; it gets the name that its digest
-    gives only when it has passed, and an engine that it replaces goes after the manifest names
-    the new one. So at any moment each engine that the manifest records is whole and proven.
+    An engine is built and proven in a folder of another name and gets the name that its digest
+    gives only when it has passed; one that it replaces goes after the manifest names the new
+    one. So at any moment each engine that the manifest records is whole and proven.
 
     Args:
         run: the run folder.
         progress: hears of the stages.
-        convert: writes the graph of a run to a path.
+        variants: what to build.
+        settings: how; None for the defaults.
+        building: writes the files of an engine.
 
     Raises:
-        CheckFailedError: the engine differs from the checkpoint; the details are a table. Nothing
-            is recorded and nothing is left.
+        CheckFailedError: an engine differs from the checkpoint; the details are a table. It is not
+            recorded and nothing of it is left.
         RunFolderError: the run folder does not hold what its manifest says.
         DataError: the dev rows that the proof needs are not there.
     """
@@ -60,87 +56,84 @@ def export(run: Path, progress: Progress, convert: Convert = checkpoint_to_onnx)
         manifest = read_manifest(run)
         verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
         _sweep(run, manifest, progress)
-        examples = _dev_rows(run, manifest)
-        graph = run / ENGINES / NAME / "model.partial"
-        graph.parent.mkdir(parents=True, exist_ok=True)
+        subject = Subject.open(run, manifest, settings or ExportSettings())
         try:
-            progress.note(f"building {NAME}")
-            convert(run, manifest, graph)
-            verdict = _prove(run, manifest, graph, examples, progress)
-            if not verdict.parity.passed:
-                raise _refusal(verdict)
-            return _record(run, graph, verdict)
+            with open_reference(run, manifest) as reference:
+                expected = Expected.of(subject, reference, progress)
+            return tuple(
+                _one(variant, subject, expected, building, progress) for variant in variants
+            )
         finally:
-            graph.unlink(missing_ok=True)
             _sweep(run, read_manifest(run), Silent())
 
 
-def _dev_rows(run: Path, manifest: Manifest) -> list[Example]:
-    source = split_source(run, manifest, "dev")
-    examples = list(islice(source.rows(), DEV_ROWS))
-    if not examples:
-        message = f"{source.path} holds no rows to prove an engine on"
-        raise DataError(message)
-    return examples
-
-
-def _prove(
-    run: Path, manifest: Manifest, path: Path, examples: Sequence[Example], progress: Progress
-) -> Verdict:
-    encoder = open_encoder(run, manifest)
-    dev = [
-        Row(name=f"dev row {number}", encoding=encoding)
-        for number, encoding in enumerate(encoder.encode(examples), start=1)
-    ]
-    opened = partial(
-        OnnxRuntimeEngine,
-        path,
-        padding=Padding.of(manifest.input),
-        spans=manifest.model.takes_spans,
-    )
+def _one(
+    variant: Variant,
+    subject: Subject,
+    expected: Expected,
+    building: Build,
+    progress: Progress,
+) -> EngineRecord:
+    folder = subject.run / ENGINES / variant.label / PARTIAL
+    folder.mkdir(parents=True)
+    progress.note(f"building {variant.label}")
+    built = building(variant, subject, folder, progress)
+    path = folder / MODELS[variant.format]
     with (
-        open_reference(run, manifest) as reference,
-        opened(max_batch_tokens=None) as whole,
-        opened() as engine,
+        open_engine(path, variant, subject.manifest, whole=True) as whole,
+        open_engine(path, variant, subject.manifest) as engine,
     ):
-        return prove(
-            alone=reference.one_by_one(),
-            reference=reference,
+        verdict = prove(
+            subject,
+            expected,
             whole=whole,
             engine=engine,
-            grid=grid_rows(encoder, examples),
-            dev=dev,
-            truth=truth(examples, manifest.task, manifest.data.splits["dev"].path),
-            task=manifest.task,
-            tolerance=TOLERANCES[Precision.FP32],
+            tolerance=subject.tolerance(variant.precision),
             progress=progress,
         )
+        if not verdict.parity.passed:
+            raise _refusal(variant, verdict)
+        speed = measure(engine, subject)
+    encodings = [row.encoding for row in subject.grid]
+    KeptRows(encodings=encodings, logits_NC=expected.grid_NC).write(folder / KEPT_ROWS)
+    return _record(variant, subject, built, verdict, speed)
 
 
-def _record(run: Path, graph: Path, verdict: Verdict) -> EngineRecord:
-    digest = file_digest(graph)
-    final = graph.with_name(f"model-{digest[:12]}.onnx")
-    file = FileRecord(
-        path=final.relative_to(run).as_posix(), sha256=digest, size=graph.stat().st_size
-    )
+def _record(
+    variant: Variant, subject: Subject, built: Built, verdict: Verdict, speed: Speed | None
+) -> EngineRecord:
+    run, partial = subject.run, subject.run / ENGINES / variant.label / PARTIAL
+    final = partial.with_name(file_digest(partial / MODELS[variant.format])[:12])
+    shutil.rmtree(final, ignore_errors=True)  # the same engine, built again
+    partial.rename(final)
     record = EngineRecord(
-        name=NAME,
-        format=EngineFormat.ONNX,
-        precision=Precision.FP32,
-        layout=Layout.PADDED,
-        files=(file,),
-        opset=OPSET,
-        built_with={
-            "exporter": EXPORTER,
-            **{package: version(package) for package in ("torch", "transformers", "onnx")},
-        },
+        **variant.model_dump(),
+        name=variant.label,
+        files=tuple(record_file(run, path) for path in _files(final, variant)),
+        opset=built.opset,
+        built_with=built.built_with,
+        fusions=built.fusions,
+        kept=built.kept,
+        tensorrt=built.tensorrt,
         parity=verdict.parity,
+        tolerance=verdict.parity.tolerance,
+        speed=speed,
     )
-    graph.replace(final)
     manifest = read_manifest(run)
-    others = tuple(engine for engine in manifest.engines if engine.name != NAME)
-    write_manifest(run, manifest.model_copy(update={"engines": (*others, record)}))
+    others = [engine for engine in manifest.engines if engine.name != record.name]
+    engines = sorted((*others, record), key=_slowness)
+    write_manifest(run, manifest.model_copy(update={"engines": tuple(engines)}))
     return record
+
+
+def _slowness(record: EngineRecord) -> float:
+    return -record.speed.texts_per_s if record.speed is not None else 0.0
+
+
+def _files(folder: Path, variant: Variant) -> list[Path]:
+    """Return the files of an engine, the main one first."""
+    main = folder / MODELS[variant.format]
+    return [main, *sorted(path for path in folder.iterdir() if path != main)]
 
 
 def _sweep(run: Path, manifest: Manifest, progress: Progress) -> None:
@@ -155,12 +148,13 @@ def _sweep(run: Path, manifest: Manifest, progress: Progress) -> None:
             path.unlink()
 
 
-def _refusal(verdict: Verdict) -> CheckFailedError:
+def _refusal(variant: Variant, verdict: Verdict) -> CheckFailedError:
     parity = verdict.parity
     message = (
-        f"{NAME} does not answer as the checkpoint does: logits up to {parity.max_abs:.3g} apart "
-        f"(tolerance {parity.tolerance:g}), {parity.flips} of {parity.rows} answers changed, "
-        f"{parity.metric} {parity.score_engine:.4f} instead of {parity.score_reference:.4f}"
+        f"{variant.label} does not answer as the checkpoint does: logits up to "
+        f"{parity.max_abs:.3g} apart (tolerance {parity.tolerance.max_abs:g}), {parity.flips} of "
+        f"{parity.rows} answers changed, {parity.metric} {parity.score_engine:.4f} instead of "
+        f"{parity.score_reference:.4f}"
     )
     hint = "nothing was recorded; the versions that are known to work are in CHANGELOG.md"
     return CheckFailedError(message, hint, _table(verdict.worst))

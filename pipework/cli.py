@@ -8,8 +8,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from pipework.engine_record import Layout, Precision, Target
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, in_words
-from pipework.manifest import EngineFormat, Layout, Precision
 
 app = typer.Typer(
     help="Labelled text to a classifier in production: train, export, prove, serve, measure.",
@@ -151,29 +151,30 @@ def predict(
 @app.command()
 def export(
     run: Run,
-    to: Annotated[EngineFormat, typer.Option("--to", help="engine to build")],
-    precision: Annotated[Precision, typer.Option(help="arithmetic")] = Precision.FP32,
-    layout: Annotated[Layout, typer.Option(help="how texts share a batch")] = Layout.PADDED,
+    to: Annotated[Target, typer.Option("--to", help="what to build")],
+    precision: Annotated[Precision | None, typer.Option(help="arithmetic")] = None,
+    layout: Annotated[Layout | None, typer.Option(help="how texts share a batch")] = None,
+    overrides: Sets = None,
 ) -> None:
-    """Build an engine from the checkpoint, prove that it answers the same, and record it."""
+    """Build engines from the checkpoint, prove that they answer the same, and record them."""
+    from export.config import ExportSettings
+    from export.plan import asked
     from pipework import console
+    from pipework.manifest import read_manifest
+    from pipework.settings import load_settings
+    from pipework.views import show_exported
 
+    settings = load_settings(ExportSettings, None, overrides or [])
+    variants = asked(read_manifest(run), to, precision, layout)
     progress = console.progress()
-    progress.note(f"loading torch, to build {to} {precision} {layout}")
+    progress.note("loading torch")
     from export.run import export as build  # takes seconds
 
     try:
-        record = build(run, progress)
+        records = build(run, progress, variants, settings=settings)
     finally:
         progress.close()
-    parity = record.parity
-    console.say(
-        f"proven: {record.name}, logits at most {parity.max_abs:.1e} from the checkpoint's "
-        f"(tolerance {parity.tolerance:g}) over {parity.rows:,} rows in {len(parity.shapes)} "
-        f"shapes, {parity.flips} answers changed, {parity.metric} {parity.score_engine:.4f} "
-        f"(checkpoint {parity.score_reference:.4f})"
-    )
-    console.say(f"next: pipe serve {run}")
+    show_exported(run, records)
 
 
 @app.command()

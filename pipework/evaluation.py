@@ -14,10 +14,11 @@ from pipework import metrics
 from pipework.encoding import Encoding, TextEncoder
 from pipework.errors import DataError
 from pipework.examples import Example, Label, chunks, resolve_label
-from pipework.manifest import Metric, Metrics, Task, TaskKind
+from pipework.manifest import Metrics
 from pipework.metrics import Tally
 from pipework.predictions import given_labels
 from pipework.progress import Progress
+from pipework.task import Metric, Task, TaskKind
 
 CHUNK = 2048
 

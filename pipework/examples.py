@@ -10,8 +10,9 @@ from pathlib import Path
 
 from pipework.entities import Spans, check_spans, read_marks
 from pipework.errors import DataError, InputError
-from pipework.manifest import Part, Reading, TaskKind
+from pipework.manifest import Part, Reading
 from pipework.records import Column, Columns, Format, Record, format_of, records
+from pipework.task import TaskKind
 
 Label = str | tuple[str, ...]
 WHOLE = re.compile(r"[0-9]{1,9}")

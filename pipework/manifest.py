@@ -1,87 +1,21 @@
 """The contract of a run folder: what it holds, with digests, written last and atomically.
 
 A run folder is complete when its `manifest.json` exists. A stage adds to it and never edits what
-another stage wrote. Paths inside are relative to the folder and may not leave it.
+another stage wrote.
 """
 
-import hashlib
-import os
 from datetime import datetime
-from enum import StrEnum
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError, model_validator
 
+from pipework.engine_record import EngineRecord
 from pipework.errors import RunFolderError
+from pipework.record import FILE_NAME, FileRecord, Record, write_atomically
+from pipework.task import Metric, Task, TaskKind
 
-FILE_NAME = "manifest.json"
-SCHEMA_VERSION = 2
-
-
-class TaskKind(StrEnum):
-    """What the classifier decides."""
-
-    SINGLE_LABEL = "single_label"
-    MULTI_LABEL = "multi_label"
-    REGRESSION = "regression"
-
-
-class Metric(StrEnum):
-    """A score over a split, by which a checkpoint is chosen; higher is better.
-
-    `directional_f1` is the official score of SemEval-2010 task 8: the macro-F1 of the relations,
-    directions told apart, without the class Other (Hendrickx et al. 2010,
-    https://aclanthology.org/S10-1006).
-    """
-
-    ACCURACY = "accuracy"
-    MACRO_F1 = "macro_f1"
-    MICRO_F1 = "micro_f1"
-    MATTHEWS = "matthews"
-    DIRECTIONAL_F1 = "directional_f1"
-    PEARSON = "pearson"
-    SPEARMAN = "spearman"
-
-
-class EngineFormat(StrEnum):
-    """What an engine's file is, hence which runtime opens it."""
-
-    ONNX = "onnx"
-
-
-class Precision(StrEnum):
-    """The arithmetic of an engine."""
-
-    FP32 = "fp32"
-
-
-class Layout(StrEnum):
-    """How texts share a batch."""
-
-    PADDED = "padded"
-
-
-def _inside(path: str) -> str:
-    pure = PurePosixPath(path)
-    if pure.is_absolute() or ".." in pure.parts or "\\" in path:
-        message = f"{path!r} leaves the run folder"
-        raise ValueError(message)
-    return path
-
-
-class Record(BaseModel):
-    """A frozen group of fields; unknown fields are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class FileRecord(Record):
-    """A file of the run folder, by relative path, with its size in bytes and SHA-256."""
-
-    path: Annotated[str, AfterValidator(_inside)]
-    sha256: str
-    size: int
+SCHEMA_VERSION, OLD_ENGINES = 3, 2
 
 
 class Identity(Record):
@@ -92,19 +26,6 @@ class Identity(Record):
     pipework: str
     git_commit: str | None
     seed: int
-
-
-class Task(Record):
-    """What is decided; `labels` are in the order of the logits.
-
-    A regression has one logit, named "score". `thresholds` are of a multi-label task, one a label:
-    a label is given where its probability reaches its threshold.
-    """
-
-    kind: TaskKind
-    labels: tuple[str, ...]
-    metric: Metric
-    thresholds: tuple[float, ...] = ()
 
 
 class Input(Record):
@@ -218,41 +139,6 @@ class Data(Record):
     baseline: Baseline | None = None
 
 
-class Parity(Record):
-    """The proof that an engine answers as the checkpoint does.
-
-    Differences are of logits, absolute, over all rows and shapes; `shapes` are the
-    (batch, longest length) pairs of the padded batches that went through the graph; `flips` are
-    the rows whose label changed.
-    """
-
-    reference: str
-    rows: int
-    shapes: tuple[tuple[int, int], ...]
-    max_abs: float
-    mean_abs: float
-    argmax_agreement: float
-    flips: int
-    metric: Metric
-    score_reference: float
-    score_engine: float
-    tolerance: float
-    passed: bool
-
-
-class EngineRecord(Record):
-    """One proven engine."""
-
-    name: str
-    format: EngineFormat
-    precision: Precision
-    layout: Layout
-    files: tuple[FileRecord, ...]
-    opset: int
-    built_with: dict[str, str]
-    parity: Parity
-
-
 class Manifest(Record):
     """All that a stage needs to know of a run folder."""
 
@@ -264,18 +150,13 @@ class Manifest(Record):
     data: Data
     engines: tuple[EngineRecord, ...] = ()
 
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def record_file(run: Path, path: Path) -> FileRecord:
-    """Describe a file that lies inside the run folder."""
-    return FileRecord(
-        path=path.relative_to(run).as_posix(), sha256=file_digest(path), size=path.stat().st_size
-    )
+    @model_validator(mode="before")
+    @classmethod
+    def _without_old_engines(cls, read: Any) -> Any:  # noqa: ANN401  (what the file holds)
+        # Schema 2 differs in its engines only, and an engine can be made again.
+        if isinstance(read, dict) and read.get("schema_version") == OLD_ENGINES:
+            return read | {"schema_version": SCHEMA_VERSION, "engines": []}
+        return read
 
 
 def read_manifest(run: Path) -> Manifest:
@@ -310,30 +191,3 @@ def write_manifest(run: Path, manifest: Manifest) -> None:
     """Write the manifest so that a reader sees the old one or the new one, never a part."""
     text = manifest.model_dump_json(indent=2) + "\n"
     write_atomically(run / FILE_NAME, text.encode())
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file by way of a synced temporary file beside it."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
-
-
-def verify_files(run: Path, files: tuple[FileRecord, ...]) -> None:
-    """Check that files are there and unchanged.
-
-    Raises:
-        RunFolderError: naming the first file that is missing or differs.
-    """
-    for record in files:
-        path = run / record.path
-        if not path.is_file():
-            message = f"{path} is missing, although {FILE_NAME} records it"
-            raise RunFolderError(message, "copy the run folder again, or export again")
-        found = file_digest(path)
-        if found != record.sha256:
-            message = f"{path} changed: sha256 {found[:12]}, {FILE_NAME} says {record.sha256[:12]}"
-            raise RunFolderError(message, "copy the run folder again, or export again")

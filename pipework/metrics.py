@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.errors import ConfigError
-from pipework.manifest import Metric, TaskKind
+from pipework.task import Metric, TaskKind
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]

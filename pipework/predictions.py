@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from pipework.manifest import Task, TaskKind
+from pipework.task import Task, TaskKind
 
 Scores = NDArray[np.float32]
 THRESHOLD = 0.5

@@ -32,14 +32,14 @@ class Settings(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
-def load_settings(model: type[S], path: Path, overrides: Sequence[str] = ()) -> S:
-    """Read a settings file, apply `a.b=c` overrides, and validate.
+def load_settings(model: type[S], path: Path | None, overrides: Sequence[str] = ()) -> S:
+    """Read a settings file, if there is one, apply `a.b=c` overrides, and validate.
 
     Raises:
         ConfigError: for a file that cannot be read, a key that is not known (with near matches)
             or a value of the wrong type, naming the key and where it came from.
     """
-    mapping = _read(path)
+    mapping = {} if path is None else _read(path)
     for override in overrides:
         _override(mapping, override)
     try:
@@ -119,11 +119,13 @@ def _place(mapping: dict[str, Any], keys: Sequence[str], value: object) -> None:
 
 
 def _explain(
-    error: ErrorDetails, model: type[BaseModel], path: Path, overrides: Sequence[str]
+    error: ErrorDetails, model: type[BaseModel], path: Path | None, overrides: Sequence[str]
 ) -> ConfigError:
     keys = [str(part) for part in error["loc"]]
     name = ".".join(keys) or "the file"
-    given = any(override.partition("=")[0].strip() == name for override in overrides)
+    given = path is None or any(
+        override.partition("=")[0].strip() == name for override in overrides
+    )
     where = f"--set {name}" if given else f"{path}: {name}"
     if error["type"] == "extra_forbidden":
         known = _known(model, keys[:-1])

@@ -5,8 +5,10 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from pipework import console
+from pipework.engine_record import EngineRecord
 from pipework.evaluation import Evaluation
-from pipework.manifest import Manifest, Metric, Task
+from pipework.manifest import Manifest
+from pipework.task import Metric, Task
 from train.report import DataReport, SplitReport, Values
 
 
@@ -28,6 +30,22 @@ def show_trained(runs: Mapping[Path, Manifest]) -> None:
         spread = f"standard deviation {stdev(found):.4f} over {len(found)} seeds"
         console.say(f"mean dev {scores_in_words({metric: mean(found)})}, {spread}")
     console.say(f"next: pipe export {next(iter(runs))} --to onnx")
+
+
+def show_exported(run: Path, records: Sequence[EngineRecord]) -> None:
+    """Print what an export gave: each engine's proof."""
+    for record in records:
+        parity = record.parity
+        if parity is None:
+            console.say(f"built, not run: {record.name}")
+            continue
+        console.say(
+            f"proven: {record.name}, logits at most {parity.max_abs:.1e} from the checkpoint's "
+            f"(tolerance {parity.tolerance.max_abs:g}) over {parity.rows:,} rows in "
+            f"{len(parity.shapes)} shapes, {parity.flips} answers changed, {parity.metric} "
+            f"{parity.score_engine:.4f} (checkpoint {parity.score_reference:.4f})"
+        )
+    console.say(f"next: pipe serve {run}")
 
 
 def show_evaluation(evaluation: Evaluation) -> None:
@@ -93,24 +111,27 @@ def show_manifest(manifest: Manifest) -> None:
             f"beside it on dev, {beside.name}: {metric}; "
             f"the checkpoint is {beside.low:+.4f} to {beside.high:+.4f} better"
         )
-    engines = [
-        (
-            engine.name,
-            engine.precision,
-            engine.layout,
-            f"{sum(file.size for file in engine.files) / 1e6:.1f} MB",
-            f"{engine.parity.max_abs:.1e}",
-            f"{engine.parity.argmax_agreement:.2%}",
-            f"{engine.parity.score_engine - engine.parity.score_reference:+.4f}",
-            f"{engine.parity.rows:,}",
-        )
-        for engine in manifest.engines
-    ]
-    columns = ("engine", "precision", "layout", "size", "max diff", "same", "score", "rows")
-    title = "\nproven engines: largest difference of a logit, same answers, change of the score"
-    console.table(title, columns, engines)
+    columns = ("engine", "size", "max diff", "same", "score", "texts/s", "p50 ms", "")
+    title = "\nengines: largest difference of a logit, same answers, change of the score, speed"
+    console.table(title, columns, [_engine(engine) for engine in manifest.engines])
     for finding in manifest.data.findings:
         console.say(f"finding: {finding}")
+
+
+def _engine(engine: EngineRecord) -> tuple[str, ...]:
+    parity, speed = engine.parity, engine.speed
+    found = ("", "", "")
+    if parity is not None:
+        change = parity.score_engine - parity.score_reference
+        found = (f"{parity.max_abs:.1e}", f"{parity.argmax_agreement:.2%}", f"{change:+.4f}")
+    return (
+        engine.name,
+        f"{sum(file.size for file in engine.files) / 1e6:.1f} MB",
+        *found,
+        "" if speed is None else f"{speed.texts_per_s:,.0f}",
+        "" if speed is None else f"{speed.p50_ms:.1f}",
+        "proven" if engine.proven else "built, not run",
+    )
 
 
 def _facts(manifest: Manifest) -> list[tuple[str, str]]:

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from pipework.evaluation import Evaluation, evaluate, truth
 from pipework.examples import Example, Source
-from pipework.manifest import Task, TaskKind
 from pipework.predictions import choose_thresholds
 from pipework.progress import Progress
+from pipework.task import Task, TaskKind
 
 Matrix = Any  # scipy's sparse [N, F]: it has no types
 ROWS = 200_000

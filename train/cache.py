@@ -12,7 +12,7 @@ from pathlib import Path
 import pipework
 from pipework.errors import DataError
 from pipework.lock import sole_writer
-from pipework.manifest import file_digest, write_atomically
+from pipework.record import file_digest, write_atomically
 
 
 def cache_folder() -> Path:

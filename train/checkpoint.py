@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from pipework.manifest import FileRecord, record_file
+from pipework.record import FileRecord, record_file
 
 FOLDER = "checkpoint"
 

@@ -7,8 +7,8 @@ from pydantic import model_validator
 
 from pipework.errors import ConfigError
 from pipework.examples import Source
-from pipework.manifest import TaskKind
 from pipework.settings import Settings, load_settings
+from pipework.task import TaskKind
 from train.data_settings import DataSettings, TaskSettings
 from train.model_settings import Head, ModelSettings
 from train.train_settings import TrainSettings

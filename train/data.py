@@ -22,8 +22,9 @@ from pipework.errors import DataError
 from pipework.evaluation import truth
 from pipework.examples import Example, Source, chunks
 from pipework.lock import sole_writer
-from pipework.manifest import Task, TaskKind, write_atomically
 from pipework.progress import Progress
+from pipework.record import write_atomically
+from pipework.task import Task, TaskKind
 from train.cache import cache_folder, digest, made, name_of
 
 CHUNK = 4096

@@ -7,10 +7,11 @@ from pydantic import Field, model_validator
 
 from pipework.errors import ConfigError
 from pipework.examples import Source
-from pipework.manifest import Metric, Part, TaskKind
+from pipework.manifest import Part
 from pipework.metrics import check_metric, default_metric
 from pipework.records import Column, Columns, Format
 from pipework.settings import Positive, Settings
+from pipework.task import Metric, TaskKind
 
 
 class TaskSettings(Settings):

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from pipework.closing import Closing
 from pipework.encoding import Encoding
 from pipework.errors import RunFolderError
-from pipework.manifest import Manifest, verify_files
+from pipework.manifest import Manifest
 from pipework.padding import Padding, pad
+from pipework.record import verify_files
 from train.batches import BATCH_TOKENS, token_batches
 from train.checkpoint import FOLDER
 from train.model import Classifier, open_checkpoint

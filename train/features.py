@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from pipework.errors import DataError
 from pipework.lock import sole_writer
-from pipework.manifest import file_digest, write_atomically
 from pipework.progress import Progress
+from pipework.record import file_digest, write_atomically
 from train.batches import BATCH_TOKENS, token_batches
 from train.cache import cache_folder, made
 from train.data import COMPLETE, TokenSet

@@ -16,18 +16,10 @@ from pipework import __version__
 from pipework.commit import git_commit
 from pipework.evaluation import Evaluation, evaluate, infer_all
 from pipework.manifest import Baseline as BaselineRecord
-from pipework.manifest import (
-    Data,
-    Identity,
-    Input,
-    Manifest,
-    Model,
-    Split,
-    Task,
-    record_file,
-    write_manifest,
-)
+from pipework.manifest import Data, Identity, Input, Manifest, Model, Split, write_manifest
 from pipework.progress import Progress
+from pipework.record import record_file
+from pipework.task import Task
 from train import checkpoint, state
 from train.baseline import Baseline, linear_baseline
 from train.cache import digest

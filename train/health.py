@@ -6,7 +6,7 @@ from statistics import mean
 
 from pipework.errors import CheckFailedError
 from pipework.evaluation import Evaluation
-from pipework.manifest import Metric
+from pipework.task import Metric
 
 FALL = 0.98
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 from pipework.evaluation import Evaluation
-from pipework.manifest import write_atomically
+from pipework.record import write_atomically
 from train.confusion import confusion_image
 
 LOG = "log.jsonl"

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from pipework.evaluation import Evaluation, evaluate
-from pipework.manifest import Task, TaskKind
 from pipework.predictions import choose_thresholds
 from pipework.progress import Progress
+from pipework.task import Task, TaskKind
 from train.batches import BATCH_TOKENS, Rows, share, token_batches
 from train.determinism import exact_products
 from train.distributed import World

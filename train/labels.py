@@ -5,7 +5,7 @@ from pathlib import Path
 from pipework.errors import ConfigError
 from pipework.examples import Example, Source
 from pipework.lines import numbered_lines
-from pipework.manifest import TaskKind
+from pipework.task import TaskKind
 
 SCORE = "score"
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.examples import Example
-from pipework.manifest import Task, TaskKind
 from pipework.predictions import given_labels, probabilities
+from pipework.task import Task, TaskKind
 
 MOST = 25
 NONE = "(none)"

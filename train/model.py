@@ -23,8 +23,8 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from pipework.errors import ConfigError, RunFolderError
-from pipework.manifest import Task
 from pipework.padding import Padding
+from pipework.task import Task
 from train import families
 from train.given_states import without_encoder
 from train.heads import States, make_head, to_column_0

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from pipework.errors import ConfigError
-from pipework.manifest import Task, TaskKind
+from pipework.task import Task, TaskKind
 
 
 class Objective:

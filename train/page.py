@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from pipework import page as frame
 from pipework.evaluation import Evaluation
 from pipework.examples import Example
-from pipework.manifest import Manifest, TaskKind, write_atomically
+from pipework.manifest import Manifest
+from pipework.record import write_atomically
+from pipework.task import TaskKind
 from train.baseline import Baseline
 from train.confusion import Confusion, most_confused
 from train.curves import Curve, read_curves

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 
 from pipework.encoding import TextEncoder
 from pipework.examples import Source
-from pipework.manifest import Task
 from pipework.progress import Progress
+from pipework.task import Task
 from train.cache import digest, name_of, recalled
 from train.config import Config
 from train.data import TokenSet, token_set

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from pipework.errors import ConfigError
-from pipework.manifest import Task, TaskKind
+from pipework.task import Task, TaskKind
 from train.dialects import read_config
 from train.families import set_head_dropout
 from train.model_settings import Head, ModelSettings

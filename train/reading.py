@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pipework.encoding import TextEncoder
 from pipework.errors import DataError
 from pipework.examples import Example, Label, Source, chunks, resolve_label
-from pipework.manifest import TaskKind
 from pipework.progress import Progress
+from pipework.task import TaskKind
 
 CHUNK = 4096
 TOKENIZED_ROWS = 200_000

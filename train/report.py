@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 
 from pipework.encoding import TextEncoder
 from pipework.examples import Source
-from pipework.manifest import TaskKind
 from pipework.progress import Progress
+from pipework.task import TaskKind
 from train.cache import digest, name_of, recalled
 from train.reading import Reading
 

@@ -10,8 +10,9 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from pipework.errors import CheckFailedError
-from pipework.manifest import Manifest, Task, read_manifest
+from pipework.manifest import Manifest, read_manifest
 from pipework.progress import Progress
+from pipework.task import Task
 from train.batches import Windows
 from train.config import Config
 from train.determinism import restore_random, seed_everything, seed_process

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pipework.errors import ConfigError, DataError, RunFolderError
 from pipework.lock import sole_writer
-from pipework.manifest import FILE_NAME, write_atomically
 from pipework.progress import Progress
+from pipework.record import FILE_NAME, write_atomically
 from pipework.settings import dump_settings
 from train import checkpoint, state
 from train.config import Config, run_config

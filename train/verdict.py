@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from pipework import metrics
 from pipework.evaluation import evaluate
-from pipework.manifest import Metric, Task, TaskKind
 from pipework.predictions import given_labels
+from pipework.task import Metric, Task, TaskKind
 from train.baseline import Baseline
 
 Scorer = Callable[[NDArray[np.int64]], float]

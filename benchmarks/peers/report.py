@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from pipework.manifest import Record
+from pipework.record import Record
 
 
 class Setting(StrEnum):

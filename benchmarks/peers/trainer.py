@@ -33,7 +33,7 @@ from transformers import (
 from benchmarks.peers.report import PeerReport, Setting
 from pipework.evaluation import evaluate, truth
 from pipework.examples import Source
-from pipework.manifest import Metric, Task
+from pipework.task import Metric, Task
 from train.config import Config, load_config
 from train.labels import class_labels
 

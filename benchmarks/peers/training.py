@@ -30,7 +30,7 @@ from benchmarks.results import (
     write_result,
 )
 from pipework.errors import ConfigError, PipeError
-from pipework.manifest import Metric
+from pipework.task import Metric
 from train.config import load_config
 from train.journal import LOG
 

@@ -2,7 +2,8 @@ import pytest
 
 from benchmarks.accuracy import main
 from benchmarks.results import read_result
-from pipework.manifest import Metric, read_manifest
+from pipework.manifest import read_manifest
+from pipework.task import Metric
 
 
 def test_a_stored_score_is_that_of_the_run(trained_run, tmp_path):

@@ -11,6 +11,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from benchmarks import run
 from benchmarks.run import Plan, bench
+from pipework.engine_record import EngineFormat, EngineRecord, Layout, Parity, Precision, Tolerance
 from pipework.errors import (
     ConfigError,
     InputError,
@@ -19,29 +20,15 @@ from pipework.errors import (
     RunFolderError,
 )
 from pipework.examples import Source
-from pipework.manifest import (
-    Data,
-    EngineFormat,
-    EngineRecord,
-    Identity,
-    Input,
-    Layout,
-    Manifest,
-    Metric,
-    Model,
-    Parity,
-    Precision,
-    Reading,
-    Task,
-    TaskKind,
-    record_file,
-    write_manifest,
-)
+from pipework.manifest import Data, Identity, Input, Manifest, Model, Reading, write_manifest
 from pipework.progress import Silent
+from pipework.record import record_file
 from pipework.records import Columns
+from pipework.task import Metric, Task, TaskKind
 
 READING = Reading(text=0, text_pair=None, label=1, format="tsv", header=False)
 QUICK = Plan(concurrencies=(1, 2), duration_s=0.2)
+TOLERANCE = Tolerance(max_abs=1e-4, spread=1e-4, flips_outside=0, score_drop=0)
 
 
 class Instant:
@@ -72,12 +59,20 @@ def parity():
         shapes=((1, 1),),
         max_abs=0,
         mean_abs=0,
+        max_rel=0,
+        max_kl=0,
+        spread=0,
         argmax_agreement=1,
         flips=0,
+        error_bound=0,
+        flips_outside=0,
         metric=Metric.ACCURACY,
         score_reference=1,
         score_engine=1,
-        tolerance=1e-4,
+        low=0,
+        high=0,
+        processor="any",
+        tolerance=TOLERANCE,
         passed=True,
     )
 
@@ -97,6 +92,7 @@ def run_folder(path, *, fields=("text",), engines=("onnx-fp32",)):
             opset=17,
             built_with={},
             parity=parity(),
+            tolerance=TOLERANCE,
         )
         for name in engines
     )

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pipework.manifest import Metric, read_manifest
+from pipework.manifest import read_manifest
+from pipework.task import Metric
 from serve.client import Client
 
 PIPE = Path(sys.executable).with_name("pipe")

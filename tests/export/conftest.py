@@ -6,17 +6,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from pipework.manifest import (
-    Metric,
-    Reading,
-    Split,
-    Task,
-    TaskKind,
-    file_digest,
-    read_manifest,
-    record_file,
-    write_manifest,
-)
+from pipework.manifest import Reading, Split, read_manifest, write_manifest
+from pipework.record import file_digest, record_file
+from pipework.task import Metric, Task, TaskKind
 from train import checkpoint
 from train.model import build
 from train.model_settings import ModelSettings

@@ -4,7 +4,9 @@ import torch
 
 from export.checkpoint2onnx import trace
 from pipework.encoding import Encoding
+from pipework.engine_record import Layout
 from pipework.padding import Padding
+from serve.collate import Collate
 from serve.engines.onnxruntime import OnnxRuntimeEngine
 
 
@@ -55,6 +57,7 @@ def test_a_graph_takes_what_its_model_takes_and_answers_the_same(tmp_path, type_
         )
         for one in rows
     ]
-    with OnnxRuntimeEngine(path, padding=padding, spans=spans, max_batch_tokens=None) as engine:
+    collate = Collate(layout=Layout.PADDED, padding=padding, spans=spans, whole=True)
+    with OnnxRuntimeEngine(path, collate) as engine:
         found = engine.infer(rows)
     np.testing.assert_allclose(found, torch.cat(expected).detach().numpy(), atol=1e-5)

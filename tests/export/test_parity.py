@@ -9,14 +9,21 @@ import torch
 from onnx import helper, numpy_helper
 
 from export.answer import open_encoder, split_source
-from export.checkpoint2onnx import checkpoint_to_onnx, trace
-from export.parity import BATCH_SIZES, Row, grid_rows, prove
+from export.build import Built, build
+from export.checkpoint2onnx import trace
+from export.config import ExportSettings
+from export.grid import grid_rows
+from export.parity import BATCH_SIZES, Expected, prove
 from export.run import export
+from export.subject import Subject
+from export.tolerances import TOLERANCES
+from pipework.engine_record import Layout, Precision
 from pipework.errors import CheckFailedError
 from pipework.examples import Example
 from pipework.manifest import read_manifest
 from pipework.padding import Padding
 from pipework.progress import Silent
+from serve.collate import Collate
 from serve.engines.onnxruntime import OnnxRuntimeEngine
 from train.checkpoint import FOLDER
 from train.evaluate import open_reference
@@ -30,22 +37,26 @@ METRICS = [
 
 
 def changed_model(change):
-    def convert(run, manifest, path):
-        model = open_checkpoint(run / FOLDER, attention="eager")
+    def build(_variant, subject, folder, _progress):
+        model = open_checkpoint(subject.run / FOLDER, attention="eager")
         change(model.model)
-        trace(model, path, type_ids=manifest.input.type_ids, spans=False)
+        type_ids = subject.manifest.input.type_ids
+        trace(model, folder / "model.onnx", type_ids=type_ids, spans=False)
+        return Built(built_with={}, fusions={})
 
-    return convert
+    return build
 
 
 def changed_graph(change):
-    def convert(run, manifest, path):
-        checkpoint_to_onnx(run, manifest, path)
+    def changed(variant, subject, folder, progress):
+        built = build(variant, subject, folder, progress)
+        path = folder / "model.onnx"
         graph = onnx.load(path)
         change(graph.graph)
         onnx.save(graph, path)
+        return built
 
-    return convert
+    return changed
 
 
 def mask_ignored(model):
@@ -124,11 +135,16 @@ FAULTS = {
 def test_a_wrong_export_is_refused_and_leaves_nothing(run, fault):
     before = (run / "manifest.json").read_bytes()
     with pytest.raises(CheckFailedError, match="does not answer as the checkpoint") as caught:
-        export(run, Silent(), FAULTS[fault])
+        export(run, Silent(), building=FAULTS[fault])
     assert caught.value.exit_code == 3
     assert "checkpoint -> engine" in caught.value.details
     assert (run / "manifest.json").read_bytes() == before
     assert not (run / "engines").exists()
+
+
+def collate(manifest):
+    padding = Padding.of(manifest.input)
+    return Collate(layout=Layout.PADDED, padding=padding, spans=False, whole=True)
 
 
 def test_the_shapes_recorded_are_those_that_went_through_the_graph(exported_run, monkeypatch):
@@ -136,17 +152,15 @@ def test_the_shapes_recorded_are_those_that_went_through_the_graph(exported_run,
     ran = []
     inner = OnnxRuntimeEngine._run  # noqa: SLF001
 
-    def watched(self, encodings):
-        ran.append((len(encodings), max(map(len, encodings))))
-        return inner(self, encodings)
+    def watched(self, arrays):
+        ran.append(arrays["input_ids"].shape)
+        return inner(self, arrays)
 
     monkeypatch.setattr(OnnxRuntimeEngine, "_run", watched)
     path = exported_run / manifest.engines[0].files[0].path
     encoder = open_encoder(exported_run, manifest)
     rows = grid_rows(encoder, list(split_source(exported_run, manifest, "dev").rows()))
-    with OnnxRuntimeEngine(
-        path, padding=Padding.of(manifest.input), max_batch_tokens=None
-    ) as engine:
+    with OnnxRuntimeEngine(path, collate(manifest)) as engine:
         for size in BATCH_SIZES:
             for start in range(0, len(rows), size):
                 engine.infer([row.encoding for row in rows[start : start + size]])
@@ -196,8 +210,7 @@ def test_a_pair_is_proven_on_both_texts(exported_run):
 
 def test_the_difference_is_the_largest_of_any_row(exported_run):
     manifest = read_manifest(exported_run)
-    encoder = open_encoder(exported_run, manifest)
-    examples = [Example(text=text) for text in ("rain tomorrow", "the match was lost", "soup")]
+    subject = Subject.open(exported_run, manifest, ExportSettings(dev_rows=3))
     path = exported_run / manifest.engines[0].files[0].path
 
     class Off(OnnxRuntimeEngine):
@@ -207,17 +220,13 @@ def test_the_difference_is_the_largest_of_any_row(exported_run):
                 logits_NC[3, 1] += 0.25
             return logits_NC
 
-    with Off(path, padding=Padding.of(manifest.input), max_batch_tokens=None) as engine:
+    with Off(path, collate(manifest)) as engine:
         verdict = prove(
-            alone=open_reference(exported_run, manifest).one_by_one(),
-            reference=open_reference(exported_run, manifest),
+            subject,
+            Expected.of(subject, open_reference(exported_run, manifest), Silent()),
             whole=engine,
             engine=engine,
-            grid=grid_rows(encoder, examples),
-            dev=[Row(name="dev row 1", encoding=encoder.encode(examples)[0])],
-            truth=np.zeros(1, np.int32),
-            task=manifest.task,
-            tolerance=1e-4,
+            tolerance=TOLERANCES[Precision.FP32],
             progress=Silent(),
         )
     assert verdict.parity.max_abs == pytest.approx(0.25, abs=1e-4)
@@ -242,7 +251,7 @@ def test_entities_are_proven_far_apart_and_without_words(marked_run):
 @pytest.mark.parametrize(("fixture", "metric"), METRICS)
 def test_other_tasks_are_proven_by_their_metric(request, tmp_path, fixture, metric):
     run = shutil.copytree(request.getfixturevalue(fixture), tmp_path / fixture)
-    record = export(run, Silent())
+    (record,) = export(run, Silent())
     assert record.parity.passed
     assert record.parity.flips == 0
     assert record.parity.metric == metric
@@ -257,6 +266,6 @@ def bias_of_one_label_gone(model):
 def test_an_answer_changed_is_a_set_of_labels_changed(request, tmp_path, fixture, flips):
     run = shutil.copytree(request.getfixturevalue(fixture), tmp_path / fixture)
     with pytest.raises(CheckFailedError) as caught:
-        export(run, Silent(), changed_model(bias_of_one_label_gone))
+        export(run, Silent(), building=changed_model(bias_of_one_label_gone))
     assert (", 0 of" in str(caught.value)) != flips
     assert " -> " in caught.value.details

@@ -1,10 +1,12 @@
 import pytest
 
+from export.build import Built
 from export.checkpoint2onnx import checkpoint_to_onnx
 from export.run import export
 from pipework.errors import DataError, RunFolderError
-from pipework.manifest import read_manifest, verify_files, write_manifest
+from pipework.manifest import read_manifest, write_manifest
 from pipework.progress import Silent
+from pipework.record import verify_files
 from serve.engines import open_proven
 
 
@@ -23,8 +25,19 @@ def engine_files(run):
 def test_the_record_holds_what_lies_on_disk(exported_run):
     (engine,) = read_manifest(exported_run).engines
     verify_files(exported_run, engine.files)
-    assert engine_files(exported_run) == [engine.files[0].path.rpartition("/")[2]]
+    assert engine_files(exported_run) == ["model.onnx", "rows.npz"]
+    assert [file.path.rpartition("/")[2] for file in engine.files] == ["model.onnx", "rows.npz"]
     assert engine.built_with.keys() >= {"torch", "transformers", "onnx", "exporter"}
+
+
+def building(convert):
+    """Build with another arrow from checkpoint to graph."""
+
+    def build(_variant, subject, folder, _progress):
+        convert(subject.run, subject.manifest, folder / "model.onnx")
+        return Built(built_with={}, fusions={})
+
+    return build
 
 
 def test_a_second_export_replaces_the_first_and_leaves_one_file(proven):
@@ -33,10 +46,11 @@ def test_a_second_export_replaces_the_first_and_leaves_one_file(proven):
         with path.open("ab") as stream:  # a field that no reader knows: other bytes, same graph
             stream.write(b"\xf2\x3f\x01x")
 
-    before = engine_files(proven)
-    export(proven, Silent(), other)
-    assert engine_files(proven) != before
-    assert len(engine_files(proven)) == len(read_manifest(proven).engines) == 1
+    (before,) = read_manifest(proven).engines
+    export(proven, Silent(), building=building(other))
+    (after,) = read_manifest(proven).engines
+    assert after.files[0] != before.files[0]
+    assert engine_files(proven) == ["model.onnx", "rows.npz"]
     open_proven(proven, read_manifest(proven)).close()
 
 
@@ -47,20 +61,20 @@ def test_an_interrupted_export_keeps_the_engine_that_was_there(proven):
 
     manifest, files = read_manifest(proven), engine_files(proven)
     with pytest.raises(KeyboardInterrupt):
-        export(proven, Silent(), interrupted)
+        export(proven, Silent(), building=building(interrupted))
     assert (read_manifest(proven), engine_files(proven)) == (manifest, files)
 
 
 def test_what_a_killed_export_left_is_told_and_removed(run):
-    folder = run / "engines" / "onnx-fp32"
-    folder.mkdir(parents=True)
-    (folder / "model.partial").write_bytes(b"half a graph")
-    (folder / "model-0123456789ab.onnx").write_bytes(b"proven, but not recorded")
+    for name in ("partial", "0123456789ab"):
+        folder = run / "engines" / "onnx-fp32" / name
+        folder.mkdir(parents=True)
+        (folder / "model.onnx").write_bytes(b"half a graph, or one that is not recorded")
     noting = Noting()
     export(run, noting)
     left = [line for line in noting.lines if "left from an unfinished export" in line]
     assert len(left) == 2
-    assert len(engine_files(run)) == 1
+    assert engine_files(run) == ["model.onnx", "rows.npz"]
 
 
 @pytest.mark.parametrize("name", ["checkpoint/model.safetensors", "tokenizer.json"])
@@ -93,7 +107,7 @@ def test_two_exports_of_one_run_do_not_meet(run):
             export(run, Silent())
         checkpoint_to_onnx(run, manifest, path)
 
-    export(run, Silent(), while_another_exports)
+    export(run, Silent(), building=building(while_another_exports))
     assert len(read_manifest(run).engines) == 1
 
 
@@ -101,4 +115,4 @@ def test_a_stray_file_under_engines_is_no_obstacle(proven):
     (proven / "engines" / ".DS_Store").write_text("x")
     (proven / "engines" / "onnx-fp32" / "deeper").mkdir()
     export(proven, Silent())
-    assert len(engine_files(proven)) == 1
+    assert engine_files(proven) == ["model.onnx", "rows.npz"]

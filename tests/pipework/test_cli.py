@@ -14,7 +14,7 @@ FROZEN = {
     "bench": "target file columns words batch concurrency seconds json html",
     "check": "inputs overrides as_json",
     "eval": "run file split engine as_json",
-    "export": "run to precision layout",
+    "export": "run to precision layout overrides",
     "predict": "run texts file out",
     "serve": "run host port",
     "show": "run as_json",
@@ -107,7 +107,6 @@ def test_check_says_what_is_in_the_sample():
     ("package", "words", "extra"),
     [
         ("torch", ("train", "sample", "--out", "x"), "train"),
-        ("onnxruntime", ("export", "x", "--to", "onnx"), "cpu"),
         ("aiohttp", ("bench", "http://127.0.0.1:9"), "bench"),
     ],
 )

@@ -4,8 +4,8 @@ import pytest
 from pipework.errors import DataError
 from pipework.evaluation import CHUNK, evaluate, infer_all, truth
 from pipework.examples import Example
-from pipework.manifest import Metric, Task, TaskKind
 from pipework.progress import Silent
+from pipework.task import Metric, Task, TaskKind
 
 
 def task(*labels, kind=TaskKind.SINGLE_LABEL, metric=Metric.ACCURACY):

@@ -2,8 +2,9 @@ import pytest
 
 from pipework.errors import DataError
 from pipework.examples import Example, Source, parse_columns, resolve_label, split_pair
-from pipework.manifest import Part, TaskKind
+from pipework.manifest import Part
 from pipework.records import Columns
+from pipework.task import TaskKind
 
 NUMBERS = Columns(text=0, label=1)
 

@@ -3,7 +3,8 @@ import pytest
 from pipework.errors import InputError
 from pipework.examples import Example
 from pipework.inputs import fitting
-from pipework.manifest import FileRecord, Input
+from pipework.manifest import Input
+from pipework.record import FileRecord
 
 FILE = FileRecord(path="tokenizer.json", sha256="", size=0)
 

@@ -4,14 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from pipework.errors import RunFolderError
-from pipework.manifest import (
-    FileRecord,
-    read_manifest,
-    record_file,
-    verify_files,
-    write_atomically,
-    write_manifest,
-)
+from pipework.manifest import read_manifest, write_manifest
+from pipework.record import FileRecord, record_file, verify_files, write_atomically
 
 
 def test_a_manifest_reads_back_as_it_was_written(run):
@@ -38,7 +32,7 @@ def test_a_folder_without_manifest_is_unfinished(tmp_path):
     [
         (lambda m: m["task"].update(threshold=1), r"task\.threshold: Extra inputs"),
         (lambda m: m.pop("input"), "input: Field required"),
-        (lambda m: m.update(schema_version=99), "has schema 99; this version reads 2"),
+        (lambda m: m.update(schema_version=99), "has schema 99; this version reads 3"),
     ],
 )
 def test_a_manifest_of_another_shape_is_refused_by_field(run, change, message):
@@ -79,7 +73,7 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pipework.manifest.os.fsync", fail)
+    monkeypatch.setattr("pipework.record.os.fsync", fail)
     with pytest.raises(OSError, match="No space"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"

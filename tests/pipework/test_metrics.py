@@ -7,7 +7,6 @@ from scipy import stats
 from sklearn import metrics as sklearn
 
 from pipework.errors import ConfigError
-from pipework.manifest import Metric, TaskKind
 from pipework.metrics import (
     accuracy,
     check_metric,
@@ -21,6 +20,7 @@ from pipework.metrics import (
     tally_confusion,
     tally_labels,
 )
+from pipework.task import Metric, TaskKind
 
 RELATIONS = (
     "Cause-Effect",

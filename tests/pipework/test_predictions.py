@@ -3,7 +3,6 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from sklearn.metrics import f1_score
 
-from pipework.manifest import Metric, Task, TaskKind
 from pipework.predictions import (
     OneLabel,
     Prediction,
@@ -14,6 +13,7 @@ from pipework.predictions import (
     given_labels,
     probabilities,
 )
+from pipework.task import Metric, Task, TaskKind
 
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("x", "y", "z"), metric=Metric.ACCURACY)
 MULTI = Task(kind=TaskKind.MULTI_LABEL, labels=("x", "y", "z"), metric=Metric.MICRO_F1)

@@ -20,24 +20,10 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from pipework.manifest import (
-    Data,
-    EngineFormat,
-    EngineRecord,
-    Identity,
-    Input,
-    Layout,
-    Manifest,
-    Metric,
-    Model,
-    Parity,
-    Precision,
-    Reading,
-    Task,
-    TaskKind,
-    record_file,
-    write_manifest,
-)
+from pipework.engine_record import EngineFormat, EngineRecord, Layout, Parity, Precision, Tolerance
+from pipework.manifest import Data, Identity, Input, Manifest, Model, Reading, write_manifest
+from pipework.record import record_file
+from pipework.task import Metric, Task, TaskKind
 
 WORDS = [
     "[PAD]",
@@ -61,6 +47,7 @@ TASKS = {
 }
 WIDTH = 16
 SLOW_WIDTH = 256
+TOLERANCE = Tolerance(max_abs=1e-4, spread=1e-4, flips_outside=0, score_drop=0)
 
 MakeRun = Callable[..., Path]
 
@@ -240,6 +227,7 @@ def build_run(
                 opset=17,
                 built_with={},
                 parity=parity(passed=passed),
+                tolerance=TOLERANCE,
             ),
         ),
     )
@@ -254,12 +242,20 @@ def parity(*, passed: bool) -> Parity:
         shapes=((1, 1),),
         max_abs=0,
         mean_abs=0,
+        max_rel=0,
+        max_kl=0,
+        spread=0,
         argmax_agreement=1,
         flips=0,
+        error_bound=0,
+        flips_outside=0,
         metric=Metric.ACCURACY,
         score_reference=1,
         score_engine=1,
-        tolerance=1e-4,
+        low=0,
+        high=0,
+        processor="any",
+        tolerance=TOLERANCE,
         passed=passed,
     )
 

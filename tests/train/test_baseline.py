@@ -6,9 +6,9 @@ import pytest
 
 from pipework.errors import MissingDependencyError, in_words
 from pipework.examples import Example, Source
-from pipework.manifest import Metric, Task, TaskKind
 from pipework.progress import Silent
 from pipework.records import Columns
+from pipework.task import Metric, Task, TaskKind
 from train import baseline
 from train.baseline import linear_baseline, sample
 

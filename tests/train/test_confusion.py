@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pipework.evaluation import evaluate
-from pipework.manifest import Metric, Task, TaskKind
+from pipework.task import Metric, Task, TaskKind
 from train.confusion import MOST_CLASSES, OTHERS, Confusion, confusion_image, most_confused
 
 

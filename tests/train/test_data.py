@@ -5,9 +5,9 @@ import pytest
 from pipework.encoding import TextEncoder
 from pipework.errors import DataError
 from pipework.examples import Source
-from pipework.manifest import Metric, Task, TaskKind
 from pipework.progress import Silent
 from pipework.records import Columns
+from pipework.task import Metric, Task, TaskKind
 from train.cache import cache_folder
 from train.data import token_set
 from train.model_settings import ModelSettings

@@ -1,8 +1,8 @@
 import pytest
 
 from pipework.errors import ConfigError
-from pipework.manifest import Metric, TaskKind
 from pipework.records import Format
+from pipework.task import Metric, TaskKind
 from train.config import load_config
 from train.data_settings import TaskSettings
 

@@ -5,7 +5,7 @@ import pytest
 
 from pipework.errors import CheckFailedError
 from pipework.evaluation import evaluate
-from pipework.manifest import Metric, Task, TaskKind
+from pipework.task import Metric, Task, TaskKind
 from train.health import check_finite, findings
 
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipework.manifest import Metric, Task, TaskKind
 from pipework.progress import Silent
+from pipework.task import Metric, Task, TaskKind
 from train.distributed import World
 from train.judge import Judge, settled
 

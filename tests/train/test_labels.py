@@ -6,8 +6,9 @@ import pytest
 
 from pipework.errors import ConfigError
 from pipework.examples import Source
-from pipework.manifest import Part, TaskKind
+from pipework.manifest import Part
 from pipework.records import Columns
+from pipework.task import TaskKind
 from train.labels import class_labels
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pipework.evaluation import Evaluation
-from pipework.manifest import Metric
+from pipework.task import Metric
 from train import loop
 from train.loop import LogWindow, is_better, total_steps
 from train.step import Taken

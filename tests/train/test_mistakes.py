@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pipework.examples import Example
-from pipework.manifest import Metric, Task, TaskKind
+from pipework.task import Metric, Task, TaskKind
 from train.mistakes import MOST, mistakes
 
 LABELS = ("a", "b", "c")

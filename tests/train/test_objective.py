@@ -4,7 +4,7 @@ import torch
 from torch.nn import functional
 
 from pipework.errors import ConfigError
-from pipework.manifest import Metric, Task, TaskKind
+from pipework.task import Metric, Task, TaskKind
 from train.objective import Objective, class_weights
 
 SINGLE = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b", "c"), metric=Metric.ACCURACY)

@@ -13,8 +13,9 @@ import pytest
 from pipework.encoding import TextEncoder
 from pipework.evaluation import evaluate, truth
 from pipework.examples import Example
-from pipework.manifest import Metric, Task, TaskKind, read_manifest
+from pipework.manifest import read_manifest
 from pipework.progress import Silent
+from pipework.task import Metric, Task, TaskKind
 from train.baseline import Baseline
 from train.config import run_config
 from train.curves import read_curves

@@ -7,7 +7,7 @@ import torch
 from transformers import BertConfig, BertForPreTraining, BertModel, PreTrainedTokenizerFast
 
 from pipework.errors import ConfigError
-from pipework.manifest import Metric, Task, TaskKind
+from pipework.task import Metric, Task, TaskKind
 from train.model import build
 from train.model_settings import Head, ModelSettings
 from train.tokenizer import SPECIAL, check_unknown_rate, make_tokenizer

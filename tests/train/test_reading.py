@@ -1,7 +1,7 @@
 import random
 
 from pipework.examples import Example
-from pipework.manifest import TaskKind
+from pipework.task import TaskKind
 from train.reading import Lengths, Reading
 
 

@@ -8,9 +8,9 @@ from tokenizers.pre_tokenizers import Whitespace
 from pipework.encoding import TextEncoder
 from pipework.errors import ConfigError, DataError
 from pipework.examples import Source
-from pipework.manifest import TaskKind
 from pipework.progress import Silent
 from pipework.records import Columns
+from pipework.task import TaskKind
 from train import reading
 from train.check import check_config, check_files
 from train.config import recipes

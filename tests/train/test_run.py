@@ -10,8 +10,10 @@ from transformers import AutoModelForSequenceClassification, PreTrainedTokenizer
 from export.answer import open_encoder
 from pipework.errors import CheckFailedError, ConfigError, RunFolderError
 from pipework.examples import Example
-from pipework.manifest import Metric, read_manifest, verify_files
+from pipework.manifest import read_manifest
 from pipework.progress import Silent
+from pipework.record import verify_files
+from pipework.task import Metric
 from train import judge
 from train.config import load_config
 from train.evaluate import open_reference

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipework.errors import CheckFailedError
-from pipework.manifest import TaskKind
+from pipework.task import TaskKind
 from train.distributed import World, join
 from train.objective import Objective
 from train.schedule import schedule

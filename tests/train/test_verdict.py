@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipework.evaluation import evaluate
-from pipework.manifest import Metric, Task, TaskKind
+from pipework.task import Metric, Task, TaskKind
 from train.baseline import Baseline
 from train.verdict import Outcome, verdict
 

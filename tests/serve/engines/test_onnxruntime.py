@@ -5,19 +5,26 @@ import pytest
 from onnx import TensorProto, helper, save
 
 from pipework.encoding import Encoding, TextEncoder
+from pipework.engine_record import Layout
 from pipework.errors import RunFolderError
 from pipework.examples import Example
 from pipework.padding import Padding
-from serve.engines.onnxruntime import OnnxRuntimeEngine, cpu_limit
+from serve.collate import Collate
+from serve.cpus import cpu_limit
+from serve.engines.onnxruntime import OnnxRuntimeEngine
+
+
+def collate(*, type_ids: bool = False, spans: bool = False) -> Collate:
+    padding = Padding(pad_id=0, type_ids=type_ids)
+    return Collate(layout=Layout.PADDED, padding=padding, spans=spans)
+
 
 TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"]
 
 
 @pytest.fixture
 def engine(run: Path) -> OnnxRuntimeEngine:
-    return OnnxRuntimeEngine(
-        run / "engines/onnx/model.onnx", padding=Padding(pad_id=0, type_ids=False)
-    )
+    return OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate())
 
 
 @pytest.fixture
@@ -48,9 +55,7 @@ def test_no_inputs_give_no_rows_but_all_classes(engine: OnnxRuntimeEngine) -> No
 def test_the_second_text_is_told_from_the_first(pair_run: Path) -> None:
     encoder = TextEncoder.open(pair_run / "tokenizer.json", max_length=32, type_ids=True)
     pair = encoder.encode([Example(text="rain sun", text_pair="goal")])
-    with OnnxRuntimeEngine(
-        pair_run / "engines/onnx/model.onnx", padding=Padding(pad_id=0, type_ids=True)
-    ) as engine:
+    with OnnxRuntimeEngine(pair_run / "engines/onnx/model.onnx", collate(type_ids=True)) as engine:
         assert engine.infer(pair).argmax(axis=1).tolist() == [1]
 
 
@@ -65,8 +70,8 @@ def marked(entity_run: Path) -> list[Encoding]:
 def test_the_places_of_the_entities_reach_a_graph_that_takes_them(
     entity_run: Path, marked: list[Encoding]
 ) -> None:
-    path, padding = entity_run / "engines/onnx/model.onnx", Padding(pad_id=0, type_ids=False)
-    with OnnxRuntimeEngine(path, padding=padding, spans=True) as engine:
+    path = entity_run / "engines/onnx/model.onnx"
+    with OnnxRuntimeEngine(path, collate(spans=True)) as engine:
         assert engine.infer(marked).argmax(axis=1).tolist() == [1, 0]
 
 
@@ -77,22 +82,22 @@ def test_a_graph_that_only_reads_the_marks_is_not_given_the_places(
 
 
 def test_a_graph_that_takes_places_and_a_model_that_does_not_are_told(entity_run: Path) -> None:
-    path, padding = entity_run / "engines/onnx/model.onnx", Padding(pad_id=0, type_ids=False)
+    path = entity_run / "engines/onnx/model.onnx"
     with pytest.raises(RunFolderError, match="found attention_mask, entity_spans, input_ids"):
-        OnnxRuntimeEngine(path, padding=padding)
+        OnnxRuntimeEngine(path, collate())
 
 
 def test_a_file_that_is_no_graph_is_named(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"not a graph")
     with pytest.raises(RunFolderError, match=r"model\.onnx is not a graph to serve"):
-        OnnxRuntimeEngine(path, padding=Padding(pad_id=0, type_ids=False))
+        OnnxRuntimeEngine(path, collate())
 
 
 def test_a_graph_with_other_inputs_is_refused_with_both_lists(run: Path) -> None:
     expected = "expected inputs attention_mask, input_ids, token_type_ids, found attention_mask"
     with pytest.raises(RunFolderError, match=expected):
-        OnnxRuntimeEngine(run / "engines/onnx/model.onnx", padding=Padding(pad_id=0, type_ids=True))
+        OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate(type_ids=True))
 
 
 def test_a_graph_with_other_outputs_is_refused(tmp_path: Path) -> None:
@@ -106,7 +111,7 @@ def test_a_graph_with_other_outputs_is_refused(tmp_path: Path) -> None:
     opsets = [helper.make_opsetid("", 17)]
     save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "model.onnx")
     with pytest.raises(RunFolderError, match="expected the output logits, found scores"):
-        OnnxRuntimeEngine(tmp_path / "model.onnx", padding=Padding(pad_id=0, type_ids=False))
+        OnnxRuntimeEngine(tmp_path / "model.onnx", collate())
 
 
 def test_a_closed_engine_may_be_closed_again(engine: OnnxRuntimeEngine) -> None:

@@ -57,7 +57,7 @@ def test_an_engine_without_its_graph_file_is_refused(copied: Path) -> None:
     manifest = read_manifest(copied)
     engine = manifest.engines[0].model_copy(update={"files": ()})
     write_manifest(copied, manifest.model_copy(update={"engines": (engine,)}))
-    with pytest.raises(RunFolderError, match=r"expected one \.onnx file, found 0"):
+    with pytest.raises(RunFolderError, match=r"expected one file model\.onnx, found 0"):
         open_proven(copied, read_manifest(copied))
 
 

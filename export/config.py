@@ -1,0 +1,56 @@
+"""What can be set of an export, by `pipe export --set`."""
+
+from pipework.engine_record import Precision, Scaling, Tolerance
+from pipework.settings import Positive, Settings
+
+
+class ToleranceSettings(Settings):
+    """Limits that replace those of the table; what is left out stays. See `Tolerance`."""
+
+    max_abs: float | None = None
+    spread: float | None = None
+    flips_outside: float | None = None
+    score_drop: float | None = None
+
+    def over(self, table: Tolerance) -> Tolerance:
+        """Return the table's limits with these in their place."""
+        return table.model_copy(update=self.model_dump(exclude_none=True))
+
+
+class TolerancesSettings(Settings):
+    """Limits by precision."""
+
+    fp32: ToleranceSettings = ToleranceSettings()
+    fp16: ToleranceSettings = ToleranceSettings()
+    bf16: ToleranceSettings = ToleranceSettings()
+    int8: ToleranceSettings = ToleranceSettings()
+
+    def of(self, precision: Precision) -> ToleranceSettings:
+        """Return those of a precision."""
+        match precision:
+            case Precision.FP32:
+                return self.fp32
+            case Precision.FP16:
+                return self.fp16
+            case Precision.BF16:
+                return self.bf16
+            case Precision.INT8:
+                return self.int8
+
+
+class ExportSettings(Settings):
+    """How engines are built and proven.
+
+    Attributes:
+        tolerances: limits that replace those of `export.tolerances`.
+        dev_rows: the most rows of dev that a proof uses.
+        calibration_rows: rows of train from which the ranges of static int8 are found.
+        scaling: of int8; None for each in turn, the one that passes and is faster.
+        speed_s: seconds of each measurement of speed; 0 for none.
+    """
+
+    tolerances: TolerancesSettings = TolerancesSettings()
+    dev_rows: Positive = 10_000
+    calibration_rows: Positive = 300
+    scaling: Scaling | None = None
+    speed_s: float = 2.0

@@ -1,0 +1,61 @@
+"""What the engines of this package share: inputs become calls, and their answers come in order.
+
+Shapes: N inputs, B of one call, C classes.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.closing import Closing
+from pipework.encoding import Encoding
+from serve.collate import Collate
+
+
+class CollatedEngine(Closing):
+    """An Engine over a runtime that takes arrays by name. Not for several threads at once."""
+
+    def __init__(self, collate: Collate) -> None:
+        """Make a first call, of one token: it shows that the graph runs, and the number of classes.
+
+        A subclass calls this when its runtime is ready.
+        """
+        self._collate = collate
+        probe = Encoding(
+            ids=np.array([collate.padding.pad_id], np.int32),
+            type_ids=np.zeros(1, np.int8),
+            entity_spans=((0, 1), (0, 1)),
+        )
+        (feed,) = collate.feeds([probe])
+        self._classes = self._run(feed.arrays).shape[1]
+
+    @abstractmethod
+    def _run(self, arrays: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        """Return the logits [B, C] of one call, float32, all finite or not."""
+
+    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        """Return logits [N, C]; [0, C] for no inputs."""
+        logits_NC = np.empty((len(encodings), self._classes), np.float32)
+        for feed in self._collate.feeds(encodings):
+            logits_NC[feed.rows] = self._run(feed.arrays)
+        return logits_NC
+
+
+def check_names(inputs: set[str], outputs: set[str], collate: Collate) -> None:
+    """Check that a graph takes what `collate` makes and gives logits.
+
+    Raises:
+        ValueError: with both lists.
+    """
+    if inputs != collate.names:
+        message = f"expected inputs {_listed(collate.names)}, found {_listed(inputs)}"
+        raise ValueError(message)
+    if outputs != {"logits"}:
+        message = f"expected the output logits, found {_listed(outputs)}"
+        raise ValueError(message)
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))
