@@ -26,7 +26,7 @@ results: .venv/ready-run
 	touch $@
 
 .venv/ready-dev: .venv/ready-run
-	$(PIP) install -c constraints.txt -e '.[cpu,train,export,bench,dev]'
+	$(PIP) install -c constraints.txt -e '.[cpu,train,export,bench,tensorrt-rtx,triton,dev]'
 	touch $@
 
 clean:
