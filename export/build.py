@@ -1,11 +1,16 @@
 """A checkpoint becomes the files of one engine, by the arrows that lead to it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
 from export.checkpoint2onnx import EXPORTER, OPSET, checkpoint_to_onnx
+from export.feeds import graph_feeds
+from export.onnx2fp16 import onnx_to_fp16
+from export.onnx2int8 import onnx_to_int8
+from export.onnx2openvino import onnx_to_openvino
+from export.onnx2tensorrt import onnx_to_tensorrt
 from export.subject import Subject
 from pipework.engine_record import EngineFormat, Layer, Precision, TensorRt, Variant
 from pipework.errors import ConfigError
@@ -27,10 +32,12 @@ class Built:
 
     built_with: dict[str, str]
     opset: int = OPSET
-    fusions: dict[str, int]
+    fusions: dict[str, int] = field(default_factory=dict)
     kept: tuple[Layer, ...] = ()
     tensorrt: TensorRt | None = None
 
+
+INTERMEDIATE = "graph.onnx"
 
 Build = Callable[[Variant, Subject, Path, Progress], Built]
 
@@ -42,15 +49,42 @@ def build(variant: Variant, subject: Subject, folder: Path, progress: Progress) 
         ConfigError: there is no such engine, or not of this model.
         MissingDependencyError: a package that builds it is not installed.
     """
-    del progress
-    match variant.format, variant.precision:
-        case EngineFormat.ONNX, Precision.FP32:
-            graph = folder / MODELS[EngineFormat.ONNX]
-            checkpoint_to_onnx(subject.run, subject.manifest, graph, variant.layout)
-            return Built(built_with=built_with("onnx"), fusions={})
-        case _:
-            message = f"there is no engine {variant.label}"
-            raise ConfigError(message)
+    main = folder / MODELS[variant.format]
+    match variant.format:
+        case EngineFormat.ONNX:
+            if variant.precision is Precision.BF16:
+                message = "onnxruntime's CPU provider does not compute in bf16"
+                raise ConfigError(message, "take --to openvino --precision bf16")
+            return _graph(variant, subject, main, progress)
+        case EngineFormat.OPENVINO:
+            graph = folder / INTERMEDIATE
+            built = _graph(variant, subject, graph, progress)
+            onnx_to_openvino(graph, main)
+            graph.unlink()
+            return replace(built, built_with=built.built_with | built_with("openvino"))
+        case EngineFormat.TENSORRT:
+            graph = folder / INTERMEDIATE
+            built = _graph(variant, subject, graph, progress)
+            made = onnx_to_tensorrt(graph, main, variant.layout, subject, progress)
+            graph.unlink()
+            return replace(built, tensorrt=made)
+
+
+def _graph(variant: Variant, subject: Subject, path: Path, progress: Progress) -> Built:
+    """Write the ONNX graph of a precision to `path`."""
+    plain = path.with_name("fp32.onnx")
+    checkpoint_to_onnx(subject.run, subject.manifest, plain, variant.layout)
+    kept: tuple[Layer, ...] = ()
+    match variant.precision:
+        case Precision.FP32 | Precision.BF16:  # it is the runtime that computes in bf16
+            plain.rename(path)
+        case Precision.FP16:
+            encodings = [row.encoding for row in subject.grid]
+            kept = onnx_to_fp16(plain, path, graph_feeds(plain, subject, encodings))
+        case Precision.INT8:
+            kept = onnx_to_int8(plain, path, variant, subject, progress)
+    plain.unlink(missing_ok=True)
+    return Built(built_with=built_with("onnx"), fusions={}, kept=kept)
 
 
 def built_with(*packages: str) -> dict[str, str]:

@@ -42,7 +42,7 @@ def changed_model(change):
         change(model.model)
         type_ids = subject.manifest.input.type_ids
         trace(model, folder / "model.onnx", type_ids=type_ids, spans=False)
-        return Built(built_with={}, fusions={})
+        return Built(built_with={})
 
     return build
 

@@ -35,7 +35,7 @@ def building(convert):
 
     def build(_variant, subject, folder, _progress):
         convert(subject.run, subject.manifest, folder / "model.onnx")
-        return Built(built_with={}, fusions={})
+        return Built(built_with={})
 
     return build
 
