@@ -119,8 +119,10 @@ def _row(engine: EngineRecord) -> tuple[str, ...]:
             f"{parity.tolerance.max_abs:g}",
             f"{parity.argmax_agreement:.2%}",
             f"{parity.metric} {parity.score_engine:.4f}",
-            f"{parity.score_engine - parity.score_reference:+.4f} "
-            f"({parity.low:+.4f} to {parity.high:+.4f})",
+            (
+                f"{parity.score_engine - parity.score_reference:+.4f} "
+                f"({parity.low:+.4f} to {parity.high:+.4f})"
+            ),
         )
     return (
         engine.name,
