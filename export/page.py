@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from pipework.engine_record import EngineRecord
 from pipework.errors import ConfigError
@@ -79,7 +79,7 @@ def _speeds(engines: Sequence[EngineRecord]) -> tuple[str, str, str] | None:
     rates = [found.texts_per_s for _, found in timed]
     with rc_context(STYLE | {"axes.grid.axis": "x"}):
         figure, axes = _bars([name for name, _ in timed], rates)
-        axes.set_xlim(0, 1.15 * max(rates))
+        axes.set_xlim(0, 1.05 * max(rates))
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(FuncFormatter(number))
         axes.set_xlabel("texts/s")
@@ -94,6 +94,9 @@ def _differences(engines: Sequence[EngineRecord]) -> tuple[str, str, str] | None
     with rc_context(STYLE | {"axes.grid.axis": "x"}):
         figure, axes = _bars([name for name, _ in found], [parity.max_abs for _, parity in found])
         axes.set_xscale("log")
+        axes.set_xlim(1e-8, 1e3)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:.0e}"))
+        axes.xaxis.set_minor_locator(NullLocator())
         for place, (_, parity) in enumerate(found):
             axes.plot([parity.tolerance.max_abs] * 2, [place - 0.4, place + 0.4], color=SERIES[3])
         axes.set_xlabel("logits apart (logarithmic)")
@@ -103,9 +106,9 @@ def _differences(engines: Sequence[EngineRecord]) -> tuple[str, str, str] | None
 def _bars(names: Sequence[str], values: Sequence[float]) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(WIDTH_IN, 1.0 + 0.36 * len(names)), layout="constrained")
     axes = figure.subplots()
-    bars = axes.barh(range(len(names)), values, height=0.7, color=SERIES[0], edgecolor=GRID)
-    axes.bar_label(bars, [f"{value:,.3g}" for value in values], padding=4)
-    axes.set_yticks(range(len(names)), names)
+    axes.barh(range(len(names)), values, height=0.7, color=SERIES[0], edgecolor=GRID)
+    named = [f"{name}: {value:,.3g}" for name, value in zip(names, values, strict=True)]
+    axes.set_yticks(range(len(names)), named)
     axes.invert_yaxis()
     return figure, axes
 
