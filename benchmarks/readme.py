@@ -15,6 +15,7 @@ from benchmarks import cells
 from benchmarks.results import (
     PIPEWORK,
     BenchResult,
+    EnginesResult,
     FamiliesResult,
     Level,
     PeerTrainingResult,
@@ -37,6 +38,7 @@ class Table(StrEnum):
     ACCURACY = "accuracy"
     SERVING = "serving"
     OFFLINE = "offline"
+    ENGINES = "engines"
     FAMILIES = "families"
     PEERS_TRAINING = "peers_training"
     PEERS_PHASES = "peers_phases"
@@ -111,17 +113,20 @@ def _table(name: Table, results: Results) -> str:
     peers = [result for result in results if isinstance(result, PeerTrainingResult)]
     match name:
         case Table.ACCURACY:
-            return _accuracy([one for one in results if isinstance(one, TrainingResult)])
+            made = _accuracy([one for one in results if isinstance(one, TrainingResult)])
         case Table.SERVING:
-            return _serving([result for result in benches if result.levels])
+            made = _serving([result for result in benches if result.levels])
         case Table.OFFLINE:
-            return _offline([result for result in benches if result.offline])
+            made = _offline([result for result in benches if result.offline])
+        case Table.ENGINES:
+            made = _engines([one for one in results if isinstance(one, EnginesResult)])
         case Table.FAMILIES:
-            return _families([one for one in results if isinstance(one, FamiliesResult)])
+            made = _families([one for one in results if isinstance(one, FamiliesResult)])
         case Table.PEERS_TRAINING:
-            return _peers_training(peers)
+            made = _peers_training(peers)
         case Table.PEERS_PHASES:
-            return _peers_phases(peers)
+            made = _peers_phases(peers)
+    return made
 
 
 def _accuracy(results: Sequence[TrainingResult]) -> str:
@@ -186,6 +191,33 @@ def _offline(results: Sequence[BenchResult]) -> str:
         for level in result.offline
     )
     return _markdown(head, rows) + _source(results)
+
+
+def _engines(results: Sequence[EnginesResult]) -> str:
+    head = (
+        *("data", "engine", "MiB", "max difference", "same answers", "change of the score, points"),
+        *("layers kept", "texts/s", "times by hand", "p50 ms, one text"),
+    )
+    rows = (row for result in results for row in _engine_rows(result))
+    return _markdown(head, rows) + _source(results)
+
+
+def _engine_rows(result: EnginesResult) -> Iterable[tuple[str, ...]]:
+    for one in result.engines:
+        yield (
+            result.dataset,
+            one.name,
+            f"{one.mib:.0f}",
+            f"{one.max_abs:.1e}",
+            f"{one.agreement:.2%}",
+            f"{100 * one.change:+.2f} ({100 * one.low:+.2f} to {100 * one.high:+.2f})",
+            f"{one.kept}",
+            f"{one.texts_per_s:,.0f}",
+            f"{one.texts_per_s / result.by_hand_texts_per_s:.2f}",
+            cells.ms(one.p50_ms),
+        )
+    by_hand = (f"{result.by_hand_texts_per_s:,.0f}", "1", cells.ms(result.by_hand_p50_ms))
+    yield (result.dataset, "by hand", *("",) * 5, *by_hand)
 
 
 def _families(results: Sequence[FamiliesResult]) -> str:
