@@ -12,12 +12,14 @@ from pathlib import Path
 from statistics import mean, median, stdev
 
 from benchmarks import cells
+from benchmarks.matrix_table import matrix_lines, summary
 from benchmarks.results import (
     PIPEWORK,
     BenchResult,
     EnginesResult,
     FamiliesResult,
     Level,
+    MatrixResult,
     PeerTrainingResult,
     Result,
     TrainingResult,
@@ -40,6 +42,7 @@ class Table(StrEnum):
     OFFLINE = "offline"
     ENGINES = "engines"
     FAMILIES = "families"
+    MATRIX = "matrix"
     PEERS_TRAINING = "peers_training"
     PEERS_PHASES = "peers_phases"
 
@@ -122,6 +125,8 @@ def _table(name: Table, results: Results) -> str:
             made = _engines([one for one in results if isinstance(one, EnginesResult)])
         case Table.FAMILIES:
             made = _families([one for one in results if isinstance(one, FamiliesResult)])
+        case Table.MATRIX:
+            made = _matrix([one for one in results if isinstance(one, MatrixResult)])
         case Table.PEERS_TRAINING:
             made = _peers_training(peers)
         case Table.PEERS_PHASES:
@@ -227,6 +232,16 @@ def _families(results: Sequence[FamiliesResult]) -> str:
     families = dict.fromkeys(fit.family for fit in fits)
     rows = ((family, *(steps.get((family, head), "-") for head in heads)) for family in families)
     return _markdown(("family", *heads), rows) + _source(results)
+
+
+def _matrix(results: Sequence[MatrixResult]) -> str:
+    parts = []
+    for result in results:
+        head, rows, reasons = matrix_lines(result)
+        notes = "\n".join(f"- [{number}] {why}" for number, why in enumerate(reasons, start=1))
+        title = f"**{result.weights[0].upper()}{result.weights[1:]}**: {summary(result)}."
+        parts.append(f"{title}\n\n{_markdown(head, rows)}\n\n{notes}".rstrip())
+    return "\n\n".join(parts) + _source(results)
 
 
 def _peers_training(results: Sequence[PeerTrainingResult]) -> str:

@@ -14,10 +14,12 @@ import pytest
 from benchmarks.latency import histogram, latency
 from benchmarks.results import (
     BenchResult,
+    Cell,
     FamiliesResult,
     Fit,
     Level,
     Machine,
+    MatrixResult,
     OfflineLevel,
     PeerRun,
     PeerTrainingResult,
@@ -242,3 +244,17 @@ def compared() -> PeerTrainingResult:
         command=("python", "-m", "benchmarks.peers.training", "mrpc"),
         provenance=provenance(),
     )
+
+
+@pytest.fixture
+def filled() -> MatrixResult:
+    """Two families as three engines: proven, built, and neither for two reasons."""
+    cells = (
+        Cell(family="bert", head="gru", engine="onnx-fp32", max_abs=1.4e-7, reason=None),
+        Cell(family="bert", head="gru", engine="onnx-fp32-packed", max_abs=2e-7, reason=None),
+        Cell(family="bert", head="gru", engine="tensorrt-fp16", max_abs=None, reason=None),
+        Cell(family="xlnet", head="gru", engine="onnx-fp32", max_abs=1.6e-7, reason=None),
+        Cell(family="xlnet", head="gru", engine="onnx-fp32-packed", max_abs=None, reason="cannot"),
+        Cell(family="xlnet", head="gru", engine="tensorrt-fp16", max_abs=None, reason="too new"),
+    )
+    return MatrixResult(weights="tiny", cells=cells, provenance=provenance())
