@@ -127,10 +127,8 @@ def _table(name: Table, results: Results) -> str:
             made = _families([one for one in results if isinstance(one, FamiliesResult)])
         case Table.MATRIX:
             made = _matrix([one for one in results if isinstance(one, MatrixResult)])
-        case Table.PEERS_TRAINING:
-            made = _peers_training(peers)
-        case Table.PEERS_PHASES:
-            made = _peers_phases(peers)
+        case Table.PEERS_TRAINING | Table.PEERS_PHASES:
+            made = (_peers_training if name is Table.PEERS_TRAINING else _peers_phases)(peers)
     return made
 
 

@@ -27,7 +27,7 @@ def part():
         yield family, head, [ENGINES[(2 * number + k) % len(ENGINES)] for k in (0, 1)]
 
 
-@pytest.mark.parametrize(("family", "head", "engines"), part())
+@pytest.mark.parametrize(("family", "head", "engines"), [*part()])
 def test_what_is_proven_or_built_in_the_stored_matrix_is_so_today(family, head, engines):
     before = stored()
     for cell in fill(family, head, engines):
