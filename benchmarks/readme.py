@@ -108,25 +108,24 @@ def fill(text: str, results: Results) -> str:
     return "".join(parts) + text[place:]
 
 
-def _table(name: Table, results: Results) -> str:
+def _table(name: Table, results: Results) -> str:  # noqa: PLR0911  (one for each table)
     benches = [result for result in results if isinstance(result, BenchResult)]
     peers = [result for result in results if isinstance(result, PeerTrainingResult)]
     match name:
         case Table.ACCURACY:
-            made = _accuracy([one for one in results if isinstance(one, TrainingResult)])
+            return _accuracy([one for one in results if isinstance(one, TrainingResult)])
         case Table.SERVING:
-            made = _serving([result for result in benches if result.levels])
+            return _serving([result for result in benches if result.levels])
         case Table.OFFLINE:
-            made = _offline([result for result in benches if result.offline])
+            return _offline([result for result in benches if result.offline])
         case Table.ENGINES:
-            made = _engines([one for one in results if isinstance(one, EnginesResult)])
+            return _engines([one for one in results if isinstance(one, EnginesResult)])
         case Table.FAMILIES:
-            made = _families([one for one in results if isinstance(one, FamiliesResult)])
+            return _families([one for one in results if isinstance(one, FamiliesResult)])
         case Table.PEERS_TRAINING:
-            made = _peers_training(peers)
+            return _peers_training(peers)
         case Table.PEERS_PHASES:
-            made = _peers_phases(peers)
-    return made
+            return _peers_phases(peers)
 
 
 def _accuracy(results: Sequence[TrainingResult]) -> str:
