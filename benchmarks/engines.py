@@ -88,17 +88,16 @@ def _opener(run: Path, record: EngineRecord, manifest: Manifest, *, whole: bool 
 
 def _result(record: EngineRecord, texts_per_s: float, p50_ms: float) -> EngineResult:
     parity = record.parity
-    if parity is None:
-        message = f"engine {record.name} was never run"
-        raise ConfigError(message)
+    if parity is None or parity.change is None or parity.low is None or parity.high is None:
+        message = f"engine {record.name} was not scored on labelled dev rows"
+        raise ConfigError(message, "give the run a dev file, and export again")
     return EngineResult(
         name=record.name,
         mib=sum(file.size for file in record.files) / 2**20,
         max_abs=parity.max_abs,
         spread=parity.spread,
         agreement=parity.argmax_agreement,
-        score=parity.score_engine,
-        change=parity.score_engine - parity.score_reference,
+        change=parity.change,
         low=parity.low,
         high=parity.high,
         kept=len(record.kept),

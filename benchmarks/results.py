@@ -229,8 +229,8 @@ class PeerTrainingResult(Record):
 class EngineResult(Record):
     """An engine: its size, its proof as the manifest has it, its speed beside the others.
 
-    `change` is of the task's score, from the checkpoint's, with its 95 % interval; `kept` counts
-    the layers that were left in a higher precision.
+    `change` is of the task's score on dev, from the checkpoint's, with its 95 % interval; `kept`
+    counts the layers that were left in a higher precision.
     """
 
     name: str
@@ -238,7 +238,6 @@ class EngineResult(Record):
     max_abs: float
     spread: float
     agreement: float
-    score: float
     change: float
     low: float
     high: float

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from pipework.engine_record import EngineRecord
+from pipework.engine_record import EngineRecord, Parity
 from pipework.errors import ConfigError
 from pipework.manifest import Manifest
 from pipework.page import cells, header, plots, section, table, tiles, whole
@@ -121,11 +121,7 @@ def _row(engine: EngineRecord) -> tuple[str, ...]:
             f"{parity.max_abs:.1e}",
             f"{parity.tolerance.max_abs:g}",
             f"{parity.argmax_agreement:.2%}",
-            f"{parity.metric} {parity.score_engine:.4f}",
-            (
-                f"{parity.score_engine - parity.score_reference:+.4f} "
-                f"({parity.low:+.4f} to {parity.high:+.4f})"
-            ),
+            *_score(parity),
         )
     return (
         engine.name,
@@ -137,3 +133,10 @@ def _row(engine: EngineRecord) -> tuple[str, ...]:
         "" if speed is None else f"{speed.p50_ms:.1f}",
         "proven" if engine.proven else "built, not run",
     )
+
+
+def _score(parity: Parity) -> tuple[str, str]:
+    if parity.change is None:
+        return "", "no labelled rows"
+    change = f"{parity.change:+.4f} ({parity.low:+.4f} to {parity.high:+.4f})"
+    return f"{parity.metric} {parity.score_engine:.4f}", change
