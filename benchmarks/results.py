@@ -269,7 +269,47 @@ class EnginesResult(Record):
     provenance: Provenance
 
 
-Result = BenchResult | TrainingResult | FamiliesResult | PeerTrainingResult | EnginesResult
+class Cell(Record):
+    """An engine of a family with a head: its largest difference of a logit, or why it is not.
+
+    Both are None for one that was built and cannot be run here.
+    """
+
+    family: str
+    head: str
+    engine: str
+    max_abs: float | None
+    reason: str | None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Which cell it is."""
+        return self.family, self.head, self.engine
+
+    @property
+    def proven(self) -> bool:
+        """Whether it was run and answers as its checkpoint does."""
+        return self.max_abs is not None
+
+
+class MatrixResult(Record):
+    """Which families with which heads become which engines; `weights` says of which models."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["matrix"] = "matrix"
+    weights: str
+    cells: tuple[Cell, ...]
+    provenance: Provenance
+
+
+Result = (
+    BenchResult
+    | TrainingResult
+    | FamiliesResult
+    | PeerTrainingResult
+    | EnginesResult
+    | MatrixResult
+)
 _STORED: TypeAdapter[Result] = TypeAdapter(Annotated[Result, Field(discriminator="kind")])
 
 

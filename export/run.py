@@ -9,6 +9,7 @@ from export.build import Build, Built, build
 from export.case import EngineFailedError
 from export.config import ExportSettings
 from export.diagnosis import Trial, failure, forget, refusal
+from export.fusions import lost_fusions
 from export.parity import Expected, Verdict, prove
 from export.speed import measure
 from export.subject import Subject
@@ -126,6 +127,7 @@ def _one(
     folder = subject.run / ENGINES / variant.label / UNFINISHED
     folder.mkdir(parents=True)
     built = building(variant, subject, folder, progress)
+    _compare_fusions(variant, subject.manifest, built, progress)
     path = folder / MODELS[variant.format]
     trial = Trial(subject=subject, variant=variant, folder=folder)
     try:
@@ -149,6 +151,15 @@ def _one(
     encodings = [row.encoding for row in subject.grid]
     KeptRows(encodings=encodings, logits_NC=expected.grid_NC).write(folder / KEPT_ROWS)
     return _record(variant, subject, built, verdict)
+
+
+def _compare_fusions(
+    variant: Variant, manifest: Manifest, built: Built, progress: Progress
+) -> None:
+    for before in manifest.engines:
+        if before.name == variant.label:
+            for loss in lost_fusions(before.fusions, built.fusions):
+                progress.note(f"{variant.label}: fused less often than last time: {loss}")
 
 
 def _record(variant: Variant, subject: Subject, built: Built, verdict: Verdict) -> EngineRecord:
