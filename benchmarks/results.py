@@ -226,7 +226,51 @@ class PeerTrainingResult(Record):
         return median(own.examples_per_s / other.examples_per_s for own, other in pairs)
 
 
-Result = BenchResult | TrainingResult | FamiliesResult | PeerTrainingResult
+class EngineResult(Record):
+    """An engine: its size, its proof as the manifest has it, its speed beside the others.
+
+    `change` is of the task's score, from the checkpoint's, with its 95 % interval; `kept` counts
+    the layers that were left in a higher precision.
+    """
+
+    name: str
+    mib: float
+    max_abs: float
+    spread: float
+    agreement: float
+    score: float
+    change: float
+    low: float
+    high: float
+    kept: int
+    packed: bool
+    texts_per_s: float
+    p50_ms: float
+
+
+class EnginesResult(Record):
+    """The engines of a run, the fastest first, measured in turns on the same texts.
+
+    `by_hand` is onnxruntime in fp32 on calls of `batch` texts in arrival order, each padded to
+    its longest. `rows` counts the texts.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["engines"] = "engines"
+    dataset: str
+    metric: str
+    rows: int
+    batch: int
+    threads: int
+    processor: str
+    by_hand_texts_per_s: float
+    by_hand_p50_ms: float
+    engines: tuple[EngineResult, ...]
+    commands: tuple[str, ...]
+    provenance: Provenance
+
+
+Result = BenchResult | TrainingResult | FamiliesResult | PeerTrainingResult | EnginesResult
 _STORED: TypeAdapter[Result] = TypeAdapter(Annotated[Result, Field(discriminator="kind")])
 
 

@@ -1,6 +1,6 @@
 """What can be set of an export, by `pipe export --set`."""
 
-from pipework.engine_record import Precision, Scaling, Tolerance
+from pipework.engine_record import Precision, Tolerance
 from pipework.settings import Positive, Settings
 
 
@@ -47,12 +47,10 @@ class ExportSettings(Settings):
         tolerances: limits that replace those of `export.tolerances`.
         dev_rows: the most rows of dev that a proof uses.
         calibration_rows: rows of train from which the ranges of static int8 are found.
-        scaling: of int8; None for each in turn, the one that passes and is faster.
-        speed_s: seconds of each measurement of speed; 0 for none.
+        speed_s: seconds for which the speed of each engine is measured; 0 for not at all.
     """
 
     tolerances: TolerancesSettings = TolerancesSettings()
     dev_rows: Positive = 10_000
     calibration_rows: Positive = 300
-    scaling: Scaling | None = None
-    speed_s: float = 2.0
+    speed_s: float = 6.0
