@@ -88,7 +88,7 @@ def _opener(run: Path, record: EngineRecord, manifest: Manifest, *, whole: bool 
 
 def _result(record: EngineRecord, texts_per_s: float, p50_ms: float) -> EngineResult:
     parity = record.parity
-    if parity is None or parity.change is None or parity.low is None or parity.high is None:
+    if parity is None or parity.scores is None:
         message = f"engine {record.name} was not scored on labelled dev rows"
         raise ConfigError(message, "give the run a dev file, and export again")
     return EngineResult(
@@ -97,9 +97,9 @@ def _result(record: EngineRecord, texts_per_s: float, p50_ms: float) -> EngineRe
         max_abs=parity.max_abs,
         spread=parity.spread,
         agreement=parity.argmax_agreement,
-        change=parity.change,
-        low=parity.low,
-        high=parity.high,
+        change=parity.scores.change,
+        low=parity.scores.low,
+        high=parity.scores.high,
         kept=len(record.kept),
         packed=record.layout is Layout.PACKED,
         texts_per_s=texts_per_s,

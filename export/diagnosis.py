@@ -55,8 +55,8 @@ def refusal(trial: Trial, verdict: Verdict) -> CheckFailedError:
         f"{parity.max_abs:.3g} apart (tolerance {parity.tolerance.max_abs * parity.unit:g}), "
         f"{parity.flips} of {len(verdict.comparison.flipped)} answers changed"
     )
-    if parity.score_engine is not None:
-        score = f"{parity.score_engine:.4f} instead of {parity.score_reference:.4f}"
+    if parity.scores is not None:
+        score = f"{parity.scores.engine:.4f} instead of {parity.scores.reference:.4f}"
         message += f", {parity.metric} {score}"
     limits = [
         f"{one.limit:<20} {one.found:>12.4g} {one.allowed:>12.4g}" for one in verdict.breaches

@@ -113,6 +113,14 @@ def _bars(names: Sequence[str], values: Sequence[float]) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def _scores(parity: Parity) -> tuple[str, str]:
+    scores = parity.scores
+    if scores is None:
+        return "no labelled rows", ""
+    interval = f"({scores.low:+.4f} to {scores.high:+.4f})"
+    return f"{parity.metric} {scores.engine:.4f}", f"{scores.change:+.4f} {interval}"
+
+
 def _row(engine: EngineRecord) -> tuple[str, ...]:
     parity, speed = engine.parity, engine.speed
     proof = ("",) * 5
@@ -121,7 +129,7 @@ def _row(engine: EngineRecord) -> tuple[str, ...]:
             f"{parity.max_abs:.1e}",
             f"{parity.tolerance.max_abs:g}",
             f"{parity.argmax_agreement:.2%}",
-            *_score(parity),
+            *_scores(parity),
         )
     return (
         engine.name,
@@ -133,10 +141,3 @@ def _row(engine: EngineRecord) -> tuple[str, ...]:
         "" if speed is None else f"{speed.p50_ms:.1f}",
         "proven" if engine.proven else "built, not run",
     )
-
-
-def _score(parity: Parity) -> tuple[str, str]:
-    if parity.change is None:
-        return "", "no labelled rows"
-    change = f"{parity.change:+.4f} ({parity.low:+.4f} to {parity.high:+.4f})"
-    return f"{parity.metric} {parity.score_engine:.4f}", change

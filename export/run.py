@@ -51,8 +51,8 @@ def export(
         building: writes the files of an engine.
 
     Raises:
-        CheckFailedError: every engine differs from the checkpoint. None is recorded; the details
-            say how it differs, and RUN/failed-exports/LABEL shows it, see `export.diagnosis`.
+        CheckFailedError: every engine differs from the checkpoint. What differs is not recorded;
+            the details say how, and RUN/failed-exports/LABEL shows it, see `export.diagnosis`.
         RunFolderError: the run folder does not hold what its manifest says.
         DataError: the dev rows that the proof needs are not there.
     """
@@ -88,10 +88,10 @@ def _each(
         progress.note(f"building {variant.label} ({number} of {len(variants)})")
         try:
             records.append(_one(variant, subject, expected, building, progress))
-        except CheckFailedError as refusal:
+        except CheckFailedError as error:
             if not records and number == len(variants):
                 raise
-            progress.note(f"refused: {refusal}")
+            progress.note(f"refused: {error}; {error.hint}")
     return records
 
 
@@ -143,10 +143,10 @@ def _one(
                 tolerance=subject.tolerance(variant.precision),
                 progress=progress,
             )
-            if not verdict.parity.passed:
-                raise refusal(trial, verdict)
     except (EngineFailedError, RunFolderError) as error:  # it cannot even be asked
         raise failure(trial, error) from error
+    if not verdict.parity.passed:
+        raise refusal(trial, verdict)
     forget(trial)
     encodings = [row.encoding for row in subject.grid]
     KeptRows(encodings=encodings, logits_NC=expected.grid_NC).write(folder / KEPT_ROWS)

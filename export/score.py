@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipework.engine_record import Scores
 from pipework.intervals import Answers, Interval, Scorer, paired_interval, scorer
 from pipework.predictions import given_labels
 from pipework.task import Task
@@ -39,6 +40,11 @@ class Change:
         """The fall of the score, 0 where one row makes all of it."""
         fall = self.before - self.after
         return 0.0 if fall <= self.one_row else fall
+
+    def record(self) -> Scores:
+        """Return what a manifest keeps."""
+        low, high = self.interval.low, self.interval.high
+        return Scores(reference=self.before, engine=self.after, low=low, high=high)
 
 
 def change(

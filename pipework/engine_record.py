@@ -95,6 +95,23 @@ class Tolerance(Record):
     flips: float = 0
 
 
+class Scores(Record):
+    """What the task's metric says of checkpoint and engine on the same rows.
+
+    `low` and `high` are a paired 95 % interval of the change.
+    """
+
+    reference: float
+    engine: float
+    low: float
+    high: float
+
+    @property
+    def change(self) -> float:
+        """How much the engine scores above the checkpoint."""
+        return self.engine - self.reference
+
+
 class Parity(Record):
     """The proof that an engine answers as the checkpoint does.
 
@@ -116,10 +133,7 @@ class Parity(Record):
             whose margin is to a threshold, which does not move).
         flips_outside: flips whose margin is larger than `error_bound`.
         metric: of the task.
-        score_reference: the checkpoint's score on dev; None without labelled rows.
-        score_engine: the engine's score on the same rows.
-        low: of a paired 95 % interval of the change of the score.
-        high: of the same interval.
+        scores: both, on dev; None for a run without labelled rows.
         processor: the kind of processor or GPU that ran the proof.
         tolerance: what was held to.
         passed: whether it holds.
@@ -139,20 +153,10 @@ class Parity(Record):
     error_bound: float
     flips_outside: int
     metric: Metric
-    score_reference: float | None
-    score_engine: float | None
-    low: float | None
-    high: float | None
+    scores: Scores | None
     processor: str
     tolerance: Tolerance
     passed: bool
-
-    @property
-    def change(self) -> float | None:
-        """By how much the score changed, None without labelled rows."""
-        if self.score_engine is None or self.score_reference is None:
-            return None
-        return self.score_engine - self.score_reference
 
 
 class Speed(Record):

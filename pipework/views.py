@@ -48,9 +48,10 @@ def show_exported(run: Path, records: Sequence[EngineRecord]) -> None:
 
 
 def _scores(parity: Parity) -> str:
-    if parity.score_engine is None:
+    if parity.scores is None:
         return "no labelled rows to score"
-    return f"{parity.metric} {parity.score_engine:.4f} (checkpoint {parity.score_reference:.4f})"
+    scores = parity.scores
+    return f"{parity.metric} {scores.engine:.4f} (checkpoint {scores.reference:.4f})"
 
 
 def show_evaluation(evaluation: Evaluation) -> None:
@@ -127,9 +128,7 @@ def _engine(engine: EngineRecord) -> tuple[str, ...]:
     parity, speed = engine.parity, engine.speed
     found = ("", "", "")
     if parity is not None:
-        change = "no score"
-        if parity.change is not None:
-            change = f"{parity.change:+.4f}"
+        change = "no score" if parity.scores is None else f"{parity.scores.change:+.4f}"
         found = (f"{parity.max_abs:.1e}", f"{parity.argmax_agreement:.2%}", change)
     return (
         engine.name,

@@ -33,7 +33,7 @@ def test_an_engine_without_a_score_is_named(exported_run, tmp_path):
     run = shutil.copytree(exported_run, tmp_path / "run")
     manifest = read_manifest(run)
     (record,) = manifest.engines
-    unscored = record.parity.model_copy(update={"score_reference": None, "score_engine": None})
+    unscored = record.parity.model_copy(update={"scores": None})
     engine = record.model_copy(update={"parity": unscored})
     write_manifest(run, manifest.model_copy(update={"engines": (engine,)}))
     with pytest.raises(ConfigError, match="onnx-fp32 was not scored"):
