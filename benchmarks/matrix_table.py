@@ -4,7 +4,7 @@ A line is a family with a head, a column an engine: its largest difference of a 
 and in the packed layout, or the numbers of the reasons why not, which stand below.
 """
 
-from benchmarks.results import Cell, MatrixResult
+from benchmarks.engine_results import Cell, MatrixResult
 from pipework.engine_record import Layout
 
 PACKED = f"-{Layout.PACKED}"

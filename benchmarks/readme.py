@@ -12,14 +12,13 @@ from pathlib import Path
 from statistics import mean, median, stdev
 
 from benchmarks import cells
+from benchmarks.engine_results import EnginesResult, MatrixResult
 from benchmarks.matrix_table import matrix_lines, summary
 from benchmarks.results import (
     PIPEWORK,
     BenchResult,
-    EnginesResult,
     FamiliesResult,
     Level,
-    MatrixResult,
     PeerTrainingResult,
     Result,
     TrainingResult,
@@ -111,25 +110,26 @@ def fill(text: str, results: Results) -> str:
     return "".join(parts) + text[place:]
 
 
-def _table(name: Table, results: Results) -> str:
+def _table(name: Table, results: Results) -> str:  # noqa: C901, PLR0911  (one for each table)
     benches = [result for result in results if isinstance(result, BenchResult)]
     peers = [result for result in results if isinstance(result, PeerTrainingResult)]
     match name:
         case Table.ACCURACY:
-            made = _accuracy([one for one in results if isinstance(one, TrainingResult)])
+            return _accuracy([one for one in results if isinstance(one, TrainingResult)])
         case Table.SERVING:
-            made = _serving([result for result in benches if result.levels])
+            return _serving([result for result in benches if result.levels])
         case Table.OFFLINE:
-            made = _offline([result for result in benches if result.offline])
+            return _offline([result for result in benches if result.offline])
         case Table.ENGINES:
-            made = _engines([one for one in results if isinstance(one, EnginesResult)])
+            return _engines([one for one in results if isinstance(one, EnginesResult)])
         case Table.FAMILIES:
-            made = _families([one for one in results if isinstance(one, FamiliesResult)])
+            return _families([one for one in results if isinstance(one, FamiliesResult)])
         case Table.MATRIX:
-            made = _matrix([one for one in results if isinstance(one, MatrixResult)])
-        case Table.PEERS_TRAINING | Table.PEERS_PHASES:
-            made = (_peers_training if name is Table.PEERS_TRAINING else _peers_phases)(peers)
-    return made
+            return _matrix([one for one in results if isinstance(one, MatrixResult)])
+        case Table.PEERS_TRAINING:
+            return _peers_training(peers)
+        case Table.PEERS_PHASES:
+            return _peers_phases(peers)
 
 
 def _accuracy(results: Sequence[TrainingResult]) -> str:

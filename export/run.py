@@ -6,13 +6,15 @@ from functools import partial
 from pathlib import Path
 
 from export.build import Build, Built, build
+from export.case import EngineFailedError
 from export.config import ExportSettings
+from export.diagnosis import Trial, failure, forget, refusal
 from export.fusions import lost_fusions
-from export.parity import Difference, Expected, Verdict, prove
+from export.parity import Expected, Verdict, prove
 from export.speed import measure
 from export.subject import Subject
 from pipework.engine_record import EngineFormat, EngineRecord, Layout, Precision, Speed, Variant
-from pipework.errors import CheckFailedError
+from pipework.errors import CheckFailedError, RunFolderError
 from pipework.kept_rows import FILE_NAME as KEPT_ROWS
 from pipework.kept_rows import KeptRows
 from pipework.lock import sole_writer
@@ -49,8 +51,8 @@ def export(
         building: writes the files of an engine.
 
     Raises:
-        CheckFailedError: every engine differs from the checkpoint; the details are a table.
-            What differs is not recorded and nothing of it is left.
+        CheckFailedError: every engine differs from the checkpoint. What differs is not recorded;
+            the details say how, and RUN/failed-exports/LABEL shows it, see `export.diagnosis`.
         RunFolderError: the run folder does not hold what its manifest says.
         DataError: the dev rows that the proof needs are not there.
     """
@@ -86,10 +88,10 @@ def _each(
         progress.note(f"building {variant.label} ({number} of {len(variants)})")
         try:
             records.append(_one(variant, subject, expected, building, progress))
-        except CheckFailedError as refusal:
+        except CheckFailedError as error:
             if not records and number == len(variants):
                 raise
-            progress.note(f"refused: {refusal}")
+            progress.note(f"refused: {error}; {error.hint}")
     return records
 
 
@@ -127,20 +129,25 @@ def _one(
     built = building(variant, subject, folder, progress)
     _compare_fusions(variant, subject.manifest, built, progress)
     path = folder / MODELS[variant.format]
-    with (
-        open_engine(path, variant, subject.manifest, whole=True) as whole,
-        open_engine(path, variant, subject.manifest) as engine,
-    ):
-        verdict = prove(
-            subject,
-            expected,
-            whole=whole,
-            engine=engine,
-            tolerance=subject.tolerance(variant.precision),
-            progress=progress,
-        )
+    trial = Trial(subject=subject, variant=variant, folder=folder)
+    try:
+        with (
+            open_engine(path, variant, subject.manifest, whole=True) as whole,
+            open_engine(path, variant, subject.manifest) as engine,
+        ):
+            verdict = prove(
+                subject,
+                expected,
+                whole=whole,
+                engine=engine,
+                tolerance=subject.tolerance(variant.precision),
+                progress=progress,
+            )
+    except (EngineFailedError, RunFolderError) as error:  # it cannot even be asked
+        raise failure(trial, error) from error
     if not verdict.parity.passed:
-        raise _refusal(variant, verdict)
+        raise refusal(trial, verdict)
+    forget(trial)
     encodings = [row.encoding for row in subject.grid]
     KeptRows(encodings=encodings, logits_NC=expected.grid_NC).write(folder / KEPT_ROWS)
     return _record(variant, subject, built, verdict)
@@ -198,25 +205,3 @@ def _sweep(run: Path, manifest: Manifest, progress: Progress) -> None:
         elif path.is_file() and path not in kept:
             progress.note(f"{path} is left from an unfinished export: removed")
             path.unlink()
-
-
-def _refusal(variant: Variant, verdict: Verdict) -> CheckFailedError:
-    parity = verdict.parity
-    message = (
-        f"{variant.label} does not answer as the checkpoint does: logits up to "
-        f"{parity.max_abs:.3g} apart (tolerance {parity.tolerance.max_abs:g}), {parity.flips} of "
-        f"{parity.rows} answers changed, {parity.metric} {parity.score_engine:.4f} instead of "
-        f"{parity.score_reference:.4f}"
-    )
-    hint = "nothing was recorded; the versions that are known to work are in CHANGELOG.md"
-    return CheckFailedError(message, hint, _table(verdict.worst))
-
-
-def _table(worst: Sequence[Difference]) -> str:
-    lines = (
-        f"{one.name:<20} {one.tokens:>6} {one.batch:>5} {one.max_abs:>9.2e}  "
-        f"{one.expected} -> {one.found}"
-        for one in worst
-    )
-    head = f"{'input':<20} {'tokens':>6} {'batch':>5} {'max diff':>9}  checkpoint -> engine"
-    return "\n".join((head, *lines))

@@ -17,12 +17,16 @@ from serve.collate import Collate
 class CollatedEngine(Closing):
     """An Engine over a runtime that takes arrays by name. Not for several threads at once."""
 
-    def __init__(self, collate: Collate) -> None:
+    def __init__(self, collate: Collate, classes: int | None = None) -> None:
         """Make a first call, of one token: it shows that the graph runs, and the number of classes.
 
-        A subclass calls this when its runtime is ready.
+        A subclass calls this when its runtime is ready. One that cannot be asked yet gives the
+        number of classes, and no call is made.
         """
         self._collate = collate
+        if classes is not None:
+            self._classes = classes
+            return
         probe = Encoding(
             ids=np.array([collate.padding.pad_id], np.int32),
             type_ids=np.zeros(1, np.int8),

@@ -3,10 +3,11 @@
 import pytest
 
 from benchmarks import matrix
+from benchmarks.engine_results import Cell, MatrixResult
 from benchmarks.families import Family
 from benchmarks.matrix import TINY, fill, main
 from benchmarks.readme import RESULTS, read_all
-from benchmarks.results import Cell, MatrixResult, read_result
+from benchmarks.results import read_result
 from export.plan import every
 from train.model_settings import Head
 

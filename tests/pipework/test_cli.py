@@ -14,7 +14,7 @@ FROZEN = {
     "bench": "target file columns words batch concurrency seconds json html",
     "check": "inputs overrides as_json",
     "eval": "run file split engine as_json",
-    "export": "run to precision layout overrides",
+    "export": "run to precision layout repository overrides",
     "predict": "run texts file out",
     "serve": "run host port",
     "show": "run as_json html",
