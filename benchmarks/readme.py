@@ -15,6 +15,7 @@ from benchmarks import cells
 from benchmarks.results import (
     PIPEWORK,
     BenchResult,
+    EnginesResult,
     FamiliesResult,
     Level,
     PeerTrainingResult,
@@ -37,6 +38,7 @@ class Table(StrEnum):
     ACCURACY = "accuracy"
     SERVING = "serving"
     OFFLINE = "offline"
+    ENGINES = "engines"
     FAMILIES = "families"
     PEERS_TRAINING = "peers_training"
     PEERS_PHASES = "peers_phases"
@@ -106,7 +108,7 @@ def fill(text: str, results: Results) -> str:
     return "".join(parts) + text[place:]
 
 
-def _table(name: Table, results: Results) -> str:
+def _table(name: Table, results: Results) -> str:  # noqa: PLR0911  (one for each table)
     benches = [result for result in results if isinstance(result, BenchResult)]
     peers = [result for result in results if isinstance(result, PeerTrainingResult)]
     match name:
@@ -116,6 +118,8 @@ def _table(name: Table, results: Results) -> str:
             return _serving([result for result in benches if result.levels])
         case Table.OFFLINE:
             return _offline([result for result in benches if result.offline])
+        case Table.ENGINES:
+            return _engines([one for one in results if isinstance(one, EnginesResult)])
         case Table.FAMILIES:
             return _families([one for one in results if isinstance(one, FamiliesResult)])
         case Table.PEERS_TRAINING:
@@ -186,6 +190,33 @@ def _offline(results: Sequence[BenchResult]) -> str:
         for level in result.offline
     )
     return _markdown(head, rows) + _source(results)
+
+
+def _engines(results: Sequence[EnginesResult]) -> str:
+    head = (
+        *("data", "engine", "MiB", "max difference", "same answers", "change of the score, points"),
+        *("layers kept", "texts/s", "times by hand", "p50 ms, one text"),
+    )
+    rows = (row for result in results for row in _engine_rows(result))
+    return _markdown(head, rows) + _source(results)
+
+
+def _engine_rows(result: EnginesResult) -> Iterable[tuple[str, ...]]:
+    for one in result.engines:
+        yield (
+            result.dataset,
+            one.name,
+            f"{one.mib:.0f}",
+            f"{one.max_abs:.1e}",
+            f"{one.agreement:.2%}",
+            f"{100 * one.change:+.2f} ({100 * one.low:+.2f} to {100 * one.high:+.2f})",
+            f"{one.kept}",
+            f"{one.texts_per_s:,.0f}",
+            f"{one.texts_per_s / result.by_hand_texts_per_s:.2f}",
+            cells.ms(one.p50_ms),
+        )
+    by_hand = (f"{result.by_hand_texts_per_s:,.0f}", "1", cells.ms(result.by_hand_p50_ms))
+    yield (result.dataset, "by hand", *("",) * 5, *by_hand)
 
 
 def _families(results: Sequence[FamiliesResult]) -> str:

@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from export.packed import PACKABLE, PackedClassifier
+from export.packed import PackedClassifier, check_packable
 from pipework.engine_record import Layout
-from pipework.errors import ConfigError
 from pipework.manifest import Manifest
 from train.checkpoint import FOLDER
 from train.model import open_checkpoint
@@ -50,25 +49,13 @@ def checkpoint_to_onnx(
         ConfigError: a packed graph of a family that cannot be packed.
     """
     if layout is Layout.PACKED:
-        check_packable(manifest)
+        check_packable(manifest.model.family)
     classifier = open_checkpoint(run / FOLDER, attention="eager")
     given, spans = manifest.input, manifest.model.takes_spans
     if layout is Layout.PACKED:
         trace_packed(PackedClassifier(classifier), path, type_ids=given.type_ids, spans=spans)
     else:
         trace(classifier, path, type_ids=given.type_ids, spans=spans)
-
-
-def check_packable(manifest: Manifest) -> None:
-    """Check that the family's encoder can read packed rows.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    family = manifest.model.family
-    if family not in PACKABLE:
-        message = f"{family} cannot read packed rows; those that can: {', '.join(PACKABLE)}"
-        raise ConfigError(message, "take --layout padded")
 
 
 def trace(model: nn.Module, path: Path, *, type_ids: bool, spans: bool) -> None:

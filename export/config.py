@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from pipework.engine_record import Precision, Scaling, Tolerance
+from pipework.engine_record import Precision, Tolerance
 from pipework.settings import Positive, Settings
 
 
@@ -10,7 +10,9 @@ class ToleranceSettings(Settings):
     """Limits that replace those of the table; what is left out stays. See `Tolerance`."""
 
     max_abs: float | None = None
+    mean_abs: float | None = None
     spread: float | None = None
+    flips: float | None = None
     flips_outside: float | None = None
     score_drop: float | None = None
 
@@ -77,14 +79,12 @@ class ExportSettings(Settings):
         tolerances: limits that replace those of `export.tolerances`.
         dev_rows: the most rows of dev that a proof uses.
         calibration_rows: rows of train from which the ranges of static int8 are found.
-        scaling: of int8; None for each in turn, the one that passes and is faster.
-        speed_s: seconds of each measurement of speed; 0 for none.
+        speed_s: seconds for which the speed of each engine is measured; 0 for not at all.
         triton: of `--to triton`.
     """
 
     tolerances: TolerancesSettings = TolerancesSettings()
     dev_rows: Positive = 10_000
     calibration_rows: Positive = 300
-    scaling: Scaling | None = None
-    speed_s: float = 2.0
+    speed_s: float = 6.0
     triton: TritonSettings = TritonSettings()

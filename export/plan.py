@@ -1,26 +1,85 @@
-"""Which engines are asked for, and which this machine can build and run."""
+"""Which engines are asked for, and which of them this machine can run."""
 
-from pipework.engine_record import EngineFormat, Layout, Precision, Target, Variant
+import importlib.util
+from itertools import product
+
+from export.packed import PACKABLE
+from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Target, Variant
 from pipework.errors import ConfigError
 from pipework.manifest import Manifest
+from pipework.processor import computes_bf16
+
+PRECISIONS = {
+    EngineFormat.ONNX: (Precision.FP32, Precision.FP16, Precision.INT8),
+    EngineFormat.OPENVINO: (Precision.FP32, Precision.BF16, Precision.INT8),
+    EngineFormat.TENSORRT: (Precision.FP32, Precision.FP16, Precision.INT8),
+}
 
 
 def asked(
     manifest: Manifest, to: Target, precision: Precision | None, layout: Layout | None
 ) -> tuple[Variant, ...]:
-    """Return the engines that a command asks for.
+    """Return the engines that a command asks for; for `auto` those that can be run here.
+
+    What is left out is fp32 and padded, for `auto` all there is. int8 of onnxruntime is two
+    engines: which scaling wins is to be measured.
 
     Raises:
         ConfigError: there is no such engine.
     """
-    del manifest
-    if to in (Target.TRITON, Target.AUTO):
-        message = f"--to {to}: not an engine"
-        raise ConfigError(message)
-    return (
-        Variant(
-            format=EngineFormat(to),
-            precision=precision or Precision.FP32,
-            layout=layout or Layout.PADDED,
-        ),
+    if to is Target.TRITON:
+        return ()
+    if to is Target.AUTO:
+        formats = tuple(format_ for format_ in EngineFormat if _runs(format_))
+        packable = manifest.model.family in PACKABLE
+        layouts = (Layout.PADDED, Layout.PACKED) if packable else (Layout.PADDED,)
+        found = _variants(formats, (precision,) if precision else _here(), layouts)
+        chosen = tuple(one for one in found if layout in (None, one.layout))
+    else:
+        wanted = (precision or Precision.FP32,)
+        chosen = _variants((EngineFormat(to),), wanted, (layout or Layout.PADDED,))
+    if not chosen:
+        ways = "; ".join(f"{one}: {', '.join(found)}" for one, found in PRECISIONS.items())
+        message = f"there is no engine of --to {to} --precision {precision} --layout {layout}"
+        raise ConfigError(message, ways)
+    return chosen
+
+
+def every() -> tuple[Variant, ...]:
+    """Return every engine that can be asked for, whether or not this machine can run it."""
+    return _variants(tuple(EngineFormat), tuple(Precision), tuple(Layout))
+
+
+def _variants(
+    formats: tuple[EngineFormat, ...],
+    precisions: tuple[Precision, ...],
+    layouts: tuple[Layout, ...],
+) -> tuple[Variant, ...]:
+    return tuple(
+        Variant(format=format_, precision=precision, layout=layout, scaling=scaling)
+        for format_, precision, layout in product(formats, precisions, layouts)
+        if precision in PRECISIONS[format_]
+        for scaling in _scalings(format_, precision)
     )
+
+
+def _scalings(format_: EngineFormat, precision: Precision) -> tuple[Scaling | None, ...]:
+    if precision is not Precision.INT8:
+        return (None,)
+    return (*Scaling,) if format_ is EngineFormat.ONNX else (Scaling.STATIC,)
+
+
+def _runs(format_: EngineFormat) -> bool:
+    match format_:
+        case EngineFormat.ONNX:
+            return importlib.util.find_spec("onnxruntime") is not None
+        case EngineFormat.OPENVINO:
+            return importlib.util.find_spec("openvino") is not None
+        case EngineFormat.TENSORRT:
+            return False
+
+
+def _here() -> tuple[Precision, ...]:
+    """Return the precisions that are worth trying on this processor: fp16 is for GPUs."""
+    bf16 = (Precision.BF16,) if computes_bf16() else ()
+    return (Precision.FP32, *bf16, Precision.INT8)

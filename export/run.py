@@ -2,25 +2,30 @@
 
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from export.build import Build, Built, build
+from export.case import EngineFailedError
 from export.config import ExportSettings
-from export.parity import Difference, Expected, Verdict, prove
+from export.diagnosis import Trial, failure, forget, refusal
+from export.fusions import lost_fusions
+from export.parity import Expected, Verdict, prove
 from export.speed import measure
 from export.subject import Subject
 from pipework.engine_record import EngineFormat, EngineRecord, Layout, Precision, Speed, Variant
-from pipework.errors import CheckFailedError
+from pipework.errors import CheckFailedError, RunFolderError
 from pipework.kept_rows import FILE_NAME as KEPT_ROWS
 from pipework.kept_rows import KeptRows
 from pipework.lock import sole_writer
 from pipework.manifest import Manifest, read_manifest, write_manifest
+from pipework.processor import processor
 from pipework.progress import Progress, Silent
 from pipework.record import file_digest, record_file, verify_files
 from serve.engines import MODELS, open_engine
 from train.evaluate import open_reference
 
-ENGINES, PARTIAL = "engines", "partial"
+ENGINES, UNFINISHED = "engines", "partial"
 ONNX_FP32 = Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=Layout.PADDED)
 
 
@@ -46,8 +51,8 @@ def export(
         building: writes the files of an engine.
 
     Raises:
-        CheckFailedError: an engine differs from the checkpoint; the details are a table. It is not
-            recorded and nothing of it is left.
+        CheckFailedError: every engine differs from the checkpoint. What differs is not recorded;
+            the details say how, and RUN/failed-exports/LABEL shows it, see `export.diagnosis`.
         RunFolderError: the run folder does not hold what its manifest says.
         DataError: the dev rows that the proof needs are not there.
     """
@@ -60,11 +65,56 @@ def export(
         try:
             with open_reference(run, manifest) as reference:
                 expected = Expected.of(subject, reference, progress)
-            return tuple(
-                _one(variant, subject, expected, building, progress) for variant in variants
-            )
+            records = _each(variants, subject, expected, building, progress)
+            return _ranked(subject, [record.name for record in records], progress)
         finally:
             _sweep(run, read_manifest(run), Silent())
+
+
+def _each(
+    variants: Sequence[Variant],
+    subject: Subject,
+    expected: Expected,
+    building: Build,
+    progress: Progress,
+) -> list[EngineRecord]:
+    """Build and record what can be; one that is refused does not stop the others.
+
+    Raises:
+        CheckFailedError: of the last one refused, if none passed.
+    """
+    records: list[EngineRecord] = []
+    for number, variant in enumerate(variants, start=1):
+        progress.note(f"building {variant.label} ({number} of {len(variants)})")
+        try:
+            records.append(_one(variant, subject, expected, building, progress))
+        except CheckFailedError as error:
+            if not records and number == len(variants):
+                raise
+            progress.note(f"refused: {error}; {error.hint}")
+    return records
+
+
+def _ranked(subject: Subject, names: Sequence[str], progress: Progress) -> tuple[EngineRecord, ...]:
+    """Measure the engines that were proven here side by side and put the fastest first."""
+    run, manifest = subject.run, read_manifest(subject.run)
+    here = {
+        record.name: partial(open_engine, run / record.files[0].path, record, manifest)
+        for record in manifest.engines
+        if record.parity is not None and record.parity.processor == processor()
+    }
+    seconds = subject.settings.speed_s
+    speeds: dict[str, Speed] = {}
+    if seconds and here:
+        rows = [row.encoding for row in subject.dev]
+        speeds = measure(here, rows, seconds, progress)
+    engines = [
+        record.model_copy(update={"speed": speeds.get(record.name, record.speed)})
+        for record in manifest.engines
+    ]
+    engines.sort(key=_slowness)
+    write_manifest(run, manifest.model_copy(update={"engines": tuple(engines)}))
+    return tuple(record for record in engines if record.name in names)
 
 
 def _one(
@@ -74,38 +124,49 @@ def _one(
     building: Build,
     progress: Progress,
 ) -> EngineRecord:
-    folder = subject.run / ENGINES / variant.label / PARTIAL
+    folder = subject.run / ENGINES / variant.label / UNFINISHED
     folder.mkdir(parents=True)
-    progress.note(f"building {variant.label}")
     built = building(variant, subject, folder, progress)
+    _compare_fusions(variant, subject.manifest, built, progress)
     path = folder / MODELS[variant.format]
-    with (
-        open_engine(path, variant, subject.manifest, whole=True) as whole,
-        open_engine(path, variant, subject.manifest) as engine,
-    ):
-        verdict = prove(
-            subject,
-            expected,
-            whole=whole,
-            engine=engine,
-            tolerance=subject.tolerance(variant.precision),
-            progress=progress,
-        )
-        if not verdict.parity.passed:
-            raise _refusal(variant, verdict)
-        speed = measure(engine, subject)
+    trial = Trial(subject=subject, variant=variant, folder=folder)
+    try:
+        with (
+            open_engine(path, variant, subject.manifest, whole=True) as whole,
+            open_engine(path, variant, subject.manifest) as engine,
+        ):
+            verdict = prove(
+                subject,
+                expected,
+                whole=whole,
+                engine=engine,
+                tolerance=subject.tolerance(variant.precision),
+                progress=progress,
+            )
+    except (EngineFailedError, RunFolderError) as error:  # it cannot even be asked
+        raise failure(trial, error) from error
+    if not verdict.parity.passed:
+        raise refusal(trial, verdict)
+    forget(trial)
     encodings = [row.encoding for row in subject.grid]
     KeptRows(encodings=encodings, logits_NC=expected.grid_NC).write(folder / KEPT_ROWS)
-    return _record(variant, subject, built, verdict, speed)
+    return _record(variant, subject, built, verdict)
 
 
-def _record(
-    variant: Variant, subject: Subject, built: Built, verdict: Verdict, speed: Speed | None
-) -> EngineRecord:
-    run, partial = subject.run, subject.run / ENGINES / variant.label / PARTIAL
-    final = partial.with_name(file_digest(partial / MODELS[variant.format])[:12])
+def _compare_fusions(
+    variant: Variant, manifest: Manifest, built: Built, progress: Progress
+) -> None:
+    for before in manifest.engines:
+        if before.name == variant.label:
+            for loss in lost_fusions(before.fusions, built.fusions):
+                progress.note(f"{variant.label}: fused less often than last time: {loss}")
+
+
+def _record(variant: Variant, subject: Subject, built: Built, verdict: Verdict) -> EngineRecord:
+    run, unproven = subject.run, subject.run / ENGINES / variant.label / UNFINISHED
+    final = unproven.with_name(file_digest(unproven / MODELS[variant.format])[:12])
     shutil.rmtree(final, ignore_errors=True)  # the same engine, built again
-    partial.rename(final)
+    unproven.rename(final)
     record = EngineRecord(
         **variant.model_dump(),
         name=variant.label,
@@ -117,12 +178,10 @@ def _record(
         tensorrt=built.tensorrt,
         parity=verdict.parity,
         tolerance=verdict.parity.tolerance,
-        speed=speed,
     )
     manifest = read_manifest(run)
-    others = [engine for engine in manifest.engines if engine.name != record.name]
-    engines = sorted((*others, record), key=_slowness)
-    write_manifest(run, manifest.model_copy(update={"engines": tuple(engines)}))
+    others = tuple(engine for engine in manifest.engines if engine.name != record.name)
+    write_manifest(run, manifest.model_copy(update={"engines": (*others, record)}))
     return record
 
 
@@ -146,25 +205,3 @@ def _sweep(run: Path, manifest: Manifest, progress: Progress) -> None:
         elif path.is_file() and path not in kept:
             progress.note(f"{path} is left from an unfinished export: removed")
             path.unlink()
-
-
-def _refusal(variant: Variant, verdict: Verdict) -> CheckFailedError:
-    parity = verdict.parity
-    message = (
-        f"{variant.label} does not answer as the checkpoint does: logits up to "
-        f"{parity.max_abs:.3g} apart (tolerance {parity.tolerance.max_abs:g}), {parity.flips} of "
-        f"{parity.rows} answers changed, {parity.metric} {parity.score_engine:.4f} instead of "
-        f"{parity.score_reference:.4f}"
-    )
-    hint = "nothing was recorded; the versions that are known to work are in CHANGELOG.md"
-    return CheckFailedError(message, hint, _table(verdict.worst))
-
-
-def _table(worst: Sequence[Difference]) -> str:
-    lines = (
-        f"{one.name:<20} {one.tokens:>6} {one.batch:>5} {one.max_abs:>9.2e}  "
-        f"{one.expected} -> {one.found}"
-        for one in worst
-    )
-    head = f"{'input':<20} {'tokens':>6} {'batch':>5} {'max diff':>9}  checkpoint -> engine"
-    return "\n".join((head, *lines))

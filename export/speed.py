@@ -1,47 +1,93 @@
-"""How fast an engine answers the rows of dev, in their order."""
+"""How fast engines answer the rows of dev, in their order, measured side by side.
+
+Machines drift, so engines take turns: each is opened and measured several times, and the median
+counts. Only figures of one such measurement are compared.
+"""
 
 import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from export.subject import Subject
+from pipework.encoding import Encoding
 from pipework.engine_record import Speed
 from pipework.evaluation import Engine
 from pipework.processor import processor
+from pipework.progress import Progress
 from serve.cpus import cpu_limit
 
 BATCH = 8
-SINGLES = 32
+ROUNDS = 3
+WARM_UP = 3
+Opener = Callable[[], Engine]
 
 
-def measure(engine: Engine, subject: Subject) -> Speed | None:
-    """Measure for `subject.settings.speed_s` seconds each; None where that is 0."""
-    seconds = subject.settings.speed_s
-    if not seconds:
-        return None
-    rows = [row.encoding for row in subject.dev]
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One turn of one engine."""
+
+    texts_per_s: float
+    p50_ms: float
+
+
+def measure(
+    openers: Mapping[str, Opener], rows: Sequence[Encoding], seconds: float, progress: Progress
+) -> dict[str, Speed]:
+    """Return the speed of each engine.
+
+    Args:
+        openers: opens each engine, by name.
+        rows: the inputs of dev, in arrival order.
+        seconds: how long each engine is measured, over all its turns.
+        progress: hears of the turns done.
+    """
+    samples: dict[str, list[Sample]] = {name: [] for name in openers}
+    progress.begin("measure", ROUNDS * len(openers), "turns")
+    for _ in range(ROUNDS):
+        for name, opened in openers.items():
+            with opened() as engine:
+                samples[name].append(_sample(engine, rows, seconds / ROUNDS))
+            progress.advance(1)
+    progress.end()
+    return {name: _median(turns, len(rows)) for name, turns in samples.items()}
+
+
+def _sample(engine: Engine, rows: Sequence[Encoding], seconds: float) -> Sample:
     batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
-    singles = [[row] for row in rows]
-    for warm in (*batches[:2], *singles[:2]):
-        engine.infer(warm)
-    done, began = 0, time.perf_counter()
-    while (spent_s := time.perf_counter() - began) < seconds:
-        for batch in batches:
-            engine.infer(batch)
-            done += len(batch)
-            if time.perf_counter() - began > seconds:
-                break
-    texts_per_s = done / (time.perf_counter() - began) if spent_s else 0.0
+    took_s, texts = _timed(engine, batches, seconds / 2)
+    singles_s, _ = _timed(
+        engine, [rows[place : place + 1] for place in range(len(rows))], seconds / 2
+    )
+    return Sample(texts_per_s=texts / sum(took_s), p50_ms=1000 * float(np.median(singles_s)))
+
+
+def _timed(
+    engine: Engine, calls: Sequence[Sequence[Encoding]], seconds: float
+) -> tuple[list[float], int]:
+    """Return the seconds of each call and the texts of all, after a few calls that do not count.
+
+    Every turn begins with the same call, so that all engines get the same texts.
+    """
+    for call in calls[:WARM_UP]:
+        engine.infer(call)
     took_s: list[float] = []
-    while sum(took_s) < seconds / 2 or len(took_s) < SINGLES:
+    texts = 0
+    while sum(took_s) < seconds or not took_s:
+        call = calls[len(took_s) % len(calls)]
         start = time.perf_counter()
-        engine.infer(singles[len(took_s) % len(singles)])
+        engine.infer(call)
         took_s.append(time.perf_counter() - start)
+        texts += len(call)
+    return took_s, texts
+
+
+def _median(turns: Sequence[Sample], rows: int) -> Speed:
     return Speed(
-        texts_per_s=texts_per_s,
+        texts_per_s=float(np.median([turn.texts_per_s for turn in turns])),
         batch=BATCH,
-        p50_ms=1000 * float(np.median(took_s)),
-        rows=len(rows),
+        p50_ms=float(np.median([turn.p50_ms for turn in turns])),
+        rows=rows,
         threads=cpu_limit(),
         processor=processor(),
     )

@@ -253,13 +253,23 @@ def bench(
 
 
 @app.command()
-def show(run: Run, as_json: Json = False) -> None:
-    """Show what a run folder holds: model, data, scores, proven engines."""
+def show(
+    run: Run,
+    as_json: Json = False,
+    html: Annotated[Path | None, typer.Option(help="write a page that draws the engines")] = None,
+) -> None:
+    """Show what a run folder holds: model, data, scores, engines with proof and speed."""
+    from pipework import console
     from pipework.manifest import read_manifest
     from pipework.views import show_manifest
 
     manifest = read_manifest(run)
-    if as_json:
+    if html is not None:
+        from export.page import write_page
+
+        write_page(html, manifest)
+        console.say(f"page: {html}")
+    elif as_json:
         sys.stdout.write(manifest.model_dump_json(indent=2) + "\n")
     else:
         show_manifest(manifest)

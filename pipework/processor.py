@@ -21,3 +21,8 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     flags = fields.get("flags", "").split()
     found = [flag for flag in DECIDING if flag in flags]
     return " ".join((fields.get("model name", "unknown processor"), *found))
+
+
+def computes_bf16() -> bool:
+    """Return whether the processor multiplies bfloat16 itself."""
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(processor().split())

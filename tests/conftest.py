@@ -44,11 +44,12 @@ def trained_run(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def exported_run(trained_run, tmp_path_factory) -> Path:
     """The same run with a proven engine; read it only."""
+    from export.config import ExportSettings  # noqa: PLC0415
     from export.run import export  # noqa: PLC0415
 
     run = tmp_path_factory.mktemp("runs") / "exported"
     shutil.copytree(trained_run, run)
-    export(run, Silent())
+    export(run, Silent(), settings=ExportSettings(speed_s=0.2))
     return run
 
 

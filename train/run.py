@@ -24,6 +24,7 @@ from train.finish import Ended, finish
 from train.journal import Journal, Unheard
 from train.judge import Judge
 from train.loop import Loop, total_steps
+from train.memory import give_back
 from train.model import Classifier, build, unreached
 from train.objective import Objective, class_weights
 from train.optim import parameter_groups
@@ -91,7 +92,8 @@ def _journal(out: Path, snapshot: Snapshot | None, world: World) -> Unheard:
 def _train(run: Run, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ...]]:
     seed_everything(run.config.train.seed)
     found = run.world.lead(lambda: _prepared(run, snapshot))
-    ended = _trained(run, found, snapshot)  # frees the model, which the end opens afresh
+    ended = _trained(run, found, snapshot)
+    give_back()  # the model and its optimizer: the end opens the checkpoint afresh
     return run.world.lead(lambda: finish(ended, run.journal, run.progress))
 
 

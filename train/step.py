@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pipework.errors import CheckFailedError
+from pipework.processor import computes_bf16
 from train.batches import Rows, rows_in, share
 from train.determinism import random_state, restore_random
 from train.distributed import World
@@ -181,6 +181,4 @@ def multiplies_bf16(device: torch.device) -> bool:
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    flags = Path("/proc/cpuinfo")
-    words = set(flags.read_text(encoding="utf-8").split()) if flags.is_file() else set()
-    return not words.isdisjoint({"avx512_bf16", "amx_bf16"})
+    return computes_bf16()

@@ -14,6 +14,8 @@ import pytest
 from benchmarks.latency import histogram, latency
 from benchmarks.results import (
     BenchResult,
+    EngineResult,
+    EnginesResult,
     FamiliesResult,
     Fit,
     Level,
@@ -213,6 +215,44 @@ def fitted() -> FamiliesResult:
         Fit(family="xlnet", head="linear", steps=None),
     )
     return FamiliesResult(rows=64, fits=fits, provenance=provenance())
+
+
+@pytest.fixture
+def proven_engines() -> EnginesResult:
+    """Two engines beside what is put together by hand."""
+    engines = tuple(
+        EngineResult(
+            name=name,
+            mib=mib,
+            max_abs=max_abs,
+            spread=0.01,
+            agreement=0.995,
+            change=change,
+            low=change - 0.001,
+            high=change + 0.001,
+            kept=kept,
+            packed=True,
+            texts_per_s=rate,
+            p50_ms=7.5,
+        )
+        for name, mib, max_abs, change, kept, rate in (
+            ("onnx-int8-static-packed", 23.4, 0.31, -0.0025, 2, 300.0),
+            ("openvino-bf16-packed", 87.0, 0.033, 0.0, 0, 250.0),
+        )
+    )
+    return EnginesResult(
+        dataset="MRPC",
+        metric="accuracy",
+        rows=408,
+        batch=8,
+        threads=2,
+        processor="a CPU",
+        by_hand_texts_per_s=100.0,
+        by_hand_p50_ms=12.0,
+        engines=engines,
+        commands=("pipe export runs/mrpc --to auto",),
+        provenance=provenance(),
+    )
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ FROZEN = {
     "export": "run to precision layout repository overrides",
     "predict": "run texts file out",
     "serve": "run host port",
-    "show": "run as_json",
+    "show": "run as_json html",
     "train": "config out overrides nproc resume",
 }
 
