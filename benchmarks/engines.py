@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks.engine_results import EngineResult, EnginesResult
 from benchmarks.machine import provenance
-from benchmarks.results import EngineResult, EnginesResult, check_writable, write_result
+from benchmarks.results import check_writable, write_result
 from export.answer import open_encoder, split_source
 from export.speed import Opener, measure
 from pipework import console

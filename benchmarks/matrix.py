@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
+from benchmarks.engine_results import Cell, MatrixResult
 from benchmarks.families import Family
 from benchmarks.machine import provenance
 from benchmarks.random_run import random_encoder, random_run
-from benchmarks.results import Cell, MatrixResult, check_writable, read_result, write_result
+from benchmarks.results import check_writable, read_result, write_result
 from export.config import ExportSettings
 from export.plan import every
 from export.run import export

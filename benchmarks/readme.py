@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import mean, median, stdev
 
 from benchmarks import cells
+from benchmarks.engine_results import EnginesResult
 from benchmarks.results import (
     PIPEWORK,
     BenchResult,
-    EnginesResult,
     FamiliesResult,
     Level,
     PeerTrainingResult,

@@ -11,20 +11,18 @@ from itertools import count
 import numpy as np
 import pytest
 
+from benchmarks.engine_results import EngineResult, EnginesResult
 from benchmarks.latency import histogram, latency
+from benchmarks.provenance import Machine, Provenance
 from benchmarks.results import (
     BenchResult,
-    EngineResult,
-    EnginesResult,
     FamiliesResult,
     Fit,
     Level,
-    Machine,
     OfflineLevel,
     PeerRun,
     PeerTrainingResult,
     PhaseTimes,
-    Provenance,
     TrainingResult,
     WorkloadSummary,
 )
