@@ -6,7 +6,7 @@ from export.profiles import TEXTS, bands, profiles
 from serve.collate import ROW_TOKENS
 
 PADDED = {"input_ids": (-1, -1), "attention_mask": (-1, -1), "entity_spans": (-1, 4)}
-ROWS = {name: (-1, -1) for name in ("input_ids", "position_ids", "segment_ids")}
+ROWS = dict.fromkeys(("input_ids", "position_ids", "segment_ids"), (-1, -1))
 FIRST_ONLY = {**ROWS, "text_index": (-1, 1)}
 ALL_TOKENS = {**ROWS, "text_index": (-1, -1), "entity_spans": (-1, 4)}
 LENGTHS = [10] * 90 + [60] * 8 + [100] * 2
