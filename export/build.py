@@ -7,6 +7,7 @@ from pathlib import Path
 
 from export.checkpoint2onnx import EXPORTER, OPSET, checkpoint_to_onnx
 from export.feeds import graph_feeds
+from export.fusions import count_fusions
 from export.onnx2fp16 import onnx_to_fp16
 from export.onnx2int8 import onnx_to_int8
 from export.onnx2openvino import onnx_to_openvino
@@ -25,7 +26,7 @@ class Built:
     Attributes:
         built_with: versions of what built it.
         opset: of the ONNX graph.
-        fusions: how many of each kind of subgraph were fused.
+        fusions: see `export.fusions`; of the ONNX graph, whichever runtime takes it then.
         kept: layers left in a higher precision.
         tensorrt: of a TensorRT engine.
         graph: the graph that such an engine was made from, which can be run anywhere.
@@ -39,7 +40,7 @@ class Built:
     graph: Path | None = None
 
 
-INTERMEDIATE = "graph.onnx"
+INTERMEDIATE = MODELS[EngineFormat.ONNX]
 
 Build = Callable[[Variant, Subject, Path, Progress], Built]
 
@@ -86,7 +87,7 @@ def _graph(variant: Variant, subject: Subject, path: Path, progress: Progress) -
         case Precision.INT8:
             kept = onnx_to_int8(plain, path, variant, subject, progress)
     plain.unlink(missing_ok=True)
-    return Built(built_with=built_with("onnx"), fusions={}, kept=kept)
+    return Built(built_with=built_with("onnx"), fusions=count_fusions(path), kept=kept)
 
 
 def built_with(*packages: str) -> dict[str, str]:

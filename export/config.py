@@ -10,7 +10,9 @@ class ToleranceSettings(Settings):
     """Limits that replace those of the table; what is left out stays. See `Tolerance`."""
 
     max_abs: float | None = None
+    mean_abs: float | None = None
     spread: float | None = None
+    flips: float | None = None
     flips_outside: float | None = None
     score_drop: float | None = None
 

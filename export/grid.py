@@ -1,12 +1,36 @@
-"""The inputs that a proof is made on: real rows, and the shapes and texts that break exports."""
+"""The inputs that a proof is made on: real rows, and the lengths and texts that break exports."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipework.encoding import Encoding, TextEncoder
 from pipework.examples import Example
 
-GRID_ROWS = 96
+SPREAD_ROWS = 96
+# Texts that tokenizers, limits and masks have tripped over. By number where a reader of this file
+# would not see the character, or would see it as another.
+STRANGE = {
+    "one letter": "a",
+    "one Chinese character": "中",
+    "one space": " ",
+    "Arabic, right to left": "مرحبا بالعالم",
+    "Hebrew with points": "\u05e9\u05b8\u05c1\u05dc\u05d5\u05b9\u05dd",
+    "Devanagari": "नमस्ते दुनिया",
+    "Thai": "สวัสดีชาวโลก",
+    "Korean": "안녕하세요 세계",
+    "Cyrillic and Greek": "\u041f\u0440\u0438\u0432\u0435\u0442, \u03ba\u03cc\u03c3\u03bc\u03b5",
+    "Georgian and Amharic": "გამარჯობა ሰላም",
+    "emoji in families": "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea",
+    "combining marks": "e\u0301" + "a" + "\u0300\u0316\u0334" * 20,
+    "letters of plane 1": "\U0001d518\U0001d52b\U0001d526 \U00013000",
+    "control characters": "a\x00b\x07c\x1b[0m \x7f\x85\ufeff\u200b\u2028end",
+    "direction overrides": "abc \u202egnirts\u202c \u2066x\u2069",
+    "unassigned and private": "\ue000\ufffd\ufffe\U000e0001\U0010ffff",
+    "nothing but punctuation": "?!... -- ((([[[{{{ %$#@",
+    "numbers": "0 -1 3.14 1e-9 ١٢٣ Ⅷ ½",
+    "a very long word": "w" * 1000,
+    "written marks": "[CLS] [SEP] [MASK] [PAD] <s> </s>",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,18 +45,20 @@ def grid_rows(encoder: TextEncoder, examples: Sequence[Example]) -> list[Row]:
     """Return the inputs of the grid.
 
     They are real rows, spread over the file; real texts joined and cut to lengths from one token
-    of text to the limit; a text far over the limit; and an empty one.
+    of text to the limit; a text far over the limit; an empty one, and pairs with one side empty;
+    and texts of other scripts and of no script.
     """
-    step = max(1, len(examples) // GRID_ROWS)
-    spread = examples[::step][:GRID_ROWS]
+    step = max(1, len(examples) // SPREAD_ROWS)
+    spread = examples[::step][:SPREAD_ROWS]
     rows = [
         Row(name=f"dev row {index * step + 1}", encoding=encoding)
         for index, encoding in enumerate(encoder.encode(spread))
     ]
-    (empty,) = encoder.encode([_empty(examples[0])])
-    (joined,) = encoder.encode([_joined(examples, 4 * encoder.max_length)])
-    rows += [Row(name="empty text", encoding=empty), Row(name="truncated text", encoding=joined)]
-    for length in _lengths(len(empty), encoder.max_length):
+    made = _made(examples[0]) | {"truncated text": _joined(examples, 4 * encoder.max_length)}
+    encodings = encoder.encode(list(made.values()))
+    rows += [Row(name=name, encoding=one) for name, one in zip(made, encodings, strict=True)]
+    shortest = min(map(len, encodings))
+    for length in _lengths(shortest, encoder.max_length):
         (cut,) = encoder.limited_to(length).encode([_joined(examples, 2 * length)])
         rows.append(Row(name=f"text cut to {length}", encoding=cut))
     # The longest beside the shortest, and so on inwards, so that padding is as much as it can be.
@@ -51,12 +77,22 @@ def _lengths(shortest: int, limit: int) -> list[int]:
     return sorted(length for length in lengths if shortest < length <= limit)
 
 
-def _empty(like: Example) -> Example:
-    """Return an input without text, of the same fields as another."""
+def _made(like: Example) -> dict[str, Example]:
+    """Return inputs that no file needs to hold, of the same fields as another, by name."""
+    made = {"empty text": _of(like, "")} | {name: _of(like, text) for name, text in STRANGE.items()}
+    if like.text_pair is not None:
+        made["first text empty"] = replace(like, text="")
+        made["second text empty"] = replace(like, text_pair="")
+    return made
+
+
+def _of(like: Example, text: str) -> Example:
+    """Return an input with this text in each field; its ends are the two entities."""
+    first, last = (0, min(1, len(text))), (max(0, len(text) - 1), len(text))
     return Example(
-        text="",
-        text_pair=None if like.text_pair is None else "",
-        entities=None if like.entities is None else ((0, 0), (0, 0)),
+        text=text,
+        text_pair=None if like.text_pair is None else text,
+        entities=None if like.entities is None else (first, last),
     )
 
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from pipework.engine_record import EngineRecord
+from pipework.engine_record import EngineRecord, Parity
 from pipework.errors import ConfigError
 from pipework.manifest import Manifest
 from pipework.page import cells, header, plots, section, table, tiles, whole
@@ -113,6 +113,14 @@ def _bars(names: Sequence[str], values: Sequence[float]) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def _scores(parity: Parity) -> tuple[str, str]:
+    scores = parity.scores
+    if scores is None:
+        return "no labelled rows", ""
+    interval = f"({scores.low:+.4f} to {scores.high:+.4f})"
+    return f"{parity.metric} {scores.engine:.4f}", f"{scores.change:+.4f} {interval}"
+
+
 def _row(engine: EngineRecord) -> tuple[str, ...]:
     parity, speed = engine.parity, engine.speed
     proof = ("",) * 5
@@ -121,11 +129,7 @@ def _row(engine: EngineRecord) -> tuple[str, ...]:
             f"{parity.max_abs:.1e}",
             f"{parity.tolerance.max_abs:g}",
             f"{parity.argmax_agreement:.2%}",
-            f"{parity.metric} {parity.score_engine:.4f}",
-            (
-                f"{parity.score_engine - parity.score_reference:+.4f} "
-                f"({parity.low:+.4f} to {parity.high:+.4f})"
-            ),
+            *_scores(parity),
         )
     return (
         engine.name,

@@ -2,32 +2,30 @@
 
 The reference is the checkpoint, loaded afresh: over the grid one input at a time and unpadded, over
 dev in batches of like length, because there it is many rows. The engine is the one that serves.
-Over the grid it gets batches of several sizes and mixed lengths, each run as one call, also where
-the server would cut it; over dev it works as it does in the server.
+Over the grid it gets the batches of `export.company`, each run as one call, also where the server
+would cut it; over dev it works as it does in the server.
 
-Shapes: N inputs, C classes, K batchings.
+Shapes: N inputs, C classes, X answers of the engine: one for each input in each of its batches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from export.grid import Row
+from export.case import Asked, Case, EngineFailedError, Logits
+from export.company import batches
+from export.comparison import Comparison
+from export.score import Change, change
 from export.subject import Subject
 from pipework.engine_record import Parity, Tolerance
-from pipework.evaluation import Engine, evaluate
-from pipework.predictions import decide, given_labels, probabilities
+from pipework.evaluation import Engine
 from pipework.processor import processor
 from pipework.progress import Progress
-from pipework.task import Task
 from train.evaluate import CheckpointEngine
 
-BATCH_SIZES = (1, 2, 7, 32)
 CHUNK = 256
 WORST = 8
-Logits = NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,36 +38,35 @@ class Expected:
     @classmethod
     def of(cls, subject: Subject, reference: CheckpointEngine, progress: Progress) -> "Expected":
         """Ask the checkpoint."""
-        progress.begin("checkpoint", len(subject.grid) + len(subject.dev), "rows")
-        grid_NC = _infer(reference.one_by_one(), subject.grid, len(subject.grid), progress)
-        dev_NC = _infer(reference, subject.dev, CHUNK, progress)
+        grid, dev = ([row.encoding for row in rows] for rows in (subject.grid, subject.dev))
+        progress.begin("checkpoint", len(grid) + len(dev), "rows")
+        grid_NC = reference.one_by_one().infer(grid)
+        progress.advance(len(grid))
+        parts = []
+        for start in range(0, len(dev), CHUNK):
+            parts.append(reference.infer(dev[start : start + CHUNK]))
+            progress.advance(len(parts[-1]))
         progress.end()
-        return cls(grid_NC=grid_NC, dev_NC=dev_NC)
+        return cls(grid_NC=grid_NC, dev_NC=np.concatenate(parts))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """Where an engine differed: the input, the size of its batch, logits apart, both answers.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Breach:
+    """A limit of the tolerance by name, what was found, and what is allowed."""
 
-    `flipped` says whether the labels changed; a regression has none that could.
-    """
-
-    name: str
-    tokens: int
-    batch: int
-    max_abs: float
-    mean_abs: float
-    expected: str
-    found: str
-    flipped: bool
+    limit: str
+    found: float
+    allowed: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Verdict:
-    """The proof, and the inputs that differed most, the worst first."""
+    """The proof, the limits that it breaks, and the inputs that differed most, worst first."""
 
     parity: Parity
-    worst: tuple[Difference, ...]
+    breaches: tuple[Breach, ...]
+    comparison: Comparison
+    worst: tuple[Case, ...]
 
 
 def prove(
@@ -81,7 +78,7 @@ def prove(
     tolerance: Tolerance,
     progress: Progress,
 ) -> Verdict:
-    """Compare an engine with the checkpoint over the grid, in every batch size, and over dev.
+    """Compare an engine with the checkpoint over the grid, in every company, and over dev.
 
     Args:
         subject: the rows and the task.
@@ -90,90 +87,138 @@ def prove(
         engine: the same as it will serve.
         tolerance: what it is held to.
         progress: hears of the inputs done.
+
+    Raises:
+        EngineFailedError: the engine answers a batch with an error.
     """
-    grid, dev, task = subject.grid, subject.dev, subject.manifest.task
-    progress.begin("prove", len(grid) * len(BATCH_SIZES) + len(dev), "rows")
-    found_KNC = np.stack([_infer(whole, grid, size, progress) for size in BATCH_SIZES])
-    found_dev_NC = _infer(engine, dev, CHUNK, progress)
+    asked = _grid(subject, expected) + _dev(subject, expected)
+    progress.begin("prove", sum(len(one.rows) for one in asked), "rows")
+    found = [_answer(whole if one.whole else engine, one, progress) for one in asked]
     progress.end()
-    differences = [
-        difference
-        for size, found_NC in zip(BATCH_SIZES, found_KNC, strict=True)
-        for difference in _compare(grid, size, task, expected.grid_NC, found_NC)
-    ]
-    differences += _compare(dev, CHUNK, task, expected.dev_NC, found_dev_NC)
-    worst = sorted(differences, key=lambda one: -one.max_abs)
-    flips = sum(one.flipped for one in differences)
-    before, after = (
-        evaluate(logits_NC, subject.truth_N, task).score
-        for logits_NC in (expected.dev_NC, found_dev_NC)
+    comparison = Comparison(
+        task=subject.manifest.task,
+        expected_XC=np.concatenate([one.expected_BC for one in asked]),
+        found_XC=np.concatenate(found),
+        input_X=np.concatenate([one.inputs for one in asked]).astype(np.int64),
     )
-    parity = Parity(
+    scored = _scored(subject, expected, comparison)
+    breaches = _breaches(comparison, scored, tolerance)
+    shapes = {(len(one.rows), _longest(one)) for one in asked if one.whole}
+    return Verdict(
+        parity=_parity(comparison, scored, tolerance, tuple(sorted(shapes)), not breaches),
+        breaches=breaches,
+        comparison=comparison,
+        worst=_worst(asked, comparison),
+    )
+
+
+def _grid(subject: Subject, expected: Expected) -> list[Asked]:
+    return [
+        Asked(
+            rows=[subject.grid[row] for row in batch.rows],
+            inputs=batch.rows,
+            rule=batch.rule,
+            whole=True,
+            expected_BC=expected.grid_NC[list(batch.rows)],
+        )
+        for batch in batches([len(row.encoding) for row in subject.grid])
+    ]
+
+
+def _dev(subject: Subject, expected: Expected) -> list[Asked]:
+    chunks = (slice(start, start + CHUNK) for start in range(0, len(subject.dev), CHUNK))
+    numbers = range(len(subject.grid), len(subject.grid) + len(subject.dev))
+    return [
+        Asked(
+            rows=subject.dev[chunk],
+            inputs=numbers[chunk],
+            rule="as it serves",
+            whole=False,
+            expected_BC=expected.dev_NC[chunk],
+        )
+        for chunk in chunks
+    ]
+
+
+def _answer(engine: Engine, asked: Asked, progress: Progress) -> Logits:
+    try:
+        found_BC = engine.infer([row.encoding for row in asked.rows])
+    except Exception as error:  # the runtimes' errors share no narrower base
+        # A case is the longest input: a shape that was frozen is seen there.
+        lengths = [len(row.encoding) for row in asked.rows]
+        case = asked.case(int(np.argmax(lengths)), None)
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        message = f"an error for {len(lengths)} inputs of up to {max(lengths)} tokens: {said}"
+        raise EngineFailedError(message, case) from error
+    progress.advance(len(asked.rows))
+    return found_BC
+
+
+def _longest(asked: Asked) -> int:
+    return max(len(row.encoding) for row in asked.rows)
+
+
+def _scored(subject: Subject, expected: Expected, comparison: Comparison) -> Change | None:
+    if subject.truth_N is None:
+        return None
+    found_NC = comparison.found_XC[-len(subject.dev) :]
+    return change(expected.dev_NC, found_NC, subject.truth_N, subject.manifest.task)
+
+
+def _breaches(
+    comparison: Comparison, scored: Change | None, tolerance: Tolerance
+) -> tuple[Breach, ...]:
+    unit, inputs = comparison.unit, len(comparison.flipped)
+    measured = {
+        "max_abs": float(comparison.apart.max()) / unit,
+        "mean_abs": float(comparison.each_apart.mean()) / unit,
+        "spread": comparison.spread / unit,
+        "flips": int(comparison.flipped.sum()) / inputs,
+        "flips_outside": comparison.flips_outside / inputs,
+        "score_drop": 0.0 if scored is None else scored.drop,
+    }
+    held = ((limit, found, getattr(tolerance, limit)) for limit, found in measured.items())
+    return tuple(
+        Breach(limit=limit, found=found, allowed=allowed)
+        for limit, found, allowed in held
+        if not found <= allowed  # so that what is no number breaks every limit
+    )
+
+
+def _parity(
+    comparison: Comparison,
+    scored: Change | None,
+    tolerance: Tolerance,
+    shapes: tuple[tuple[int, int], ...],
+    passed: bool,
+) -> Parity:
+    flips = int(comparison.flipped.sum())
+    return Parity(
         reference="checkpoint, loaded afresh, float32; the grid one input at a time",
-        rows=len(differences),
-        shapes=tuple(sorted({shape for size in BATCH_SIZES for shape in _shapes(grid, size)})),
-        max_abs=worst[0].max_abs,
-        mean_abs=float(np.mean([one.mean_abs for one in differences])),
-        max_rel=0.0,
-        max_kl=_kl(expected.dev_NC, found_dev_NC, task),
-        spread=float((found_KNC.max(0) - found_KNC.min(0)).max()),
-        argmax_agreement=1 - flips / len(differences),
+        rows=len(comparison.input_X),
+        shapes=shapes,
+        unit=comparison.unit,
+        max_abs=float(comparison.apart.max()),
+        mean_abs=float(comparison.each_apart.mean()),
+        max_rel=comparison.max_rel,
+        max_kl=comparison.max_kl,
+        spread=comparison.spread,
+        argmax_agreement=1 - flips / len(comparison.flipped),
         flips=flips,
-        error_bound=2 * worst[0].max_abs,
-        flips_outside=0,
-        metric=task.metric,
-        score_reference=before,
-        score_engine=after,
-        low=after - before,
-        high=after - before,
+        error_bound=comparison.error_bound,
+        flips_outside=comparison.flips_outside,
+        metric=comparison.task.metric,
+        scores=None if scored is None else scored.record(),
         processor=processor(),
         tolerance=tolerance,
-        passed=worst[0].max_abs <= tolerance.max_abs,
+        passed=passed,
     )
-    return Verdict(parity=parity, worst=tuple(worst[:WORST]))
 
 
-def _kl(expected_NC: Logits, found_NC: Logits, task: Task) -> float:
-    tiny = np.finfo(np.float32).tiny
-    p_NC, q_NC = (np.maximum(probabilities(one, task), tiny) for one in (expected_NC, found_NC))
-    return float((p_NC * np.log(p_NC / q_NC)).sum(1).max())
-
-
-def _infer(engine: Engine, rows: Sequence[Row], size: int, progress: Progress) -> Logits:
-    parts = []
-    for start in range(0, len(rows), size):
-        batch = rows[start : start + size]
-        parts.append(engine.infer([row.encoding for row in batch]))
-        progress.advance(len(batch))
-    return np.concatenate(parts)
-
-
-def _compare(
-    rows: Sequence[Row], size: int, task: Task, expected_NC: Logits, found_NC: Logits
-) -> list[Difference]:
-    # A logit that is no number is infinitely far away, not "not more than the tolerance".
-    apart_NC = np.nan_to_num(np.abs(found_NC - expected_NC), nan=np.inf, posinf=np.inf)
-    with np.errstate(invalid="ignore"):  # infinity less infinity
-        expected_N, found_N = (decide(logits_NC, task) for logits_NC in (expected_NC, found_NC))
-        flipped_N = (given_labels(expected_NC, task) != given_labels(found_NC, task)).any(axis=1)
-    return [
-        Difference(
-            name=row.name,
-            tokens=len(row.encoding),
-            batch=size,
-            max_abs=float(apart_C.max()),
-            mean_abs=float(apart_C.mean()),
-            expected=expected.words()[0] or "no label",
-            found=found.words()[0] or "no label",
-            flipped=bool(flipped),
-        )
-        for row, apart_C, expected, found, flipped in zip(
-            rows, apart_NC, expected_N, found_N, flipped_N, strict=True
-        )
-    ]
-
-
-def _shapes(rows: Sequence[Row], size: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, len(rows), size):
-        batch = rows[start : start + size]
-        yield len(batch), max(len(row.encoding) for row in batch)
+def _worst(asked: Sequence[Asked], comparison: Comparison) -> tuple[Case, ...]:
+    """Return the answers that differ most, one of each input, the worst first."""
+    places = [(one, place) for one in asked for place in range(len(one.rows))]
+    order_X = np.argsort(-comparison.apart, kind="stable")
+    _, first = np.unique(comparison.input_X[order_X], return_index=True)
+    chosen = order_X[np.sort(first)][:WORST]
+    return tuple(places[x][0].case(places[x][1], comparison.found_XC[x]) for x in chosen.tolist())

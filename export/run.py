@@ -6,8 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from export.build import Build, Built, build
+from export.case import EngineFailedError
 from export.config import ExportSettings
-from export.parity import Difference, Expected, Verdict, prove
+from export.diagnosis import Trial, failure, forget, refusal
+from export.fusions import lost_fusions
+from export.parity import Expected, prove
 from export.speed import measure
 from export.subject import Subject
 from pipework.engine_record import (
@@ -59,8 +62,8 @@ def export(
         building: writes the files of an engine.
 
     Raises:
-        CheckFailedError: every engine differs from the checkpoint; the details are a table.
-            What differs is not recorded and nothing of it is left.
+        CheckFailedError: every engine differs from the checkpoint. What differs is not recorded;
+            the details say how, and RUN/failed-exports/LABEL shows it, see `export.diagnosis`.
         RunFolderError: the run folder does not hold what its manifest says.
         DataError: the dev rows that the proof needs are not there.
     """
@@ -96,10 +99,10 @@ def _each(
         progress.note(f"building {variant.label} ({number} of {len(variants)})")
         try:
             records.append(_one(variant, subject, expected, building, progress))
-        except CheckFailedError as refusal:
+        except CheckFailedError as error:
             if not records and number == len(variants):
                 raise
-            progress.note(f"refused: {refusal}")
+            progress.note(f"refused: {error}; {error.hint}")
     return records
 
 
@@ -137,8 +140,8 @@ def _one(
     folder = subject.run / ENGINES / variant.label / UNFINISHED
     folder.mkdir(parents=True)
     built = building(variant, subject, folder, progress)
+    _compare_fusions(variant, subject.manifest, built, progress)
     path = folder / MODELS[variant.format]
-    parity: Parity | None
     try:
         parity = _proof(variant, path, subject, expected, built.tensorrt, progress)
     except NoGpuError as reason:
@@ -150,6 +153,15 @@ def _one(
     encodings = [row.encoding for row in subject.grid]
     KeptRows(encodings=encodings, logits_NC=expected.grid_NC).write(folder / KEPT_ROWS)
     return _record(variant, subject, built, parity)
+
+
+def _compare_fusions(
+    variant: Variant, manifest: Manifest, built: Built, progress: Progress
+) -> None:
+    for before in manifest.engines:
+        if before.name == variant.label:
+            for loss in lost_fusions(before.fusions, built.fusions):
+                progress.note(f"{variant.label}: fused less often than last time: {loss}")
 
 
 def _proof(
@@ -166,25 +178,31 @@ def _proof(
         CheckFailedError: it does not answer as the checkpoint does.
         NoGpuError: the GPU that it is for is not there.
     """
+    trial = Trial(subject=subject, variant=variant, folder=path.parent)
     opened = partial(open_engine, path, variant, subject.manifest, tensorrt=tensorrt)
-    with opened(whole=True) as whole, opened() as engine:
-        verdict = prove(
-            subject,
-            expected,
-            whole=whole,
-            engine=engine,
-            tolerance=subject.tolerance(variant.precision),
-            progress=progress,
-        )
+    try:
+        with opened(whole=True) as whole, opened() as engine:
+            verdict = prove(
+                subject,
+                expected,
+                whole=whole,
+                engine=engine,
+                tolerance=subject.tolerance(variant.precision),
+                progress=progress,
+            )
+            ran_on = engine.processor
+    except (EngineFailedError, RunFolderError) as error:  # it cannot even be asked
+        raise failure(trial, error) from error
     if not verdict.parity.passed:
-        raise _refusal(variant, verdict)
-    return verdict.parity.model_copy(update={"processor": engine.processor})
+        raise refusal(trial, verdict)
+    forget(trial)
+    return verdict.parity.model_copy(update={"processor": ran_on})
 
 
 def _prove_graph(
     variant: Variant, subject: Subject, expected: Expected, built: Built, progress: Progress
 ) -> None:
-    """Prove the graph of an engine that cannot be run here, so that a wrong one is not built of it.
+    """Prove the graph of an engine that cannot be run here: none is recorded of a wrong one.
 
     Raises:
         CheckFailedError: the graph does not answer as the checkpoint does.
@@ -247,25 +265,3 @@ def _sweep(run: Path, manifest: Manifest, progress: Progress) -> None:
         elif path.is_file() and path not in kept:
             progress.note(f"{path} is left from an unfinished export: removed")
             path.unlink()
-
-
-def _refusal(variant: Variant, verdict: Verdict) -> CheckFailedError:
-    parity = verdict.parity
-    message = (
-        f"{variant.label} does not answer as the checkpoint does: logits up to "
-        f"{parity.max_abs:.3g} apart (tolerance {parity.tolerance.max_abs:g}), {parity.flips} of "
-        f"{parity.rows} answers changed, {parity.metric} {parity.score_engine:.4f} instead of "
-        f"{parity.score_reference:.4f}"
-    )
-    hint = "nothing was recorded; the versions that are known to work are in CHANGELOG.md"
-    return CheckFailedError(message, hint, _table(verdict.worst))
-
-
-def _table(worst: Sequence[Difference]) -> str:
-    lines = (
-        f"{one.name:<20} {one.tokens:>6} {one.batch:>5} {one.max_abs:>9.2e}  "
-        f"{one.expected} -> {one.found}"
-        for one in worst
-    )
-    head = f"{'input':<20} {'tokens':>6} {'batch':>5} {'max diff':>9}  checkpoint -> engine"
-    return "\n".join((head, *lines))

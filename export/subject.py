@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from export.answer import open_encoder, split_source
 from export.config import ExportSettings
 from export.grid import Row, grid_rows
+from export.stand_in import stand_in
 from export.tolerances import TOLERANCES
 from pipework.encoding import Encoding
 from pipework.engine_record import Precision, Tolerance
@@ -28,8 +29,8 @@ class Subject:
         run: the run folder.
         manifest: as it was when the export began.
         settings: how engines are built and proven.
-        dev: labelled rows of dev.
-        truth_N: of `dev`, as `pipework.evaluation.truth` gives it.
+        dev: labelled rows of dev, or where a run has none the texts of `export.stand_in`.
+        truth_N: of `dev`, as `pipework.evaluation.truth` gives it; None without labels.
         grid: inputs that are run at several batch sizes.
     """
 
@@ -37,7 +38,7 @@ class Subject:
     manifest: Manifest
     settings: ExportSettings
     dev: Sequence[Row]
-    truth_N: NDArray[np.generic]
+    truth_N: NDArray[np.generic] | None
     grid: Sequence[Row]
 
     @classmethod
@@ -48,7 +49,10 @@ class Subject:
             DataError: the dev rows that a proof needs are not there.
         """
         encoder = open_encoder(run, manifest)
-        examples = _rows(run, manifest, "dev", settings.dev_rows)
+        labelled = "dev" in manifest.data.splits
+        examples = (
+            _rows(run, manifest, "dev", settings.dev_rows) if labelled else stand_in(manifest.input)
+        )
         return cls(
             run=run,
             manifest=manifest,
@@ -57,7 +61,11 @@ class Subject:
                 Row(name=f"dev row {number}", encoding=encoding)
                 for number, encoding in enumerate(encoder.encode(examples), start=1)
             ],
-            truth_N=truth(examples, manifest.task, manifest.data.splits["dev"].path),
+            truth_N=(
+                truth(examples, manifest.task, manifest.data.splits["dev"].path)
+                if labelled
+                else None
+            ),
             grid=grid_rows(encoder, examples),
         )
 

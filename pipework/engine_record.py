@@ -69,21 +69,47 @@ class Variant(Record):
 
 
 class Tolerance(Record):
-    """What a proof may find and still pass.
+    """What a proof may find and still pass: each limit is the largest value that is let through.
+
+    Differences of logits count in units: 1 for labels, since a softmax or sigmoid gives a logit
+    its size; for a regression, whose values may be of any size, the standard deviation of the
+    checkpoint's answers.
 
     Attributes:
         max_abs: the largest difference of a logit.
+        mean_abs: the mean difference of a logit. It sees what all answers have in common, such
+            as a shift, which one odd row cannot hide or feign.
         spread: the largest difference between two answers of the engine to one input that
             differ only in who shared the batch.
-        flips_outside: the share of rows whose label changed although the checkpoint's margin
-            between its two best labels is larger than the error bound.
-        score_drop: by how much the score of the task's metric may fall, 0 to 1.
+        flips: the share of inputs whose label changed at all.
+        flips_outside: the share of inputs whose label changed although the checkpoint's margin
+            between the two labels is larger than the error bound.
+        score_drop: by how much the score of the task's metric may fall on dev, 0 to 1.
     """
 
     max_abs: float
     spread: float
     flips_outside: float
     score_drop: float
+    mean_abs: float = 0
+    flips: float = 0
+
+
+class Scores(Record):
+    """What the task's metric says of checkpoint and engine on the same rows.
+
+    `low` and `high` are a paired 95 % interval of the change.
+    """
+
+    reference: float
+    engine: float
+    low: float
+    high: float
+
+    @property
+    def change(self) -> float:
+        """How much the engine scores above the checkpoint."""
+        return self.engine - self.reference
 
 
 class Parity(Record):
@@ -93,20 +119,21 @@ class Parity(Record):
         reference: what it was compared with.
         rows: comparisons made: an input counts once for each batch that it was in.
         shapes: (batch, longest length) of the batches that were asked for.
+        unit: what `tolerance` counts differences in, see there.
         max_abs: largest difference of a logit.
         mean_abs: mean difference of a logit.
-        max_rel: largest relative difference, of logits above a floor.
-        max_kl: largest Kullback-Leibler divergence of the probabilities, in nats.
+        max_rel: largest difference relative to the logit, or to one unit where that is more.
+        max_kl: largest Kullback-Leibler divergence of the probabilities, in nats; of several
+            labels the sum over them, of a regression 0.
         spread: see Tolerance.
-        argmax_agreement: share of rows with the same labels.
-        flips: rows whose labels changed.
-        error_bound: how far a margin between two labels moves in all but the rarest rows.
+        argmax_agreement: share of inputs whose labels are the same in every batch.
+        flips: inputs whose labels changed in some batch.
+        error_bound: how far a margin between two labels moves in all but the rarest inputs:
+            twice the largest difference of a logit in 99 of 100 inputs (once for several labels,
+            whose margin is to a threshold, which does not move).
         flips_outside: flips whose margin is larger than `error_bound`.
         metric: of the task.
-        score_reference: the checkpoint's score on dev.
-        score_engine: the engine's score on the same rows.
-        low: of a paired 95 % interval of the change of the score.
-        high: of the same interval.
+        scores: both, on dev; None for a run without labelled rows.
         processor: the kind of processor or GPU that ran the proof.
         tolerance: what was held to.
         passed: whether it holds.
@@ -115,6 +142,7 @@ class Parity(Record):
     reference: str
     rows: int
     shapes: tuple[tuple[int, int], ...]
+    unit: float = 1
     max_abs: float
     mean_abs: float
     max_rel: float
@@ -125,10 +153,7 @@ class Parity(Record):
     error_bound: float
     flips_outside: int
     metric: Metric
-    score_reference: float
-    score_engine: float
-    low: float
-    high: float
+    scores: Scores | None
     processor: str
     tolerance: Tolerance
     passed: bool

@@ -130,7 +130,8 @@ class _Laid:
                 starts_N[index], segments_N[index] = start, segment
                 start += lengths[index]
         numbers_S = np.repeat(np.arange(len(lengths)), lengths)
-        before_N = np.cumsum(lengths) - lengths
+        lengths_N = np.array(lengths, np.int64)
+        before_N = np.cumsum(lengths_N) - lengths_N
         positions_S = np.arange(len(numbers_S)) - before_N[numbers_S]
         return cls(
             shape=(len(rows), width),

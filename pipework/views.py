@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from pipework import console
-from pipework.engine_record import EngineRecord
+from pipework.engine_record import EngineRecord, Parity
 from pipework.evaluation import Evaluation
 from pipework.manifest import Manifest
 from pipework.task import Metric, Task
@@ -42,10 +42,16 @@ def show_exported(run: Path, records: Sequence[EngineRecord]) -> None:
         console.say(
             f"proven: {record.name}, logits at most {parity.max_abs:.1e} from the checkpoint's "
             f"(tolerance {parity.tolerance.max_abs:g}) over {parity.rows:,} rows in "
-            f"{len(parity.shapes)} shapes, {parity.flips} answers changed, {parity.metric} "
-            f"{parity.score_engine:.4f} (checkpoint {parity.score_reference:.4f})"
+            f"{len(parity.shapes)} shapes, {parity.flips} answers changed, {_scores(parity)}"
         )
     console.say(f"next: pipe serve {run}")
+
+
+def _scores(parity: Parity) -> str:
+    if parity.scores is None:
+        return "no labelled rows to score"
+    scores = parity.scores
+    return f"{parity.metric} {scores.engine:.4f} (checkpoint {scores.reference:.4f})"
 
 
 def _built(record: EngineRecord) -> str:
@@ -130,8 +136,8 @@ def _engine(engine: EngineRecord) -> tuple[str, ...]:
     parity, speed = engine.parity, engine.speed
     found = ("", "", "")
     if parity is not None:
-        change = parity.score_engine - parity.score_reference
-        found = (f"{parity.max_abs:.1e}", f"{parity.argmax_agreement:.2%}", f"{change:+.4f}")
+        change = "no score" if parity.scores is None else f"{parity.scores.change:+.4f}"
+        found = (f"{parity.max_abs:.1e}", f"{parity.argmax_agreement:.2%}", change)
     return (
         engine.name,
         f"{sum(file.size for file in engine.files) / 1e6:.1f} MB",

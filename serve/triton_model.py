@@ -1,7 +1,7 @@
 """What a Triton python model is: the `model.py` of a written repository names this class.
 
 It is imported by the process that Triton's python backend starts, and only there is the module
-`triton_python_backend_utils`. The interface is that of
+`triton_python_backend_utils`, whose classes come after this has been imported. Its interface is
 https://github.com/triton-inference-server/python_backend#usage
 """
 
@@ -42,7 +42,7 @@ class TritonPythonModel:
         self._model = TextModel(run, manifest, engine)
         triton.Logger.log_info(f"{args['model_name']} {version} answers with {record.name}")
 
-    def execute(self, requests: Sequence[triton.InferenceRequest]) -> list[object]:
+    def execute(self, requests: "Sequence[triton.InferenceRequest]") -> list[object]:
         """Answer what Triton's dynamic batcher has merged, in one call."""
         answers = self._model.answer([_texts(request) for request in requests])
         return [_response(answer) for answer in answers]
@@ -80,7 +80,7 @@ class Behind:
         return np.asarray(logits, np.float32)
 
 
-def _texts(request: triton.InferenceRequest) -> Texts:
+def _texts(request: "triton.InferenceRequest") -> Texts:
     tensors = {tensor.name(): tensor.as_numpy().ravel().tolist() for tensor in request.inputs()}
     return Texts(text=tensors[TEXT], text_pair=tensors.get(TEXT_PAIR))
 

@@ -229,11 +229,10 @@ class TritonServer(Closing):
 
 
 def reason(log: str) -> str:
-    """Return the line of a tritonserver's log that says why it ended."""
-    errors = re.findall(r"^E\d{4} [^\]]*?\] (.*)$|^error: (.*)$", log, re.MULTILINE)
-    lines = [said or failed for said, failed in errors]
-    named = [line for line in lines if "failed to load" in line or "Failed to" in line]
-    return (named or lines or log.splitlines() or ["it said nothing"])[-1].strip('" ')
+    """Return what a tritonserver's log says of why it ended: a model, or else its last error."""
+    models = re.findall(r'"(failed to load .+? version .+?)(?:\\n|"$)', log, re.MULTILINE)
+    errors = re.findall(r"^(?:error: |E\d{4} .*?\] )(.+)$", log, re.MULTILINE)
+    return str([*models[:1], *errors[-1:], "it said nothing"][0]).strip('"')
 
 
 def _options(repository: Path, echo: Path) -> list[str]:

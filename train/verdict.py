@@ -3,24 +3,17 @@
 Shapes: N rows of dev, C labels.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework import metrics
 from pipework.evaluation import evaluate
-from pipework.predictions import given_labels
-from pipework.task import Metric, Task, TaskKind
+from pipework.intervals import Answers, paired_interval
+from pipework.task import Metric, Task
 from train.baseline import Baseline
 
-Scorer = Callable[[NDArray[np.int64]], float]
-RESAMPLES = 1000
-FEWEST_RESAMPLES = 100
-WORK = 10_000_000
-SEED = 0
 PERSONS = (Metric.MATTHEWS, Metric.PEARSON, Metric.SPEARMAN)
 
 
@@ -74,49 +67,16 @@ class Verdict:
 def verdict(
     logits_NC: NDArray[np.float32], truth: NDArray[np.generic], task: Task, baseline: Baseline
 ) -> Verdict:
-    """Compare the model's logits on dev with the baseline's answers to the same rows.
-
-    The interval is a paired bootstrap: rows are drawn with replacement, and both are scored on
-    the same draw (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13).
-    """
-    ours = _scorer(logits_NC, truth, task)
-    theirs = _scorer(baseline.logits_NC, truth, baseline.task)
-    rows, chance = len(logits_NC), np.random.default_rng(SEED)
-    draws = (chance.integers(rows, size=rows) for _ in range(_resamples(rows, task)))
-    differences = [ours(drawn_N) - theirs(drawn_N) for drawn_N in draws]
-    low, high = np.percentile(differences, (2.5, 97.5))
+    """Compare the model's logits on dev with the baseline's answers to the same rows."""
+    theirs = Answers(logits_NC=baseline.logits_NC, task=baseline.task)
+    interval = paired_interval(theirs, Answers(logits_NC=logits_NC, task=task), truth)
     return Verdict(
         metric=task.metric,
         model=evaluate(logits_NC, truth, task).score,
         baseline=baseline.evaluation.score,
-        low=float(low),
-        high=float(high),
+        low=interval.low,
+        high=interval.high,
     )
-
-
-def _resamples(rows: int, task: Task) -> int:
-    """Return how often to draw: less often where one score takes longer."""
-    several = task.kind is TaskKind.MULTI_LABEL
-    work = rows * (len(task.labels) if several else 1) + len(task.labels) ** 2
-    return int(np.clip(WORK // work, FEWEST_RESAMPLES, RESAMPLES))
-
-
-def _scorer(logits_NC: NDArray[np.float32], truth: NDArray[np.generic], task: Task) -> Scorer:
-    """Return what scores any rows of dev, as `evaluate` would; answers are decided only once."""
-    match task.kind:
-        case TaskKind.SINGLE_LABEL:
-            true_N, guess_N = np.asarray(truth, np.int64), logits_NC.argmax(axis=1)
-            return lambda rows: metrics.confusion_score(
-                task.metric,
-                metrics.confusion(true_N[rows], guess_N[rows], len(task.labels)),
-                task.labels,
-            )
-        case TaskKind.MULTI_LABEL:
-            true_NC, given_NC = np.asarray(truth, np.bool_), given_labels(logits_NC, task)
-            return lambda rows: metrics.labels_score(task.metric, true_NC[rows], given_NC[rows])
-        case TaskKind.REGRESSION:
-            values_N, found_N = np.asarray(truth, np.float64), logits_NC[:, 0].astype(np.float64)
-            return lambda rows: metrics.values_score(task.metric, found_N[rows], values_N[rows])
 
 
 def in_words(metric: Metric) -> str:
