@@ -10,6 +10,7 @@ from export.case import EngineFailedError
 from export.config import ExportSettings
 from export.diagnosis import Trial, failure, forget, refusal
 from export.parity import Expected, Verdict, prove
+from export.score import check_reference
 from export.speed import measure
 from export.subject import Subject
 from pipework.engine_record import EngineFormat, EngineRecord, Layout, Precision, Speed, Variant
@@ -64,6 +65,7 @@ def export(
         try:
             with open_reference(run, manifest) as reference:
                 expected = Expected.of(subject, reference, progress)
+            check_reference(subject, expected.dev_NC)
             records = _each(variants, subject, expected, building, progress)
             return _ranked(subject, [record.name for record in records], progress)
         finally:
