@@ -6,7 +6,6 @@ int8. Whether it is enough is measured on dev, by the engine that will serve.
 Shapes: N inputs, C classes.
 """
 
-import tempfile
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
