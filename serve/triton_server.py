@@ -237,7 +237,7 @@ class TritonServer(Closing):
             time.sleep(POLL_S)
         log = self._log.read_text(errors="replace")
         message = f"tritonserver did not start: {reason(log)}"
-        raise NotReadyError(message, "its log is above", log)
+        raise NotReadyError(message, "its log stands above this line", log)
 
 
 def reason(log: str) -> str:
@@ -313,4 +313,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except PipeError as error:
-        sys.exit(f"{error.details}\nerror: {error}\nhint: {error.hint}")
+        lines = (error.details, f"error: {error}", f"hint: {error.hint}")
+        sys.exit("\n".join(filter(None, lines)))
