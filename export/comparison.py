@@ -14,6 +14,7 @@ from pipework.task import Task, TaskKind
 
 Logits = NDArray[np.float32]
 Floats = NDArray[np.float64]
+FLAT, TINY = 0.03, 1e-9
 RARE = 99  # per cent of the inputs that the error bound must hold for
 
 
@@ -47,8 +48,8 @@ class Comparison:
         if self.task.kind is not TaskKind.REGRESSION:
             return 1.0
         values_X = self.expected_XC[:, 0].astype(np.float64)
-        # A model that says nearly the same of everything still has float32's steps.
-        return float(max(values_X.std(), 1e-2 * np.abs(values_X).max(), 1e-6))
+        # A model that says nearly the same of everything still has the steps of its arithmetic.
+        return float(max(values_X.std(), FLAT * np.abs(values_X).max(), TINY))
 
     @property
     def max_rel(self) -> float:
