@@ -101,7 +101,8 @@ def _refused(
         shutil.copyfile(reproduce.__file__, partial / SCRIPT)
     shutil.rmtree(trial.left, ignore_errors=True)
     partial.rename(trial.left)
-    hint = f"nothing was recorded; see {trial.left / REPORT}, and {SCRIPT} beside it"
+    beside = f", and run {SCRIPT} beside it" if cases else ""
+    hint = f"nothing was recorded; see {trial.left / REPORT}{beside}"
     return CheckFailedError(message, hint, "\n\n".join(parts))
 
 

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import onnx
+import openvino as ov
 import pytest
 from onnx import numpy_helper
 
@@ -38,8 +39,6 @@ def head_changed(by):
         bias.CopyFrom(numpy_helper.from_array(values, bias.name))
         onnx.save(graph, path)
         if variant.format is EngineFormat.OPENVINO:
-            import openvino as ov
-
             ov.save_model(ov.convert_model(path), folder / "model.xml", compress_to_fp16=False)
             path.unlink()
         return built
@@ -95,7 +94,7 @@ def test_the_report_holds_every_layer_and_the_message_where_it_is(run):
     report = (folder / "report.txt").read_text()
     assert report.startswith(str(error))
     layers = re.findall(r"^(bert\.\S+|classifier) +(\S+)$", report, re.MULTILINE)
-    assert [name for name, _ in layers][0] == "bert.embeddings.word_embeddings"
+    assert layers[0][0] == "bert.embeddings.word_embeddings"
     assert [name for name, apart in layers if float(apart) > 1e-3] == ["classifier"]
 
 
