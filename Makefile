@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test check results clean
+.PHONY: demo test check results triton clean
 
 demo: .venv/ready-run
 	.venv/bin/python -m benchmarks.demo
@@ -29,5 +29,23 @@ results: .venv/ready-run
 	$(PIP) install -c constraints.txt -e '.[cpu,train,export,bench,tensorrt-rtx,triton,dev]'
 	touch $@
 
+# A real tritonserver, from a wheel that carries it, and an environment of its own for its models.
+triton: .triton/ready
+
+TRITON = .triton/server/pytriton/tritonserver
+TRITON_PIP = .triton/venv/bin/python -m pip --disable-pip-version-check -q
+NO_TRITON = { echo "make triton: no tritonserver to be had here; it needs the package index, Linux on x86_64, glibc 2.35, Python 3.11 to 3.13" >&2; exit 1; }
+
+.triton/ready: constraints-triton.txt | .venv/ready-dev
+	rm -rf .triton
+	$(PYTHON) -m venv .triton/venv
+	$(TRITON_PIP) install --no-deps -c constraints-triton.txt --target .triton/server nvidia-pytriton || $(NO_TRITON)
+	$(TRITON_PIP) install -c constraints-triton.txt numpy onnxruntime openvino pydantic tokenizers
+	$(TRITON_PIP) install --no-deps -e .
+	chmod +x $(TRITON)/bin/tritonserver
+	cp $(TRITON)/python_backend_stubs/$$(.triton/venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')/triton_python_backend_stub $(TRITON)/backends/python/ || $(NO_TRITON)
+	.venv/bin/python -m serve.triton_server
+	touch $@
+
 clean:
-	rm -rf .venv runs
+	rm -rf .venv .triton runs

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks.engine_results import EngineResult, EnginesResult
 from benchmarks.machine import provenance
-from benchmarks.results import EngineResult, EnginesResult, check_writable, write_result
+from benchmarks.results import check_writable, write_result
 from export.answer import open_encoder, split_source
 from export.speed import Opener, measure
 from pipework import console
@@ -89,15 +90,14 @@ def _opener(run: Path, record: EngineRecord, manifest: Manifest, *, whole: bool 
 def _result(record: EngineRecord, texts_per_s: float, p50_ms: float) -> EngineResult:
     parity = record.parity
     if parity is None or parity.scores is None:
-        message = f"engine {record.name} was never run on labelled rows"
-        raise ConfigError(message)
+        message = f"engine {record.name} was not scored on labelled dev rows"
+        raise ConfigError(message, "give the run a dev file, and export again")
     return EngineResult(
         name=record.name,
         mib=sum(file.size for file in record.files) / 2**20,
         max_abs=parity.max_abs,
         spread=parity.spread,
         agreement=parity.argmax_agreement,
-        score=parity.scores.engine,
         change=parity.scores.change,
         low=parity.scores.low,
         high=parity.scores.high,

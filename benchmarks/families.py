@@ -6,6 +6,7 @@ around the first and the last word of each.
 """
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -71,7 +72,7 @@ class Family(StrEnum):
 def tiny(family: Family, vocab_size: int) -> PreTrainedConfig:
     """Return a config of two layers and a width of 32, without dropout."""
     config = AutoConfig.for_model(
-        family, vocab_size=vocab_size, initializer_range=SPREAD, **_sizes(family), **SPECIAL_IDS
+        family, vocab_size=vocab_size, initializer_range=SPREAD, **(SPECIAL_IDS | _sizes(family))
     )
     for name in DROPOUTS:
         if hasattr(config, name):
@@ -94,6 +95,8 @@ def _sizes(family: Family) -> dict[str, object]:
         Family.ROBERTA: {"type_vocab_size": 1},
         Family.CAMEMBERT: {"type_vocab_size": 1},
         Family.XLM_ROBERTA: {"type_vocab_size": 1},
+        Family.MPNET: {"pad_token_id": 1},
+        Family.MODERNBERT: {"local_attention": 32},  # less than the longest texts have
         Family.DEBERTA: {  # version 3
             "relative_attention": True,
             "position_buckets": 16,
@@ -110,12 +113,24 @@ def tokenizer_for(family: Family, texts: Sequence[str]) -> Tokenizer:
     """Learn a vocabulary; the special tokens stand where the family has them."""
     settings = ModelSettings(preset=Preset.TINY, vocab_size=400)
     tokenizer = learn(settings, lambda: texts)
+    if family is Family.MPNET:  # its code takes 1 for padding, whatever its config says
+        tokenizer = _exchanged(tokenizer, "[PAD]", "[UNK]")
     if family is Family.XLNET:
         ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
         tokenizer.post_processor = processors.TemplateProcessing(
             single="$A [SEP] [CLS]:2", pair="$A [SEP] $B:1 [SEP]:1 [CLS]:2", special_tokens=ends
         )
     return tokenizer
+
+
+def _exchanged(tokenizer: Tokenizer, one: str, other: str) -> Tokenizer:
+    """Return a tokenizer in which two special tokens have each other's ids."""
+    kept = json.loads(tokenizer.to_str())
+    vocab = kept["model"]["vocab"]
+    vocab[one], vocab[other] = vocab[other], vocab[one]
+    for token in kept["added_tokens"]:
+        token["id"] = vocab[token["content"]]
+    return Tokenizer.from_str(json.dumps(kept))
 
 
 def publish(family: Family, tokenizer: Tokenizer, folder: Path) -> None:

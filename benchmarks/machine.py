@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pipework
-from benchmarks.results import Machine, Provenance
+from benchmarks.provenance import Machine, Provenance
 from pipework.commit import git_commit
 
 PACKAGES = (

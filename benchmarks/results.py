@@ -3,38 +3,18 @@
 A result holds no host name and no path of the machine that made it, so that it can be published.
 """
 
-from datetime import datetime
 from pathlib import Path
 from statistics import mean, median
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from benchmarks.engine_results import EnginesResult, MatrixResult
+from benchmarks.provenance import SCHEMA_VERSION, Provenance
 from pipework.errors import ConfigError, DataError
 from pipework.record import Record, write_atomically
 
-SCHEMA_VERSION: Literal[1] = 1
 PIPEWORK = "pipework"  # its name among the contenders of a comparison
-
-
-class Machine(Record):
-    """Where it ran: processor, cores this process may use, memory, Python, operating system."""
-
-    cpu: str
-    cores: int
-    memory_gib: float
-    python: str
-    system: str
-
-
-class Provenance(Record):
-    """When and from what a result came; `git_commit` ends in -dirty for a changed checkout."""
-
-    created_at: datetime
-    pipework: str
-    git_commit: str | None
-    machine: Machine
-    versions: dict[str, str]
 
 
 class WorkloadSummary(Record):
@@ -226,51 +206,14 @@ class PeerTrainingResult(Record):
         return median(own.examples_per_s / other.examples_per_s for own, other in pairs)
 
 
-class EngineResult(Record):
-    """An engine: its size, its proof as the manifest has it, its speed beside the others.
-
-    `change` is of the task's score, from the checkpoint's, with its 95 % interval; `kept` counts
-    the layers that were left in a higher precision.
-    """
-
-    name: str
-    mib: float
-    max_abs: float
-    spread: float
-    agreement: float
-    score: float
-    change: float
-    low: float
-    high: float
-    kept: int
-    packed: bool
-    texts_per_s: float
-    p50_ms: float
-
-
-class EnginesResult(Record):
-    """The engines of a run, the fastest first, measured in turns on the same texts.
-
-    `by_hand` is onnxruntime in fp32 on calls of `batch` texts in arrival order, each padded to
-    its longest. `rows` counts the texts.
-    """
-
-    schema_version: Literal[1] = SCHEMA_VERSION
-    kind: Literal["engines"] = "engines"
-    dataset: str
-    metric: str
-    rows: int
-    batch: int
-    threads: int
-    processor: str
-    by_hand_texts_per_s: float
-    by_hand_p50_ms: float
-    engines: tuple[EngineResult, ...]
-    commands: tuple[str, ...]
-    provenance: Provenance
-
-
-Result = BenchResult | TrainingResult | FamiliesResult | PeerTrainingResult | EnginesResult
+Result = (
+    BenchResult
+    | TrainingResult
+    | FamiliesResult
+    | PeerTrainingResult
+    | EnginesResult
+    | MatrixResult
+)
 _STORED: TypeAdapter[Result] = TypeAdapter(Annotated[Result, Field(discriminator="kind")])
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from export.checkpoint2onnx import EXPORTER, OPSET, checkpoint_to_onnx
 from export.feeds import graph_feeds
+from export.fusions import count_fusions
 from export.onnx2fp16 import onnx_to_fp16
 from export.onnx2int8 import onnx_to_int8
 from export.onnx2openvino import onnx_to_openvino
@@ -25,9 +26,10 @@ class Built:
     Attributes:
         built_with: versions of what built it.
         opset: of the ONNX graph.
-        fusions: how many of each kind of subgraph were fused.
+        fusions: see `export.fusions`; of the ONNX graph, whichever runtime takes it then.
         kept: layers left in a higher precision.
-        tensorrt: of a TensorRT engine, which was built and not run.
+        tensorrt: of a TensorRT engine.
+        graph: the graph that such an engine was made from, which can be run anywhere.
     """
 
     built_with: dict[str, str]
@@ -35,9 +37,10 @@ class Built:
     fusions: dict[str, int] = field(default_factory=dict)
     kept: tuple[Layer, ...] = ()
     tensorrt: TensorRt | None = None
+    graph: Path | None = None
 
 
-INTERMEDIATE = "graph.onnx"
+INTERMEDIATE = MODELS[EngineFormat.ONNX]
 
 Build = Callable[[Variant, Subject, Path, Progress], Built]
 
@@ -65,9 +68,9 @@ def build(variant: Variant, subject: Subject, folder: Path, progress: Progress) 
         case EngineFormat.TENSORRT:
             graph = folder / INTERMEDIATE
             built = _graph(variant, subject, graph, progress)
-            made = onnx_to_tensorrt(graph, main, variant.layout, subject, progress)
-            graph.unlink()
-            return replace(built, tensorrt=made)
+            made = onnx_to_tensorrt(graph, main, subject, progress)
+            versions = built.built_with | {made.flavour: made.version}
+            return replace(built, tensorrt=made, graph=graph, built_with=versions)
 
 
 def _graph(variant: Variant, subject: Subject, path: Path, progress: Progress) -> Built:
@@ -84,7 +87,7 @@ def _graph(variant: Variant, subject: Subject, path: Path, progress: Progress) -
         case Precision.INT8:
             kept = onnx_to_int8(plain, path, variant, subject, progress)
     plain.unlink(missing_ok=True)
-    return Built(built_with=built_with("onnx"), fusions={}, kept=kept)
+    return Built(built_with=built_with("onnx"), fusions=count_fusions(path), kept=kept)
 
 
 def built_with(*packages: str) -> dict[str, str]:

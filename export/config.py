@@ -1,5 +1,7 @@
 """What can be set of an export, by `pipe export --set`."""
 
+from enum import StrEnum
+
 from pipework.engine_record import Precision, Tolerance
 from pipework.settings import Positive, Settings
 
@@ -40,6 +42,36 @@ class TolerancesSettings(Settings):
                 return self.int8
 
 
+class Backend(StrEnum):
+    """What computes the logits in Triton.
+
+    With `python` the process that tokenises does, with the engine of the run. The other two are
+    backends of the vendor's container, and compute in a model of their own.
+    """
+
+    PYTHON = "python"
+    ONNXRUNTIME = "onnxruntime"
+    TENSORRT = "tensorrt"
+
+
+class TritonSettings(Settings):
+    """How a model stands in a Triton repository.
+
+    Attributes:
+        name: of the model; None for that of the run.
+        backend: what computes the logits.
+        instances: processes that answer, each with an engine of its own.
+        batch: the most texts of a request, and of requests that are merged.
+        versions: how many of the newest versions are served.
+    """
+
+    name: str | None = None
+    backend: Backend = Backend.PYTHON
+    instances: Positive = 1
+    batch: Positive = 64
+    versions: Positive = 2
+
+
 class ExportSettings(Settings):
     """How engines are built and proven.
 
@@ -48,9 +80,14 @@ class ExportSettings(Settings):
         dev_rows: the most rows of dev that a proof uses.
         calibration_rows: rows of train from which the ranges of static int8 are found.
         speed_s: seconds for which the speed of each engine is measured; 0 for not at all.
+        capabilities: the compute capabilities, times ten, that TensorRT-RTX builds for. Which
+            there are is for it to say; TensorRT itself builds for the GPU of the machine.
+        triton: of `--to triton`.
     """
 
     tolerances: TolerancesSettings = TolerancesSettings()
     dev_rows: Positive = 10_000
     calibration_rows: Positive = 300
     speed_s: float = 6.0
+    capabilities: tuple[Positive, ...] = (80, 86, 89, 120)
+    triton: TritonSettings = TritonSettings()

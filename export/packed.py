@@ -9,37 +9,53 @@ Shapes: R rows, T tokens of a row, N texts, L tokens of the longest, H width, C 
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
 
+from pipework.errors import ConfigError
 from train.model import Classifier
 from train.model_settings import Head
 
-# Whose encoders take a [R, 1, T, T] bias and positions, and use nothing else of a row.
-PACKABLE = {
-    "albert": 0,
-    "bert": 0,
-    "camembert": 1,
-    "distilbert": 0,
-    "electra": 0,
-    "mpnet": 1,
-    "rembert": 0,
-    "roberta": 1,
-    "xlm-roberta": 1,
+# Whose encoders take a bias [R, 1, T, T] and positions, and use nothing else of a row.
+PACKABLE = frozenset(
+    {
+        *("albert", "bert", "camembert", "distilbert", "electra"),
+        *("modernbert", "mpnet", "rembert", "roberta", "xlm-roberta"),
+    }
+)
+WHY_NOT = {
+    "deberta": "it multiplies its embeddings by the mask",
+    "deberta-v2": "it multiplies its embeddings by the mask",
+    "funnel": "it pools neighbouring tokens",
+    "nystromformer": "its attention is through means over the whole row",
+    "xlnet": "it counts positions over the whole row",
 }
+SLIDING = "sliding_attention"  # the name of layers that see no further than a window
 FAR_BELOW = -1e4  # its exponential is 0 in float32 and float16, and it is a number in both
+
+
+def check_packable(family: str) -> None:
+    """Check that the family's encoder can read packed rows.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if family not in PACKABLE:
+        why = WHY_NOT.get(family, "nobody has tried it")
+        message = f"{family} cannot read packed rows: {why}"
+        hint = f"take --layout padded; packed are {', '.join(sorted(PACKABLE))}"
+        raise ConfigError(message, hint)
 
 
 class PackedClassifier(nn.Module):
     """Reads the arrays of `pipework.packing.Packed`."""
 
     def __init__(self, classifier: Classifier) -> None:
-        """Take over a classifier whose family is in PACKABLE."""
+        """Take over a classifier whose family passes `check_packable`."""
         super().__init__()
         self.classifier = classifier
-        config = classifier.config
-        # RoBERTa and its like count positions from the padding id on.
-        offset = (int(config.pad_token_id) + 1) * PACKABLE[config.model_type]
-        self.offset = offset
-        pools_all = getattr(config, "classifier_pooling", "cls") == "mean"
+        self.offset = first_position(classifier.encoder)
+        self.window = _window(classifier.config)
+        pools_all = getattr(classifier.config, "classifier_pooling", "cls") == "mean"
         self.first_only = classifier.settings.head is Head.LINEAR and not pools_all
 
     def forward(
@@ -52,11 +68,10 @@ class PackedClassifier(nn.Module):
         entity_spans: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return logits [N, C]."""
-        apart_R1TT = segment_ids[:, None, :, None] != segment_ids[:, None, None, :]
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         states_RTH = self.classifier.encoder(
             input_ids=input_ids,
-            attention_mask=apart_R1TT.to(torch.float32) * FAR_BELOW,
+            attention_mask=self._bias(segment_ids, position_ids),
             position_ids=position_ids + self.offset,
             **types,
         ).last_hidden_state
@@ -64,3 +79,33 @@ class PackedClassifier(nn.Module):
         states_NLH = flat_SH[text_index.clamp(min=0)]
         mask_NL = (text_index >= 0).to(torch.int64)
         return self.classifier.from_states(states_NLH, mask_NL, entity_spans)
+
+    def _bias(
+        self, segments_RT: torch.Tensor, positions_RT: torch.Tensor
+    ) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Return the bias [R, 1, T, T], one for each kind of layer where there are two."""
+        apart_R1TT = segments_RT[:, None, :, None] != segments_RT[:, None, None, :]
+        bias_R1TT = apart_R1TT.to(torch.float32) * FAR_BELOW
+        if self.window is None:
+            return bias_R1TT
+        # The tokens of a text are neighbours in a row too, so their distances are the same.
+        distance_R1TT = (positions_RT[:, None, :, None] - positions_RT[:, None, None, :]).abs()
+        far_R1TT = apart_R1TT | (distance_R1TT > self.window)
+        return {"full_attention": bias_R1TT, SLIDING: far_R1TT.to(torch.float32) * FAR_BELOW}
+
+
+def first_position(encoder: PreTrainedModel) -> int:
+    """Return the position of a text's first token.
+
+    RoBERTa and its like count on from the row of the table that stands for padding; the others
+    have no such row, or no table.
+    """
+    table = getattr(encoder.embeddings, "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    return 0 if padding is None else int(padding) + 1
+
+
+def _window(config: PreTrainedConfig) -> int | None:
+    """Return how far layers with a window see to each side, None for a family without them."""
+    sliding = SLIDING in (getattr(config, "layer_types", None) or ())
+    return int(config.sliding_window) if sliding else None

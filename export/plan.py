@@ -45,6 +45,11 @@ def asked(
     return chosen
 
 
+def every() -> tuple[Variant, ...]:
+    """Return every engine that can be asked for, whether or not this machine can run it."""
+    return _variants(tuple(EngineFormat), tuple(Precision), tuple(Layout))
+
+
 def _variants(
     formats: tuple[EngineFormat, ...],
     precisions: tuple[Precision, ...],

@@ -154,9 +154,18 @@ def export(
     to: Annotated[Target, typer.Option("--to", help="what to build")],
     precision: Annotated[Precision | None, typer.Option(help="arithmetic")] = None,
     layout: Annotated[Layout | None, typer.Option(help="how texts share a batch")] = None,
+    repository: Annotated[
+        Path | None, typer.Option(help="Triton repository to add a proven engine to")
+    ] = None,
     overrides: Sets = None,
 ) -> None:
     """Build engines from the checkpoint, prove that they answer the same, and record them."""
+    if (to is Target.TRITON) != (repository is not None):
+        message = "--to triton and --repository belong together, found one of them"
+        raise ConfigError(message, "pipe export RUN --to triton --repository DIR")
+    if repository is not None:
+        _add_version(run, repository, overrides or [], precision, layout)
+        return
     from export.config import ExportSettings
     from export.plan import asked
     from pipework import console
@@ -175,6 +184,25 @@ def export(
     finally:
         progress.close()
     show_exported(run, records)
+
+
+def _add_version(
+    run: Path,
+    repository: Path,
+    overrides: list[str],
+    precision: Precision | None,
+    layout: Layout | None,
+) -> None:
+    from export.config import ExportSettings
+    from export.model_repository import Wanted, add_version
+    from pipework import console
+    from pipework.settings import load_settings
+
+    settings = load_settings(ExportSettings, None, overrides)
+    wanted = Wanted(precision=precision, layout=layout)
+    added = add_version(run, repository, settings.triton, wanted, console.progress())
+    console.say(f"{'added' if added.new else 'there already'}: {added.engine}, {added.folder}")
+    console.say(f"next: tritonserver --model-repository {repository}")
 
 
 @app.command()

@@ -101,6 +101,7 @@ EXTRAS = {
     "tensorboard": "train",
     "torch": "train",
     "transformers": "train",
+    "tritonclient": "triton",
 }
 
 

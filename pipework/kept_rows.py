@@ -8,6 +8,7 @@ Shapes: N inputs, T tokens of one of them, S tokens of all, C classes.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +51,9 @@ class KeptRows:
             RunFolderError: it is missing or not such a file.
         """
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
                 return cls(encodings=_encodings(dict(arrays)), logits_NC=arrays["logits_NC"])
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, BadZipFile) as error:
             message = f"{path} does not hold the rows that prove an engine: {error}"
             raise RunFolderError(message, "export again: pipe export RUN") from error
 

@@ -7,6 +7,7 @@ how lengths mix, since hardly anything in it is padding.
 Shapes: R rows, T tokens of a row, N inputs, L tokens of the longest of them.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,20 +55,22 @@ class Packed:
 def rows_of(lengths_N: Sequence[int], row_tokens: int) -> list[list[int]]:
     """Distribute inputs over rows of at most `row_tokens` tokens, the longest first.
 
-    An input that is longer has a row of its own. First-fit decreasing, which needs at most 11/9
-    of the fewest rows possible and one more (Johnson 1973).
+    An input that is longer has a row of its own. Best-fit decreasing: each goes where it leaves
+    the least room, which needs at most 11/9 of the fewest rows possible and four more (Johnson et
+    al. 1974, https://doi.org/10.1137/0203025). N log N, but for the moves inside a list.
     """
     rows: list[list[int]] = []
-    room: list[int] = []
+    room: list[tuple[int, int]] = []  # what is left in a row, and the row's number; sorted
     for index in sorted(range(len(lengths_N)), key=lengths_N.__getitem__, reverse=True):
         length = lengths_N[index]
-        fitting = (row for row, left in enumerate(room) if length <= left)
-        row = next(fitting, len(rows))
-        if row == len(rows):
+        fitting = bisect_left(room, (length, 0))
+        if fitting < len(room):
+            left, row = room.pop(fitting)
+        else:
+            left, row = max(row_tokens, length), len(rows)
             rows.append([])
-            room.append(max(row_tokens, length))
         rows[row].append(index)
-        room[row] -= length
+        insort(room, (left - length, row))
     return rows
 
 
@@ -82,34 +85,76 @@ def pack(
 
     The inputs keep their order: row n of `index_NL` is of `encodings[n]`.
     """
-    width = max(sum(len(encodings[index]) for index in row) for row in rows)
-    ids_RT = np.full((len(rows), width), padding.pad_id, np.int64)
-    positions_RT = np.zeros_like(ids_RT)
-    segments_RT = np.full_like(ids_RT, -1)
-    type_ids_RT = np.full_like(ids_RT, padding.pad_type_id) if padding.type_ids else None
-    longest = 1 if first_only else max(map(len, encodings))
-    index_NL = np.full((len(encodings), longest), -1, np.int64)
-    for number, row in enumerate(rows):
-        start = 0
-        for segment, index in enumerate(row):
-            one = encodings[index]
-            place = slice(start, start + len(one))
-            ids_RT[number, place] = one.ids
-            positions_RT[number, place] = np.arange(len(one))
-            segments_RT[number, place] = segment
-            if type_ids_RT is not None and one.type_ids is not None:
-                type_ids_RT[number, place] = one.type_ids
-            read = 1 if first_only else len(one)
-            index_NL[index, :read] = number * width + start + np.arange(read)
-            start += len(one)
+    laid = _Laid.of([len(one) for one in encodings], rows)
+    ids_RT = laid.spread(np.concatenate([one.ids for one in encodings]), padding.pad_id)
+    types = [one.type_ids for one in encodings if one.type_ids is not None]
+    type_ids_RT = None
+    if padding.type_ids:
+        type_ids_RT = laid.spread(np.concatenate(types), padding.pad_type_id)
     return Packed(
         ids_RT=ids_RT,
-        positions_RT=positions_RT,
-        segments_RT=segments_RT,
+        positions_RT=laid.spread(laid.positions_S, 0),
+        segments_RT=laid.spread(laid.segments_S, -1),
         type_ids_RT=type_ids_RT,
-        index_NL=index_NL,
+        index_NL=laid.index(first_only=first_only),
         spans_N4=_spans(encodings),
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Laid:
+    """Where each token goes; S counts the tokens of all inputs, in the inputs' order.
+
+    Attributes:
+        shape: (R, T).
+        numbers_S: the input that a token is of.
+        positions_S: its place in the input.
+        segments_S: the number of the input in its row.
+        places_S: its place in the flattened rows.
+    """
+
+    shape: tuple[int, int]
+    numbers_S: NDArray[np.int64]
+    positions_S: NDArray[np.int64]
+    segments_S: NDArray[np.int64]
+    places_S: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> "_Laid":
+        width = max(sum(lengths[index] for index in row) for row in rows)
+        starts_N = np.zeros(len(lengths), np.int64)
+        segments_N = np.zeros(len(lengths), np.int64)
+        for number, row in enumerate(rows):
+            start = number * width
+            for segment, index in enumerate(row):
+                starts_N[index], segments_N[index] = start, segment
+                start += lengths[index]
+        numbers_S = np.repeat(np.arange(len(lengths)), lengths)
+        lengths_N = np.array(lengths, np.int64)
+        before_N = np.cumsum(lengths_N) - lengths_N
+        positions_S = np.arange(len(numbers_S)) - before_N[numbers_S]
+        return cls(
+            shape=(len(rows), width),
+            numbers_S=numbers_S,
+            positions_S=positions_S,
+            segments_S=segments_N[numbers_S],
+            places_S=starts_N[numbers_S] + positions_S,
+        )
+
+    def spread(self, values_S: NDArray[np.signedinteger], rest: int) -> NDArray[np.int64]:
+        """Return int64 [R, T] with the tokens' values in their places and `rest` elsewhere."""
+        flat = np.full(self.shape[0] * self.shape[1], rest, np.int64)
+        flat[self.places_S] = values_S
+        return flat.reshape(self.shape)
+
+    def index(self, *, first_only: bool) -> NDArray[np.int64]:
+        """Return `Packed.index_NL`."""
+        first_S = self.positions_S == 0
+        if first_only:
+            return self.places_S[first_S, None]
+        index_NL = np.full((first_S.sum(), self.positions_S.max() + 1), -1, np.int64)
+        index_NL[self.numbers_S, self.positions_S] = self.places_S
+        return index_NL
 
 
 def _spans(encodings: Sequence[Encoding]) -> NDArray[np.int64] | None:

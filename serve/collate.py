@@ -42,6 +42,7 @@ class Collate:
         first_only: of a packed graph, whether it reads the state of the first token only.
         whole: whether each batch is one call whatever it costs, as a proof over given shapes
             wants it.
+        row_tokens: the most tokens of a packed row, a longer input excepted.
     """
 
     layout: Layout
@@ -49,6 +50,7 @@ class Collate:
     spans: bool
     first_only: bool = True
     whole: bool = False
+    row_tokens: int = ROW_TOKENS
 
     @property
     def names(self) -> set[str]:
@@ -71,7 +73,7 @@ class Collate:
             return
         lengths_N = [len(encoding) for encoding in encodings]
         if self.layout is Layout.PACKED:
-            rows = rows_of(lengths_N, ROW_TOKENS)
+            rows = rows_of(lengths_N, self.row_tokens)
             calls = [rows] if self.whole else [[row] for row in rows]
             for call in calls:
                 yield self._packed(encodings, call)

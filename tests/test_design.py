@@ -109,7 +109,7 @@ def test_the_imports_point_down():
     assert "Contracts: 2 kept, 0 broken." in done.stdout, done.stdout + done.stderr
 
 
-OF_A_RUN = ("engines/", "checkpoint/", "state/", "config.toml", "report.html")
+OF_A_RUN = ("engines/", "checkpoint/", "failed-exports/", "state/", "config.toml", "report.html")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 

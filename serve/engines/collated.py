@@ -11,18 +11,23 @@ from numpy.typing import NDArray
 
 from pipework.closing import Closing
 from pipework.encoding import Encoding
+from pipework.processor import processor
 from serve.collate import Collate
 
 
 class CollatedEngine(Closing):
     """An Engine over a runtime that takes arrays by name. Not for several threads at once."""
 
-    def __init__(self, collate: Collate) -> None:
+    def __init__(self, collate: Collate, classes: int | None = None) -> None:
         """Make a first call, of one token: it shows that the graph runs, and the number of classes.
 
-        A subclass calls this when its runtime is ready.
+        A subclass calls this when its runtime is ready. One that cannot be asked yet gives the
+        number of classes, and no call is made.
         """
         self._collate = collate
+        if classes is not None:
+            self._classes = classes
+            return
         probe = Encoding(
             ids=np.array([collate.padding.pad_id], np.int32),
             type_ids=np.zeros(1, np.int8),
@@ -30,6 +35,11 @@ class CollatedEngine(Closing):
         )
         (feed,) = collate.feeds([probe])
         self._classes = self._run(feed.arrays).shape[1]
+
+    @property
+    def processor(self) -> str:
+        """What computes, as proofs name it."""
+        return processor()
 
     @abstractmethod
     def _run(self, arrays: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:

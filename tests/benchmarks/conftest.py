@@ -11,18 +11,18 @@ from itertools import count
 import numpy as np
 import pytest
 
+from benchmarks.engine_results import Cell, EngineResult, EnginesResult, MatrixResult
 from benchmarks.latency import histogram, latency
+from benchmarks.provenance import Machine, Provenance
 from benchmarks.results import (
     BenchResult,
     FamiliesResult,
     Fit,
     Level,
-    Machine,
     OfflineLevel,
     PeerRun,
     PeerTrainingResult,
     PhaseTimes,
-    Provenance,
     TrainingResult,
     WorkloadSummary,
 )
@@ -216,6 +216,44 @@ def fitted() -> FamiliesResult:
 
 
 @pytest.fixture
+def proven_engines() -> EnginesResult:
+    """Two engines beside what is put together by hand."""
+    engines = tuple(
+        EngineResult(
+            name=name,
+            mib=mib,
+            max_abs=max_abs,
+            spread=0.01,
+            agreement=0.995,
+            change=change,
+            low=change - 0.001,
+            high=change + 0.001,
+            kept=kept,
+            packed=True,
+            texts_per_s=rate,
+            p50_ms=7.5,
+        )
+        for name, mib, max_abs, change, kept, rate in (
+            ("onnx-int8-static-packed", 23.4, 0.31, -0.0025, 2, 300.0),
+            ("openvino-bf16-packed", 87.0, 0.033, 0.0, 0, 250.0),
+        )
+    )
+    return EnginesResult(
+        dataset="MRPC",
+        metric="accuracy",
+        rows=408,
+        batch=8,
+        threads=2,
+        processor="a CPU",
+        by_hand_texts_per_s=100.0,
+        by_hand_p50_ms=12.0,
+        engines=engines,
+        commands=("pipe export runs/mrpc --to auto",),
+        provenance=provenance(),
+    )
+
+
+@pytest.fixture
 def compared() -> PeerTrainingResult:
     """Two seeds of pipework and of two others."""
     rates = {"pipework": (60.0, 66.0), "Trainer, defaults": (20.0, 20.0), "Trainer, best": (50, 44)}
@@ -242,3 +280,17 @@ def compared() -> PeerTrainingResult:
         command=("python", "-m", "benchmarks.peers.training", "mrpc"),
         provenance=provenance(),
     )
+
+
+@pytest.fixture
+def filled() -> MatrixResult:
+    """Two families as three engines: proven, built, and neither for two reasons."""
+    cells = (
+        Cell(family="bert", head="gru", engine="onnx-fp32", max_abs=1.4e-7, reason=None),
+        Cell(family="bert", head="gru", engine="onnx-fp32-packed", max_abs=2e-7, reason=None),
+        Cell(family="bert", head="gru", engine="tensorrt-fp16", max_abs=None, reason=None),
+        Cell(family="xlnet", head="gru", engine="onnx-fp32", max_abs=1.6e-7, reason=None),
+        Cell(family="xlnet", head="gru", engine="onnx-fp32-packed", max_abs=None, reason="cannot"),
+        Cell(family="xlnet", head="gru", engine="tensorrt-fp16", max_abs=None, reason="too new"),
+    )
+    return MatrixResult(weights="tiny", cells=cells, provenance=provenance())

@@ -1,7 +1,12 @@
 import numpy as np
 import pytest
 
-from serve.collate import CALL_COST_TOKENS, plan
+from pipework.encoding import Encoding
+from pipework.engine_record import Layout
+from pipework.padding import Padding
+from serve.collate import CALL_COST_TOKENS, ROW_TOKENS, Collate, plan
+
+PADDING = Padding(pad_id=0, type_ids=True)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 40, 512])
@@ -27,3 +32,50 @@ def test_equal_lengths_share_one_micro_batch() -> None:
 
 def test_nothing_gives_nothing() -> None:
     assert plan([], 512) == []
+
+
+def collate(layout: Layout, **given: object) -> Collate:
+    return Collate(layout=layout, padding=PADDING, spans=False, **given)
+
+
+def inputs(count: int) -> list[Encoding]:
+    """Inputs of 1 to 90 tokens; the ids of input n are all n."""
+    lengths = np.random.default_rng(2).integers(1, 91, count)
+    return [
+        Encoding(ids=np.full(length, n, np.int32), type_ids=np.zeros(length, np.int8))
+        for n, length in enumerate(lengths)
+    ]
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize("whole", [False, True])
+def test_every_input_is_in_one_call_with_the_arrays_that_the_graph_takes(layout, whole):
+    given, way = inputs(50), collate(layout, whole=whole)
+    feeds = list(way.feeds(given))
+    assert sorted(row for feed in feeds for row in feed.rows) == list(range(50))
+    assert all(set(feed.arrays) == way.names for feed in feeds)
+    assert (len(feeds) == 1) == whole
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("first_only", [False, True])
+def test_the_logits_of_a_packed_call_are_of_its_rows_in_their_order(whole, first_only):
+    given, way = inputs(50), collate(Layout.PACKED, whole=whole, first_only=first_only)
+    for feed in way.feeds(given):
+        index_NL, flat = feed.arrays["text_index"], feed.arrays["input_ids"].ravel()
+        assert flat[index_NL[:, 0]].tolist() == list(feed.rows)
+        if not first_only:
+            assert (index_NL >= 0).sum(1).tolist() == [len(given[row]) for row in feed.rows]
+
+
+def test_packed_calls_are_rows_of_as_many_tokens_as_are_set():
+    widths = [
+        [feed.arrays["input_ids"].shape for feed in one.feeds(inputs(50))]
+        for one in (collate(Layout.PACKED), collate(Layout.PACKED, row_tokens=100))
+    ]
+    assert [max(shape[1] for shape in shapes) for shapes in widths] == [ROW_TOKENS, 100]
+    assert {shape[0] for shapes in widths for shape in shapes} == {1}
+
+
+def test_no_inputs_make_no_call():
+    assert list(collate(Layout.PACKED).feeds([])) == list(collate(Layout.PADDED).feeds([])) == []

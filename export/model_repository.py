@@ -1,0 +1,258 @@
+"""A run becomes a model of a Triton repository: a version beside those that are there.
+
+A version of a text model is a small run folder with one engine, so that the code which serves a
+run folder serves it too. Whatever is added is written under another name and renamed, so that a
+Triton which polls the repository never sees half of it.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from export.config import Backend, TritonSettings
+from export.triton_config import (
+    FILE_NAME,
+    MODEL_FILES,
+    differing,
+    from_text,
+    signature,
+    tensor_config,
+    text_config,
+    to_text,
+    warmup_files,
+)
+from pipework.engine_record import EngineFormat, EngineRecord, Layout, Precision
+from pipework.errors import ConfigError, RunFolderError
+from pipework.kept_rows import FILE_NAME as KEPT_ROWS
+from pipework.lock import sole_writer
+from pipework.manifest import Manifest, read_manifest
+from pipework.progress import Progress
+from pipework.record import FILE_NAME as MANIFEST
+from pipework.record import verify_files
+from serve.engines import MODELS
+
+MODEL = b'''\
+"""Written by `pipe export --to triton`; the code is in the pipework that Triton's Python has."""
+
+from serve.triton_model import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
+'''
+Files = Mapping[str, Path | bytes]  # by relative path: what is copied, or what is written
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which engine of a run is to be served; None for any."""
+
+    precision: Precision | None = None
+    layout: Layout | None = None
+
+    def choose(self, run: Path, manifest: Manifest, backend: Backend) -> EngineRecord:
+        """Return the fastest engine that was proven and that the backend runs.
+
+        Raises:
+            RunFolderError: there is none.
+        """
+        formats = _formats(backend)
+        for engine in manifest.engines:  # in the order of their speed
+            fits = engine.format in formats and engine.proven
+            precise = self.precision in (None, engine.precision)
+            if fits and precise and self.layout in (None, engine.layout):
+                return engine
+        wanted = ", ".join(value for value in (backend, self.precision, self.layout) if value)
+        names = ", ".join(map(_named, manifest.engines)) or "none"
+        message = f"{run} holds no proven engine for Triton ({wanted}); engines there: {names}"
+        options = {"--to": formats[0], "--precision": self.precision, "--layout": self.layout}
+        given = " ".join(f"{option} {value}" for option, value in options.items() if value)
+        raise RunFolderError(message, f"make one first: pipe export {run} {given}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added:
+    """A version that a repository holds: of which engine, where, and whether it is new there."""
+
+    engine: str
+    folder: Path
+    new: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """A model of the repository: its config, the files of a version, and those beside versions."""
+
+    config: ModelConfig
+    files: Files
+    beside: Files
+
+    @property
+    def name(self) -> str:
+        return str(self.config.name)
+
+
+def add_version(
+    run: Path, repository: Path, settings: TritonSettings, wanted: Wanted, progress: Progress
+) -> Added:
+    """Add an engine of a run to a repository, as the newest version of its model.
+
+    A `config.pbtxt` that is there stays as it is, and an engine that is there is not added again.
+
+    Args:
+        run: the run folder.
+        repository: its folder; it and the model are made if they are not there.
+        settings: how the model stands in it.
+        wanted: which engine.
+        progress: hears of settings that a config which is there does not have.
+
+    Raises:
+        RunFolderError: the run has no such engine, or does not hold what its manifest says.
+        ConfigError: the repository has another model of that name.
+    """
+    manifest = read_manifest(run)
+    record = wanted.choose(run, manifest, settings.backend)
+    _check_flavour(record, settings.backend)
+    verify_files(run, (manifest.input.tokenizer, *record.files))
+    served = manifest.model_copy(update={"engines": (record,)})
+    parts = _parts(run, served, settings)
+    repository = repository.resolve()
+    repository.mkdir(parents=True, exist_ok=True)
+    with sole_writer(repository):
+        for part in parts:
+            _check_fits(repository / part.name, part.config, progress)
+        model = repository / parts[-1].name
+        for version in _versions(model):
+            if _holds(model / str(version), served):
+                return Added(engine=record.name, folder=model / str(version), new=False)
+        there = (version for part in parts for version in _versions(repository / part.name))
+        number = str(max(there, default=0) + 1)
+        for part in parts:
+            _add(repository, part, number)
+    return Added(engine=record.name, folder=model / number, new=True)
+
+
+def _formats(backend: Backend) -> tuple[EngineFormat, ...]:
+    match backend:
+        case Backend.PYTHON:
+            return tuple(EngineFormat)
+        case Backend.ONNXRUNTIME:
+            return (EngineFormat.ONNX,)
+        case Backend.TENSORRT:
+            return (EngineFormat.TENSORRT,)
+
+
+def _named(engine: EngineRecord) -> str:
+    return engine.name if engine.parity is not None else f"{engine.name} (built, not run)"
+
+
+def _check_flavour(record: EngineRecord, backend: Backend) -> None:
+    flavour = None if record.tensorrt is None else record.tensorrt.flavour
+    if backend is Backend.TENSORRT and flavour != backend:
+        message = f"engine {record.name} is of {flavour}, and Triton's backend is of tensorrt"
+        hint = "build it where tensorrt is installed, or take --set triton.backend=onnxruntime"
+        raise ConfigError(message, hint)
+
+
+def _parts(run: Path, manifest: Manifest, settings: TritonSettings) -> list[_Part]:
+    """Return the models to write, the one that takes texts last: it asks the one before it."""
+    (record,) = manifest.engines
+    name = settings.name or manifest.identity.name
+    tokenizer = manifest.input.tokenizer.path
+    files: dict[str, Path | bytes] = {
+        "model.py": MODEL,
+        MANIFEST: (manifest.model_dump_json(indent=2) + "\n").encode(),
+        tokenizer: run / tokenizer,
+    }
+    if settings.backend is Backend.PYTHON:
+        files |= {file.path: run / file.path for file in record.files}
+        config = text_config(name, manifest, settings)
+        return [_Part(config=config, files=files, beside=warmup_files(manifest))]
+    of_engine = {Path(file.path).name: run / file.path for file in record.files}
+    graph = of_engine.pop(MODELS[record.format])
+    of_engine.pop(KEPT_ROWS, None)  # nothing in that model's backend reads them
+    first_only = _first_only(graph, record)
+    behind = tensor_config(name, manifest, settings, first_only=first_only)
+    model_file = {MODEL_FILES[settings.backend]: graph}
+    config = text_config(name, manifest, settings, first_only=first_only)
+    return [
+        _Part(config=behind, files=of_engine | model_file, beside={}),
+        _Part(config=config, files=files, beside={}),
+    ]
+
+
+def _first_only(graph: Path, record: EngineRecord) -> bool:
+    """Return whether a packed graph reads the first token of each text only."""
+    if record.layout is Layout.PADDED:
+        return True
+    if record.tensorrt is not None:
+        return all(one.largest["text_index"][1] == 1 for one in record.tensorrt.profiles)
+    inputs = onnx.load(graph, load_external_data=False).graph.input
+    (index,) = (one for one in inputs if one.name == "text_index")
+    return bool(index.type.tensor_type.shape.dim[1].dim_value == 1)
+
+
+def _check_fits(model: Path, config: ModelConfig, progress: Progress) -> None:
+    """Check that a model which is there takes and gives what a version to add does.
+
+    Raises:
+        ConfigError: it does not, or its config cannot be read.
+    """
+    path = model / FILE_NAME
+    if not model.exists():
+        return
+    try:
+        there = from_text(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        message = f"{path} is not the config of a model: {error}"
+        raise ConfigError(message, "remove the folder, or name another --repository") from error
+    apart = differing(signature(there), signature(config))
+    if apart:
+        message = f"{path} is of another model: {', '.join(apart)} differ"
+        raise ConfigError(message, "give this one a name: --set triton.name=NAME")
+    kept = differing(there, config)
+    if kept:
+        progress.note(f"{path} stays as it is; the settings would change {', '.join(kept)}")
+
+
+def _versions(model: Path) -> list[int]:
+    if not model.is_dir():
+        return []
+    return sorted(int(path.name) for path in model.iterdir() if path.name.isdecimal())
+
+
+def _holds(version: Path, manifest: Manifest) -> bool:
+    """Return whether a version answers as the one engine of a manifest does."""
+    try:
+        there = read_manifest(version)
+    except RunFolderError:
+        return False
+    files = [[engine.files for engine in one.engines] for one in (there, manifest)]
+    same = there.task == manifest.task and there.input == manifest.input
+    return same and files[0] == files[1]
+
+
+def _add(repository: Path, part: _Part, version: str) -> None:
+    # Beside the repository and not in it: Triton takes every folder there for a model.
+    partial = repository.with_name(f".{repository.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # left from an export that was ended
+    _write(partial / version, part.files)
+    if (repository / part.name).exists():
+        (partial / version).rename(repository / part.name / version)
+        partial.rmdir()
+    else:
+        _write(partial, {**part.beside, FILE_NAME: to_text(part.config).encode()})
+        partial.rename(repository / part.name)
+
+
+def _write(folder: Path, files: Files) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        match content:
+            case bytes():
+                path.write_bytes(content)
+            case Path():
+                shutil.copyfile(content, path)

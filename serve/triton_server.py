@@ -1,0 +1,292 @@
+"""Starts NVIDIA's tritonserver on a model repository, and believes it only after an echo.
+
+Its python backend reads tensors through NumPy's binary interface. Built for another version of
+NumPy than it finds, it answers with wrong numbers or dies, and says nothing before.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import TextIO
+
+import httpx
+
+from pipework.closing import Closing
+from pipework.errors import MissingDependencyError, NotReadyError, PipeError
+
+HOME = Path(__file__).parents[1] / ".triton"  # of `make triton`
+START_S, EXIT_S, POLL_S = 120.0, 5, 0.05
+ECHO = "pipework_echo"
+ECHO_CONFIG = f"""\
+name: "{ECHO}"
+backend: "python"
+input {{ name: "numbers" data_type: TYPE_INT64 dims: [-1] }}
+input {{ name: "texts" data_type: TYPE_STRING dims: [-1] }}
+output {{ name: "numbers" data_type: TYPE_INT64 dims: [-1] }}
+output {{ name: "texts" data_type: TYPE_STRING dims: [-1] }}
+instance_group {{ count: 1 kind: KIND_CPU }}
+"""
+ECHO_MODEL = """\
+import triton_python_backend_utils as triton
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [triton.InferenceResponse([*map(self.copied, r.inputs())]) for r in requests]
+
+    def copied(self, tensor):
+        return triton.Tensor(tensor.name(), tensor.as_numpy().copy())
+"""
+SAID = {
+    "inputs": [
+        {"name": "numbers", "datatype": "INT64", "shape": [3], "data": [1, 2, 3]},
+        {"name": "texts", "datatype": "BYTES", "shape": [2], "data": ["echo", "回声"]},
+    ]
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Installation:
+    """A tritonserver and where it finds what it needs.
+
+    Attributes:
+        binary: the program.
+        backends: the folder of its backends, or None for its own default.
+        venv: what its python models run in, or None for what the program finds by itself.
+    """
+
+    binary: Path
+    backends: Path | None = None
+    venv: Path | None = None
+
+    @classmethod
+    def find(cls, home: Path = HOME) -> "Installation":
+        """Return the tritonserver on PATH, or the one that `make triton` installed.
+
+        Raises:
+            MissingDependencyError: there is neither.
+        """
+        on_path = shutil.which("tritonserver")
+        if on_path is not None:
+            return cls(binary=Path(on_path))
+        root = home / "server" / "pytriton" / "tritonserver"
+        binary = root / "bin" / "tritonserver"
+        if not os.access(binary, os.X_OK):
+            message = f"tritonserver is neither on PATH nor in {home}"
+            raise MissingDependencyError(message, "make triton")
+        return cls(binary=binary, backends=root / "backends", venv=home / "venv")
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables to start it with.
+
+        The process that runs a python model takes the environment whose bin comes first on PATH,
+        and loads the library of that Python.
+        """
+        inherited = dict(os.environ)
+        if self.venv is None:
+            return inherited
+        program = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
+        done = subprocess.run(  # noqa: S603  (our own program)
+            [self.venv / "bin" / "python", "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return inherited | {
+            "VIRTUAL_ENV": str(self.venv),
+            "PATH": os.pathsep.join((str(self.venv / "bin"), os.environ.get("PATH", ""))),
+            "LD_LIBRARY_PATH": os.pathsep.join(
+                filter(None, (done.stdout.strip(), os.environ.get("LD_LIBRARY_PATH")))
+            ),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Doors:
+    """Where a tritonserver listens; a port 0 stands for any free one."""
+
+    host: str = "127.0.0.1"
+    http: int = 0
+    grpc: int = 0
+    metrics: int = 0
+
+    def chosen(self) -> "Doors":
+        """Return the same with a free port in place of each 0."""
+        ports = [port or _free_port(self.host) for port in (self.http, self.grpc, self.metrics)]
+        return Doors(host=self.host, http=ports[0], grpc=ports[1], metrics=ports[2])
+
+    def options(self) -> list[str]:
+        """Return them as options of tritonserver."""
+        return [
+            *(f"--http-address={self.host}", f"--http-port={self.http}"),
+            *(f"--grpc-address={self.host}", f"--grpc-port={self.grpc}"),
+            *(f"--metrics-address={self.host}", f"--metrics-port={self.metrics}"),
+        ]
+
+
+class TritonServer(Closing):
+    """A tritonserver that has loaded a repository, and has echoed what it was told.
+
+    Attributes:
+        url: of its HTTP door.
+        grpc: host:port of its gRPC door.
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        doors: Doors | None = None,
+        *,
+        installation: Installation | None = None,
+        start_s: float = START_S,
+    ) -> None:
+        """Start it and wait until every model of the repository is ready.
+
+        Models are loaded and unloaded on request, as the protocol's repository extension says.
+
+        Raises:
+            MissingDependencyError: there is no tritonserver, or its Python has a NumPy that it
+                was not built for.
+            NotReadyError: it did not start; the message holds its reason, the details its log.
+        """
+        installation = installation or Installation.find()
+        doors = (doors or Doors()).chosen()
+        self.url = f"http://{doors.host}:{doors.http}"
+        self.grpc = f"{doors.host}:{doors.grpc}"
+        self._folder = TemporaryDirectory(prefix="pipework-triton-")
+        self._log = Path(self._folder.name) / "triton.log"
+        echo = _write_echo(Path(self._folder.name) / "models")
+        command = [str(installation.binary), *doors.options(), *_options(repository, echo)]
+        if installation.backends is not None:
+            command.append(f"--backend-directory={installation.backends}")
+        with self._log.open("w") as log:
+            self._process = _start(command, installation.environment(), log)
+        try:
+            self._wait_ready(time.monotonic() + start_s)
+            self._check_echo(echo)
+        except BaseException:
+            self.close()
+            raise
+
+    def wait(self) -> int:
+        """Wait until it ends and return its exit code; SIGTERM and SIGINT are passed on to it."""
+
+        def pass_on(_: int, __: FrameType | None) -> None:
+            self._process.terminate()
+
+        before = {sign: signal.signal(sign, pass_on) for sign in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            return self._process.wait()
+        finally:
+            for sign, handler in before.items():
+                signal.signal(sign, handler)
+
+    def close(self) -> None:
+        """Let it finish what it accepted, and end it. Closing twice is allowed."""
+        self._process.terminate()
+        try:
+            self._process.wait(2 * EXIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()
+
+    def _wait_ready(self, end_s: float) -> None:
+        while time.monotonic() < end_s:
+            if self._process.poll() is not None:
+                break
+            try:
+                if httpx.get(f"{self.url}/v2/health/ready").status_code == HTTPStatus.OK:
+                    return
+            except httpx.HTTPError:
+                pass  # it does not listen yet
+            time.sleep(POLL_S)
+        log = self._log.read_text(errors="replace")
+        message = f"tritonserver did not start: {reason(log)}"
+        raise NotReadyError(message, "its log is above", log)
+
+    def _check_echo(self, echo: Path) -> None:
+        answer = httpx.post(f"{self.url}/v2/models/{ECHO}/infer", json=SAID, timeout=START_S)
+        said = [one["data"] for one in SAID["inputs"]]
+        heard = answer.json().get("outputs", answer.text)
+        if answer.is_error or [one["data"] for one in heard] != said:
+            message = f"tritonserver's python backend does not echo {said}: {heard}"
+            hint = "give its Python the NumPy that it was built for, 'numpy<2': make triton"
+            raise MissingDependencyError(message, hint)
+        httpx.post(f"{self.url}/v2/repository/models/{ECHO}/unload", json={})
+        shutil.rmtree(echo)
+
+
+def reason(log: str) -> str:
+    """Return what a tritonserver's log says of why it ended: a model, or else its last error."""
+    models = re.findall(r'"(failed to load .+? version .+?)(?:\\n|"$)', log, re.MULTILINE)
+    errors = re.findall(r"^(?:error: |E\d{4} .*?\] )(.+)$", log, re.MULTILINE)
+    return str([*models[:1], *errors[-1:], "it said nothing"][0]).strip('"')
+
+
+def _options(repository: Path, echo: Path) -> list[str]:
+    return [
+        f"--model-repository={repository}",
+        f"--model-repository={echo.parent}",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        "--disable-auto-complete-config",
+        f"--exit-timeout-secs={EXIT_S}",
+    ]
+
+
+def _start(command: list[str], environment: dict[str, str], log: TextIO) -> "subprocess.Popen[str]":
+    # In a session of its own: Ctrl-C reaches this process, which passes it on once.
+    return subprocess.Popen(  # noqa: S603  (found by Installation)
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    )
+
+
+def _write_echo(models: Path) -> Path:
+    """Write the repository of the model that echoes, and return the folder of the model."""
+    folder = models / ECHO
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(ECHO_CONFIG)
+    (folder / "1" / "model.py").write_text(ECHO_MODEL)
+    return folder
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as listener:
+        listener.bind((host, 0))
+        return int(listener.getsockname()[1])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve the repository that is named until told to stop; without one, check the echo."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until it is passed on to the server
+    with TemporaryDirectory() as empty:
+        repository = Path(arguments[0] if arguments else empty)
+        with TritonServer(repository) as server:
+            sys.stdout.write(f"tritonserver echoes; {server.url}, gRPC {server.grpc}\n")
+            sys.stdout.flush()
+            return server.wait() if arguments else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except PipeError as error:
+        sys.exit(f"{error.details}\nerror: {error}\nhint: {error.hint}")

@@ -1,0 +1,57 @@
+import time
+
+import numpy as np
+import pytest
+
+from export.speed import BATCH, ROUNDS, measure
+from pipework.encoding import Encoding
+from pipework.progress import Silent
+
+ROWS = [Encoding(ids=np.arange(4, dtype=np.int32), type_ids=None)] * 20
+
+
+class Timed:
+    """An engine that takes a time for each call, and counts how often it was opened."""
+
+    def __init__(self, delay_s):
+        self.delay_s = delay_s
+        self.opened = 0
+        self.open = 0
+        self.sizes = set()
+
+    def __call__(self):
+        self.opened += 1
+        self.open += 1
+        return self
+
+    def infer(self, encodings):
+        assert self.open == 1
+        self.sizes.add(len(encodings))
+        time.sleep(self.delay_s)
+        return np.zeros((len(encodings), 2), np.float32)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.open -= 1
+
+
+def test_engines_take_turns_and_are_closed_in_between():
+    engines = {"slow": Timed(0.02), "fast": Timed(0.002)}
+    found = measure(engines, ROWS, 0.3, Silent())
+    assert [engine.opened for engine in engines.values()] == [ROUNDS, ROUNDS]
+    assert found["fast"].texts_per_s > 3 * found["slow"].texts_per_s
+    assert found["slow"].p50_ms >= 20
+
+
+def test_texts_come_eight_a_call_and_one_a_call():
+    engine = Timed(0.0005)
+    found = measure({"one": engine}, ROWS, 0.2, Silent())["one"]
+    assert engine.sizes == {BATCH, 4, 1}
+    assert (found.batch, found.rows) == (8, 20)
+
+
+def test_an_engine_slower_than_the_time_is_measured_once():
+    found = measure({"one": Timed(0.05)}, ROWS[:1], 0.01, Silent())["one"]
+    assert found.texts_per_s == pytest.approx(1 / 0.05, rel=0.5)
