@@ -1,17 +1,85 @@
-"""An ONNX graph becomes one whose matrix products are of 8-bit integers."""
+"""An ONNX graph becomes one whose linear layers multiply 8-bit integers.
 
+Left in float32: what has no constant weights (attention itself), heads that are not matrix
+products (convolutions, recurrent layers), and the last products of a head, which cost nothing.
+"""
+
+import tempfile
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
+import onnx
+
+from export.feeds import graph_feeds
+from export.give_back import Rewriting, Trial, give_back
+from export.int8_graph import LARGEST, dynamic, static
+from export.linears import Linear, linears
+from export.ranges import BATCH, Ranges, find_ranges
 from export.subject import Subject
-from pipework.engine_record import Layer, Variant
+from pipework.engine_record import EngineFormat, Layer, Scaling, Variant
 from pipework.errors import ConfigError
+from pipework.processor import sums_int8
 from pipework.progress import Progress
 
 
 def onnx_to_int8(
     graph: Path, out: Path, variant: Variant, subject: Subject, progress: Progress
 ) -> tuple[Layer, ...]:
-    """Write `out` and return the layers that stay in a higher precision."""
-    del graph, variant, subject, progress
-    message = f"{out}: int8 is not built yet"
-    raise ConfigError(message)
+    """Write `out` and return the layers that stay in float32 because the score fell without them.
+
+    Args:
+        graph: a float32 graph, padded or packed.
+        out: where the other is written.
+        variant: of the engine that it is for; OpenVINO and TensorRT take static scales only.
+        subject: rows of train, for scales, and of dev, for the score.
+        progress: hears of the stages.
+
+    Raises:
+        ConfigError: there is no such engine, or nothing to quantise.
+    """
+    if variant.scaling is Scaling.DYNAMIC and variant.format is not EngineFormat.ONNX:
+        message = f"{variant.format} takes int8 with static scales only"
+        raise ConfigError(message, "take --to onnx for dynamic ones")
+    layers = linears(onnx.load(graph, load_external_data=False).graph)
+    if not layers:
+        message = f"{subject.run} has no linear layer that could be int8"
+        raise ConfigError(message, "take another precision")
+    ranges = _ranges(graph, layers, subject, progress) if variant.scaling is Scaling.STATIC else {}
+    rewriting = Rewriting(
+        graph=graph, layers=layers, out=out, write=_writing(graph, out, layers, variant, ranges)
+    )
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix="trial-") as folder:
+        trial = Trial(variant=variant, subject=subject, folder=Path(folder))
+        return give_back(rewriting, trial, progress)
+
+
+def _ranges(
+    graph: Path, layers: tuple[Linear, ...], subject: Subject, progress: Progress
+) -> Ranges:
+    calls = graph_feeds(graph, subject, subject.calibration(), BATCH)
+    progress.begin("calibrate", len(calls), "calls")
+    ranges = find_ranges(graph, layers, calls, progress)
+    progress.end()
+    return ranges
+
+
+def _writing(
+    graph: Path, out: Path, layers: tuple[Linear, ...], variant: Variant, ranges: Ranges
+) -> Callable[[AbstractSet[str]], None]:
+    """Return what writes `out` with some of the layers as int8."""
+    # Without the instructions that add products of 8 bits in 32, they are added in pairs in 16,
+    # where they saturate unless weights have 7 bits (onnxruntime's guide to quantisation).
+    largest = LARGEST if sums_int8() else LARGEST // 2
+
+    def write(weights: AbstractSet[str]) -> None:
+        model = onnx.load(graph)
+        chosen = [layer for layer in layers if layer.weight in weights]
+        if variant.scaling is Scaling.DYNAMIC:
+            dynamic(model, chosen, largest)
+        else:
+            unsigned = variant.format is EngineFormat.ONNX
+            static(model, chosen, ranges, unsigned=unsigned, largest=largest)
+        onnx.save(model, out)
+
+    return write

@@ -11,6 +11,7 @@ from export.config import ExportSettings
 from export.diagnosis import Trial, failure, forget, refusal
 from export.fusions import lost_fusions
 from export.parity import Expected, prove
+from export.score import check_reference
 from export.speed import measure
 from export.subject import Subject
 from pipework.engine_record import (
@@ -76,6 +77,7 @@ def export(
         try:
             with open_reference(run, manifest) as reference:
                 expected = Expected.of(subject, reference, progress)
+            check_reference(subject, expected.dev_NC)
             records = _each(variants, subject, expected, building, progress)
             return _ranked(subject, [record.name for record in records], progress)
         finally:

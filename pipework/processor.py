@@ -26,3 +26,8 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def computes_bf16() -> bool:
     """Return whether the processor multiplies bfloat16 itself."""
     return not {"avx512_bf16", "amx_bf16"}.isdisjoint(processor().split())
+
+
+def sums_int8() -> bool:
+    """Return whether the processor adds products of 8-bit integers in 32 bits at once."""
+    return not {"avx512_vnni", "avx_vnni", "amx_int8"}.isdisjoint(processor().split())

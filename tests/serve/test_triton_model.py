@@ -1,8 +1,15 @@
 """On the real tritonserver: the kinds of task and input that a text model has."""
 
+import re
 import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from export.config import TritonSettings
@@ -87,3 +94,27 @@ def test_a_version_that_changed_is_not_loaded_and_the_reason_is_told(
     reason = r"failed to load 'value' version 1: .*tokenizer\.json changed: sha256"
     with pytest.raises(NotReadyError, match=reason):
         TritonServer(broken, installation=installation)
+
+
+def test_a_python_with_another_numpy_is_found_out_before_it_answers(installation, tmp_path):
+    ours = replace(installation, venv=Path(sys.prefix))
+    assert np.lib.NumpyVersion(np.__version__) >= "2.0.0"
+    with pytest.raises(MissingDependencyError, match="does not echo") as raised:
+        TritonServer(tmp_path, installation=ours)
+    assert "'numpy<2'" in raised.value.hint
+
+
+@pytest.mark.usefixtures("installation")
+def test_the_launcher_serves_until_it_is_told_to_stop(repository):
+    command = [sys.executable, "-m", "serve.triton_server", repository]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    ) as process:
+        line = process.stdout.readline()
+        url = re.search(r"http://[\d.:]+", line)[0]
+        index = httpx.post(f"{url}/v2/repository/index").json()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert {model["name"] for model in index} == {"pair", "marked", "several", "value"}
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/v2/health/live")

@@ -1,0 +1,172 @@
+"""Layers are given back to float32, the most sensitive first, until int8 scores well enough.
+
+How much a layer matters is measured on rows of train: the error of the logits when it alone is
+int8. Whether it is enough is measured on dev, by the engine that will serve.
+
+Shapes: N inputs, C classes.
+"""
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.linears import Linear
+from export.onnx2openvino import onnx_to_openvino
+from export.score import Change, change
+from export.speed import measure
+from export.subject import Subject
+from pipework.encoding import Encoding
+from pipework.engine_record import EngineFormat, Layer, Precision, Variant
+from pipework.evaluation import Engine, infer_all
+from pipework.predictions import given_labels
+from pipework.progress import Progress, Silent
+from serve.engines import MODELS, open_engine
+
+SENSITIVITY_ROWS = 64
+PART = 3  # one layer in so many is given back at most: with more it is hardly int8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Runs graphs as the engine on trial will run them.
+
+    Attributes:
+        variant: of the engine. What TensorRT will run is run by onnxruntime, since there may be
+            no GPU here: the integers are the same.
+        subject: the rows.
+        folder: for what must be written on the way.
+    """
+
+    variant: Variant
+    subject: Subject
+    folder: Path
+
+    def open(self, graph: Path) -> Engine:
+        """Open a graph."""
+        manifest = self.subject.manifest
+        if self.variant.format is EngineFormat.OPENVINO:
+            path = self.folder / MODELS[EngineFormat.OPENVINO]
+            onnx_to_openvino(graph, path)
+            return open_engine(path, self.variant, manifest)
+        onnx = self.variant.model_copy(update={"format": EngineFormat.ONNX})
+        return open_engine(graph, onnx, manifest)
+
+    def answers(self, graph: Path, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        """Return logits [N, C]."""
+        with self.open(graph) as engine:
+            return infer_all(engine, encodings, Silent())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewriting:
+    """A float32 graph, its layers that may be int8, and what writes `out` with some of them int8.
+
+    Attributes:
+        graph: the float32 graph.
+        layers: that may be int8.
+        out: where the other is written.
+        write: writes it, with the layers of these weights as int8.
+    """
+
+    graph: Path
+    layers: Sequence[Linear]
+    out: Path
+    write: Callable[[AbstractSet[str]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What dev says of a graph; `passes` by the tolerance for the score and for flips."""
+
+    change: Change
+    flips: int
+    rows: int
+    passes: bool
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        before, after = self.change.before, self.change.after
+        return f"scores {after:.4f} on dev instead of {before:.4f}, {self.flips} answers changed"
+
+
+def give_back(rewriting: Rewriting, trial: Trial, progress: Progress) -> tuple[Layer, ...]:
+    """Write `out` with as few layers in float32 as dev allows, and return those.
+
+    Where too many would be needed `out` is left as the last try was, for the proof to refuse.
+    Without labelled rows nothing can be judged, and all layers are int8.
+    """
+    weights = {layer.weight for layer in rewriting.layers}
+    rewriting.write(weights)
+    if trial.subject.truth_N is None:
+        return ()
+    judge = _judging(rewriting.graph, trial)
+    last = judge(rewriting.out)
+    if last.passes:
+        return ()
+    progress.note(f"int8 {last}: layers are given back to float32, the most sensitive first")
+    speed, kept = _speed(rewriting.out, trial), list[Layer]()
+    order = by_sensitivity(rewriting, trial, progress)
+    for layer in order[: max(1, len(order) // PART)]:
+        weights.discard(layer.weight)
+        rewriting.write(weights)
+        now = judge(rewriting.out)
+        gain = now.change.after - last.change.after
+        kept.append(Layer(name=layer.name, precision=Precision.FP32, gain=gain))
+        progress.note(f"{layer.name} in float32: {now}")
+        last = now
+        if last.passes:
+            break
+    progress.note(
+        f"what {len(kept)} layers in float32 cost: {speed} -> {_speed(rewriting.out, trial)}"
+    )
+    return tuple(kept)
+
+
+def by_sensitivity(rewriting: Rewriting, trial: Trial, progress: Progress) -> list[Linear]:
+    """Return the layers by the mean squared error of the logits when each alone is int8, falling.
+
+    `out` is overwritten.
+    """
+    rows = trial.subject.calibration()[:SENSITIVITY_ROWS]
+    plain_NC = trial.answers(rewriting.graph, rows)
+    errors: dict[str, float] = {}
+    progress.begin("sensitivity", len(rewriting.layers), "layers")
+    for layer in rewriting.layers:
+        rewriting.write({layer.weight})
+        error_NC = trial.answers(rewriting.out, rows) - plain_NC
+        errors[layer.weight] = float(np.square(error_NC).mean())
+        progress.advance(1)
+    progress.end()
+    return sorted(rewriting.layers, key=lambda layer: -errors[layer.weight])
+
+
+def _judging(graph: Path, trial: Trial) -> Callable[[Path], Judgement]:
+    """Return what judges graphs by the answers of the float32 one to dev."""
+    subject = trial.subject
+    task, tolerance = subject.manifest.task, subject.tolerance(Precision.INT8)
+    rows = [row.encoding for row in subject.dev]
+    plain_NC = trial.answers(graph, rows)
+
+    def judge(path: Path) -> Judgement:
+        found_NC = trial.answers(path, rows)
+        given = (given_labels(logits_NC, task) for logits_NC in (plain_NC, found_NC))
+        flips = int(np.not_equal(*given).any(axis=1).sum())
+        changed = change(plain_NC, found_NC, subject.truth_N, task)
+        passes = changed.drop <= tolerance.score_drop and flips <= tolerance.flips * len(rows)
+        return Judgement(change=changed, flips=flips, rows=len(rows), passes=passes)
+
+    return judge
+
+
+def _speed(graph: Path, trial: Trial) -> str:
+    """Measure texts per second on dev, and return them in words."""
+    subject = trial.subject
+    if not subject.settings.speed_s:
+        return "not measured"
+    rows = [row.encoding for row in subject.dev]
+    found = measure({"": lambda: trial.open(graph)}, rows, subject.settings.speed_s, Silent())
+    return f"{found[''].texts_per_s:.0f} texts/s"

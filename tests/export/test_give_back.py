@@ -1,0 +1,72 @@
+"""What int8 cannot bear is given back to float32, layer by layer, and what nothing helps fails."""
+
+import shutil
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from export.config import ExportSettings
+from export.run import export
+from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
+from pipework.errors import CheckFailedError
+from pipework.manifest import read_manifest, write_manifest
+from pipework.progress import Silent
+from train.checkpoint import FOLDER, records
+
+DYNAMIC = Variant(
+    format=EngineFormat.ONNX,
+    precision=Precision.INT8,
+    layout=Layout.PADDED,
+    scaling=Scaling.DYNAMIC,
+)
+LOUD = "bert.encoder.layer.1.output.dense"
+
+
+class Noting(Silent):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, line):
+        self.lines.append(line)
+
+
+@pytest.fixture
+def loud_run(trained_run, tmp_path):
+    """A run one of whose layers reads a channel so loud that 8 bits leave nothing of the others."""
+    run = tmp_path / "loud"
+    shutil.copytree(trained_run, run)
+    path = run / FOLDER / "model.safetensors"
+    weights = load_file(path)
+    (up,) = (name for name in weights if name.endswith("layer.1.intermediate.dense.weight"))
+    weights[up][0] *= 1e4
+    weights[up.replace("intermediate", "output")][:, 0] /= 1e4
+    save_file(weights, path, metadata={"format": "pt"})
+    manifest = read_manifest(run)
+    model = manifest.model.model_copy(update={"checkpoint": records(run)})
+    write_manifest(run, manifest.model_copy(update={"model": model}))
+    return run
+
+
+def test_the_one_layer_that_int8_breaks_is_given_back_and_reported(loud_run):
+    noting = Noting()
+    (engine,) = export(loud_run, noting, [DYNAMIC], settings=ExportSettings(speed_s=0.1))
+    assert engine.proven
+    (layer,) = engine.kept
+    assert (layer.name, layer.precision) == (LOUD, Precision.FP32)
+    assert layer.gain > 0
+    told = "\n".join(noting.lines)
+    assert "layers are given back to float32, the most sensitive first" in told
+    assert f"{LOUD} in float32: scores" in told
+    assert "what 1 layers in float32 cost: " in told
+    assert told.count("texts/s") == 2
+
+
+def test_what_giving_back_does_not_mend_is_refused(run):
+    never = {"tolerances": {"int8": {"score_drop": -1.0}}}
+    settings = ExportSettings.model_validate({"speed_s": 0, **never})
+    noting = Noting()
+    with pytest.raises(CheckFailedError) as caught:
+        export(run, noting, [DYNAMIC], settings=settings)
+    assert caught.value.exit_code == 3
+    assert sum(" in float32: scores" in line for line in noting.lines) == 4  # of 12 layers
+    assert read_manifest(run).engines == ()

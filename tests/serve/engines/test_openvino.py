@@ -1,0 +1,170 @@
+import shutil
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from onnx import TensorProto, helper, save
+
+from pipework.encoding import Encoding, TextEncoder
+from pipework.engine_record import Layout, Precision
+from pipework.errors import MissingDependencyError, RunFolderError
+from pipework.examples import Example
+from pipework.padding import Padding
+from pipework.processor import computes_bf16
+from serve.collate import Collate
+from serve.cpus import cpu_limit
+from serve.engines.onnxruntime import OnnxRuntimeEngine
+from serve.engines.openvino import OpenVinoEngine
+
+TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"]
+
+
+def collate(*, type_ids: bool = False, spans: bool = False) -> Collate:
+    padding = Padding(pad_id=0, type_ids=type_ids)
+    return Collate(layout=Layout.PADDED, padding=padding, spans=spans)
+
+
+def converted(run: Path, folder: Path) -> Path:
+    """The graph of a run as an OpenVINO model."""
+    path = folder / "model.xml"
+    model = ov.Core().read_model(run / "engines/onnx/model.onnx")
+    ov.save_model(model, path, compress_to_fp16=False)
+    return path
+
+
+def opened(
+    path: Path, precision: Precision = Precision.FP32, *, type_ids: bool = False
+) -> OpenVinoEngine:
+    return OpenVinoEngine(path, collate(type_ids=type_ids), precision=precision)
+
+
+@pytest.fixture(scope="module")
+def model(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return converted(run, tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def engine(model: Path) -> OpenVinoEngine:
+    return opened(model)
+
+
+@pytest.fixture(scope="module")
+def encodings(run: Path) -> list[Encoding]:
+    encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
+    return encoder.encode([Example(text=text) for text in TEXTS])
+
+
+def test_answers_come_in_the_order_of_the_inputs(
+    engine: OpenVinoEngine, encodings: list[Encoding]
+) -> None:
+    logits_NC = engine.infer(encodings)
+    assert logits_NC.dtype == np.float32
+    assert logits_NC.argmax(axis=1).tolist() == [0, 1, 2, 0, 0, 1]
+
+
+def test_an_answer_does_not_depend_on_its_batch_mates(
+    engine: OpenVinoEngine, encodings: list[Encoding]
+) -> None:
+    alone_NC = np.concatenate([engine.infer([one]) for one in encodings])
+    np.testing.assert_allclose(engine.infer(encodings), alone_NC, atol=1e-6)
+
+
+def test_float32_is_not_computed_as_bf16(
+    run: Path, engine: OpenVinoEngine, encodings: list[Encoding]
+) -> None:
+    with OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate()) as other:
+        expected_NC = other.infer(encodings)
+    np.testing.assert_allclose(engine.infer(encodings), expected_NC, atol=1e-5)
+
+
+def test_int8_leaves_the_rest_in_float32(
+    model: Path, engine: OpenVinoEngine, encodings: list[Encoding]
+) -> None:
+    with opened(model, Precision.INT8) as other:
+        np.testing.assert_array_equal(other.infer(encodings), engine.infer(encodings))
+
+
+@pytest.mark.skipif(not computes_bf16(), reason="this processor has no bf16")
+def test_bf16_is_computed_as_bf16(
+    model: Path, engine: OpenVinoEngine, encodings: list[Encoding]
+) -> None:
+    with opened(model, Precision.BF16) as other:
+        apart = np.abs(other.infer(encodings) - engine.infer(encodings)).max()
+    assert 1e-4 < apart < 0.1
+
+
+def test_bf16_on_a_processor_without_it_is_refused_in_words(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ov.Core, "get_property", lambda *_: ["FP32", "INT8"])
+    with pytest.raises(MissingDependencyError, match=r"bf16, and this processor does not: FP32"):
+        opened(model, Precision.BF16)
+    opened(model).close()
+
+
+def test_no_inputs_give_no_rows_but_all_classes(engine: OpenVinoEngine) -> None:
+    assert engine.infer([]).shape == (0, 3)
+
+
+def test_the_second_text_is_told_from_the_first(pair_run: Path, tmp_path: Path) -> None:
+    encoder = TextEncoder.open(pair_run / "tokenizer.json", max_length=32, type_ids=True)
+    pair = encoder.encode([Example(text="rain sun", text_pair="goal")])
+    with opened(converted(pair_run, tmp_path), type_ids=True) as engine:
+        assert engine.infer(pair).argmax(axis=1).tolist() == [1]
+
+
+def test_the_places_of_the_entities_reach_a_graph_that_takes_them(
+    entity_run: Path, tmp_path: Path
+) -> None:
+    encoder = TextEncoder.open(entity_run / "tokenizer.json", max_length=32, type_ids=False)
+    places = [((0, 4), (5, 9)), ((5, 9), (0, 4))]
+    marked = [Example(text="rain goal " + "wind " * n, entities=e) for n, e in enumerate(places)]
+    path = converted(entity_run, tmp_path)
+    with OpenVinoEngine(path, collate(spans=True), precision=Precision.FP32) as engine:
+        assert engine.infer(encoder.encode(marked)).argmax(axis=1).tolist() == [1, 0]
+
+
+def test_a_model_with_other_inputs_is_refused_with_both_lists(model: Path) -> None:
+    expected = "expected inputs attention_mask, input_ids, token_type_ids, found attention_mask"
+    with pytest.raises(RunFolderError, match=expected):
+        opened(model, type_ids=True)
+
+
+def test_a_model_with_other_outputs_is_refused(tmp_path: Path) -> None:
+    names = ["input_ids", "attention_mask"]
+    graph = helper.make_graph(
+        [helper.make_node("Add", names, ["scores"])],
+        "other",
+        [helper.make_tensor_value_info(name, TensorProto.INT64, ["B", "T"]) for name in names],
+        [helper.make_tensor_value_info("scores", TensorProto.INT64, ["B", "T"])],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    (tmp_path / "engines/onnx").mkdir(parents=True)
+    other = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    save(other, tmp_path / "engines/onnx/model.onnx")
+    with pytest.raises(RunFolderError, match="expected the output logits, found scores"):
+        opened(converted(tmp_path, tmp_path))
+
+
+@pytest.mark.parametrize("spoilt", ["model.xml", "model.bin"])
+def test_a_file_that_is_no_model_is_named_in_one_line(
+    model: Path, tmp_path: Path, spoilt: str
+) -> None:
+    copy = Path(shutil.copytree(model.parent, tmp_path / "copy"))
+    (copy / spoilt).write_bytes(b"not a model")
+    with pytest.raises(RunFolderError, match=r"model\.xml is not a model to serve: ") as caught:
+        opened(copy / "model.xml")
+    assert "Exception from" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_threads_follow_the_limit_of_the_container(engine: OpenVinoEngine) -> None:
+    compiled = engine._request.get_compiled_model()  # noqa: SLF001
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == cpu_limit()
+
+
+def test_a_closed_engine_may_be_closed_again(model: Path) -> None:
+    engine = opened(model)
+    engine.close()
+    engine.close()
