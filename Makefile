@@ -36,7 +36,7 @@ TRITON = .triton/server/pytriton/tritonserver
 TRITON_PIP = .triton/venv/bin/python -m pip --disable-pip-version-check -q
 NO_TRITON = { echo "make triton: no tritonserver to be had here; it needs the package index, Linux on x86_64, glibc 2.35, Python 3.11 to 3.13" >&2; exit 1; }
 
-.triton/ready: .venv/ready-dev constraints-triton.txt
+.triton/ready: constraints-triton.txt | .venv/ready-dev
 	rm -rf .triton
 	$(PYTHON) -m venv .triton/venv
 	$(TRITON_PIP) install --no-deps -c constraints-triton.txt --target .triton/server nvidia-pytriton || $(NO_TRITON)

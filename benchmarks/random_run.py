@@ -24,19 +24,19 @@ from pipework.manifest import (
     Split,
     write_manifest,
 )
+from pipework.padding import Padding
 from pipework.record import file_digest, record_file
 from pipework.records import Columns
 from pipework.task import Metric, Task, TaskKind
 from train import checkpoint
 from train.config import SAMPLE
 from train.labels import class_labels
-from train.model import build, padding_of
-from train.model_settings import CnnSettings, Head, ModelSettings, RnnSettings
+from train.model import Classifier, build, padding_of
+from train.model_settings import Head, ModelSettings
 
 TOKENIZER = "tokenizer.json"
 ROWS = {"train": 64, "dev": 24}
-LENGTH = 40
-NARROW = {"cnn": CnnSettings(filters=16), "rnn": RnnSettings(hidden=16)}
+LENGTH = 128  # far from the 7 tokens that a graph is traced with
 
 
 def random_encoder(family: Family, folder: Path) -> Path:
@@ -55,12 +55,24 @@ def random_run(encoder: Path, head: Head, run: Path) -> Path:
     tokenizer.save(str(run / TOKENIZER))
     labels = class_labels(None, _source("train"))
     task = Task(kind=TaskKind.SINGLE_LABEL, labels=labels, metric=Metric.ACCURACY)
-    settings = ModelSettings(name=str(encoder), head=head, max_length=LENGTH, **NARROW)
     torch.manual_seed(0)
+    settings = ModelSettings(name=str(encoder), head=head, max_length=LENGTH)
     model = build(settings, tokenizer, task)
     model.save(run / checkpoint.FOLDER)
-    padding, marked = padding_of(model), head is Head.ENTITY
-    given = Input(
+    marked = head is Head.ENTITY
+    manifest = Manifest(
+        identity=_identity(run),
+        task=task,
+        input=_input(run, padding_of(model), marked),
+        model=_described(run, model, head),
+        data=_data(run, marked),
+    )
+    write_manifest(run, manifest)
+    return run
+
+
+def _input(run: Path, padding: Padding, marked: bool) -> Input:
+    return Input(
         fields=("text", "entities") if marked else ("text",),
         tokenizer=record_file(run, run / TOKENIZER),
         max_length=LENGTH,
@@ -69,7 +81,10 @@ def random_run(encoder: Path, head: Head, run: Path) -> Path:
         pad_type_id=padding.pad_type_id,
         pad_left=padding.left,
     )
-    described = Model(
+
+
+def _described(run: Path, model: Classifier, head: Head) -> Model:
+    return Model(
         family=str(model.config.model_type),
         head=head,
         base=None,
@@ -77,11 +92,6 @@ def random_run(encoder: Path, head: Head, run: Path) -> Path:
         dtype="float32",
         checkpoint=checkpoint.records(run),
     )
-    manifest = Manifest(
-        identity=_identity(run), task=task, input=given, model=described, data=_data(run, marked)
-    )
-    write_manifest(run, manifest)
-    return run
 
 
 def _identity(run: Path) -> Identity:

@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import mean, median, stdev
 
 from benchmarks import cells
-from benchmarks.engine_results import EnginesResult
+from benchmarks.engine_results import EnginesResult, MatrixResult
+from benchmarks.matrix_table import matrix_lines, summary
 from benchmarks.results import (
     PIPEWORK,
     BenchResult,
@@ -40,6 +41,7 @@ class Table(StrEnum):
     OFFLINE = "offline"
     ENGINES = "engines"
     FAMILIES = "families"
+    MATRIX = "matrix"
     PEERS_TRAINING = "peers_training"
     PEERS_PHASES = "peers_phases"
 
@@ -108,7 +110,7 @@ def fill(text: str, results: Results) -> str:
     return "".join(parts) + text[place:]
 
 
-def _table(name: Table, results: Results) -> str:  # noqa: PLR0911  (one for each table)
+def _table(name: Table, results: Results) -> str:  # noqa: C901, PLR0911  (one for each table)
     benches = [result for result in results if isinstance(result, BenchResult)]
     peers = [result for result in results if isinstance(result, PeerTrainingResult)]
     match name:
@@ -122,6 +124,8 @@ def _table(name: Table, results: Results) -> str:  # noqa: PLR0911  (one for eac
             return _engines([one for one in results if isinstance(one, EnginesResult)])
         case Table.FAMILIES:
             return _families([one for one in results if isinstance(one, FamiliesResult)])
+        case Table.MATRIX:
+            return _matrix([one for one in results if isinstance(one, MatrixResult)])
         case Table.PEERS_TRAINING:
             return _peers_training(peers)
         case Table.PEERS_PHASES:
@@ -226,6 +230,16 @@ def _families(results: Sequence[FamiliesResult]) -> str:
     families = dict.fromkeys(fit.family for fit in fits)
     rows = ((family, *(steps.get((family, head), "-") for head in heads)) for family in families)
     return _markdown(("family", *heads), rows) + _source(results)
+
+
+def _matrix(results: Sequence[MatrixResult]) -> str:
+    parts = []
+    for result in results:
+        head, rows, reasons = matrix_lines(result)
+        notes = "\n".join(f"- [{number}] {why}" for number, why in enumerate(reasons, start=1))
+        title = f"**{result.weights[0].upper()}{result.weights[1:]}**: {summary(result)}."
+        parts.append(f"{title}\n\n{_markdown(head, rows)}\n\n{notes}".rstrip())
+    return "\n\n".join(parts) + _source(results)
 
 
 def _peers_training(results: Sequence[PeerTrainingResult]) -> str:

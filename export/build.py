@@ -28,7 +28,8 @@ class Built:
         opset: of the ONNX graph.
         fusions: see `export.fusions`; of the ONNX graph, whichever runtime takes it then.
         kept: layers left in a higher precision.
-        tensorrt: of a TensorRT engine, which was built and not run.
+        tensorrt: of a TensorRT engine.
+        graph: the graph that such an engine was made from, which can be run anywhere.
     """
 
     built_with: dict[str, str]
@@ -36,9 +37,10 @@ class Built:
     fusions: dict[str, int] = field(default_factory=dict)
     kept: tuple[Layer, ...] = ()
     tensorrt: TensorRt | None = None
+    graph: Path | None = None
 
 
-INTERMEDIATE = "graph.onnx"
+INTERMEDIATE = MODELS[EngineFormat.ONNX]
 
 Build = Callable[[Variant, Subject, Path, Progress], Built]
 
@@ -66,9 +68,9 @@ def build(variant: Variant, subject: Subject, folder: Path, progress: Progress) 
         case EngineFormat.TENSORRT:
             graph = folder / INTERMEDIATE
             built = _graph(variant, subject, graph, progress)
-            made = onnx_to_tensorrt(graph, main, variant.layout, subject, progress)
-            graph.unlink()
-            return replace(built, tensorrt=made)
+            made = onnx_to_tensorrt(graph, main, subject, progress)
+            versions = built.built_with | {made.flavour: made.version}
+            return replace(built, tensorrt=made, graph=graph, built_with=versions)
 
 
 def _graph(variant: Variant, subject: Subject, path: Path, progress: Progress) -> Built:

@@ -80,6 +80,8 @@ class ExportSettings(Settings):
         dev_rows: the most rows of dev that a proof uses.
         calibration_rows: rows of train from which the ranges of static int8 are found.
         speed_s: seconds for which the speed of each engine is measured; 0 for not at all.
+        capabilities: the compute capabilities, times ten, that TensorRT-RTX builds for. Which
+            there are is for it to say; TensorRT itself builds for the GPU of the machine.
         triton: of `--to triton`.
     """
 
@@ -87,4 +89,5 @@ class ExportSettings(Settings):
     dev_rows: Positive = 10_000
     calibration_rows: Positive = 300
     speed_s: float = 6.0
+    capabilities: tuple[Positive, ...] = (80, 86, 89, 120)
     triton: TritonSettings = TritonSettings()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from export.bisect import LIMITS, Bisection, bisect, find_place
+from export.bisect import LIMITS, Bisection, Step, bisect, find_place
 from export.case import Case
 from export.checkpoint2onnx import checkpoint_to_onnx
 from export.comparison import Comparison
@@ -23,9 +23,9 @@ ALIKE = 0.1  # a column that is another's is this much nearer to it than to its 
 MEANINGS = {
     "word_embeddings": "the ids that it reads are not those that it was given (another tokenizer "
     "or padding id, or the texts of a pair swapped), or its table is another one",
-    "position": "tokens stand at other positions than in the checkpoint, or its table is another "
+    "position_embeddings": "tokens stand at other positions than in the checkpoint, or its table is another "
     "one",
-    "token_type": "the type ids, which tell the texts of a pair apart, are dropped or changed",
+    "token_type_embeddings": "the type ids, which tell the texts of a pair apart, are dropped or changed",
     ".self": "tokens attend to others than in the checkpoint: a mask is ignored, or wrong",
 }
 
@@ -64,7 +64,8 @@ def inside(subject: Subject, variant: Variant, folder: Path, case: Case) -> Insi
             with tempfile.TemporaryDirectory() as name:
                 graph = Path(name) / "fresh.onnx"
                 checkpoint_to_onnx(subject.run, subject.manifest, graph, variant.layout)
-                fresh = bisect(OnnxOpen(graph), place, layers[-1:], 0.0).logits
+                logits_NC = OnnxOpen(graph).showing(())(place.feed.arrays)["logits"]
+                fresh = float(np.abs(logits_NC[place.number] - layers[-1].value).max())
     except Exception as error:  # noqa: BLE001  (whatever it is, it must not hide the refusal)
         return Inside(case=case, unseen=f"{type(error).__name__}: {error}".splitlines()[0])
     return Inside(case=case, seen=seen, fresh=fresh)
@@ -123,10 +124,16 @@ def _layer(seen: Bisection, case: Case) -> str:
         f"first layer that differs: {seen.first.layer}, by {seen.first.apart:.2e} of its size for "
         f"{where}; before it at most {seen.before:.2e} (limit {seen.limit:g})"
     )
-    meanings = (words for part, words in MEANINGS.items() if part in seen.first.layer)
-    last = "all before it is right: it is the head's weights, their order or what it is given"
-    means = last if seen.first.layer == seen.steps[-1].layer else ""
-    return "\n  ".join(filter(None, (said, next(meanings, means))))
+    return "\n  ".join(filter(None, (said, _meaning(seen.first, seen.steps[-1]))))
+
+
+def _meaning(first: Step, last: Step) -> str:
+    """Say what a fault that begins at a layer usually is."""
+    if first.apart == float("inf"):
+        return "its values are no numbers there: the arithmetic overflows, or a weight is none"
+    if first.layer == last.layer:
+        return "all before it is right: it is the head's weights, their order or what it is given"
+    return next((says for end, says in MEANINGS.items() if first.layer.endswith(end)), "")
 
 
 def _fresh(within: Inside, variant: Variant) -> str:

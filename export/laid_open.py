@@ -5,7 +5,7 @@ Exporters name a tensor after the module that made it and the operation, as in
 the names: so of each tensor it is known which module it belongs to.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from pipework.engine_record import EngineFormat, Precision, Variant
+from serve.cpus import cpu_limit
 from serve.engines import MODELS
 
 Arrays = Mapping[str, NDArray[np.generic]]
+Run = Callable[[Arrays], Arrays]
 
 
 class LaidOpen(Protocol):
@@ -35,8 +37,8 @@ class LaidOpen(Protocol):
     runtime: str
     reads_first: bool
 
-    def run(self, arrays: Arrays, names: Iterable[str]) -> Arrays:
-        """Return the logits and the tensors of these names."""
+    def showing(self, names: Iterable[str]) -> Run:
+        """Return what runs the model and gives the logits and the tensors of these names."""
 
 
 def lay_open(folder: Path, variant: Variant) -> LaidOpen:
@@ -67,8 +69,8 @@ class OnnxOpen:
         index = [one for one in graph.input if one.name == "text_index"]
         self.reads_first = any(one.type.tensor_type.shape.dim[1].dim_value == 1 for one in index)
 
-    def run(self, arrays: Arrays, names: Iterable[str]) -> Arrays:
-        """Return the logits and the tensors of these names."""
+    def showing(self, names: Iterable[str]) -> Run:
+        """Return what runs the graph and gives the logits and the tensors of these names."""
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         wanted = list(dict.fromkeys(("logits", *names)))
@@ -76,10 +78,11 @@ class OnnxOpen:
         model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in wanted)
         options = ort.SessionOptions()
         options.log_severity_level = 3
+        options.intra_op_num_threads = cpu_limit()
         session = ort.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        return dict(zip(wanted, session.run(wanted, dict(arrays)), strict=True))
+        return lambda arrays: dict(zip(wanted, session.run(wanted, dict(arrays)), strict=True))
 
 
 class OpenVinoOpen:
@@ -98,11 +101,19 @@ class OpenVinoOpen:
         index = [one for one in model.inputs if one.get_any_name() == "text_index"]
         self.reads_first = any(one.get_partial_shape()[1] == ov.Dimension(1) for one in index)
 
-    def run(self, arrays: Arrays, names: Iterable[str]) -> Arrays:
-        """Return the logits and the tensors of these names."""
+    def showing(self, names: Iterable[str]) -> Run:
+        """Return what runs the model and gives the logits and the tensors of these names."""
         model = ov.Core().read_model(self._path)
         wanted = [name for name in dict.fromkeys(names) if name != "logits"]
         model.add_outputs(wanted)
-        options = {"INFERENCE_PRECISION_HINT": self._hint}
-        found = ov.Core().compile_model(model, "CPU", options)(dict(arrays))
-        return {name: np.array(found[name]) for name in ("logits", *wanted)}
+        options = {
+            "INFERENCE_PRECISION_HINT": self._hint,
+            "INFERENCE_NUM_THREADS": cpu_limit(),
+        }
+        compiled = ov.Core().compile_model(model, "CPU", options)
+
+        def run(arrays: Arrays) -> Arrays:
+            found = compiled(dict(arrays))
+            return {name: np.array(found[name]) for name in ("logits", *wanted)}
+
+        return run

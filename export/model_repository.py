@@ -60,14 +60,12 @@ class Wanted:
         """
         formats = _formats(backend)
         for engine in manifest.engines:  # in the order of their speed
-            fits = self.precision in (None, engine.precision) and self.layout in (
-                None,
-                engine.layout,
-            )
-            if fits and engine.format in formats and _usable(engine, backend):
+            fits = engine.format in formats and engine.proven
+            precise = self.precision in (None, engine.precision)
+            if fits and precise and self.layout in (None, engine.layout):
                 return engine
         wanted = ", ".join(value for value in (backend, self.precision, self.layout) if value)
-        names = ", ".join(engine.name for engine in manifest.engines) or "none"
+        names = ", ".join(map(_named, manifest.engines)) or "none"
         message = f"{run} holds no proven engine for Triton ({wanted}); engines there: {names}"
         options = {"--to": formats[0], "--precision": self.precision, "--layout": self.layout}
         given = " ".join(f"{option} {value}" for option, value in options.items() if value)
@@ -146,10 +144,8 @@ def _formats(backend: Backend) -> tuple[EngineFormat, ...]:
             return (EngineFormat.TENSORRT,)
 
 
-def _usable(engine: EngineRecord, backend: Backend) -> bool:
-    # One that was built and not run goes to the vendor's container only, where the text model
-    # proves it before it answers.
-    return engine.proven or (backend is Backend.TENSORRT and engine.parity is None)
+def _named(engine: EngineRecord) -> str:
+    return engine.name if engine.parity is not None else f"{engine.name} (built, not run)"
 
 
 def _check_flavour(record: EngineRecord, backend: Backend) -> None:
@@ -175,16 +171,15 @@ def _parts(run: Path, manifest: Manifest, settings: TritonSettings) -> list[_Par
         config = text_config(name, manifest, settings)
         return [_Part(config=config, files=files, beside=warmup_files(manifest))]
     of_engine = {Path(file.path).name: run / file.path for file in record.files}
-    rows = {file.path: run / file.path for file in record.files if file.path.endswith(KEPT_ROWS)}
     graph = of_engine.pop(MODELS[record.format])
-    of_engine.pop(KEPT_ROWS, None)
+    of_engine.pop(KEPT_ROWS, None)  # nothing in that model's backend reads them
     first_only = _first_only(graph, record)
     behind = tensor_config(name, manifest, settings, first_only=first_only)
     model_file = {MODEL_FILES[settings.backend]: graph}
     config = text_config(name, manifest, settings, first_only=first_only)
     return [
         _Part(config=behind, files=of_engine | model_file, beside={}),
-        _Part(config=config, files=files | rows, beside={}),
+        _Part(config=config, files=files, beside={}),
     ]
 
 

@@ -10,10 +10,20 @@ from export.case import EngineFailedError
 from export.config import ExportSettings
 from export.diagnosis import Trial, failure, forget, refusal
 from export.fusions import lost_fusions
-from export.parity import Expected, Verdict, prove
+from export.parity import Expected, prove
+from export.score import check_reference
 from export.speed import measure
 from export.subject import Subject
-from pipework.engine_record import EngineFormat, EngineRecord, Layout, Precision, Speed, Variant
+from pipework.engine_record import (
+    EngineFormat,
+    EngineRecord,
+    Layout,
+    Parity,
+    Precision,
+    Speed,
+    TensorRt,
+    Variant,
+)
 from pipework.errors import CheckFailedError, RunFolderError
 from pipework.kept_rows import FILE_NAME as KEPT_ROWS
 from pipework.kept_rows import KeptRows
@@ -23,6 +33,8 @@ from pipework.processor import processor
 from pipework.progress import Progress, Silent
 from pipework.record import file_digest, record_file, verify_files
 from serve.engines import MODELS, open_engine
+from serve.engines.cuda import NoGpuError
+from serve.engines.flavours import gpu_or_none
 from train.evaluate import open_reference
 
 ENGINES, UNFINISHED = "engines", "partial"
@@ -65,6 +77,7 @@ def export(
         try:
             with open_reference(run, manifest) as reference:
                 expected = Expected.of(subject, reference, progress)
+            check_reference(subject, expected.dev_NC)
             records = _each(variants, subject, expected, building, progress)
             return _ranked(subject, [record.name for record in records], progress)
         finally:
@@ -99,9 +112,11 @@ def _ranked(subject: Subject, names: Sequence[str], progress: Progress) -> tuple
     """Measure the engines that were proven here side by side and put the fastest first."""
     run, manifest = subject.run, read_manifest(subject.run)
     here = {
-        record.name: partial(open_engine, run / record.files[0].path, record, manifest)
+        record.name: partial(
+            open_engine, run / record.files[0].path, record, manifest, tensorrt=record.tensorrt
+        )
         for record in manifest.engines
-        if record.parity is not None and record.parity.processor == processor()
+        if record.parity is not None and record.parity.processor in _processors(record)
     }
     seconds = subject.settings.speed_s
     speeds: dict[str, Speed] = {}
@@ -129,28 +144,17 @@ def _one(
     built = building(variant, subject, folder, progress)
     _compare_fusions(variant, subject.manifest, built, progress)
     path = folder / MODELS[variant.format]
-    trial = Trial(subject=subject, variant=variant, folder=folder)
     try:
-        with (
-            open_engine(path, variant, subject.manifest, whole=True) as whole,
-            open_engine(path, variant, subject.manifest) as engine,
-        ):
-            verdict = prove(
-                subject,
-                expected,
-                whole=whole,
-                engine=engine,
-                tolerance=subject.tolerance(variant.precision),
-                progress=progress,
-            )
-    except (EngineFailedError, RunFolderError) as error:  # it cannot even be asked
-        raise failure(trial, error) from error
-    if not verdict.parity.passed:
-        raise refusal(trial, verdict)
-    forget(trial)
+        parity = _proof(variant, path, subject, expected, built.tensorrt, progress)
+    except NoGpuError as reason:
+        parity = None
+        _prove_graph(variant, subject, expected, built, progress)
+        progress.note(f"built, not run: {variant.label}; {reason}")
+    if built.graph is not None:
+        built.graph.unlink()
     encodings = [row.encoding for row in subject.grid]
     KeptRows(encodings=encodings, logits_NC=expected.grid_NC).write(folder / KEPT_ROWS)
-    return _record(variant, subject, built, verdict)
+    return _record(variant, subject, built, parity)
 
 
 def _compare_fusions(
@@ -162,7 +166,59 @@ def _compare_fusions(
                 progress.note(f"{variant.label}: fused less often than last time: {loss}")
 
 
-def _record(variant: Variant, subject: Subject, built: Built, verdict: Verdict) -> EngineRecord:
+def _proof(
+    variant: Variant,
+    path: Path,
+    subject: Subject,
+    expected: Expected,
+    tensorrt: TensorRt | None,
+    progress: Progress,
+) -> Parity:
+    """Return the proof of an engine.
+
+    Raises:
+        CheckFailedError: it does not answer as the checkpoint does.
+        NoGpuError: the GPU that it is for is not there.
+    """
+    trial = Trial(subject=subject, variant=variant, folder=path.parent)
+    opened = partial(open_engine, path, variant, subject.manifest, tensorrt=tensorrt)
+    try:
+        with opened(whole=True) as whole, opened() as engine:
+            verdict = prove(
+                subject,
+                expected,
+                whole=whole,
+                engine=engine,
+                tolerance=subject.tolerance(variant.precision),
+                progress=progress,
+            )
+            ran_on = engine.processor
+    except (EngineFailedError, RunFolderError) as error:  # it cannot even be asked
+        raise failure(trial, error) from error
+    if not verdict.parity.passed:
+        raise refusal(trial, verdict)
+    forget(trial)
+    return verdict.parity.model_copy(update={"processor": ran_on})
+
+
+def _prove_graph(
+    variant: Variant, subject: Subject, expected: Expected, built: Built, progress: Progress
+) -> None:
+    """Prove the graph of an engine that cannot be run here: none is recorded of a wrong one.
+
+    Raises:
+        CheckFailedError: the graph does not answer as the checkpoint does.
+    """
+    if built.graph is None:
+        message = f"{variant.label} cannot be run here, and the graph that it was made of is gone"
+        raise RunFolderError(message)
+    as_graph = variant.model_copy(update={"format": EngineFormat.ONNX})
+    _proof(as_graph, built.graph, subject, expected, None, progress)
+
+
+def _record(
+    variant: Variant, subject: Subject, built: Built, parity: Parity | None
+) -> EngineRecord:
     run, unproven = subject.run, subject.run / ENGINES / variant.label / UNFINISHED
     final = unproven.with_name(file_digest(unproven / MODELS[variant.format])[:12])
     shutil.rmtree(final, ignore_errors=True)  # the same engine, built again
@@ -176,13 +232,19 @@ def _record(variant: Variant, subject: Subject, built: Built, verdict: Verdict) 
         fusions=built.fusions,
         kept=built.kept,
         tensorrt=built.tensorrt,
-        parity=verdict.parity,
-        tolerance=verdict.parity.tolerance,
+        parity=parity,
+        tolerance=subject.tolerance(variant.precision),
     )
     manifest = read_manifest(run)
     others = tuple(engine for engine in manifest.engines if engine.name != record.name)
     write_manifest(run, manifest.model_copy(update={"engines": (*others, record)}))
     return record
+
+
+def _processors(record: EngineRecord) -> tuple[str, ...]:
+    """Return what may compute here: the CPU and, where there is one, the GPU."""
+    gpu = gpu_or_none() if record.tensorrt is not None else None
+    return (processor(),) if gpu is None else (processor(), gpu.name)
 
 
 def _slowness(record: EngineRecord) -> float:

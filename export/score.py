@@ -8,10 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from export.subject import Subject
 from pipework.engine_record import Scores
+from pipework.errors import CheckFailedError
+from pipework.evaluation import evaluate
 from pipework.intervals import Answers, Interval, Scorer, paired_interval, scorer
 from pipework.predictions import given_labels
 from pipework.task import Task
+
+SAME_SCORE = 0.01  # a score of training may come from another machine, or from a GPU
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +50,29 @@ class Change:
         """Return what a manifest keeps."""
         low, high = self.interval.low, self.interval.high
         return Scores(reference=self.before, engine=self.after, low=low, high=high)
+
+
+def check_reference(subject: Subject, expected_NC: NDArray[np.float32]) -> None:
+    """Check that the checkpoint still scores on dev what it scored when it was trained.
+
+    Both sides of a proof read the same tokens, so a tokenizer, a padding or columns that are not
+    those of the training would be seen by neither. What dev shows is this.
+
+    Raises:
+        CheckFailedError: it does not.
+    """
+    then = subject.manifest.data.metrics.get("dev")
+    task, rows = subject.manifest.task, len(subject.dev)
+    if subject.truth_N is None or then is None or then.rows != rows:
+        return
+    before, now = then.scores[task.metric], evaluate(expected_NC, subject.truth_N, task).score
+    if abs(now - before) > max(SAME_SCORE, 2 / rows):
+        message = (
+            f"the checkpoint's {task.metric} on dev is {now:.4f}, and was {before:.4f} when it was "
+            "trained: something that it reads the rows by is not what it was"
+        )
+        hint = "tokenizer, padding, columns or labels: copy the run folder again, or train again"
+        raise CheckFailedError(message, hint)
 
 
 def change(

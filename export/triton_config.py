@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2 as proto
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.config import Backend, TritonSettings
-from pipework.engine_record import Layout
+from pipework.engine_record import EngineRecord, Layout
 from pipework.entities import TAG
 from pipework.manifest import Manifest
 from pipework.padding import Padding
@@ -44,6 +44,7 @@ def text_config(
         settings: how it stands in the repository.
         first_only: see `Collate`, of the model that computes; None where there is none.
     """
+    (record,) = manifest.engines
     labels = len(manifest.task.labels)
     behind = {} if first_only is None else _behind(name, first_only=first_only)
     # A warm-up would ask the model behind it, which may be loaded later.
@@ -51,7 +52,7 @@ def text_config(
     return ModelConfig(
         name=name,
         backend="python",
-        max_batch_size=settings.batch,
+        max_batch_size=min([settings.batch, *_texts(record)]),
         input=[_input(tensor, proto.TYPE_STRING, (1,)) for tensor in text_inputs(manifest)],
         output=[
             _output("label", proto.TYPE_STRING, (1,)),
@@ -158,6 +159,13 @@ def differing(one: ModelConfig, other: ModelConfig) -> list[str]:
     """Return the names of the fields in which two configs differ."""
     fields = (field.name for field in ModelConfig.DESCRIPTOR.fields)
     return [name for name in fields if getattr(one, name) != getattr(other, name)]
+
+
+def _texts(record: EngineRecord) -> list[int]:
+    """Return how many texts each profile of a TensorRT engine takes in a call."""
+    counting = "text_index" if record.layout is Layout.PACKED else "input_ids"
+    profiles = () if record.tensorrt is None else record.tensorrt.profiles
+    return [profile.largest[counting][0] for profile in profiles]
 
 
 def _behind(name: str, *, first_only: bool) -> dict[str, object]:

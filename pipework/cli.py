@@ -163,6 +163,9 @@ def export(
     if (to is Target.TRITON) != (repository is not None):
         message = "--to triton and --repository belong together, found one of them"
         raise ConfigError(message, "pipe export RUN --to triton --repository DIR")
+    if repository is not None:
+        _add_version(run, repository, overrides or [], precision, layout)
+        return
     from export.config import ExportSettings
     from export.plan import asked
     from pipework import console
@@ -171,14 +174,6 @@ def export(
     from pipework.views import show_exported
 
     settings = load_settings(ExportSettings, None, overrides or [])
-    if repository is not None:
-        from export.model_repository import Wanted, add_version
-
-        wanted = Wanted(precision=precision, layout=layout)
-        added = add_version(run, repository, settings.triton, wanted, console.progress())
-        console.say(f"{'added' if added.new else 'there already'}: {added.engine}, {added.folder}")
-        console.say(f"next: tritonserver --model-repository {repository}")
-        return
     variants = asked(read_manifest(run), to, precision, layout)
     progress = console.progress()
     progress.note("loading torch")
@@ -189,6 +184,25 @@ def export(
     finally:
         progress.close()
     show_exported(run, records)
+
+
+def _add_version(
+    run: Path,
+    repository: Path,
+    overrides: list[str],
+    precision: Precision | None,
+    layout: Layout | None,
+) -> None:
+    from export.config import ExportSettings
+    from export.model_repository import Wanted, add_version
+    from pipework import console
+    from pipework.settings import load_settings
+
+    settings = load_settings(ExportSettings, None, overrides)
+    wanted = Wanted(precision=precision, layout=layout)
+    added = add_version(run, repository, settings.triton, wanted, console.progress())
+    console.say(f"{'added' if added.new else 'there already'}: {added.engine}, {added.folder}")
+    console.say(f"next: tritonserver --model-repository {repository}")
 
 
 @app.command()

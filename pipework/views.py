@@ -37,7 +37,7 @@ def show_exported(run: Path, records: Sequence[EngineRecord]) -> None:
     for record in records:
         parity = record.parity
         if parity is None:
-            console.say(f"built, not run: {record.name}")
+            console.say(_built(record))
             continue
         console.say(
             f"proven: {record.name}, logits at most {parity.max_abs:.1e} from the checkpoint's "
@@ -52,6 +52,14 @@ def _scores(parity: Parity) -> str:
         return "no labelled rows to score"
     scores = parity.scores
     return f"{parity.metric} {scores.engine:.4f} (checkpoint {scores.reference:.4f})"
+
+
+def _built(record: EngineRecord) -> str:
+    target = f" for {record.tensorrt.target}" if record.tensorrt is not None else ""
+    return (
+        f"built, not run: {record.name}{target}; "
+        "the server will prove it on a machine with the GPU before it answers with it"
+    )
 
 
 def show_evaluation(evaluation: Evaluation) -> None:

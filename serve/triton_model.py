@@ -1,7 +1,7 @@
 """What a Triton python model is: the `model.py` of a written repository names this class.
 
 It is imported by the process that Triton's python backend starts, and only there is the module
-`triton_python_backend_utils`, whose classes come after this has been imported. The interface is that of
+`triton_python_backend_utils`, whose classes come after this has been imported. Its interface is
 https://github.com/triton-inference-server/python_backend#usage
 """
 

@@ -26,7 +26,7 @@ from pipework.closing import Closing
 from pipework.errors import MissingDependencyError, NotReadyError, PipeError
 
 HOME = Path(__file__).parents[1] / ".triton"  # of `make triton`
-START_S, EXIT_S, POLL_S = 120.0, 10, 0.05
+START_S, EXIT_S, POLL_S = 120.0, 5, 0.05
 ECHO = "pipework_echo"
 ECHO_CONFIG = f"""\
 name: "{ECHO}"
@@ -276,8 +276,9 @@ def _free_port(host: str) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Serve the repository that is named until told to stop; without one, check the echo."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until it is passed on to the server
     with TemporaryDirectory() as empty:
-        repository = Path(*arguments[:1]) if arguments else Path(empty)
+        repository = Path(arguments[0] if arguments else empty)
         with TritonServer(repository) as server:
             sys.stdout.write(f"tritonserver echoes; {server.url}, gRPC {server.grpc}\n")
             sys.stdout.flush()

@@ -3,13 +3,19 @@
 import importlib.util
 from pathlib import Path
 
-from pipework.engine_record import EngineFormat, EngineRecord, Variant
+from pipework.engine_record import EngineFormat, EngineRecord, TensorRt, Variant
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.evaluation import Engine
+from pipework.kept_rows import FILE_NAME as KEPT_ROWS
+from pipework.kept_rows import KeptRows
 from pipework.manifest import Manifest
 from pipework.padding import Padding
 from pipework.record import verify_files
 from serve.collate import Collate
+from serve.engines.collated import CollatedEngine
+from serve.engines.cuda import NoGpuError
+from serve.engines.flavours import runs_here
+from serve.engines.proof import prove_here
 
 MODELS = {
     EngineFormat.ONNX: "model.onnx",
@@ -19,9 +25,10 @@ MODELS = {
 
 
 def choose_engine(manifest: Manifest, name: str | None = None) -> EngineRecord:
-    """Return the engine of that name, or the fastest proven one.
+    """Return the engine of that name, or the one to serve here.
 
-    Engines are in the order of their measured speed.
+    That is one that was built elsewhere for a machine like this and is to be proven here, else
+    the fastest proven one. Engines are in the order of their measured speed.
 
     Raises:
         RunFolderError: there is none (of that name), or its parity did not pass.
@@ -32,26 +39,52 @@ def choose_engine(manifest: Manifest, name: str | None = None) -> EngineRecord:
         wanted = "an engine" if name is None else f"engine {name!r}"
         message = f"run {manifest.identity.name} lacks {wanted}; engines there: {names}"
         raise RunFolderError(message, "make one: pipe export RUN --to onnx")
-    proven = [engine for engine in found if engine.proven]
-    if not proven:
+    usable = [engine for engine in found if engine.parity is None or engine.parity.passed]
+    if not usable:
         message = f"engine {found[0].name} did not pass parity, so it is not served"
         raise RunFolderError(message, "make a proven one: pipe export RUN --to onnx")
-    return proven[0]
+    usable.sort(key=lambda engine: engine.parity is not None)
+    here = (one for one in usable if one.tensorrt is None or runs_here(one.tensorrt))
+    return next(here, usable[0])
 
 
 def open_proven(run: Path, manifest: Manifest, name: str | None = None) -> Engine:
     """Open an engine after checking its parity and the digests of its files and the tokenizer.
 
+    An engine that was built and not run, or that was proven on another kind of processor, is
+    proven here first, by the rows that are kept with it.
+
     Raises:
         RunFolderError: naming the engine or the file that does not hold.
-        MissingDependencyError: the runtime is not installed.
+        MissingDependencyError: the runtime, or the GPU that the engine is for, is not there.
+        CheckFailedError: the proof that was made here failed.
     """
     record = choose_engine(manifest, name)
     verify_files(run, (manifest.input.tokenizer, *record.files))
-    return open_engine(run / _model(record), record, manifest)
+    path = run / _file(record, MODELS[record.format])
+    try:
+        engine = open_engine(path, record, manifest, tensorrt=record.tensorrt)
+    except NoGpuError as error:
+        how = "proven elsewhere" if record.proven else "built, not run"
+        message = f"engine {record.name} was {how}, and it cannot run here: {error}"
+        raise NoGpuError(message, error.hint) from error
+    if record.parity is None or record.parity.processor != engine.processor:
+        try:
+            prove_here(engine, record, KeptRows.read(run / _file(record, KEPT_ROWS)))
+        except BaseException:
+            engine.close()
+            raise
+    return engine
 
 
-def open_engine(path: Path, variant: Variant, manifest: Manifest, *, whole: bool = False) -> Engine:
+def open_engine(
+    path: Path,
+    variant: Variant,
+    manifest: Manifest,
+    *,
+    whole: bool = False,
+    tensorrt: TensorRt | None = None,
+) -> CollatedEngine:
     """Open an engine's file. Whether it was proven is `open_proven`'s to ask.
 
     Args:
@@ -59,10 +92,11 @@ def open_engine(path: Path, variant: Variant, manifest: Manifest, *, whole: bool
         variant: what it is.
         manifest: of the run, for what its inputs look like.
         whole: whether each batch is one call, as a proof over given shapes wants it.
+        tensorrt: of a TensorRT engine, what its record says of it.
 
     Raises:
         RunFolderError: the files are not an engine that fits the model's input.
-        MissingDependencyError: the runtime is not installed.
+        MissingDependencyError: the runtime, or the GPU that the engine is for, is not there.
     """
     collate = Collate(
         layout=variant.layout,
@@ -84,7 +118,10 @@ def open_engine(path: Path, variant: Variant, manifest: Manifest, *, whole: bool
         case EngineFormat.TENSORRT:
             from serve.engines.tensorrt import TensorRtEngine  # noqa: PLC0415  (optional)
 
-            return TensorRtEngine(path, collate)
+            if tensorrt is None:
+                message = f"{path}: the record does not say which TensorRT built it"
+                raise RunFolderError(message, "make it again: pipe export RUN --to tensorrt")
+            return TensorRtEngine(path, collate, tensorrt)
 
 
 def _need(module: str) -> None:
@@ -93,8 +130,7 @@ def _need(module: str) -> None:
         raise MissingDependencyError(message, "pip install 'pipework[cpu]'")
 
 
-def _model(record: EngineRecord) -> str:
-    wanted = MODELS[record.format]
+def _file(record: EngineRecord, wanted: str) -> str:
     found = [file.path for file in record.files if Path(file.path).name == wanted]
     if len(found) != 1:
         message = f"engine {record.name}: expected one file {wanted}, found {len(found)}"

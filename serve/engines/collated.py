@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pipework.closing import Closing
 from pipework.encoding import Encoding
+from pipework.processor import processor
 from serve.collate import Collate
 
 
@@ -34,6 +35,11 @@ class CollatedEngine(Closing):
         )
         (feed,) = collate.feeds([probe])
         self._classes = self._run(feed.arrays).shape[1]
+
+    @property
+    def processor(self) -> str:
+        """What computes, as proofs name it."""
+        return processor()
 
     @abstractmethod
     def _run(self, arrays: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:

@@ -1,11 +1,12 @@
-"""Answers with ONNX Runtime on the CPU.
+"""Answers with ONNX Runtime: with CUDA where the package can and a GPU is there, else on the CPU.
 
 The graph takes the arrays of `serve.collate.Collate` and gives logits, float32 [B, C].
 
 Shapes: B inputs of one call, C classes.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,10 @@ from pipework.errors import RunFolderError
 from serve.collate import Collate
 from serve.cpus import cpu_limit
 from serve.engines.collated import CollatedEngine, check_names
+from serve.engines.cuda import Gpu, NoGpuError, find_gpu
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+log = logging.getLogger(__name__)
 
 
 class OnnxRuntimeEngine(CollatedEngine):
@@ -30,12 +35,16 @@ class OnnxRuntimeEngine(CollatedEngine):
             threads: threads of the runtime; None for as many as the container may use.
 
         Raises:
-            RunFolderError: the file is not a graph, or its inputs and outputs are not the above.
+            RunFolderError: the file is not a graph, or its inputs and outputs are not the above,
+                or the GPU that is there was asked for and not taken.
         """
+        self._gpu = _gpu()
+        provider = CPU if self._gpu is None else CUDA
         try:
             self._session = ort.InferenceSession(
-                str(path), _options(threads or cpu_limit()), providers=["CPUExecutionProvider"]
+                str(path), _options(threads or cpu_limit()), providers=[provider]
             )
+            _check_taken(self._session.get_providers(), provider)
             inputs = {node.name: node for node in self._session.get_inputs()}
             outputs = {node.name for node in self._session.get_outputs()}
             check_names({*inputs}, outputs, collate)
@@ -45,12 +54,41 @@ class OnnxRuntimeEngine(CollatedEngine):
             message = f"{path} is not a graph to serve: {str(error).splitlines()[0]}"
             raise RunFolderError(message, "make it again: pipe export RUN --to onnx") from error
 
+    @property
+    def processor(self) -> str:
+        """The GPU, or the CPU."""
+        return super().processor if self._gpu is None else self._gpu.name
+
     def _run(self, arrays: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         return np.asarray(self._session.run(["logits"], dict(arrays))[0], np.float32)
 
     def close(self) -> None:
         """Free the graph and its threads. Closing twice is allowed."""
         self._session = None
+
+
+def _gpu() -> Gpu | None:
+    """Return the GPU to compute on, or None for the CPU."""
+    if CUDA not in ort.get_available_providers():
+        return None
+    try:
+        return find_gpu()
+    except NoGpuError as reason:
+        log.info("onnxruntime computes on the CPU: %s", reason)
+        return None
+
+
+def _check_taken(taken: Sequence[str], provider: str) -> None:
+    """Check that the runtime took what it was given: without CUDA's libraries it takes the CPU.
+
+    Raises:
+        ValueError: it did not.
+    """
+    if taken[0] != provider:
+        message = (
+            f"onnxruntime took {taken[0]} in place of {provider}: CUDA or cuDNN is not complete"
+        )
+        raise ValueError(message)
 
 
 def _options(threads: int) -> ort.SessionOptions:

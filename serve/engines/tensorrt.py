@@ -1,32 +1,160 @@
-"""Answers with TensorRT, on a machine with an NVIDIA GPU."""
+"""Answers with TensorRT or TensorRT-RTX, on a machine with an NVIDIA GPU.
 
-from collections.abc import Mapping
+A call takes the smallest of the engine's profiles that its shapes fit, so that short texts do not
+pay for long ones. For the same reason inputs are sorted by length before they are cut into calls.
+
+Shapes: N inputs, C classes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.errors import MissingDependencyError
+from pipework.encoding import Encoding
+from pipework.engine_record import TensorRt
+from pipework.errors import RunFolderError
 from serve.collate import Collate
-from serve.engines.collated import CollatedEngine
+from serve.engines.collated import CollatedEngine, check_names
+from serve.engines.cuda import DeviceArrays, find_gpu
+from serve.engines.flavours import REBUILD, check_fits, collecting, load
+
+Shape = tuple[int, ...]
+Range = tuple[Shape, Shape]  # the smallest and the largest shape of an input
 
 
 class TensorRtEngine(CollatedEngine):
-    """An Engine over a serialized TensorRT engine."""
+    """An Engine over a serialized TensorRT engine. Not for use from several threads at once."""
 
-    def __init__(self, path: Path, collate: Collate) -> None:
+    def __init__(self, path: Path, collate: Collate, built: TensorRt) -> None:
         """Deserialize the engine.
 
-        Raises:
-            MissingDependencyError: there is no GPU, or no TensorRT.
-        """
-        del collate
-        message = f"{path} needs a GPU"
-        raise MissingDependencyError(message)
+        Args:
+            path: the file.
+            collate: how inputs become the arrays of the engine.
+            built: which TensorRT built it, and for what.
 
-    def _run(self, arrays: Mapping[str, NDArray[np.int64]]) -> NoReturn:
-        raise NotImplementedError
+        Raises:
+            NoGpuError: there is no GPU here.
+            MissingDependencyError: that TensorRT is not installed.
+            RunFolderError: it is of another version or GPU, or no such engine.
+        """
+        gpu = find_gpu()
+        trt = load(built.flavour)
+        check_fits(built, trt.__version__, gpu)
+        try:
+            self._open(path, collate, trt)
+        except (RuntimeError, ValueError) as error:
+            message = f"{path} is not an engine to serve: {str(error).splitlines()[0]}"
+            raise RunFolderError(message, REBUILD) from error
+        self._gpu = gpu
+
+    def _open(self, path: Path, collate: Collate, trt: ModuleType) -> None:
+        logger = collecting(trt)
+        self._runtime = trt.Runtime(logger)
+        self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
+        if self._engine is None:
+            raise ValueError("; ".join(logger.errors) or "it cannot be deserialized")
+        names = [self._engine.get_tensor_name(n) for n in range(self._engine.num_io_tensors)]
+        given = trt.TensorIOMode.INPUT
+        self._inputs = [name for name in names if self._engine.get_tensor_mode(name) == given]
+        check_names({*self._inputs}, {*names} - {*self._inputs}, collate)
+        self._dtypes = {name: trt.nptype(self._engine.get_tensor_dtype(name)) for name in names}
+        self._profiles = [
+            self._ranges(number) for number in range(self._engine.num_optimization_profiles)
+        ]
+        index = self._engine.get_tensor_shape("text_index") if "text_index" in names else (0, 1)
+        self._texts = max(ranges[_counting(ranges)][1][0] for ranges in self._profiles)
+        self._context = self._engine.create_execution_context()
+        self._profile = 0
+        self._arrays = DeviceArrays(self._sizes())
+        super().__init__(replace(collate, first_only=index[1] == 1, whole=True))
+
+    def _ranges(self, profile: int) -> dict[str, Range]:
+        found = {}
+        for name in self._inputs:
+            smallest, _, largest = self._engine.get_tensor_profile_shape(name, profile)
+            found[name] = (tuple(smallest), tuple(largest))
+        return found
+
+    def _sizes(self) -> dict[str, int]:
+        """Return the most bytes of each array, over all profiles."""
+        largest = [{name: shapes[1] for name, shapes in one.items()} for one in self._profiles]
+        shapes = {name: max((one[name] for one in largest), key=np.prod) for name in self._inputs}
+        shapes["logits"] = (self._texts, self._engine.get_tensor_shape("logits")[1])
+        return {
+            name: int(np.prod(shape)) * np.dtype(self._dtypes[name]).itemsize
+            for name, shape in shapes.items()
+        }
+
+    @property
+    def processor(self) -> str:
+        """The GPU."""
+        return self._gpu.name
+
+    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        """Return logits [N, C]; [0, C] for no inputs."""
+        logits_NC = np.empty((len(encodings), self._classes), np.float32)
+        order = sorted(range(len(encodings)), key=lambda row: len(encodings[row]))
+        for start in range(0, len(order), self._texts):
+            rows = order[start : start + self._texts]
+            logits_NC[rows] = super().infer([encodings[row] for row in rows])
+        return logits_NC
+
+    def _run(self, arrays: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        device, context = self._arrays, self._context
+        profile = fitting(self._profiles, {name: one.shape for name, one in arrays.items()})
+        if profile != self._profile:
+            _checked(context.set_optimization_profile_async(profile, device.stream), "profile")
+            self._profile = profile
+        for name, array in arrays.items():
+            device.upload(name, array.astype(self._dtypes[name], copy=False))
+            _checked(context.set_input_shape(name, array.shape), name)
+            _checked(context.set_tensor_address(name, device.address(name)), name)
+        _checked(context.set_tensor_address("logits", device.address("logits")), "logits")
+        shape = tuple(context.get_tensor_shape("logits"))
+        _checked(context.execute_async_v3(device.stream), "execution")
+        logits_BC = device.download("logits", shape, self._dtypes["logits"])
+        return np.asarray(logits_BC, np.float32)
 
     def close(self) -> None:
-        """Free the engine."""
+        """Free the engine and its memory on the GPU. Closing twice is allowed."""
+        self._context = None
+        self._engine = None
+        self._runtime = None
+        self._arrays.close()
+
+
+def fitting(profiles: Sequence[Mapping[str, Range]], shapes: Mapping[str, Shape]) -> int:
+    """Return the first profile that shapes fit; they are in the order of their size.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for number, ranges in enumerate(profiles):
+        if all(_within(shapes[name], one) for name, one in ranges.items()):
+            return number
+    asked = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+    message = f"no profile of the engine takes {asked}"
+    raise ValueError(message)
+
+
+def _within(shape: Shape, ranges: Range) -> bool:
+    return all(
+        low <= size <= high for low, size, high in zip(ranges[0], shape, ranges[1], strict=True)
+    )
+
+
+def _counting(ranges: Mapping[str, Any]) -> str:
+    """Return the input whose first dimension is the number of texts."""
+    return "text_index" if "text_index" in ranges else "input_ids"
+
+
+def _checked(done: bool, what: str) -> None:
+    if not done:
+        message = f"TensorRT refused {what}"
+        raise RuntimeError(message)

@@ -41,6 +41,7 @@ class TritonEngine(CollatedEngine):
             padding=Padding.of(manifest.input),
             spans=manifest.model.takes_spans,
             first_only=first_only,
+            whole=True,  # it may stand on a GPU, to which one large call costs less than several
         )
         super().__init__(collate, classes=len(manifest.task.labels))
         self._ask = ask

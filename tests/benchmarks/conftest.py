@@ -11,7 +11,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from benchmarks.engine_results import EngineResult, EnginesResult
+from benchmarks.engine_results import Cell, EngineResult, EnginesResult, MatrixResult
 from benchmarks.latency import histogram, latency
 from benchmarks.provenance import Machine, Provenance
 from benchmarks.results import (
@@ -280,3 +280,17 @@ def compared() -> PeerTrainingResult:
         command=("python", "-m", "benchmarks.peers.training", "mrpc"),
         provenance=provenance(),
     )
+
+
+@pytest.fixture
+def filled() -> MatrixResult:
+    """Two families as three engines: proven, built, and neither for two reasons."""
+    cells = (
+        Cell(family="bert", head="gru", engine="onnx-fp32", max_abs=1.4e-7, reason=None),
+        Cell(family="bert", head="gru", engine="onnx-fp32-packed", max_abs=2e-7, reason=None),
+        Cell(family="bert", head="gru", engine="tensorrt-fp16", max_abs=None, reason=None),
+        Cell(family="xlnet", head="gru", engine="onnx-fp32", max_abs=1.6e-7, reason=None),
+        Cell(family="xlnet", head="gru", engine="onnx-fp32-packed", max_abs=None, reason="cannot"),
+        Cell(family="xlnet", head="gru", engine="tensorrt-fp16", max_abs=None, reason="too new"),
+    )
+    return MatrixResult(weights="tiny", cells=cells, provenance=provenance())

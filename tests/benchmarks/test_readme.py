@@ -44,6 +44,15 @@ def test_the_table_of_families_has_a_line_a_family_and_a_column_a_head(fitted):
     assert "| xlnet | no | - |" in text
 
 
+def test_the_matrix_has_a_line_a_family_and_head_and_says_why_not(filled):
+    text = fill("<!-- table:matrix -->\n<!-- /table:matrix -->", [filled])
+    assert "**Tiny**: 3 proven, 1 built and not run, 2 neither." in text
+    assert "| family | head | onnx fp32 | tensorrt fp16 |" in text
+    assert "| bert | gru | 1e-07 · 2e-07 | built · - |" in text
+    assert "| xlnet | gru | 2e-07 · [1] | [2] · - |" in text
+    assert "- [1] cannot\n- [2] too new\n" in text
+
+
 def test_the_table_of_engines_ends_with_what_is_put_together_by_hand(proven_engines):
     text = fill("<!-- table:engines -->\n<!-- /table:engines -->", [proven_engines])
     change = "-0.25 (-0.35 to -0.15)"

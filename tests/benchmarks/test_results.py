@@ -8,7 +8,7 @@ from benchmarks.results import check_writable, read_result, write_result
 from pipework.errors import ConfigError, DataError
 
 
-@pytest.mark.parametrize("kind", ["served", "offline", "trained", "fitted", "compared"])
+@pytest.mark.parametrize("kind", ["served", "offline", "trained", "fitted", "compared", "filled"])
 def test_what_is_written_is_read_again(kind, request, tmp_path):
     result = request.getfixturevalue(kind)
     write_result(tmp_path / "r.json", result)

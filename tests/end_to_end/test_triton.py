@@ -124,7 +124,7 @@ def test_triton_answers_what_predict_answers(request, exported_run, door, model,
         assert found["probabilities"] == pytest.approx(probabilities[: len(texts)], abs=1e-6)
 
 
-def test_the_newest_version_answers_and_the_one_before_it_can_be_asked(grpc, exported_run):
+def test_the_newest_version_answers_and_the_one_before_it_can_be_asked(grpc):
     newest = ask(grpc, TEXTS)["logits"]
     assert np.array_equal(newest, ask(grpc, TEXTS, version="2")["logits"])
     before = ask(grpc, TEXTS, version="1")["logits"]

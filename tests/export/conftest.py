@@ -28,7 +28,8 @@ def make_run(trained: Path, run: Path, task: Task, reading: Reading, rows: list[
     model.save(run / checkpoint.FOLDER)
     manifest = read_manifest(run)
     split = Split(path=str(dev), sha256=file_digest(dev), rows=len(rows))
-    fields = ("text", "entities") if reading.marked else ("text",)
+    second = () if reading.text_pair is None else ("text_pair",)
+    fields = ("text", *second, *(("entities",) if reading.marked else ()))
     write_manifest(
         run,
         manifest.model_copy(
@@ -47,10 +48,12 @@ def make_run(trained: Path, run: Path, task: Task, reading: Reading, rows: list[
     return run
 
 
-def reading(kind: TaskKind = TaskKind.SINGLE_LABEL, *, marked: bool = False) -> Reading:
+def reading(
+    kind: TaskKind = TaskKind.SINGLE_LABEL, *, marked: bool = False, pair: bool = False
+) -> Reading:
     return Reading(
         text=0,
-        text_pair=None,
+        text_pair=2 if pair else None,
         label=1,
         format="tsv",
         header=False,
@@ -96,3 +99,15 @@ def marked_run(trained_run, tmp_path_factory) -> Path:
     ]
     folder = tmp_path_factory.mktemp("runs") / "marked"
     return make_run(trained_run, folder, task, reading(marked=True), rows)
+
+
+@pytest.fixture(scope="session")
+def pair_run(trained_run, tmp_path_factory) -> Path:
+    """A run for pairs of texts; read it only."""
+    task = Task(kind=TaskKind.SINGLE_LABEL, labels=("no", "yes"), metric=Metric.ACCURACY)
+    rows = [
+        f"{word} and {WORDS[n % 5]}{' rain' * (n % 4)}\t{task.labels[n % 2]}\t{WORDS[n % 7]} {n}"
+        for n, word in enumerate(WORDS * 5)
+    ]
+    folder = tmp_path_factory.mktemp("runs") / "pair"
+    return make_run(trained_run, folder, task, reading(pair=True), rows)

@@ -57,6 +57,9 @@ def test_help_imports_nothing_heavy():
         (("train", "nothing", "--out", "x"), "neither a config file nor a recipe"),
         (("serve", "nowhere"), "nowhere is not a folder"),
         (("export", "nowhere", "--to", "onnx"), "nowhere is not a folder"),
+        (("export", "nowhere", "--to", "triton"), "--to triton and --repository belong together"),
+        (("export", "nowhere", "--to", "onnx", "--repository", "x"), "belong together"),
+        (("export", "nowhere", "--to", "triton", "--repository", "x"), "nowhere is not a folder"),
         (("bench", "nowhere"), "nowhere is not a folder"),
         (("bench", "nowhere", "--concurrency", "some"), "expected whole numbers"),
         (("bench", "nowhere", "--json", "no/such/f.json"), "cannot be written"),
@@ -79,6 +82,14 @@ def test_show_prints_the_manifest_for_people_and_for_programs(exported_run):
     assert "onnx-fp32" in shown
     assert re.search(r"beside it on dev, a linear SVM on .*: accuracy 0\.\d{4}", shown)
     assert json.loads(pipe("show", exported_run, "--json").stdout)["engines"][0]["parity"]["passed"]
+
+
+def test_export_adds_a_proven_engine_to_a_triton_repository_once(exported_run, tmp_path):
+    words = ("export", exported_run, "--to", "triton", "--repository", tmp_path)
+    first, again = (pipe(*words, "--set", "triton.name=topics") for _ in range(2))
+    assert first.stdout.startswith("added: onnx-fp32, "), first.stderr
+    assert again.stdout.startswith("there already: onnx-fp32, ")
+    assert (tmp_path / "topics" / "1" / "manifest.json").is_file()
 
 
 def test_predict_reads_texts_lines_and_files(exported_run, tmp_path):

@@ -22,6 +22,7 @@ from tokenizers.processors import TemplateProcessing
 
 from pipework.engine_record import EngineFormat, EngineRecord, Layout, Parity, Precision, Tolerance
 from pipework.manifest import Data, Identity, Input, Manifest, Model, Reading, write_manifest
+from pipework.processor import processor
 from pipework.record import record_file
 from pipework.task import Metric, Task, TaskKind
 
@@ -251,7 +252,7 @@ def parity(*, passed: bool) -> Parity:
         flips_outside=0,
         metric=Metric.ACCURACY,
         scores=None,
-        processor="any",
+        processor=processor(),
         tolerance=TOLERANCE,
         passed=passed,
     )

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, save
 
@@ -11,7 +12,8 @@ from pipework.examples import Example
 from pipework.padding import Padding
 from serve.collate import Collate
 from serve.cpus import cpu_limit
-from serve.engines.onnxruntime import OnnxRuntimeEngine
+from serve.engines.flavours import gpu_or_none
+from serve.engines.onnxruntime import CUDA, OnnxRuntimeEngine, _check_taken
 
 
 def collate(*, type_ids: bool = False, spans: bool = False) -> Collate:
@@ -129,3 +131,21 @@ def test_threads_follow_the_quota_of_the_container(
     absent = cpu_limit(tmp_path / "absent")
     assert cpu_limit(tmp_path / "cpu.max") == (expected or absent)
     assert absent >= 1
+
+
+def test_a_runtime_that_took_the_cpu_in_place_of_the_gpu_is_not_believed() -> None:
+    _check_taken([CUDA, "CPUExecutionProvider"], CUDA)
+    with pytest.raises(ValueError, match="took CPUExecutionProvider in place of CUDAExecution"):
+        _check_taken(["CPUExecutionProvider"], CUDA)
+
+
+@pytest.mark.gpu
+def test_with_a_gpu_and_a_package_that_can_cuda_answers(
+    run: Path, encodings: list[Encoding]
+) -> None:
+    gpu = gpu_or_none()
+    if gpu is None or CUDA not in ort.get_available_providers():
+        pytest.skip("needs a CUDA device and onnxruntime-gpu")
+    with OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate()) as engine:
+        assert engine.processor == gpu.name
+        assert engine.infer(encodings).argmax(axis=1).tolist() == [0, 1, 2, 0, 0, 1]

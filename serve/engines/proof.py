@@ -1,0 +1,53 @@
+"""The server's own proof of an engine, from the rows that are kept with it.
+
+It is made where an engine is opened that was built for this machine on another, or proven on
+another kind of processor: numbers of less than 32 bits are computed differently from kind to kind.
+
+Shapes: N inputs, C classes, K batchings.
+"""
+
+import logging
+
+import numpy as np
+
+from pipework.engine_record import EngineRecord
+from pipework.errors import CheckFailedError
+from pipework.kept_rows import KeptRows
+from serve.engines.collated import CollatedEngine
+
+BATCH_SIZES = (1, 32)
+log = logging.getLogger(__name__)
+
+
+def prove_here(engine: CollatedEngine, record: EngineRecord, kept: KeptRows) -> None:
+    """Check that an engine answers the kept rows as the checkpoint did, in batches of two sizes.
+
+    Raises:
+        CheckFailedError: it does not, or an answer depends on who shares the batch.
+    """
+    found_KNC = np.stack([_answers(engine, kept, size) for size in BATCH_SIZES])
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        apart_KNC, spread_NC = np.abs(found_KNC - kept.logits_NC), np.ptp(found_KNC, axis=0)
+    # What is no number is infinitely far away, not "not more than the tolerance".
+    apart, spread = (
+        float(np.nan_to_num(one, nan=np.inf, posinf=np.inf).max()) for one in (apart_KNC, spread_NC)
+    )
+    tolerance, where = record.tolerance, engine.processor
+    figures = (
+        f"logits up to {apart:.3g} apart (tolerance {tolerance.max_abs:g}), {spread:.3g} between "
+        f"batches (tolerance {tolerance.spread:g}), over {len(kept.encodings)} rows"
+    )
+    if apart > tolerance.max_abs or spread > tolerance.spread:
+        message = (
+            f"engine {record.name} answers differently from the checkpoint on {where}: {figures}"
+        )
+        raise CheckFailedError(message, "it is not served; export again here: pipe export RUN")
+    log.info("engine %s proven on %s: %s", record.name, where, figures)
+
+
+def _answers(
+    engine: CollatedEngine, kept: KeptRows, size: int
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    rows = kept.encodings
+    parts = [engine.infer(rows[start : start + size]) for start in range(0, len(rows), size)]
+    return np.concatenate(parts)

@@ -1,0 +1,100 @@
+"""What is proven in the stored matrix is proven today too: a part of it is made again here."""
+
+import pytest
+
+from benchmarks import matrix
+from benchmarks.engine_results import Cell, MatrixResult
+from benchmarks.families import Family
+from benchmarks.matrix import TINY, fill, main
+from benchmarks.readme import RESULTS, read_all
+from benchmarks.results import read_result
+from export.plan import every
+from train.model_settings import Head
+
+ENGINES = every()
+FP32 = ENGINES[0]
+
+
+def stored():
+    """The cells of the stored matrix of tiny models."""
+    found = [one for one in read_all(RESULTS) if isinstance(one, MatrixResult)]
+    return {cell.key: cell for one in found if one.weights == TINY for cell in one.cells}
+
+
+def part():
+    """Each family with a head and two engines, so that each head and each engine is there."""
+    for number, family in enumerate(Family):
+        head = list(Head)[number % len(Head)]
+        yield family, head, [ENGINES[(2 * number + k) % len(ENGINES)] for k in (0, 1)]
+
+
+@pytest.mark.parametrize(("family", "head", "engines"), [*part()])
+def test_what_is_proven_or_built_in_the_stored_matrix_is_so_today(family, head, engines):
+    before = stored()
+    for cell in fill(family, head, engines):
+        assert cell.key in before, "store the matrix again: python -m benchmarks.matrix"
+        reached = before[cell.key].reason is None
+        assert not reached or cell.reason is None, (cell, before[cell.key])
+        assert not before[cell.key].proven or cell.proven
+
+
+def test_the_stored_matrix_has_every_family_head_and_engine():
+    keys = {(f, h, engine.label) for f in Family for h in Head for engine in ENGINES}
+    assert set(stored()) == keys
+
+
+def test_the_part_has_every_head_and_every_engine():
+    assert {head for _, head, _ in part()} == set(Head)
+    assert {engine for _, _, engines in part() for engine in engines} == set(ENGINES)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Exports that take no time: packed engines cannot be made, until they can."""
+    asked, cannot = [], {"packed"}
+
+    def pretend(family, head, variants, _model=None):
+        for one in variants:
+            asked.append((family, head, one.label))
+            reason = "cannot be packed" if one.layout in cannot else None
+            max_abs = None if reason else 1e-7
+            yield Cell(family=family, head=head, engine=one.label, max_abs=max_abs, reason=reason)
+
+    monkeypatch.setattr(matrix, "fill", pretend)
+    return asked, cannot
+
+
+def test_started_again_it_tries_only_what_is_not_done(tmp_path, made, capsys):
+    asked, cannot = made
+    out = tmp_path / "m.json"
+    command = ["--out", str(out), "--heads", "gru", "--engines", "onnx-fp32", "onnx-fp32-packed"]
+    assert main([*command, "--families", "bert", "xlnet"]) == 0
+    assert "xlnet gru onnx-fp32-packed: cannot be packed\n" in capsys.readouterr().out
+    asked.clear()
+    cannot.clear()
+    assert main([*command, "--families", "bert"]) == 0
+    assert asked == [("bert", "gru", "onnx-fp32-packed")]
+    assert capsys.readouterr().out == "bert gru onnx-fp32-packed: 1.0e-07\n"
+    cells = read_result(out).cells
+    assert [cell.proven for cell in cells] == [True, True, True, False]
+
+
+@pytest.mark.usefixtures("made")
+def test_a_file_of_other_weights_is_not_gone_on_with(tmp_path, capsys):
+    command = ["--out", str(tmp_path / "m.json"), "--families", "bert", "--heads", "gru"]
+    assert main(command) == 0
+    other = tmp_path / "model"
+    other.mkdir()
+    (other / "config.json").write_text('{"model_type": "bert"}')
+    assert main([*command, "--model", str(other)]) == 2
+    assert "holds another result" in capsys.readouterr().err
+
+
+def test_whatever_goes_wrong_in_an_export_is_the_reason(monkeypatch):
+    def fail(run, *_, **__):
+        message = f"{run}/x\nand a long story"
+        raise OSError(message)
+
+    monkeypatch.setattr(matrix, "export", fail)
+    (cell,) = fill(Family.BERT, Head.LINEAR, [FP32])
+    assert (cell.proven, cell.reason) == (False, "OSError: RUN/x")

@@ -1,0 +1,216 @@
+import shutil
+
+import numpy as np
+import pytest
+
+from export.answer import open_encoder
+from export.config import Backend, TritonSettings
+from export.model_repository import Wanted, add_version
+from export.triton_config import FILE_NAME, from_text, text_config, to_text
+from pipework.engine_record import EngineFormat, Layout, Precision, TensorRt
+from pipework.errors import ConfigError, RunFolderError
+from pipework.examples import Example
+from pipework.manifest import read_manifest, write_manifest
+from pipework.progress import Silent
+from serve.engines import open_proven
+
+TEXT = TritonSettings(name="topics")
+BEHIND = TritonSettings(name="topics", backend=Backend.ONNXRUNTIME)
+
+
+class Heard(Silent):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    return tmp_path / "models" / "repository"
+
+
+def add(run, repository, settings=TEXT, wanted=None, progress=None):
+    return add_version(run, repository, settings, wanted or Wanted(), progress or Silent())
+
+
+def change(run, **changed):
+    """Change the record of the run's engine, as if another export had written it."""
+    manifest = read_manifest(run)
+    (record,) = manifest.engines
+    write_manifest(
+        run, manifest.model_copy(update={"engines": (record.model_copy(update=changed),)})
+    )
+
+
+def changed_engine(run):
+    """Give the run another engine: the same file with another digest of its rows."""
+    (record,) = read_manifest(run).engines
+    change(run, files=record.files[:1])
+
+
+def tree(folder):
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_a_version_is_a_run_folder_that_answers_as_the_run_does(exported_run, repository):
+    added = add(exported_run, repository)
+    assert added.new
+    assert added.folder == repository / "topics" / "1"
+    manifest = read_manifest(exported_run)
+    encodings = open_encoder(added.folder, manifest).encode([Example(text="rain all week")])
+    with (
+        open_proven(exported_run, manifest) as expected,
+        open_proven(added.folder, read_manifest(added.folder)) as found,
+    ):
+        assert np.array_equal(found.infer(encodings), expected.infer(encodings))
+    files = {name for name in tree(added.folder) if not name.startswith("engines/")}
+    assert files == {"model.py", "manifest.json", "tokenizer.json"}
+
+
+def test_the_model_is_named_after_the_run_and_its_config_is_the_written_one(
+    exported_run, repository
+):
+    manifest = read_manifest(exported_run)
+    name = manifest.identity.name
+    add(exported_run, repository, TritonSettings())
+    config = from_text((repository / name / FILE_NAME).read_text())
+    assert config == text_config(name, manifest, TritonSettings())
+    warmup = config.model_warmup[0].inputs["text"].input_data_file
+    assert (repository / name / "warmup" / warmup).is_file()
+
+
+def test_another_engine_is_another_version_and_the_first_stays(proven, repository):
+    add(proven, repository)
+    before = tree(repository)
+    changed_engine(proven)
+    assert add(proven, repository).folder.name == "2"
+    after = tree(repository)
+    assert before.items() <= after.items()
+    assert {name.split("/")[1] for name in after.keys() - before.keys()} == {"2"}
+
+
+def test_the_same_engine_is_not_added_twice(proven, repository):
+    first = add(proven, repository)
+    before = tree(repository)
+    again = add(proven, repository)
+    assert (again.new, again.folder) == (False, first.folder)
+    changed_engine(proven)
+    add(proven, repository)
+    assert not add(proven, repository).new
+    assert before.items() <= tree(repository).items()
+
+
+def test_a_config_that_was_edited_stays_and_what_it_lacks_is_told(proven, repository):
+    add(proven, repository)
+    path = repository / "topics" / FILE_NAME
+    config = from_text(path.read_text())
+    config.instance_group[0].count = 3
+    path.write_text("# mine\n" + to_text(config))
+    changed_engine(proven)
+    heard = Heard()
+    add(proven, repository, progress=heard)
+    assert path.read_text().startswith("# mine\n")
+    (note,) = heard.notes
+    assert note == f"{path} stays as it is; the settings would change instance_group"
+
+
+def test_another_model_of_that_name_is_refused(proven, repository):
+    add(proven, repository)
+    before = tree(repository)
+    manifest = read_manifest(proven)
+    task = manifest.task.model_copy(update={"labels": (*manifest.task.labels, "one more")})
+    write_manifest(proven, manifest.model_copy(update={"task": task}))
+    with pytest.raises(ConfigError, match="is of another model: output differ") as raised:
+        add(proven, repository)
+    assert raised.value.hint == "give this one a name: --set triton.name=NAME"
+    assert tree(repository) == before
+
+
+def test_a_folder_that_is_no_model_is_told(exported_run, repository):
+    (repository / "topics").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"config\.pbtxt is not the config of a model"):
+        add(exported_run, repository)
+
+
+@pytest.mark.parametrize("settings", [TEXT, BEHIND])
+def test_an_export_that_is_ended_leaves_nothing_that_triton_sees(
+    proven, repository, monkeypatch, settings
+):
+    """The model that is asked comes whole before the one that asks it; the next try sweeps."""
+
+    def ending_at(last):
+        left = [*range(last)]
+
+        def copy(source, target):
+            assert {model.name for model in repository.iterdir()} <= {"topics-engine"}
+            if not left:
+                raise KeyboardInterrupt
+            left.pop()
+            target.write_bytes(source.read_bytes())
+
+        return copy
+
+    for copies in (0, 1):
+        monkeypatch.setattr("export.model_repository.shutil.copyfile", ending_at(copies))
+        with pytest.raises(KeyboardInterrupt):
+            add(proven, repository, settings)
+    monkeypatch.undo()
+    assert add(proven, repository, settings).new
+    assert [path.name for path in repository.parent.iterdir()] == ["repository"]
+    assert all((model / FILE_NAME).is_file() for model in repository.iterdir())
+
+
+def test_two_models_are_written_for_a_backend_and_their_versions_keep_step(proven, repository):
+    add(proven, repository, BEHIND)
+    (record,) = read_manifest(proven).engines
+    graph = (proven / record.files[0].path).read_bytes()
+    shutil.copytree(repository / "topics-engine" / "1", repository / "topics-engine" / "7")
+    changed_engine(proven)
+    assert add(proven, repository, BEHIND).folder == repository / "topics" / "8"
+    files = tree(repository)
+    assert files["topics-engine/8/model.onnx"] == graph
+    assert "topics-engine/8/rows.npz" not in files
+    assert not [name for name in files if name.startswith("topics/8/engines")]
+    parameters = from_text(files["topics/config.pbtxt"].decode()).parameters
+    assert parameters["tensor_model"].string_value == "topics-engine"
+
+
+def test_a_run_without_a_proven_engine_is_refused_with_the_command_that_makes_one(
+    run, proven, repository
+):
+    with pytest.raises(
+        RunFolderError, match=r"no proven engine for Triton .* there: none"
+    ) as empty:
+        add(run, repository)
+    assert empty.value.hint == f"make one first: pipe export {run} --to onnx"
+    change(proven, parity=None, name="x")
+    with pytest.raises(RunFolderError, match=r"engines there: x \(built, not run\)"):
+        add(proven, repository)
+    assert not repository.exists()
+
+
+def test_an_engine_is_chosen_by_precision_and_layout(exported_run, repository):
+    wanted = Wanted(precision=Precision.INT8, layout=Layout.PACKED)
+    with pytest.raises(RunFolderError, match=r"for Triton \(python, int8, packed\)") as raised:
+        add(exported_run, repository, wanted=wanted)
+    assert raised.value.hint.endswith("--to onnx --precision int8 --layout packed")
+    assert add(exported_run, repository, wanted=Wanted(precision=Precision.FP32)).new
+
+
+def test_an_engine_whose_file_changed_is_refused(proven, repository):
+    (record,) = read_manifest(proven).engines
+    with (proven / record.files[0].path).open("ab") as stream:
+        stream.write(b" ")
+    with pytest.raises(RunFolderError, match=r"model\.onnx changed"):
+        add(proven, repository)
+
+
+def test_an_engine_of_tensorrt_rtx_is_not_for_the_backend_of_tensorrt(proven, repository):
+    rtx = TensorRt(flavour="tensorrt_rtx", version="1.7", target="one GPU", profiles=())
+    change(proven, format=EngineFormat.TENSORRT, name="tensorrt-fp16", tensorrt=rtx)
+    settings = TritonSettings(backend=Backend.TENSORRT)
+    with pytest.raises(ConfigError, match="tensorrt-fp16 is of tensorrt_rtx"):
+        add(proven, repository, settings)

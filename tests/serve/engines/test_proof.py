@@ -1,0 +1,129 @@
+"""What was not proven on this kind of processor is proven when it is opened, or not served."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from pipework.encoding import TextEncoder
+from pipework.engine_record import EngineFormat, TensorRt
+from pipework.errors import CheckFailedError, MissingDependencyError, RunFolderError
+from pipework.examples import Example
+from pipework.kept_rows import FILE_NAME, KeptRows
+from pipework.manifest import read_manifest, write_manifest
+from pipework.record import record_file
+from serve.engines import choose_engine, open_engine, open_proven
+from serve.engines.flavours import gpu_or_none
+
+FOLDER = "engines/onnx"
+TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"] * 7
+
+
+def kept_rows(run):
+    """Return rows with what the engine answers to them, which stands for the checkpoint here."""
+    manifest = read_manifest(run)
+    encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
+    encodings = encoder.encode([Example(text=text) for text in TEXTS])
+    with open_engine(run / FOLDER / "model.onnx", manifest.engines[0], manifest) as engine:
+        return KeptRows(encodings=encodings, logits_NC=engine.infer(encodings))
+
+
+def change(run, *, rows=None, **changes):
+    """Change the first engine's record, and the rows that are kept with it."""
+    manifest = read_manifest(run)
+    record = manifest.engines[0]
+    files = {file.path: file for file in record.files}
+    if rows is not None:
+        rows.write(run / FOLDER / FILE_NAME)
+        files[f"{FOLDER}/{FILE_NAME}"] = record_file(run, run / FOLDER / FILE_NAME)
+    record = record.model_copy(update={"files": tuple(files.values()), **changes})
+    write_manifest(run, manifest.model_copy(update={"engines": (record,)}))
+
+
+@pytest.fixture
+def built(run, tmp_path):
+    """A run whose engine was built and never run."""
+    folder = shutil.copytree(run, tmp_path / "built")
+    change(folder, rows=kept_rows(folder), parity=None)
+    return folder
+
+
+def test_an_engine_that_answers_as_the_kept_rows_say_is_served(built, caplog):
+    caplog.set_level("INFO", "serve.engines.proof")
+    open_proven(built, read_manifest(built)).close()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("engine onnx proven on ")
+    assert "over 42 rows" in line
+
+
+@pytest.mark.parametrize("wrong", [0.01, np.nan, np.inf])
+def test_an_engine_that_answers_otherwise_is_not_served(built, wrong):
+    rows = kept_rows(built)
+    rows.logits_NC[-1, 1] += wrong
+    change(built, rows=rows)
+    with pytest.raises(CheckFailedError, match="engine onnx answers differently") as caught:
+        open_proven(built, read_manifest(built))
+    assert caught.value.exit_code == 3
+    assert "tolerance 0.0001" in str(caught.value)
+
+
+def test_an_answer_within_the_tolerance_of_the_record_passes(built):
+    rows = kept_rows(built)
+    rows.logits_NC[:] += 0.01
+    tolerance = read_manifest(built).engines[0].tolerance
+    change(built, rows=rows, tolerance=tolerance.model_copy(update={"max_abs": 0.02}))
+    open_proven(built, read_manifest(built)).close()
+
+
+def test_without_the_rows_there_is_no_proof(built):
+    record = read_manifest(built).engines[0]
+    files = tuple(file for file in record.files if not file.path.endswith(FILE_NAME))
+    change(built, files=files)
+    with pytest.raises(RunFolderError, match=r"expected one file rows\.npz, found 0"):
+        open_proven(built, read_manifest(built))
+
+
+def test_rows_that_were_changed_prove_nothing(built):
+    with (built / FOLDER / FILE_NAME).open("ab") as stream:
+        stream.write(b" ")
+    with pytest.raises(RunFolderError, match=r"rows\.npz changed"):
+        open_proven(built, read_manifest(built))
+
+
+def test_a_proof_of_another_kind_of_processor_is_made_again(built, run):
+    parity = read_manifest(run).engines[0].parity
+    rows = kept_rows(built)
+    rows.logits_NC[:] += 1
+    change(built, rows=rows, parity=parity)
+    open_proven(built, read_manifest(built)).close()  # proven on this kind: the rows are not asked
+    change(built, parity=parity.model_copy(update={"processor": "another"}))
+    with pytest.raises(CheckFailedError, match="answers differently"):
+        open_proven(built, read_manifest(built))
+
+
+OTHER = TensorRt(flavour="tensorrt_rtx", version="0.1", target="Other GPU", profiles=())
+
+
+def test_what_runs_here_is_chosen_and_what_was_built_for_here_before_it(built):
+    manifest = read_manifest(built)
+    (record,) = manifest.engines
+    foreign = record.model_copy(
+        update={"name": "foreign", "format": EngineFormat.TENSORRT, "tensorrt": OTHER}
+    )
+    both = manifest.model_copy(update={"engines": (foreign, record)})
+    assert choose_engine(both).name == "onnx"
+    assert choose_engine(both, "foreign").name == "foreign"
+    assert choose_engine(manifest.model_copy(update={"engines": (foreign,)})).name == "foreign"
+
+
+def test_a_built_engine_is_refused_in_words_where_there_is_no_gpu(built):
+    if gpu_or_none() is not None:
+        pytest.skip("there is a GPU here")
+    change(built, name="tensorrt-fp16", format=EngineFormat.TENSORRT, tensorrt=OTHER)
+    manifest = read_manifest(built)
+    shutil.copy(built / FOLDER / "model.onnx", built / FOLDER / "model.engine")
+    files = (record_file(built, built / FOLDER / "model.engine"), *manifest.engines[0].files[1:])
+    change(built, files=files)
+    expected = "engine tensorrt-fp16 was built, not run, and it cannot run here: there is no NVIDIA"
+    with pytest.raises(MissingDependencyError, match=expected):
+        open_proven(built, read_manifest(built))
