@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from typing import Any
+
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -44,7 +46,7 @@ class Writer:
         self.constants.setdefault(name, numpy_helper.from_array(np.asarray(value), name))
         return name
 
-    def node(self, kind: str, inputs: Sequence[str], output: str, **more: object) -> str:
+    def node(self, kind: str, inputs: Sequence[str], output: str, **more: Any) -> str:
         """Add a node, once, and return the name of its output."""
         if output not in self.made:
             self.made.add(output)
@@ -152,7 +154,7 @@ def _factors(
     layers: Sequence[Linear], ranges: Ranges, weights: Mapping[str, NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
     """Return what each channel is divided by, float32 [K], by the name of the weight."""
-    factors = {}
+    factors: dict[str, NDArray[np.float32]] = {}
     for group in bound_together(layers):
         reach_K = np.max([ranges[name] for layer in group for name in layer.inputs], axis=0)
         weight_K = np.max([np.abs(weights[layer.weight]).max(axis=1) for layer in group], axis=0)
