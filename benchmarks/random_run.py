@@ -97,7 +97,7 @@ def _teach(model: Classifier, tokenizer: Tokenizer, task: Task, data: Data) -> N
         inputs = model_inputs([encodings[int(row)] for row in batch_B], padding, model.device)
         logits_BC = model(**inputs)
         optimizer.zero_grad(set_to_none=True)
-        functional.cross_entropy(logits_BC, target_N[batch_B]).backward()
+        functional.cross_entropy(logits_BC, target_N[batch_B]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     model.eval()
 
