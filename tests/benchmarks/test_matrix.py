@@ -9,6 +9,7 @@ from benchmarks.matrix import TINY, fill, main
 from benchmarks.readme import RESULTS, read_all
 from benchmarks.results import read_result
 from export.plan import every
+from pipework.engine_record import EngineFormat
 from train.model_settings import Head
 
 ENGINES = every()
@@ -21,31 +22,31 @@ def stored():
     return {cell.key: cell for one in found if one.weights == TINY for cell in one.cells}
 
 
-def part():
-    """Each family with a head and two engines, so that each head and each engine is there."""
-    for number, family in enumerate(Family):
-        head = list(Head)[number % len(Head)]
-        yield family, head, [ENGINES[(2 * number + k) % len(ENGINES)] for k in (0, 1)]
+# Each head, each runtime, and families that can be packed and that cannot: about half a minute.
+PART = [
+    (Family.ALBERT, Head.CNN, ["onnx-fp16", "onnx-fp16-packed"]),
+    (Family.DISTILBERT, Head.GRU, ["onnx-int8-dynamic-packed", "onnx-int8-static-packed"]),
+    (Family.ELECTRA, Head.ENTITY, ["openvino-fp32", "openvino-fp32-packed"]),
+    (Family.XLNET, Head.LINEAR, ["openvino-bf16", "openvino-bf16-packed"]),
+    (Family.DEBERTA, Head.LSTM, ["tensorrt-fp32", "tensorrt-fp32-packed"]),
+]
 
 
-@pytest.mark.parametrize(("family", "head", "engines"), [*part()])
+@pytest.mark.parametrize(("family", "head", "engines"), PART)
 def test_what_is_proven_or_built_in_the_stored_matrix_is_so_today(family, head, engines):
     before = stored()
-    for cell in fill(family, head, engines):
+    for cell in fill(family, head, [one for one in ENGINES if one.label in engines]):
         assert cell.key in before, "store the matrix again: python -m benchmarks.matrix"
         reached = before[cell.key].reason is None
         assert not reached or cell.reason is None, (cell, before[cell.key])
         assert not before[cell.key].proven or cell.proven
 
 
-def test_the_stored_matrix_has_every_family_head_and_engine():
-    keys = {(f, h, engine.label) for f in Family for h in Head for engine in ENGINES}
-    assert set(stored()) == keys
-
-
-def test_the_part_has_every_head_and_every_engine():
-    assert {head for _, head, _ in part()} == set(Head)
-    assert {engine for _, _, engines in part() for engine in engines} == set(ENGINES)
+def test_the_part_has_every_head_and_every_runtime():
+    assert {head for _, head, _ in PART} == set(Head)
+    labels = {label for _, _, engines in PART for label in engines}
+    assert labels < {one.label for one in ENGINES}
+    assert {label.partition("-")[0] for label in labels} == set(EngineFormat)
 
 
 @pytest.fixture
