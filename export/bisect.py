@@ -105,7 +105,7 @@ def bisect(opened: LaidOpen, place: Place, layers: Sequence[Layer], limit: float
         first=None if at is None else steps[at],
         before=max((step.apart for step in earlier), default=0.0),
         limit=limit,
-        logits=float(np.nan_to_num(np.abs(logits_C - right_C), nan=np.inf).max()),
+        logits=float(np.nan_to_num(np.abs(logits_C - right_C), nan=np.inf, posinf=np.inf).max()),
         random=not np.array_equal(found["logits"], again["logits"], equal_nan=True),
     )
 
