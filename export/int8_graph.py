@@ -14,7 +14,6 @@ Shapes: K inputs and M outputs of a layer.
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-
 from typing import Any
 
 import numpy as np
