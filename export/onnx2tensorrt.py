@@ -16,6 +16,7 @@ from pipework.engine_record import Profile, TensorRt
 from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.record import write_atomically
+from serve.engines.cuda import Gpu
 from serve.engines.flavours import (
     Flavour,
     builder_flavour,
@@ -45,21 +46,42 @@ def onnx_to_tensorrt(graph: Path, out: Path, subject: Subject, progress: Progres
         ConfigError: the graph cannot be read, or there is no such compute capability.
     """
     flavour = builder_flavour()
-    capabilities = subject.settings.capabilities if flavour is Flavour.RTX else ()
-    building = _Building(load(flavour), capabilities)
+    gpu, trt = gpu_or_none(), load(flavour)
+    capabilities: tuple[int, ...] = ()
+    if flavour is Flavour.RTX:
+        capabilities = _aims(trt, subject.settings.capabilities, gpu)
+        gpu = None  # it is not asked, and nothing is measured on it
+    building = _Building(trt, capabilities)
     building.read(graph)
     lengths_N = [len(row.encoding) for row in subject.dev]
     made_for = profiles(building.inputs, lengths_N, subject.manifest.input.max_length)
     building.add(made_for)
-    gpu = None if flavour is Flavour.RTX else gpu_or_none()
-    kept = cache_folder() / "tensorrt" / f"{building.version}-{gpu}.timing" if gpu else None
-    out.write_bytes(building.serialized(progress, kept))
+    timings = None
+    if gpu is not None:
+        timings = cache_folder() / "tensorrt" / f"{building.version} {gpu.name}.timings"
+    out.write_bytes(building.serialized(progress, timings))
     return TensorRt(
         flavour=flavour,
         version=building.version,
         target=target_of(gpu, capabilities),
         profiles=made_for,
     )
+
+
+def _aims(trt: ModuleType, asked: tuple[int, ...], gpu: Gpu | None) -> tuple[int, ...]:
+    """Return the capabilities to build for; that of a GPU that is here is among them.
+
+    Raises:
+        ConfigError: one that is asked for is not offered.
+    """
+    offered = {int(one[2:]) for one in trt.ComputeCapability.__members__ if one.startswith("SM")}
+    for capability in asked:
+        if capability not in offered:
+            known = ", ".join(map(str, sorted(offered)))
+            message = f"no engine can be built for compute capability {in_words(capability)}"
+            raise ConfigError(message, f"this TensorRT-RTX knows: {known}")
+    here = {gpu.capability} & offered if gpu is not None else set()
+    return tuple(sorted({*asked, *here}))
 
 
 class _Building:
@@ -87,14 +109,10 @@ class _Building:
     def _aim(self, capabilities: tuple[int, ...]) -> None:
         if not capabilities:
             return
-        offered = self._trt.ComputeCapability.__members__
+        named = self._trt.ComputeCapability.__members__
         self._config.num_compute_capabilities = len(capabilities)
         for place, capability in enumerate(capabilities):
-            if f"SM{capability}" not in offered:
-                known = ", ".join(one[2:] for one in offered if one.startswith("SM"))
-                message = f"no engine can be built for compute capability {in_words(capability)}"
-                raise ConfigError(message, f"this TensorRT-RTX knows: {known}")
-            self._config.set_compute_capability(offered[f"SM{capability}"], place)
+            self._config.set_compute_capability(named[f"SM{capability}"], place)
 
     def read(self, graph: Path) -> None:
         """Parse a graph; its one output is float32 logits."""

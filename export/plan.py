@@ -3,11 +3,12 @@
 import importlib.util
 from itertools import product
 
-from export.packed import PACKABLE
+from export.packable import PACKABLE
 from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Target, Variant
 from pipework.errors import ConfigError
 from pipework.manifest import Manifest
 from pipework.processor import computes_bf16
+from serve.engines.flavours import builds_here, gpu_or_none
 
 PRECISIONS = {
     EngineFormat.ONNX: (Precision.FP32, Precision.FP16, Precision.INT8),
@@ -76,10 +77,11 @@ def _runs(format_: EngineFormat) -> bool:
         case EngineFormat.OPENVINO:
             return importlib.util.find_spec("openvino") is not None
         case EngineFormat.TENSORRT:
-            return False
+            return gpu_or_none() is not None and builds_here()
 
 
 def _here() -> tuple[Precision, ...]:
-    """Return the precisions that are worth trying on this processor: fp16 is for GPUs."""
+    """Return the precisions that are worth trying on this machine: fp16 is for GPUs."""
+    fp16 = (Precision.FP16,) if gpu_or_none() is not None else ()
     bf16 = (Precision.BF16,) if computes_bf16() else ()
-    return (Precision.FP32, *bf16, Precision.INT8)
+    return (Precision.FP32, *fp16, *bf16, Precision.INT8)

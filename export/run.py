@@ -1,7 +1,7 @@
 """An export from run folder to recorded engines: build, prove, and only then record."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from pipework.engine_record import (
     Parity,
     Precision,
     Speed,
-    TensorRt,
     Variant,
 )
 from pipework.errors import CheckFailedError, RunFolderError
@@ -33,6 +32,7 @@ from pipework.processor import processor
 from pipework.progress import Progress, Silent
 from pipework.record import file_digest, record_file, verify_files
 from serve.engines import MODELS, open_engine
+from serve.engines.collated import CollatedEngine
 from serve.engines.cuda import NoGpuError
 from serve.engines.flavours import gpu_or_none
 from train.evaluate import open_reference
@@ -143,13 +143,20 @@ def _one(
     folder.mkdir(parents=True)
     built = building(variant, subject, folder, progress)
     _compare_fusions(variant, subject.manifest, built, progress)
-    path = folder / MODELS[variant.format]
+    trial = Trial(subject=subject, variant=variant, folder=folder)
+    path, manifest = folder / MODELS[variant.format], subject.manifest
+    opened = partial(open_engine, path, variant, manifest, tensorrt=built.tensorrt)
+    parity: Parity | None
     try:
-        parity = _proof(variant, path, subject, expected, built.tensorrt, progress)
+        parity = _proof(trial, opened, expected, progress)
     except NoGpuError as reason:
+        if built.graph is None:
+            raise
+        # None is recorded of a wrong graph, which can be run anywhere.
+        as_graph = variant.model_copy(update={"format": EngineFormat.ONNX})
+        _proof(trial, partial(open_engine, built.graph, as_graph, manifest), expected, progress)
         parity = None
-        _prove_graph(variant, subject, expected, built, progress)
-        progress.note(f"built, not run: {variant.label}; {reason}")
+        progress.note(f"built, not run: {variant.label}; its graph passed; {reason}")
     if built.graph is not None:
         built.graph.unlink()
     encodings = [row.encoding for row in subject.grid]
@@ -167,11 +174,9 @@ def _compare_fusions(
 
 
 def _proof(
-    variant: Variant,
-    path: Path,
-    subject: Subject,
+    trial: Trial,
+    opened: Callable[..., CollatedEngine],
     expected: Expected,
-    tensorrt: TensorRt | None,
     progress: Progress,
 ) -> Parity:
     """Return the proof of an engine.
@@ -180,16 +185,14 @@ def _proof(
         CheckFailedError: it does not answer as the checkpoint does.
         NoGpuError: the GPU that it is for is not there.
     """
-    trial = Trial(subject=subject, variant=variant, folder=path.parent)
-    opened = partial(open_engine, path, variant, subject.manifest, tensorrt=tensorrt)
     try:
         with opened(whole=True) as whole, opened() as engine:
             verdict = prove(
-                subject,
+                trial.subject,
                 expected,
                 whole=whole,
                 engine=engine,
-                tolerance=subject.tolerance(variant.precision),
+                tolerance=trial.subject.tolerance(trial.variant.precision),
                 progress=progress,
             )
             ran_on = engine.processor
@@ -199,21 +202,6 @@ def _proof(
         raise refusal(trial, verdict)
     forget(trial)
     return verdict.parity.model_copy(update={"processor": ran_on})
-
-
-def _prove_graph(
-    variant: Variant, subject: Subject, expected: Expected, built: Built, progress: Progress
-) -> None:
-    """Prove the graph of an engine that cannot be run here: none is recorded of a wrong one.
-
-    Raises:
-        CheckFailedError: the graph does not answer as the checkpoint does.
-    """
-    if built.graph is None:
-        message = f"{variant.label} cannot be run here, and the graph that it was made of is gone"
-        raise RunFolderError(message)
-    as_graph = variant.model_copy(update={"format": EngineFormat.ONNX})
-    _proof(as_graph, built.graph, subject, expected, None, progress)
 
 
 def _record(

@@ -35,6 +35,15 @@ def builder_flavour() -> Flavour:
     raise MissingDependencyError(message, f"{INSTALL} (it builds without a GPU too)")
 
 
+def builds_here() -> bool:
+    """Whether either package can build here."""
+    try:
+        builder_flavour()
+    except MissingDependencyError:
+        return False
+    return True
+
+
 def load(flavour: str) -> ModuleType:
     """Return a flavour's package.
 
@@ -48,10 +57,10 @@ def load(flavour: str) -> ModuleType:
 
 
 def gpu_or_none() -> Gpu | None:
-    """Return the GPU of this machine, or None."""
+    """Return the GPU of this machine, or None where there is none or nothing to reach it."""
     try:
         return find_gpu()
-    except NoGpuError:
+    except MissingDependencyError:
         return None
 
 
