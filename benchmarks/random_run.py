@@ -1,18 +1,25 @@
-"""A run folder as training leaves it, made in a second: the weights are random, or half so.
+"""A run folder as training leaves it, made in seconds: tiny, or of a checkpoint with a new head.
 
-Its texts are the sample's. For the entity head the halves of each are marked.
+It has learned a few rows of the sample for a few steps, so that its answers lie apart as those of
+a real one do, and a difference that is large beside them is seen. For the entity head the halves
+of each text are marked.
+
+Shapes: N rows, B rows of a batch, C classes.
 """
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
+from torch.nn import functional
 
-from benchmarks.families import Family, publish, tokenizer_for
+from benchmarks.families import Family, optimizer_of, publish, tokenizer_for
 from pipework import __version__
-from pipework.encoding import MARKS
+from pipework.encoding import MARKS, TextEncoder
+from pipework.evaluation import truth
 from pipework.examples import Source
 from pipework.manifest import (
     Data,
@@ -30,19 +37,22 @@ from pipework.records import Columns
 from pipework.task import Metric, Task, TaskKind
 from train import checkpoint
 from train.config import SAMPLE
+from train.evaluate import model_inputs
 from train.labels import class_labels
 from train.model import Classifier, build, padding_of
 from train.model_settings import Head, ModelSettings
 
 TOKENIZER = "tokenizer.json"
-ROWS = {"train": 64, "dev": 24}
+SOURCE = Source(path=SAMPLE / "train.tsv", columns=Columns())
+ROWS, DEV_ROWS = 64, 22  # dev is a part of what was learned
+STEPS, BATCH = 60, 16
+RATE = 0.1  # divided by the width of the encoder
 LENGTH = 128  # far from the 7 tokens that a graph is traced with
 
 
 def random_encoder(family: Family, folder: Path) -> Path:
     """Write a tiny encoder with a tokenizer that knows the marks of entities; return the folder."""
-    texts = [text for name in ROWS for text, _ in _rows(name)]
-    tokenizer = tokenizer_for(family, texts)
+    tokenizer = tokenizer_for(family, [text for text, _ in _rows()])
     tokenizer.add_tokens([*MARKS])
     publish(family, tokenizer, folder)
     return folder
@@ -53,22 +63,43 @@ def random_run(encoder: Path, head: Head, run: Path) -> Path:
     run.mkdir(parents=True)
     tokenizer = Tokenizer.from_file(str(encoder / TOKENIZER))
     tokenizer.save(str(run / TOKENIZER))
-    labels = class_labels(None, _source("train"))
+    labels = class_labels(None, SOURCE)
     task = Task(kind=TaskKind.SINGLE_LABEL, labels=labels, metric=Metric.ACCURACY)
     torch.manual_seed(0)
     settings = ModelSettings(name=str(encoder), head=head, max_length=LENGTH)
     model = build(settings, tokenizer, task)
-    model.save(run / checkpoint.FOLDER)
     marked = head is Head.ENTITY
+    data = _data(run, marked)
+    _teach(model, tokenizer, task, data)
+    model.save(run / checkpoint.FOLDER)
     manifest = Manifest(
         identity=_identity(run),
         task=task,
         input=_input(run, padding_of(model), marked),
         model=_described(run, model, head),
-        data=_data(run, marked),
+        data=data,
     )
     write_manifest(run, manifest)
     return run
+
+
+def _teach(model: Classifier, tokenizer: Tokenizer, task: Task, data: Data) -> None:
+    padding, split = padding_of(model), data.splits["train"]
+    examples = list(Source.of(data.reading, Path(split.path), split.part).rows())
+    encoder = TextEncoder(tokenizer, max_length=LENGTH, type_ids=padding.type_ids)
+    encodings = encoder.encode(examples)
+    target_N = torch.from_numpy(truth(examples, task, split.path)).long()
+    optimizer = optimizer_of(model, RATE / int(model.config.hidden_size))
+    random = torch.Generator().manual_seed(0)
+    model.train()
+    for _ in range(STEPS):
+        batch_B = torch.randperm(len(encodings), generator=random)[:BATCH]
+        inputs = model_inputs([encodings[int(row)] for row in batch_B], padding, model.device)
+        logits_BC = model(**inputs)
+        optimizer.zero_grad(set_to_none=True)
+        functional.cross_entropy(logits_BC, target_N[batch_B]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    model.eval()
 
 
 def _input(run: Path, padding: Padding, marked: bool) -> Input:
@@ -100,25 +131,21 @@ def _identity(run: Path) -> Identity:
 
 
 def _data(run: Path, marked: bool) -> Data:
-    splits = {name: _split(run, name, marked) for name in ROWS}
+    rows = [(_marked(text) if marked else text, label) for text, label in _rows()]
+    dev = rows[:: len(rows) // DEV_ROWS][:DEV_ROWS]
+    splits = {"train": _split(run, "train", rows), "dev": _split(run, "dev", dev)}
     reading = Reading(text=0, text_pair=None, label=1, format="tsv", header=False, marked=marked)
     return Data(reading=reading, splits=splits, findings=(), metrics={})
 
 
-def _split(run: Path, name: str, marked: bool) -> Split:
+def _split(run: Path, name: str, rows: Sequence[tuple[str, str]]) -> Split:
     path = run.with_name(f"{run.name}-{name}.tsv")
-    rows = [(_marked(text) if marked else text, label) for text, label in _rows(name)]
     path.write_text("".join(f"{text}\t{label}\n" for text, label in rows), encoding="utf-8")
     return Split(path=str(path), sha256=file_digest(path), rows=len(rows))
 
 
-def _rows(name: str) -> Sequence[tuple[str, str]]:
-    rows = [(one.text, str(one.label)) for one in _source(name).rows()]
-    return rows[:: len(rows) // ROWS[name]][: ROWS[name]]
-
-
-def _source(name: str) -> Source:
-    return Source(path=SAMPLE / f"{name}.tsv", columns=Columns())
+def _rows() -> list[tuple[str, str]]:
+    return [(one.text, str(one.label)) for one in islice(SOURCE.rows(), ROWS)]
 
 
 def _marked(text: str) -> str:

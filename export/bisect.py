@@ -200,4 +200,4 @@ def _apart(found: NDArray[np.generic], right: NDArray[np.generic]) -> float:
     if not np.isfinite(found).all():
         return float("inf")
     wrong = np.asarray(found, np.float64) - np.asarray(right, np.float64)
-    return float(np.linalg.norm(wrong) / max(np.linalg.norm(right), TINY))
+    return float(np.linalg.norm(wrong) / max(float(np.linalg.norm(right)), TINY))

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.predictions import THRESHOLD, given_labels
+from pipework.predictions import THRESHOLD, given_labels, unit_of
 from pipework.task import Task, TaskKind
 
 Logits = NDArray[np.float32]
@@ -44,11 +44,7 @@ class Comparison:
     @property
     def unit(self) -> float:
         """What limits of differences count in, see `pipework.engine_record.Tolerance`."""
-        if self.task.kind is not TaskKind.REGRESSION:
-            return 1.0
-        values_X = self.expected_XC[:, 0].astype(np.float64)
-        # A model that says nearly the same of everything still has float32's steps.
-        return float(max(values_X.std(), 1e-2 * np.abs(values_X).max(), 1e-6))
+        return unit_of(self.expected_XC, self.task)
 
     @property
     def max_rel(self) -> float:

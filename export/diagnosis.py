@@ -34,16 +34,21 @@ REPORT, ROWS, SCRIPT = "report.txt", "rows.npz", "reproduce.py"
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """An engine on trial: whose, which, and the folder that its files lie in."""
+    """An engine on trial: whose, what runs, and its files, which lie in RUN/engines/NAME/..."""
 
     subject: Subject
     variant: Variant
     folder: Path
 
     @property
+    def name(self) -> str:
+        """The name of the engine. What runs may be the graph that it was made of."""
+        return self.folder.parent.name
+
+    @property
     def left(self) -> Path:
         """Where a refusal leaves what there is to look at."""
-        return self.subject.run / FOLDER / self.variant.label
+        return self.subject.run / FOLDER / self.name
 
 
 def refusal(trial: Trial, verdict: Verdict) -> CheckFailedError:
@@ -51,7 +56,7 @@ def refusal(trial: Trial, verdict: Verdict) -> CheckFailedError:
     parity = verdict.parity
     broken = ", ".join(breach.limit for breach in verdict.breaches)
     message = (
-        f"{trial.variant.label} does not answer as the checkpoint does ({broken}): logits up to "
+        f"{trial.name} does not answer as the checkpoint does ({broken}): logits up to "
         f"{parity.max_abs:.3g} apart (tolerance {parity.tolerance.max_abs * parity.unit:g}), "
         f"{parity.flips} of {len(verdict.comparison.flipped)} answers changed"
     )
@@ -72,7 +77,7 @@ def refusal(trial: Trial, verdict: Verdict) -> CheckFailedError:
 
 def failure(trial: Trial, error: PipeError) -> CheckFailedError:
     """Return the error to raise for an engine that gives errors in place of answers."""
-    message = f"{trial.variant.label} does not answer as the checkpoint does: {error}"
+    message = f"{trial.name} does not answer as the checkpoint does: {error}"
     cases = [error.case] if isinstance(error, EngineFailedError) else []
     told = str(error.__cause__ or error)
     nodes = re.findall(r"/(?:[\w.]+/)+[\w.]+", told)
@@ -101,7 +106,8 @@ def _refused(
         shutil.copyfile(reproduce.__file__, partial / SCRIPT)
     shutil.rmtree(trial.left, ignore_errors=True)
     partial.rename(trial.left)
-    hint = f"nothing was recorded; see {trial.left / REPORT}, and {SCRIPT} beside it"
+    beside = f", and run {SCRIPT} beside it" if cases else ""
+    hint = f"nothing was recorded; see {trial.left / REPORT}{beside}"
     return CheckFailedError(message, hint, "\n\n".join(parts))
 
 

@@ -23,9 +23,10 @@ ALIKE = 0.1  # a column that is another's is this much nearer to it than to its 
 MEANINGS = {
     "word_embeddings": "the ids that it reads are not those that it was given (another tokenizer "
     "or padding id, or the texts of a pair swapped), or its table is another one",
-    "position_embeddings": "tokens stand at other positions than in the checkpoint, or its table is another "
-    "one",
-    "token_type_embeddings": "the type ids, which tell the texts of a pair apart, are dropped or changed",
+    "position_embeddings": "tokens stand at other positions than in the checkpoint, or its table "
+    "is another one",
+    "token_type_embeddings": "the type ids, which tell the texts of a pair apart, are dropped or "
+    "changed",
     ".self": "tokens attend to others than in the checkpoint: a mask is ignored, or wrong",
 }
 

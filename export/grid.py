@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pipework.encoding import Encoding, TextEncoder
 from pipework.examples import Example
 
-SPREAD_ROWS = 96
+SPREAD_ROWS = 48
 # Texts that tokenizers, limits and masks have tripped over. By number where a reader of this file
 # would not see the character, or would see it as another.
 STRANGE = {

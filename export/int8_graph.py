@@ -14,6 +14,7 @@ Shapes: K inputs and M outputs of a layer.
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,6 +25,7 @@ from export.linears import Linear, bound_together
 from export.ranges import Ranges
 
 LARGEST = 127  # symmetric: -128 is not used
+MIDDLE = 128  # of uint8
 # How much of the difference between channels moves into the weights. Measured on three runs: 0.5
 # is worse than nothing, and 0.85 to 1 are alike.
 SMOOTHING = 0.95
@@ -43,12 +45,12 @@ class Writer:
         self.constants.setdefault(name, numpy_helper.from_array(np.asarray(value), name))
         return name
 
-    def node(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **more: object) -> str:
-        """Add a node, once, and return the name of its first output."""
-        if outputs[0] not in self.made:
-            self.made.add(outputs[0])
-            self.nodes.append(helper.make_node(kind, inputs, outputs, **more))
-        return outputs[0]
+    def node(self, kind: str, inputs: Sequence[str], output: str, **more: Any) -> str:
+        """Add a node, once, and return the name of its output."""
+        if output not in self.made:
+            self.made.add(output)
+            self.nodes.append(helper.make_node(kind, inputs, [output], **more))
+        return output
 
 
 def dynamic(model: onnx.ModelProto, layers: Sequence[Linear], largest: int = LARGEST) -> None:
@@ -60,37 +62,36 @@ def dynamic(model: onnx.ModelProto, layers: Sequence[Linear], largest: int = LAR
         largest: of the integers of a weight.
     """
     weights = _weights(model.graph, layers)
-    names = {layer.weight for layer in layers}
     writer = Writer()
     zero = writer.constant("int8:zero", np.int8(0))
-    middle = writer.constant("int8:middle", np.uint8(128))
+    middle = writer.constant("int8:middle", np.uint8(MIDDLE))
     for node in model.graph.node:
-        if node.op_type != "MatMul" or node.input[1] not in names:
+        if node.op_type != "MatMul" or node.input[1] not in weights:
             writer.nodes.append(node)
             continue
         (given, weight), made = node.input, node.output[0]
-        integers, scale = _by_column(writer, weight, weights[weight], largest)
-        token_scale = _token_scales(writer, given)
-        quantised = f"{given}:int8"
-        writer.node("MatMulInteger", [quantised, integers, middle, zero], [f"{made}:int32"])
-        writer.node("Cast", [f"{made}:int32"], [f"{made}:float"], to=TensorProto.FLOAT)
-        writer.node("Mul", [token_scale, scale], [f"{made}:scale"])
-        writer.node("Mul", [f"{made}:float", f"{made}:scale"], [made], name=node.name)
-    _put(model.graph, writer, names)
+        integers, columns = _by_column(writer, weight, weights[weight], largest)
+        quantised, tokens = _by_token(writer, given, middle)
+        sums = writer.node(
+            "MatMulInteger", [quantised, integers, middle, zero], inner(made, "int32")
+        )
+        sums = writer.node("Cast", [sums], inner(made, "float"), to=TensorProto.FLOAT)
+        scales = writer.node("Mul", [tokens, columns], inner(made, "scales"))
+        writer.node("Mul", [sums, scales], made, name=node.name)
+    _put(model.graph, writer, weights.keys())
 
 
-def _token_scales(writer: Writer, given: str) -> str:
-    """Write the integers of a tensor, uint8 around 128, and return the scale of each token."""
-    largest = writer.constant("int8:1/127", np.float32(1 / LARGEST))
+def _by_token(writer: Writer, given: str, middle: str) -> tuple[str, str]:
+    """Write a tensor as uint8 and the scale of each token, and return the names of both."""
+    part = writer.constant("int8:1/127", np.float32(1 / LARGEST))
     one = writer.constant("int8:one", np.float32(1))
     tiny = writer.constant("int8:tiny", TINY)
-    writer.node("Abs", [given], [f"{given}:abs"])
-    writer.node("ReduceMax", [f"{given}:abs"], [f"{given}:reach"], axes=[-1], keepdims=1)
-    writer.node("Max", [f"{given}:reach", tiny], [f"{given}:above0"])
-    scale = writer.node("Mul", [f"{given}:above0", largest], [f"{given}:scale"])
-    writer.node("Div", [given, scale], [f"{given}:scaled"])
-    writer.node("QuantizeLinear", [f"{given}:scaled", one, "int8:middle"], [f"{given}:int8"])
-    return scale
+    magnitudes = writer.node("Abs", [given], inner(given, "abs"))
+    reach = writer.node("ReduceMax", [magnitudes], inner(given, "reach"), axes=[-1], keepdims=1)
+    reach = writer.node("Max", [reach, tiny], inner(given, "above0"))
+    scale = writer.node("Mul", [reach, part], inner(given, "scale"))
+    scaled = writer.node("Div", [given, scale], inner(given, "scaled"))
+    return writer.node("QuantizeLinear", [scaled, one, middle], inner(given, "int8")), scale
 
 
 def static(
@@ -112,37 +113,47 @@ def static(
         largest: of the integers of a weight.
     """
     weights = _weights(model.graph, layers)
-    names = {layer.weight for layer in layers}
     factors = _factors(layers, ranges, weights)
     writer = Writer()
-    zero = writer.constant("int8:zero", np.uint8(128) if unsigned else np.int8(0))
+    zero = writer.constant("int8:zero", np.uint8(MIDDLE) if unsigned else np.int8(0))
     for node in model.graph.node:
-        if node.op_type != "MatMul" or node.input[1] not in names:
+        if node.op_type != "MatMul" or node.input[1] not in weights:
             writer.nodes.append(node)
             continue
         (given, weight), made = node.input, node.output[0]
         factor_K = factors[weight]
-        reach = float((ranges[given] / factor_K).max()) + TINY
-        inverse = writer.constant(f"{given}:1/factor", 1 / factor_K)
-        scale = writer.constant(f"{given}:scale", np.float32(reach / LARGEST))
-        smooth = writer.node("Mul", [given, inverse], [f"{given}:smooth"])
-        writer.node("QuantizeLinear", [smooth, scale, zero], [f"{given}:int8"])
-        about = writer.node("DequantizeLinear", [f"{given}:int8", scale, zero], [f"{given}:about"])
+        inverse = writer.constant(inner(given, "1/factor"), 1 / factor_K)
+        smooth = writer.node("Mul", [given, inverse], inner(given, "smooth"))
+        reach = (ranges[given] / factor_K).max() + TINY
+        scale = writer.constant(inner(given, "scale"), np.float32(reach / LARGEST))
+        there = writer.node("QuantizeLinear", [smooth, scale, zero], inner(given, "int8"))
+        about = writer.node("DequantizeLinear", [there, scale, zero], inner(given, "about"))
         matrix_KM = weights[weight] * factor_K[:, None]
-        integers, columns = _by_column(writer, weight, matrix_KM, largest)
-        writer.constant(f"{weight}:zeros", np.zeros(matrix_KM.shape[1], np.int8))
-        writer.node(
-            "DequantizeLinear", [integers, columns, f"{weight}:zeros"], [f"{weight}:about"], axis=1
-        )
-        writer.node("MatMul", [about, f"{weight}:about"], [made], name=node.name)
-    _put(model.graph, writer, names)
+        matrix = _dequantised(writer, weight, matrix_KM, largest)
+        writer.node("MatMul", [about, matrix], made, name=node.name)
+    _put(model.graph, writer, weights.keys())
+
+
+def inner(name: str, what: str) -> str:
+    """Return a name for a tensor between two of the float32 graph.
+
+    Without slashes, since those say which module a tensor is the output of.
+    """
+    return f"{name.strip('/').replace('/', '.')}:{what}"
+
+
+def _dequantised(writer: Writer, name: str, matrix_KM: NDArray[np.float32], largest: int) -> str:
+    """Write a matrix as int8 and as what it is again in float32, and return the name of that."""
+    integers, columns = _by_column(writer, name, matrix_KM, largest)
+    zeros = writer.constant(inner(name, "zeros"), np.zeros(matrix_KM.shape[1], np.int8))
+    return writer.node("DequantizeLinear", [integers, columns, zeros], inner(name, "about"), axis=1)
 
 
 def _factors(
     layers: Sequence[Linear], ranges: Ranges, weights: Mapping[str, NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
     """Return what each channel is divided by, float32 [K], by the name of the weight."""
-    factors = {}
+    factors: dict[str, NDArray[np.float32]] = {}
     for group in bound_together(layers):
         reach_K = np.max([ranges[name] for layer in group for name in layer.inputs], axis=0)
         weight_K = np.max([np.abs(weights[layer.weight]).max(axis=1) for layer in group], axis=0)
@@ -162,8 +173,8 @@ def _by_column(
     scale_M = (np.abs(matrix_KM).max(axis=0) + TINY) / largest
     integers_KM = np.round(matrix_KM / scale_M).astype(np.int8)
     return (
-        writer.constant(f"{name}:int8", integers_KM),
-        writer.constant(f"{name}:columns", scale_M.astype(np.float32)),
+        writer.constant(inner(name, "int8"), integers_KM),
+        writer.constant(inner(name, "columns"), scale_M.astype(np.float32)),
     )
 
 

@@ -7,7 +7,7 @@ from pipework.engine_record import Precision, Tolerance
 
 TOLERANCES = {
     Precision.FP32: Tolerance(
-        max_abs=1e-4, mean_abs=1e-5, spread=1e-4, flips=0.001, flips_outside=0, score_drop=0
+        max_abs=1e-4, mean_abs=5e-5, spread=1e-4, flips=0.001, flips_outside=0, score_drop=0
     ),
     Precision.FP16: Tolerance(
         max_abs=2e-2, mean_abs=4e-3, spread=2e-2, flips=0.005, flips_outside=0, score_drop=0.001

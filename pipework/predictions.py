@@ -15,6 +15,7 @@ from pipework.task import Task, TaskKind
 
 Scores = NDArray[np.float32]
 THRESHOLD = 0.5
+FLAT, TINY = 0.03, 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,6 +136,19 @@ def _ranked(scores_C: Scores, order_K: NDArray[np.intp], labels: Sequence[str]) 
 def _one(ranked: dict[str, float]) -> OneLabel:
     label = next(iter(ranked))
     return OneLabel(label=label, score=ranked[label], scores=ranked)
+
+
+def unit_of(logits_NC: Scores, task: Task) -> float:
+    """Return what a difference of logits is measured in, where it is compared with a limit.
+
+    That is 1 for labels, since softmax and sigmoid give a logit its size. The values of a
+    regression may be of any size: it is their standard deviation.
+    """
+    if task.kind is not TaskKind.REGRESSION:
+        return 1.0
+    values_N = logits_NC[:, 0].astype(np.float64)
+    # A model that says nearly the same of everything still has the steps of its arithmetic.
+    return float(max(values_N.std(), FLAT * np.abs(values_N).max(), TINY))
 
 
 def choose_thresholds(logits_NC: Scores, truth_NC: NDArray[np.generic]) -> tuple[float, ...]:

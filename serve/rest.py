@@ -16,6 +16,7 @@ from pipework.examples import Example
 from pipework.predictions import Prediction
 from serve.batcher import Load
 from serve.schemas import PREDICT_PATH, ErrorResponse, PredictRequest, PredictResponse, explain
+from serve.text_tensors import MAX_CHARACTERS
 
 _SCHEMA_PATH = PREDICT_PATH.replace("/", "~1")
 _BODY = f"#/paths/{_SCHEMA_PATH}/post/requestBody/content/application~1json/schema"
@@ -64,7 +65,7 @@ class Limits:
 
     body_bytes: int = 8 * 2**20
     texts: int = 1024
-    characters: int = 100_000
+    characters: int = MAX_CHARACTERS
 
 
 class Answerer(Protocol):

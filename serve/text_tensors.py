@@ -20,7 +20,7 @@ from pipework.predictions import OneLabel, Prediction, SeveralLabels, Value, dec
 from pipework.task import Task
 
 TEXT, TEXT_PAIR = "text", "text_pair"
-MAX_CHARACTERS = 100_000  # of a text: as many as our own server takes
+MAX_CHARACTERS = 100_000  # of a text, on Triton as on our own server
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -13,12 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TextIO
+from uuid import uuid4
 
 import httpx
 
@@ -26,7 +28,8 @@ from pipework.closing import Closing
 from pipework.errors import MissingDependencyError, NotReadyError, PipeError
 
 HOME = Path(__file__).parents[1] / ".triton"  # of `make triton`
-START_S, EXIT_S, POLL_S = 120.0, 5, 0.05
+START_S, EXIT_S, POLL_S = 120.0, 15, 0.05
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (where the python backend passes tensors)
 ECHO = "pipework_echo"
 ECHO_CONFIG = f"""\
 name: "{ECHO}"
@@ -164,30 +167,41 @@ class TritonServer(Closing):
         doors = (doors or Doors()).chosen()
         self.url = f"http://{doors.host}:{doors.http}"
         self.grpc = f"{doors.host}:{doors.grpc}"
-        self._folder = TemporaryDirectory(prefix="pipework-triton-")
+        self._name, self._ended = f"pipework-triton-{uuid4().hex}", False
+        self._folder = TemporaryDirectory(prefix=self._name)
         self._log = Path(self._folder.name) / "triton.log"
         echo = _write_echo(Path(self._folder.name) / "models")
         command = [str(installation.binary), *doors.options(), *_options(repository, echo)]
+        command.append(f"--backend-config=python,shm-region-prefix-name={self._name}")
         if installation.backends is not None:
             command.append(f"--backend-directory={installation.backends}")
         with self._log.open("w") as log:
             self._process = _start(command, installation.environment(), log)
         try:
-            self._wait_ready(time.monotonic() + start_s)
-            self._check_echo(echo)
+            # Closed when done: the server's end would wait for an open connection.
+            with httpx.Client(base_url=self.url, timeout=start_s, trust_env=False) as door:
+                self._wait_ready(door, time.monotonic() + start_s)
+                _check_echo(door, echo)
         except BaseException:
-            self.close()
+            self._end()  # it has accepted nothing yet
             raise
 
     def wait(self) -> int:
-        """Wait until it ends and return its exit code; SIGTERM and SIGINT are passed on to it."""
+        """Pass SIGTERM and SIGINT on, wait until it ends, and return its exit code.
 
-        def pass_on(_: int, __: FrameType | None) -> None:
+        That is 0 once it was told to stop, though a client that stays connected makes it wait
+        EXIT_S and call that an error.
+        """
+        told: list[int] = []
+
+        def pass_on(sign: int, _: FrameType | None) -> None:
+            told.append(sign)
             self._process.terminate()
 
         before = {sign: signal.signal(sign, pass_on) for sign in (signal.SIGTERM, signal.SIGINT)}
         try:
-            return self._process.wait()
+            code = self._process.wait()
+            return 0 if told else code
         finally:
             for sign, handler in before.items():
                 signal.signal(sign, handler)
@@ -195,37 +209,35 @@ class TritonServer(Closing):
     def close(self) -> None:
         """Let it finish what it accepted, and end it. Closing twice is allowed."""
         self._process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(2 * EXIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._end()
+
+    def _end(self) -> None:
+        """Kill what still runs, the processes of its models too, and remove what they leave."""
+        if self._ended:
+            return
+        self._ended = True
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for region in SHARED_MEMORY.glob(f"{self._name}*"):
+            region.unlink(missing_ok=True)
         self._folder.cleanup()
 
-    def _wait_ready(self, end_s: float) -> None:
+    def _wait_ready(self, door: httpx.Client, end_s: float) -> None:
         while time.monotonic() < end_s:
             if self._process.poll() is not None:
                 break
             try:
-                if httpx.get(f"{self.url}/v2/health/ready").status_code == HTTPStatus.OK:
+                if door.get("/v2/health/ready").status_code == HTTPStatus.OK:
                     return
             except httpx.HTTPError:
                 pass  # it does not listen yet
             time.sleep(POLL_S)
         log = self._log.read_text(errors="replace")
         message = f"tritonserver did not start: {reason(log)}"
-        raise NotReadyError(message, "its log is above", log)
-
-    def _check_echo(self, echo: Path) -> None:
-        answer = httpx.post(f"{self.url}/v2/models/{ECHO}/infer", json=SAID, timeout=START_S)
-        said = [one["data"] for one in SAID["inputs"]]
-        heard = answer.json().get("outputs", answer.text)
-        if answer.is_error or [one["data"] for one in heard] != said:
-            message = f"tritonserver's python backend does not echo {said}: {heard}"
-            hint = "give its Python the NumPy that it was built for, 'numpy<2': make triton"
-            raise MissingDependencyError(message, hint)
-        httpx.post(f"{self.url}/v2/repository/models/{ECHO}/unload", json={})
-        shutil.rmtree(echo)
+        raise NotReadyError(message, "its log stands above this line", log)
 
 
 def reason(log: str) -> str:
@@ -268,6 +280,18 @@ def _write_echo(models: Path) -> Path:
     return folder
 
 
+def _check_echo(door: httpx.Client, echo: Path) -> None:
+    answer = door.post(f"/v2/models/{ECHO}/infer", json=SAID)
+    said = [one["data"] for one in SAID["inputs"]]
+    heard = answer.json().get("outputs", answer.text)
+    if answer.is_error or [one["data"] for one in heard] != said:
+        message = f"tritonserver's python backend does not echo {said}: {heard}"
+        hint = "give its Python the NumPy that it was built for, 'numpy<2': make triton"
+        raise MissingDependencyError(message, hint)
+    door.post(f"/v2/repository/models/{ECHO}/unload", json={})
+    shutil.rmtree(echo)
+
+
 def _free_port(host: str) -> int:
     with socket.socket() as listener:
         listener.bind((host, 0))
@@ -289,4 +313,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except PipeError as error:
-        sys.exit(f"{error.details}\nerror: {error}\nhint: {error.hint}")
+        lines = (error.details, f"error: {error}", f"hint: {error.hint}")
+        sys.exit("\n".join(filter(None, lines)))

@@ -70,7 +70,8 @@ def open_proven(run: Path, manifest: Manifest, name: str | None = None) -> Engin
         raise NoGpuError(message, error.hint) from error
     if record.parity is None or record.parity.processor != engine.processor:
         try:
-            prove_here(engine, record, KeptRows.read(run / _file(record, KEPT_ROWS)))
+            kept = KeptRows.read(run / _file(record, KEPT_ROWS))
+            prove_here(engine, record, kept, manifest.task)
         except BaseException:
             engine.close()
             raise

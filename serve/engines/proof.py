@@ -13,13 +13,15 @@ import numpy as np
 from pipework.engine_record import EngineRecord
 from pipework.errors import CheckFailedError
 from pipework.kept_rows import KeptRows
+from pipework.predictions import unit_of
+from pipework.task import Task
 from serve.engines.collated import CollatedEngine
 
 BATCH_SIZES = (1, 32)
 log = logging.getLogger(__name__)
 
 
-def prove_here(engine: CollatedEngine, record: EngineRecord, kept: KeptRows) -> None:
+def prove_here(engine: CollatedEngine, record: EngineRecord, kept: KeptRows, task: Task) -> None:
     """Check that an engine answers the kept rows as the checkpoint did, in batches of two sizes.
 
     Raises:
@@ -32,12 +34,13 @@ def prove_here(engine: CollatedEngine, record: EngineRecord, kept: KeptRows) -> 
     apart, spread = (
         float(np.nan_to_num(one, nan=np.inf, posinf=np.inf).max()) for one in (apart_KNC, spread_NC)
     )
-    tolerance, where = record.tolerance, engine.processor
+    tolerance, unit, where = record.tolerance, unit_of(kept.logits_NC, task), engine.processor
+    max_abs, max_spread = tolerance.max_abs * unit, tolerance.spread * unit
     figures = (
-        f"logits up to {apart:.3g} apart (tolerance {tolerance.max_abs:g}), {spread:.3g} between "
-        f"batches (tolerance {tolerance.spread:g}), over {len(kept.encodings)} rows"
+        f"logits up to {apart:.3g} apart (tolerance {max_abs:.3g}), {spread:.3g} between "
+        f"batches (tolerance {max_spread:.3g}), over {len(kept.encodings)} rows"
     )
-    if apart > tolerance.max_abs or spread > tolerance.spread:
+    if apart > max_abs or spread > max_spread:
         message = (
             f"engine {record.name} answers differently from the checkpoint on {where}: {figures}"
         )

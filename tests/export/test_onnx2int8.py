@@ -1,7 +1,6 @@
 """int8: near the checkpoint in every form, blind to who shares the batch, and smaller."""
 
 import shutil
-from itertools import product
 
 import numpy as np
 import onnx
@@ -22,55 +21,49 @@ from pipework.manifest import read_manifest
 from pipework.progress import Silent
 
 FORMS = [
-    (EngineFormat.ONNX, Scaling.DYNAMIC),
-    (EngineFormat.ONNX, Scaling.STATIC),
-    (EngineFormat.OPENVINO, Scaling.STATIC),
+    (EngineFormat.ONNX, Scaling.DYNAMIC, Layout.PADDED),
+    (EngineFormat.ONNX, Scaling.STATIC, Layout.PACKED),
+    (EngineFormat.OPENVINO, Scaling.STATIC, Layout.PADDED),
+    (EngineFormat.OPENVINO, Scaling.STATIC, Layout.PACKED),
 ]
 RNG = np.random.default_rng(0)
 UNEVEN_K = np.array([50, 1, 1, 0.02, 1, 1, 1, 0], np.float32)  # channels, the last always 0
 
 
-def int8(format_, scaling, layout=Layout.PADDED):
+def int8(format_, scaling, layout):
     return Variant(format=format_, precision=Precision.INT8, layout=layout, scaling=scaling)
 
 
 @pytest.fixture(scope="module")
 def int8_run(trained_run, tmp_path_factory):
-    """A run with an engine of each form and layout; read it only."""
+    """A run with an engine of each form; read it only."""
     run = tmp_path_factory.mktemp("runs") / "int8"
     shutil.copytree(trained_run, run)
-    variants = [int8(*form, layout) for form, layout in product(FORMS, Layout)]
-    settings = ExportSettings(speed_s=0, calibration_rows=64)
-    export(run, Silent(), variants, settings=settings)
+    settings = ExportSettings(speed_s=0, calibration_rows=32, dev_rows=100)
+    export(run, Silent(), [int8(*form) for form in FORMS], settings=settings)
     return run
 
 
-def test_every_form_and_layout_is_proven_and_no_layer_given_back(int8_run):
+def test_every_form_is_proven_and_no_layer_given_back(int8_run):
     engines = read_manifest(int8_run).engines
-    assert {engine.name for engine in engines} == {
-        f"{name}{layout}"
-        for name in ("onnx-int8-dynamic", "onnx-int8-static", "openvino-int8-static")
-        for layout in ("", "-packed")
-    }
+    assert {engine.name for engine in engines} == {int8(*form).label for form in FORMS}
     for engine in engines:
         assert engine.proven
         assert engine.kept == ()
         assert 1e-4 < engine.parity.max_abs < 0.5  # int8 it is, and near
-        assert "avx" in engine.parity.processor or "unknown" in engine.parity.processor
 
 
-def test_a_dynamic_engine_answers_the_same_whoever_shares_the_batch(int8_run):
-    spreads = {engine.name: engine.parity.spread for engine in read_manifest(int8_run).engines}
-    assert spreads["onnx-int8-dynamic"] < 0.05
+def test_an_engine_answers_the_same_whoever_shares_the_batch(int8_run):
+    for engine in read_manifest(int8_run).engines:
+        assert engine.parity.spread < 0.05
 
 
 def test_the_weights_of_linear_layers_are_stored_as_int8(int8_run):
     for engine in read_manifest(int8_run).engines:
-        if engine.format is not EngineFormat.ONNX:
-            continue
-        graph = onnx.load(int8_run / engine.files[0].path).graph
-        assert linears(graph) == ()
-        assert sum(one.data_type == TensorProto.INT8 for one in graph.initializer) >= 12
+        if engine.format is EngineFormat.ONNX:
+            graph = onnx.load(int8_run / engine.files[0].path).graph
+            assert linears(graph) == ()
+            assert sum(one.data_type == TensorProto.INT8 for one in graph.initializer) >= 12
 
 
 @pytest.mark.parametrize("format_", [EngineFormat.OPENVINO, EngineFormat.TENSORRT])
@@ -78,7 +71,7 @@ def test_dynamic_scales_are_of_onnxruntime_alone(trained_run, tmp_path, format_)
     subject = Subject.open(trained_run, read_manifest(trained_run), ExportSettings())
     path = tmp_path / "model.onnx"
     with pytest.raises(ConfigError, match=f"{format_} takes int8 with static scales only"):
-        onnx_to_int8(path, path, int8(format_, Scaling.DYNAMIC), subject, Silent())
+        onnx_to_int8(path, path, int8(format_, Scaling.DYNAMIC, Layout.PADDED), subject, Silent())
 
 
 # A graph of two layers on one input, as query and key are, and one behind them.

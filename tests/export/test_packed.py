@@ -1,5 +1,6 @@
 """Packed rows: texts side by side answer as each does alone."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from benchmarks.families import Family, Rows, open_tiny, publish
 from export.checkpoint2onnx import trace_packed
 from export.onnx2openvino import onnx_to_openvino
-from export.packed import PACKABLE, PackedClassifier, check_packable, first_position
+from export.packable import PACKABLE, check_packable
+from export.packed import PackedClassifier, first_position
 from pipework.encoding import Encoding
 from pipework.engine_record import Layout, Precision
 from pipework.errors import ConfigError
@@ -59,9 +61,11 @@ def made(tmp_path_factory):
     return make
 
 
-def trace(family, head, folder):
+def trace(family, head, folder, **config):
     rows = Rows.of(family)
     publish(family, rows.tokenizer, folder / "published")
+    published = folder / "published" / "config.json"
+    published.write_text(json.dumps(json.loads(published.read_text()) | config))
     open_tiny(rows, folder / "published", head).save(folder)
     model, spans = open_checkpoint(folder), head is Head.ENTITY
     padding = padding_of(model)
@@ -114,6 +118,12 @@ def test_the_texts_reach_beyond_a_window_that_layers_look_through(made):
     one = made(*next(pair for pair in CROSS if pair[0] is Family.MODERNBERT))
     window = PackedClassifier(open_checkpoint(one.path.parent)).window
     assert max(len(encoding) for encoding in one.encodings) > window + 1 > 7  # 7: of the example
+
+
+def test_a_head_that_takes_the_mean_of_a_text_takes_it_of_that_text_alone(tmp_path):
+    one = trace(Family.MODERNBERT, Head.LINEAR, tmp_path, classifier_pooling="mean")
+    with one.open(whole=True, row_tokens=100) as engine:
+        np.testing.assert_allclose(engine.infer(one.encodings), one.expected_NC, atol=SAME)
 
 
 def test_an_entity_is_read_where_it_stands_in_its_own_text(made):

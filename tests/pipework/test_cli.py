@@ -119,6 +119,7 @@ def test_check_says_what_is_in_the_sample():
     [
         ("torch", ("train", "sample", "--out", "x"), "train"),
         ("aiohttp", ("bench", "http://127.0.0.1:9"), "bench"),
+        ("tritonclient", ("export", "x", "--to", "triton", "--repository", "y"), "triton"),
     ],
 )
 def test_a_missing_package_is_told_with_its_extra(tmp_path, package, words, extra):

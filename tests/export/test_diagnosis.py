@@ -1,0 +1,146 @@
+"""What a refusal leaves: a report, the engine, and a script that shows the difference by itself."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import openvino as ov
+import pytest
+from onnx import numpy_helper
+
+from export.build import build
+from export.config import ExportSettings
+from export.run import export
+from pipework.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.errors import CheckFailedError
+from pipework.progress import Silent
+
+QUICK = ExportSettings(speed_s=0, dev_rows=40)
+PADDED, PACKED = (
+    Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=layout) for layout in Layout
+)
+OPENVINO = Variant(format=EngineFormat.OPENVINO, precision=Precision.BF16, layout=Layout.PACKED)
+
+
+def head_changed(by):
+    """A build whose last bias is off by so much."""
+
+    def building(variant, subject, folder, progress):
+        plain = PACKED if variant.layout is Layout.PACKED else PADDED
+        built = build(plain, subject, folder, progress)
+        path = folder / "model.onnx"
+        graph = onnx.load(path)
+        (bias,) = (one for one in graph.graph.initializer if one.name.endswith("classifier.bias"))
+        values = numpy_helper.to_array(bias).copy()
+        values[0] += by
+        bias.CopyFrom(numpy_helper.from_array(values, bias.name))
+        onnx.save(graph, path)
+        if variant.format is EngineFormat.OPENVINO:
+            ov.save_model(ov.convert_model(path), folder / "model.xml", compress_to_fp16=False)
+            path.unlink()
+        return built
+
+    return building
+
+
+def refused(run, variant, by=0.5):
+    with pytest.raises(CheckFailedError) as caught:
+        export(run, Silent(), [variant], settings=QUICK, building=head_changed(by))
+    return caught.value
+
+
+def reproduced(folder):
+    """Run the script as a person would, where nothing of the project can be imported."""
+    return subprocess.run(
+        [sys.executable, "-P", "-I", folder / "reproduce.py"],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("variant", [PADDED, PACKED, OPENVINO], ids=lambda one: one.label)
+def test_the_script_shows_the_same_difference(run, variant):
+    details = refused(run, variant).details
+    folder = run / "failed-exports" / variant.label
+    done = reproduced(folder)
+    assert done.returncode == 1, done.stderr
+    apart = float(re.search(r": (\S+) apart", done.stdout)[1])
+    assert apart == pytest.approx(0.5, abs=0.1)
+    worst = details.split("checkpoint -> engine\n")[1].splitlines()[0]
+    assert done.stdout.startswith(worst.split("  ")[0])
+    assert f"{apart:.1e}"[:2] in worst
+    assert details in (folder / "report.txt").read_text()
+
+
+def test_the_script_says_when_nothing_differs_any_more(run, exported_run):
+    refused(run, PADDED)
+    folder = run / "failed-exports" / PADDED.label
+    (right,) = (exported_run / "engines").rglob("model.onnx")
+    shutil.copyfile(right, folder / "model.onnx")
+    done = reproduced(folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_report_holds_every_layer_and_the_message_where_it_is(run):
+    error = refused(run, PADDED)
+    folder = run / "failed-exports" / PADDED.label
+    assert str(folder / "report.txt") in error.hint
+    assert "nothing was recorded" in error.hint
+    report = (folder / "report.txt").read_text()
+    assert report.startswith(str(error))
+    layers = re.findall(r"^(bert\.\S+|classifier) +(\S+)$", report, re.MULTILINE)
+    assert layers[0][0] == "bert.embeddings.word_embeddings"
+    assert [name for name, apart in layers if float(apart) > 1e-3] == ["classifier"]
+
+
+def test_the_next_attempt_replaces_it_and_a_success_removes_it(run):
+    refused(run, PADDED, by=0.5)
+    folder = run / "failed-exports" / PADDED.label
+    (folder / "stray").write_text("x")
+    refused(run, PADDED, by=0.25)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "model.onnx",
+        "report.txt",
+        "reproduce.py",
+        "rows.npz",
+    ]
+    assert "0.25" in reproduced(folder).stdout
+    refused(run, PACKED)
+    export(run, Silent(), [PADDED], settings=QUICK)
+    assert [path.name for path in (run / "failed-exports").iterdir()] == [PACKED.label]
+    export(run, Silent(), [PACKED], settings=QUICK)
+    assert not (run / "failed-exports").exists()
+
+
+def test_an_engine_that_gives_errors_gives_them_in_the_script(run):
+    def frozen(variant, subject, folder, progress):
+        built = build(variant, subject, folder, progress)
+        path = folder / "model.onnx"
+        graph = onnx.load(path)
+        (gather,) = (n for n in graph.graph.node if n.name.endswith("position_embeddings/Gather"))
+        positions = numpy_helper.from_array(np.arange(7)[None], "frozen")
+        graph.graph.initializer.append(positions)
+        gather.input[1] = "frozen"
+        onnx.save(graph, path)
+        return built
+
+    with pytest.raises(CheckFailedError, match="does not answer") as caught:
+        export(run, Silent(), [PADDED], settings=QUICK, building=frozen)
+    assert caught.value.exit_code == 3
+    assert "the runtime names bert.embeddings" in caught.value.details
+
+
+def test_what_cannot_be_looked_into_is_refused_all_the_same(run, monkeypatch):
+    def unreadable(*_):
+        message = "no such layer"
+        raise KeyError(message)
+
+    monkeypatch.setattr("export.findings.right_values", unreadable)
+    details = refused(run, PADDED).details
+    assert "its layers could not be compared: KeyError" in details
+    assert "checkpoint -> engine" in details

@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+
+from export.score import change
+from pipework.task import Metric, Task, TaskKind
+
+TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
+ROWS = 408
+TRUTH = np.random.default_rng(0).integers(2, size=ROWS)
+RIGHT = np.eye(2, dtype=np.float32)[TRUTH]
+
+
+def lost(rows):
+    """The answers with the first rows wrong."""
+    found = RIGHT.copy()
+    found[:rows] = 1 - found[:rows]
+    return found
+
+
+@pytest.mark.parametrize(("rows", "drop"), [(0, 0), (1, 0), (2, 2 / ROWS), (40, 40 / ROWS)])
+def test_a_fall_counts_from_the_second_row_that_makes_it(rows, drop):
+    assert change(RIGHT, lost(rows), TRUTH, TASK).drop == pytest.approx(drop)
+
+
+def test_a_score_that_rises_is_no_fall():
+    found = change(lost(5), RIGHT, TRUTH, TASK)
+    assert found.drop == 0
+    assert found.record().change == pytest.approx(5 / ROWS)
+
+
+def test_one_row_of_a_tiny_dev_is_still_one_row():
+    assert change(RIGHT[:8], lost(1)[:8], TRUTH[:8], TASK).drop == 0
+    assert change(RIGHT[:8], lost(2)[:8], TRUTH[:8], TASK).drop == 0.25
+    assert change(RIGHT[:1], lost(1)[:1], TRUTH[:1], TASK).drop == 1
+
+
+def test_the_interval_says_how_sure_it_is():
+    scores = change(RIGHT, lost(20), TRUTH, TASK).record()
+    assert scores.low < scores.change < scores.high < 0
+    half = 1.96 * np.sqrt(20) / ROWS
+    assert scores.high - scores.low == pytest.approx(2 * half, rel=0.2)
+
+
+def test_answers_that_are_no_numbers_have_a_score():
+    assert change(RIGHT, RIGHT * np.nan, TRUTH, TASK).drop > 0.3
+
+
+def test_a_regression_is_scored_by_its_correlation():
+    task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+    values = np.random.default_rng(0).random((50, 1), np.float32)
+    found = change(values, values[::-1], values[:, 0], task)
+    assert found.before == pytest.approx(1)
+    assert found.drop > 0.5
