@@ -45,7 +45,7 @@ class Writer:
         self.constants.setdefault(name, numpy_helper.from_array(np.asarray(value), name))
         return name
 
-    def node(self, kind: str, inputs: Sequence[str], output: str, **more: Any) -> str:
+    def node(self, kind: str, inputs: Sequence[str], output: str, **more: Any) -> str:  # noqa: ANN401  (attributes)
         """Add a node, once, and return the name of its output."""
         if output not in self.made:
             self.made.add(output)
