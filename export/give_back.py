@@ -101,9 +101,10 @@ def give_back(rewriting: Rewriting, trial: Trial, progress: Progress) -> tuple[L
     """
     weights = {layer.weight for layer in rewriting.layers}
     rewriting.write(weights)
-    if trial.subject.truth_N is None:
+    truth_N = trial.subject.truth_N
+    if truth_N is None:
         return ()
-    judge = _judging(rewriting.graph, trial)
+    judge = _judging(rewriting.graph, trial, truth_N)
     last = judge(rewriting.out)
     if last.passes:
         return ()
@@ -144,7 +145,9 @@ def by_sensitivity(rewriting: Rewriting, trial: Trial, progress: Progress) -> li
     return sorted(rewriting.layers, key=lambda layer: -errors[layer.weight])
 
 
-def _judging(graph: Path, trial: Trial) -> Callable[[Path], Judgement]:
+def _judging(
+    graph: Path, trial: Trial, truth_N: NDArray[np.generic]
+) -> Callable[[Path], Judgement]:
     """Return what judges graphs by the answers of the float32 one to dev."""
     subject = trial.subject
     task, tolerance = subject.manifest.task, subject.tolerance(Precision.INT8)
@@ -155,7 +158,7 @@ def _judging(graph: Path, trial: Trial) -> Callable[[Path], Judgement]:
         found_NC = trial.answers(path, rows)
         given = (given_labels(logits_NC, task) for logits_NC in (plain_NC, found_NC))
         flips = int(np.not_equal(*given).any(axis=1).sum())
-        changed = change(plain_NC, found_NC, subject.truth_N, task)
+        changed = change(plain_NC, found_NC, truth_N, task)
         passes = changed.drop <= tolerance.score_drop and flips <= tolerance.flips * len(rows)
         return Judgement(change=changed, flips=flips, rows=len(rows), passes=passes)
 
