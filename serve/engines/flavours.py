@@ -108,7 +108,7 @@ def collecting(trt: ModuleType) -> Any:  # noqa: ANN401  (a class of the package
     return Logger()
 
 
-def runs_here(built: TensorRt) -> bool:
+def fits_here(built: TensorRt) -> bool:
     """Whether this machine has the TensorRT and the GPU that an engine was built for."""
     try:
         check_fits(built, load(built.flavour).__version__, find_gpu())

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 from transformers import BertConfig, BertForSequenceClassification
 
+from export.answer import predict_run
 from export.build import build
 from export.checkpoint2onnx import checkpoint_to_onnx, trace, trace_packed
 from export.config import ExportSettings
@@ -26,6 +27,7 @@ from export.run import export
 from export.subject import Subject
 from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.errors import CheckFailedError, ConfigError, MissingDependencyError
+from pipework.examples import Example
 from pipework.manifest import read_manifest
 from pipework.progress import Silent
 from pipework.views import show_exported
@@ -154,6 +156,8 @@ def test_an_engine_that_cannot_be_run_is_recorded_as_built(trained_run, tmp_path
     assert expected in capsys.readouterr().out
     with pytest.raises(NoGpuError, match="tensorrt-fp16-packed was built, not run, and it cannot"):
         open_proven(run, read_manifest(run))
+    ((_, answer),) = predict_run(run, [Example(text="rain and wind")])  # by the checkpoint
+    assert answer.words()[0] in read_manifest(run).task.labels
 
 
 def test_a_proven_engine_is_served_where_the_built_one_cannot_run(trained_run, tmp_path):
