@@ -16,7 +16,7 @@ from pipework.inputs import fitting
 from pipework.manifest import Manifest, read_manifest
 from pipework.progress import Progress
 from pipework.records import Columns
-from serve.engines import open_proven
+from serve.engines import open_proven, runs_here
 
 OFFLINE_BATCHES = (1, 8, 32)
 MAX_CONCURRENCY = 256
@@ -149,11 +149,12 @@ def _offline(
         type_ids=manifest.input.type_ids,
     )
     levels = []
-    progress.begin("offline", len(batches) * (1 + len(manifest.engines)), "levels")
+    here = [record for record in manifest.engines if runs_here(record)]
+    progress.begin("offline", len(batches) * (1 + len(here)), "levels")
     for batch in batches:
         levels.append(measure_tokenizing(encoder, examples, batch=batch, duration_s=duration_s))
         progress.advance(1)
-    for record in manifest.engines:
+    for record in here:
         with open_proven(run, manifest, record.name) as engine:
             for batch in batches:
                 levels.append(

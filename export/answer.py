@@ -14,7 +14,7 @@ from pipework.manifest import Manifest, read_manifest
 from pipework.predictions import Prediction, decide
 from pipework.progress import Progress
 from pipework.record import file_digest, verify_files
-from serve.engines import open_proven
+from serve.engines import open_proven, runs_here
 
 
 def open_encoder(run: Path, manifest: Manifest) -> TextEncoder:
@@ -91,14 +91,15 @@ def open_answering(
 
 
 def predict_run(run: Path, examples: Iterable[Example]) -> Iterator[tuple[Example, Prediction]]:
-    """Answer examples in order, by the first proven engine, or the checkpoint if there is none.
+    """Answer examples in order, by the engine to serve here, or the checkpoint if there is none.
 
     Raises:
         InputError: an input that is not what the model takes, as a pair for one of single texts.
     """
     manifest = read_manifest(run)
     encoder = open_encoder(run, manifest)
-    with open_answering(run, manifest, checkpoint=not manifest.engines) as engine:
+    here = any(runs_here(engine) for engine in manifest.engines)
+    with open_answering(run, manifest, checkpoint=not here) as engine:
         checked = (
             fitting(example, manifest.input, f"input {number}")
             for number, example in enumerate(examples, start=1)

@@ -8,7 +8,6 @@ one input.
 Shapes: R rows and T tokens of a call's arrays, N inputs of the call, L tokens of the longest.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -85,8 +84,8 @@ class Place:
 
 def bisect(opened: LaidOpen, place: Place, layers: Sequence[Layer], limit: float) -> Bisection:
     """Compare every layer that both have, for the input at `place`."""
-    owners, turns = _owners(opened.tensors, layers), Counter(layer.path for layer in layers)
-    candidates = [_candidates(layer, owners, turns) for layer in layers]
+    owners = _owners(opened.tensors, layers)
+    candidates = [_candidates(layer, owners) for layer in layers]
     names = [name for some in candidates for name in some]
     run = opened.showing(names)
     found, again = run(place.feed.arrays), run(place.feed.arrays)
@@ -105,7 +104,7 @@ def bisect(opened: LaidOpen, place: Place, layers: Sequence[Layer], limit: float
         first=None if at is None else steps[at],
         before=max((step.apart for step in earlier), default=0.0),
         limit=limit,
-        logits=float(np.nan_to_num(np.abs(logits_C - right_C), nan=np.inf).max()),
+        logits=float(np.nan_to_num(np.abs(logits_C - right_C), nan=np.inf, posinf=np.inf).max()),
         random=not np.array_equal(found["logits"], again["logits"], equal_nan=True),
     )
 
@@ -132,7 +131,7 @@ def find_place(case: Case, layout: Layout, opened: LaidOpen, manifest: Manifest)
 
 def _owners(tensors: Sequence[str], layers: Sequence[Layer]) -> dict[str, str]:
     """Return the module path that each tensor is made in, in the order of the tensors."""
-    known = {layer.path for layer in layers}
+    known = {layer.scope for layer in layers}
     named = ((name, name.strip("/").split("/")[:-1]) for name in tensors if "/" in name)
     return {name: _owner(short(".".join(parts)), known) for name, parts in named}
 
@@ -149,20 +148,16 @@ def _owner(scope: str, known: set[str]) -> str:
     return next((path for path in shorter if path in known), "")
 
 
-def _candidates(layer: Layer, owners: Mapping[str, str], turns: Mapping[str, int]) -> list[str]:
+def _candidates(layer: Layer, owners: Mapping[str, str]) -> list[str]:
     """Return the tensors that may be the output of a layer, the likeliest first.
 
     That is the last one made in it, unless that was made in a module inside.
     """
-    below = f"{layer.path}."
+    below = f"{layer.scope}."
     names = [name for name, own in owners.items() if f"{own}.".startswith(below)]
-    count = turns[layer.path]
-    if layer.leaf and count > 1 and len(names) % count == 0:
-        size = len(names) // count
-        return names[layer.turn * size : (layer.turn + 1) * size][::-1]
-    if not layer.path or layer.turn < count - 1:
+    if not layer.path or (layer.turn and not layer.leaf):  # its modules keep the path of turn 0
         return []
-    return [*takewhile(lambda name: owners[name] == layer.path, reversed(names))]
+    return [*takewhile(lambda name: owners[name] == layer.scope, reversed(names))]
 
 
 def _step(layer: Layer, names: Sequence[str], found: Arrays, place: Place) -> Step | None:
@@ -175,7 +170,7 @@ def _step(layer: Layer, names: Sequence[str], found: Arrays, place: Place) -> St
                 apart = _apart(cut, layer.value)
                 if layer.bias is not None:
                     apart = min(apart, _apart(cut, layer.value - layer.bias))
-                return Step(layer=layer.path, apart=apart)
+                return Step(layer=layer.scope, apart=apart)
     return None
 
 
@@ -187,6 +182,8 @@ def _cuts(found: NDArray[np.generic], place: Place) -> Iterator[NDArray[np.gener
         yield found[place.row, tokens]
     if found.shape[:2] == (1, ids_RT.shape[1]):  # the same for each row, as positions may be
         yield found[0, tokens]
+    if found.shape[:2] == ids_RT.shape[::-1]:  # XLNet's states have the tokens first
+        yield found[tokens, place.row]
     if found.shape[:1] == (ids_RT.size,):
         yield found[place.row * ids_RT.shape[1] :][tokens]
     if found.shape[:1] == (len(place.feed.rows),):

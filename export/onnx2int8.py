@@ -13,7 +13,7 @@ import onnx
 
 from export.feeds import graph_feeds
 from export.give_back import Rewriting, Trial, give_back
-from export.int8_graph import LARGEST, dynamic, static
+from export.int8_graph import LARGEST, dynamic, static, tables
 from export.linears import Linear, linears
 from export.ranges import BATCH, Ranges, find_ranges
 from export.subject import Subject
@@ -80,6 +80,8 @@ def _writing(
         else:
             unsigned = variant.format is EngineFormat.ONNX
             static(model, chosen, ranges, unsigned=unsigned, largest=largest)
+        if variant.format is not EngineFormat.TENSORRT:  # its Gather takes no int8
+            tables(model)
         onnx.save(model, out)
 
     return write

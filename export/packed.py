@@ -11,39 +11,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from pipework.errors import ConfigError
 from train.model import Classifier
 from train.model_settings import Head
 
-# Whose encoders take a bias [R, 1, T, T] and positions, and use nothing else of a row.
-PACKABLE = frozenset(
-    {
-        *("albert", "bert", "camembert", "distilbert", "electra"),
-        *("modernbert", "mpnet", "rembert", "roberta", "xlm-roberta"),
-    }
-)
-WHY_NOT = {
-    "deberta": "it multiplies its embeddings by the mask",
-    "deberta-v2": "it multiplies its embeddings by the mask",
-    "funnel": "it pools neighbouring tokens",
-    "nystromformer": "its attention is through means over the whole row",
-    "xlnet": "it counts positions over the whole row",
-}
 SLIDING = "sliding_attention"  # the name of layers that see no further than a window
 FAR_BELOW = -1e4  # its exponential is 0 in float32 and float16, and it is a number in both
-
-
-def check_packable(family: str) -> None:
-    """Check that the family's encoder can read packed rows.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    if family not in PACKABLE:
-        why = WHY_NOT.get(family, "nobody has tried it")
-        message = f"{family} cannot read packed rows: {why}"
-        hint = f"take --layout padded; packed are {', '.join(sorted(PACKABLE))}"
-        raise ConfigError(message, hint)
 
 
 class PackedClassifier(nn.Module):

@@ -3,7 +3,7 @@
 import importlib.util
 from itertools import product
 
-from export.packed import PACKABLE
+from export.packable import PACKABLE
 from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Target, Variant
 from pipework.errors import ConfigError
 from pipework.manifest import Manifest

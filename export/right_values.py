@@ -38,6 +38,11 @@ class Layer:
     value: NDArray[np.float32]
     bias: NDArray[np.float32] | None
 
+    @property
+    def scope(self) -> str:
+        """The path that exporters give this pass: `ffn`, `ffn_1`, `ffn_2`."""
+        return f"{self.path}_{self.turn}" if self.path and self.turn else self.path
+
 
 def right_values(run: Path, manifest: Manifest, encoding: Encoding) -> list[Layer]:
     """Load the checkpoint afresh and return its layers in the order in which they are done."""
@@ -61,7 +66,7 @@ def short(path: str) -> str:
 def _keeping(path: str, layers: list[Layer]) -> Callable[[nn.Module, object, object], None]:
     def keep(module: nn.Module, _given: object, made: object) -> None:
         first = _first(made)
-        if first is None or not first.ndim or first.shape[0] != 1:
+        if first is None or 1 not in first.shape[:2]:
             return
         bias = module.bias if isinstance(module, nn.Linear) else None
         layers.append(
@@ -69,7 +74,8 @@ def _keeping(path: str, layers: list[Layer]) -> Callable[[nn.Module, object, obj
                 path=path,
                 leaf=not any(True for _ in module.children()),
                 turn=sum(one.path == path for one in layers),
-                value=first[0].float().numpy(),
+                # XLNet's states have the tokens before the batch.
+                value=(first[0] if first.shape[0] == 1 else first[:, 0]).float().numpy(),
                 bias=None if bias is None else bias.detach().numpy(),
             )
         )

@@ -14,7 +14,7 @@ from pipework.record import verify_files
 from serve.collate import Collate
 from serve.engines.collated import CollatedEngine
 from serve.engines.cuda import NoGpuError
-from serve.engines.flavours import runs_here
+from serve.engines.flavours import fits_here
 from serve.engines.proof import prove_here
 
 MODELS = {
@@ -44,8 +44,12 @@ def choose_engine(manifest: Manifest, name: str | None = None) -> EngineRecord:
         message = f"engine {found[0].name} did not pass parity, so it is not served"
         raise RunFolderError(message, "make a proven one: pipe export RUN --to onnx")
     usable.sort(key=lambda engine: engine.parity is not None)
-    here = (one for one in usable if one.tensorrt is None or runs_here(one.tensorrt))
-    return next(here, usable[0])
+    return next((one for one in usable if runs_here(one)), usable[0])
+
+
+def runs_here(record: EngineRecord) -> bool:
+    """Whether this machine has the GPU and the TensorRT that an engine needs, where it does."""
+    return record.tensorrt is None or fits_here(record.tensorrt)
 
 
 def open_proven(run: Path, manifest: Manifest, name: str | None = None) -> Engine:

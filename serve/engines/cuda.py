@@ -4,7 +4,6 @@ Everything is done on the first device that CUDA shows; CUDA_VISIBLE_DEVICES cho
 """
 
 import ctypes
-import importlib
 import importlib.util
 import math
 from collections.abc import Mapping
@@ -52,7 +51,10 @@ def _runtime() -> ModuleType:
     if importlib.util.find_spec("cuda") is None:
         message = "cuda-python is not installed, and a GPU is reached through it"
         raise MissingDependencyError(message, "pip install cuda-python")
-    return importlib.import_module("cuda.bindings.runtime")
+    from cuda.bindings import runtime  # noqa: PLC0415  (optional)
+
+    module: ModuleType = runtime
+    return module
 
 
 def checked(cuda: ModuleType, answer: tuple[Any, ...]) -> Any:  # noqa: ANN401  (as many kinds as calls)

@@ -1,6 +1,5 @@
 """TensorRT and TensorRT-RTX: two packages of one interface, and which engines each can open."""
 
-import importlib
 import importlib.util
 from enum import StrEnum
 from types import ModuleType
@@ -53,7 +52,7 @@ def load(flavour: str) -> ModuleType:
     if not _importable(Flavour(flavour)):
         message = f"{flavour} is not installed, and the engine was built with it"
         raise MissingDependencyError(message, INSTALL)
-    return importlib.import_module(flavour)
+    return _package(Flavour(flavour))
 
 
 def gpu_or_none() -> Gpu | None:
@@ -109,7 +108,7 @@ def collecting(trt: ModuleType) -> Any:  # noqa: ANN401  (a class of the package
     return Logger()
 
 
-def runs_here(built: TensorRt) -> bool:
+def fits_here(built: TensorRt) -> bool:
     """Whether this machine has the TensorRT and the GPU that an engine was built for."""
     try:
         check_fits(built, load(built.flavour).__version__, find_gpu())
@@ -123,7 +122,21 @@ def _importable(flavour: Flavour) -> bool:
     if importlib.util.find_spec(flavour) is None:
         return False
     try:
-        importlib.import_module(flavour)
+        _package(flavour)
     except (ImportError, OSError, RuntimeError):
         return False
     return True
+
+
+def _package(flavour: Flavour) -> ModuleType:
+    module: ModuleType
+    match flavour:
+        case Flavour.TENSORRT:
+            import tensorrt  # noqa: PLC0415  (optional)
+
+            module = tensorrt
+        case Flavour.RTX:
+            import tensorrt_rtx  # noqa: PLC0415  (optional)
+
+            module = tensorrt_rtx
+    return module

@@ -46,19 +46,19 @@ class TensorRtEngine(CollatedEngine):
         gpu = find_gpu()
         trt = load(built.flavour)
         check_fits(built, trt.__version__, gpu)
+        self._gpu = gpu
+        self._arrays: DeviceArrays | None = None
         try:
             self._open(path, collate, trt)
         except (RuntimeError, ValueError) as error:
+            self.close()
             message = f"{path} is not an engine to serve: {str(error).splitlines()[0]}"
             raise RunFolderError(message, REBUILD) from error
-        self._gpu = gpu
 
     def _open(self, path: Path, collate: Collate, trt: ModuleType) -> None:
-        logger = collecting(trt)
-        self._runtime = trt.Runtime(logger)
-        self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
-        if self._engine is None:
-            raise ValueError("; ".join(logger.errors) or "it cannot be deserialized")
+        self._logger = collecting(trt)
+        self._runtime = trt.Runtime(self._logger)
+        self._engine = self._made(self._runtime.deserialize_cuda_engine(path.read_bytes()))
         names = [self._engine.get_tensor_name(n) for n in range(self._engine.num_io_tensors)]
         given = trt.TensorIOMode.INPUT
         self._inputs = [name for name in names if self._engine.get_tensor_mode(name) == given]
@@ -69,10 +69,15 @@ class TensorRtEngine(CollatedEngine):
         ]
         index = self._engine.get_tensor_shape("text_index") if "text_index" in names else (0, 1)
         self._texts = max(ranges[_counting(ranges)][1][0] for ranges in self._profiles)
-        self._context = self._engine.create_execution_context()
+        self._context = self._made(self._engine.create_execution_context())
         self._profile = 0
         self._arrays = DeviceArrays(self._sizes())
         super().__init__(replace(collate, first_only=index[1] == 1, whole=True))
+
+    def _made(self, made: Any) -> Any:  # noqa: ANN401  (TensorRT answers None, and logs why)
+        if made is None:
+            raise ValueError("; ".join(self._logger.errors) or "TensorRT does not say why")
+        return made
 
     def _ranges(self, profile: int) -> dict[str, Range]:
         found = {}
@@ -107,6 +112,9 @@ class TensorRtEngine(CollatedEngine):
 
     def _run(self, arrays: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         device, context = self._arrays, self._context
+        if device is None:
+            message = "the engine is closed"
+            raise RuntimeError(message)
         profile = fitting(self._profiles, {name: one.shape for name, one in arrays.items()})
         if profile != self._profile:
             _checked(context.set_optimization_profile_async(profile, device.stream), "profile")
@@ -126,7 +134,8 @@ class TensorRtEngine(CollatedEngine):
         self._context = None
         self._engine = None
         self._runtime = None
-        self._arrays.close()
+        if self._arrays is not None:
+            self._arrays.close()
 
 
 def fitting(profiles: Sequence[Mapping[str, Range]], shapes: Mapping[str, Shape]) -> int:

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from benchmarks.families import Family, publish
 from pipework.manifest import Reading, Split, read_manifest, write_manifest
 from pipework.record import file_digest, record_file
 from pipework.task import Metric, Task, TaskKind
 from train import checkpoint
-from train.model import build
-from train.model_settings import ModelSettings
+from train.model import build, padding_of
+from train.model_settings import Head, ModelSettings
 
 WORDS = ("rain", "goal", "bank", "soup", "book", "wind", "team", "票房", "明天")
 
@@ -111,3 +112,46 @@ def pair_run(trained_run, tmp_path_factory) -> Path:
     ]
     folder = tmp_path_factory.mktemp("runs") / "pair"
     return make_run(trained_run, folder, task, reading(pair=True), rows)
+
+
+@pytest.fixture(scope="session")
+def family_run(trained_run, tmp_path_factory):
+    """Make an untrained run of a family with a head; read it only."""
+
+    def make(family: Family, head: Head) -> Path:
+        folder = tmp_path_factory.mktemp("families") / f"{family}-{head}"
+        marked = head is Head.ENTITY
+        labels = ("Other", "R-S(e1,e2)", "R-S(e2,e1)")
+        task = Task(kind=TaskKind.SINGLE_LABEL, labels=labels, metric=Metric.ACCURACY)
+        form = "{0} <e1>of</e1> the <e2>soup</e2> {0}" if marked else "{0} of the soup {0}"
+        rows = [
+            f"{form.format(word)}{' rain' * n}\t{labels[n % 3]}" for n, word in enumerate(WORDS)
+        ]
+        run = make_run(trained_run, folder / "run", task, reading(marked=marked), rows)
+        encoder = folder / "encoder"
+        publish(family, Tokenizer.from_file(str(run / "tokenizer.json")), encoder)
+        settings = ModelSettings(name=str(encoder), head=head, dropout=0.0, max_length=40)
+        classifier = build(settings, Tokenizer.from_file(str(run / "tokenizer.json")), task)
+        shutil.rmtree(run / checkpoint.FOLDER)
+        classifier.save(run / checkpoint.FOLDER)
+        manifest, padding = read_manifest(run), padding_of(classifier)
+        given = {
+            "max_length": 40,
+            "pad_id": padding.pad_id,
+            "type_ids": padding.type_ids,
+            "pad_type_id": padding.pad_type_id,
+            "pad_left": padding.left,
+        }
+        model = {"family": family.value, "head": head.value, "checkpoint": checkpoint.records(run)}
+        write_manifest(
+            run,
+            manifest.model_copy(
+                update={
+                    "input": manifest.input.model_copy(update=given),
+                    "model": manifest.model.model_copy(update=model),
+                }
+            ),
+        )
+        return run
+
+    return make

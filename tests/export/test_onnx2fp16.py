@@ -137,6 +137,11 @@ def small_graph(tmp_path, nodes, constants):
     return tmp_path / "small.onnx"
 
 
+def branch(node, name):
+    output = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+    return helper.make_graph([node], name, [], [output])
+
+
 FEEDS = [{"ids": np.array(ids, np.int64)} for ids in ([1, 2, 3], [100, 200])]
 NODE = helper.make_node
 CASES = {
@@ -152,6 +157,32 @@ CASES = {
         ],
         {},
         "square",
+    ),
+    "an operator that has no float16": (
+        [
+            NODE("ReduceMax", ["x"], ["m"], keepdims=0),
+            NODE("Range", ["zero", "m", "one"], ["r"], name="/model/range/Range"),
+            NODE("ReduceMax", ["r"], ["n"], keepdims=0),
+            NODE("Add", ["x", "n"], ["logits"]),
+        ],
+        {"zero": 0.0, "one": 1.0},
+        "range",
+    ),
+    "a branch that reads from outside": (
+        [
+            NODE("Greater", ["x", "c"], ["each"]),
+            NODE("Cast", ["each"], ["ones"], to=TensorProto.INT32),
+            NODE("ReduceMax", ["ones"], ["one"], keepdims=0),
+            NODE("Cast", ["one"], ["any"], to=TensorProto.BOOL),
+            NODE(
+                *("If", ["any"], ["logits"]),
+                name="/model/branch/If",
+                then_branch=branch(NODE("Mul", ["x", "c"], ["then"]), "then"),
+                else_branch=branch(NODE("Add", ["x", "c"], ["else"]), "else"),
+            ),
+        ],
+        {"c": 3.0},
+        "branch",
     ),
     "a constant that float16 rounds to zero": (
         [
@@ -189,6 +220,9 @@ def test_what_float16_cannot_hold_is_kept(tmp_path, case):
     graph = small_graph(tmp_path, nodes, constants)
     kept = onnx_to_fp16(graph, tmp_path / "fp16.onnx", FEEDS)
     assert module in [layer.name for layer in kept]
+    np.testing.assert_allclose(
+        logits(tmp_path / "fp16.onnx", FEEDS), logits(graph, FEEDS), rtol=0.01
+    )
 
 
 def test_inputs_and_outputs_keep_their_types_and_a_checker_accepts_the_graph(made, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from export.config import ExportSettings
-from export.int8_graph import dynamic, static
+from export.int8_graph import dynamic, static, tables
 from export.linears import bound_together, linears
 from export.onnx2int8 import onnx_to_int8
 from export.ranges import find_ranges
@@ -157,3 +157,22 @@ def test_layers_that_are_not_asked_for_stay_as_they_are():
     np.testing.assert_array_equal(run_graph(model, x), plain)
     dynamic(model, linears(model.graph)[:1])
     assert [layer.weight for layer in linears(model.graph)] == ["B", "C"]
+
+
+def test_a_large_table_is_stored_as_int8_and_a_vector_keeps_its_size():
+    vectors = (RNG.normal(size=(2000, 8)) * np.logspace(-3, 3, 2000)[:, None]).astype(np.float32)
+    node = helper.make_node("Gather", ["words", "x"], ["logits"])
+    graph = helper.make_graph(
+        [node],
+        "table",
+        [helper.make_tensor_value_info("x", TensorProto.INT64, ["B", "T"])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(vectors, "words")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    plain_size = model.ByteSize()
+    tables(model)
+    assert model.ByteSize() < 0.4 * plain_size
+    found = run_graph(model, np.arange(2000)[None])[0]
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    assert 1e-3 < (np.abs(found - vectors) / largest).max() < 1 / 127

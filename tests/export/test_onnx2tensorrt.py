@@ -1,33 +1,33 @@
 """Real TensorRT engines. Where there is no GPU they are built and not run, and say so."""
 
-import _thread
 import importlib.util
 import itertools
+import os
 import shutil
+import signal
 from dataclasses import replace
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnxruntime.quantization import (
-    CalibrationDataReader,
-    QuantFormat,
-    QuantType,
-    quantize_static,
-)
 from transformers import BertConfig, BertForSequenceClassification
 
+from export.answer import predict_run
 from export.build import build
 from export.checkpoint2onnx import checkpoint_to_onnx, trace, trace_packed
 from export.config import ExportSettings
 from export.feeds import graph_feeds
+from export.int8_graph import LARGEST, static
+from export.linears import linears
 from export.onnx2fp16 import onnx_to_fp16
 from export.onnx2tensorrt import onnx_to_tensorrt
 from export.packed import PackedClassifier
+from export.ranges import find_ranges
 from export.run import export
 from export.subject import Subject
-from pipework.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.errors import CheckFailedError, ConfigError, MissingDependencyError
+from pipework.examples import Example
 from pipework.manifest import read_manifest
 from pipework.progress import Silent
 from pipework.views import show_exported
@@ -51,58 +51,6 @@ class Noting(Silent):
         self.lines.append(line)
 
 
-class Feeds(CalibrationDataReader):
-    def __init__(self, feeds):
-        self.feeds = iter(feeds)
-
-    def get_next(self):
-        return next(self.feeds, None)
-
-
-def quantized(graph, out, feeds):
-    """Write a graph whose products with weights are of int8, as TensorRT wants them."""
-    model = onnx.load(graph)
-    names = {one.name for one in model.graph.initializer}
-    products = [
-        node.name
-        for node in model.graph.node
-        if node.op_type == "MatMul" and node.input[1] in names
-    ]
-    quantize_static(
-        graph,
-        out,
-        Feeds(feeds),
-        quant_format=QuantFormat.QDQ,
-        op_types_to_quantize=["MatMul"],
-        nodes_to_quantize=products,
-        activation_type=QuantType.QInt8,
-        weight_type=QuantType.QInt8,
-        per_channel=True,
-        extra_options={
-            "ActivationSymmetric": True,
-            "WeightSymmetric": True,
-            "QuantizeBias": False,
-        },
-    )
-
-
-def written(subject, folder, layout, precision, plain=None):
-    """Write the graph of a precision and return its path."""
-    if plain is None:
-        plain = folder / f"{layout}.onnx"
-        checkpoint_to_onnx(subject.run, subject.manifest, plain, layout)
-    graph = folder / f"{layout}-{precision}.onnx"
-    feeds = graph_feeds(plain, subject, [row.encoding for row in subject.grid][:8])
-    match precision:
-        case Precision.FP32:
-            shutil.copy(plain, graph)
-        case Precision.FP16:
-            onnx_to_fp16(plain, graph, feeds)
-        case Precision.INT8:
-            quantized(plain, graph, feeds)
-    return graph
-
-
 @pytest.fixture(scope="module")
 def subject(trained_run):
     return Subject.open(trained_run, read_manifest(trained_run), ONE)
@@ -117,18 +65,21 @@ def names_of(layout):
     }
 
 
+def variant(precision, layout=Layout.PADDED, format_=EngineFormat.TENSORRT):
+    scaling = Scaling.STATIC if precision is Precision.INT8 else None
+    return Variant(format=format_, precision=precision, layout=layout, scaling=scaling)
+
+
 @pytest.mark.parametrize(("layout", "precision"), [*itertools.product(LAYOUTS, PRECISIONS)])
 def test_a_tiny_model_becomes_an_engine(subject, tmp_path, layout, precision):
-    graph = written(subject, tmp_path, layout, precision)
-    out = tmp_path / "model.engine"
-    built = onnx_to_tensorrt(graph, out, subject, Silent())
+    built = build(variant(precision, layout), subject, tmp_path, Silent()).tensorrt
     assert (built.flavour, built.version) == ("tensorrt_rtx", load(Flavour.RTX).__version__)
     assert built.target == "compute capabilities 8.9"
     assert {*built.profiles[0].largest} == names_of(layout)
     lengths = [one.largest["input_ids"] for one in built.profiles]
     assert len(built.profiles) >= 2
     assert lengths == sorted(lengths)
-    assert out.stat().st_size > 50_000
+    assert (tmp_path / "model.engine").stat().st_size > 50_000
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +101,21 @@ def six_layers(subject, tmp_path_factory):
     return folder
 
 
+def halved(graph, out, feeds):
+    onnx_to_fp16(graph, out, feeds)
+    return out
+
+
+def quantized(graph, out, feeds):
+    model = onnx.load(graph)
+    layers = linears(model.graph)
+    ranges = find_ranges(graph, layers, feeds, Silent())
+    static(model, layers, ranges, unsigned=False, largest=LARGEST)
+    onnx.save(model, out)
+    return out
+
+
+REWRITE = {Precision.FP16: halved, Precision.INT8: quantized}
 KERNELS_MB = 20  # what comes to the weights, of all profiles
 
 
@@ -164,8 +130,10 @@ KERNELS_MB = 20  # what comes to the weights, of all profiles
 def test_a_model_of_minilms_size_becomes_an_engine_of_its_weights(
     subject, six_layers, tmp_path, layout, precision
 ):
-    plain = six_layers / f"{layout}.onnx"
-    graph = written(subject, tmp_path, layout, precision, plain)
+    graph = six_layers / f"{layout}.onnx"
+    if precision is not Precision.FP32:
+        feeds = graph_feeds(graph, subject, [row.encoding for row in subject.grid][:8])
+        graph = REWRITE[precision](graph, tmp_path / "rewritten.onnx", feeds)
     out = tmp_path / "model.engine"
     onnx_to_tensorrt(graph, out, subject, Silent())
     weights_mb, engine_mb = (path.stat().st_size / 1e6 for path in (graph, out))
@@ -177,8 +145,7 @@ def test_an_engine_that_cannot_be_run_is_recorded_as_built(trained_run, tmp_path
         pytest.skip("there is a GPU here, which runs the engine")
     run = shutil.copytree(trained_run, tmp_path / "run")
     noting = Noting()
-    variant = Variant(format=EngineFormat.TENSORRT, precision=Precision.FP16, layout=Layout.PACKED)
-    (record,) = export(run, noting, [variant], settings=ONE)
+    (record,) = export(run, noting, [variant(Precision.FP16, Layout.PACKED)], settings=ONE)
     assert record == read_manifest(run).engines[0]
     assert (record.parity, record.speed, record.proven) == (None, None, False)
     assert [file.path.rpartition("/")[2] for file in record.files] == ["model.engine", "rows.npz"]
@@ -189,6 +156,8 @@ def test_an_engine_that_cannot_be_run_is_recorded_as_built(trained_run, tmp_path
     assert expected in capsys.readouterr().out
     with pytest.raises(NoGpuError, match="tensorrt-fp16-packed was built, not run, and it cannot"):
         open_proven(run, read_manifest(run))
+    ((_, answer),) = predict_run(run, [Example(text="rain and wind")])  # by the checkpoint
+    assert answer.words()[0] in read_manifest(run).task.labels
 
 
 def test_a_proven_engine_is_served_where_the_built_one_cannot_run(trained_run, tmp_path):
@@ -196,8 +165,7 @@ def test_a_proven_engine_is_served_where_the_built_one_cannot_run(trained_run, t
         pytest.skip("there is a GPU here, which runs the engine")
     run = shutil.copytree(trained_run, tmp_path / "run")
     variants = [
-        Variant(format=format_, precision=Precision.FP32, layout=Layout.PADDED)
-        for format_ in (EngineFormat.TENSORRT, EngineFormat.ONNX)
+        variant(Precision.FP32, format_=one) for one in (EngineFormat.TENSORRT, EngineFormat.ONNX)
     ]
     export(run, Silent(), variants, settings=ONE)
     assert [one.name for one in read_manifest(run).engines] == ["tensorrt-fp32", "onnx-fp32"]
@@ -207,8 +175,8 @@ def test_a_proven_engine_is_served_where_the_built_one_cannot_run(trained_run, t
 
 
 def test_a_wrong_graph_never_becomes_an_engine(trained_run, tmp_path):
-    def wrong(variant, subject, folder, progress):
-        built = build(variant, subject, folder, progress)
+    def wrong(asked, subject, folder, progress):
+        built = build(asked, subject, folder, progress)
         model = onnx.load(built.graph)
         weights = max(model.graph.initializer, key=lambda one: len(one.raw_data))
         values = onnx.numpy_helper.to_array(weights)
@@ -217,9 +185,8 @@ def test_a_wrong_graph_never_becomes_an_engine(trained_run, tmp_path):
         return built
 
     run = shutil.copytree(trained_run, tmp_path / "run")
-    variant = Variant(format=EngineFormat.TENSORRT, precision=Precision.FP32, layout=Layout.PADDED)
     with pytest.raises(CheckFailedError, match="does not answer as the checkpoint does"):
-        export(run, Silent(), [variant], settings=ONE, building=wrong)
+        export(run, Silent(), [variant(Precision.FP32)], settings=ONE, building=wrong)
     assert read_manifest(run).engines == ()
 
 
@@ -262,12 +229,13 @@ def test_ctrl_c_ends_a_build(subject, tmp_path):
 
         def begin(self, title, total, unit):  # noqa: ARG002
             self.total = total
-            _thread.interrupt_main()
+            os.kill(os.getpid(), signal.SIGINT)  # which, unlike a raised error, wakes who waits
 
         def advance(self, count, figures=None):  # noqa: ARG002
             self.steps += count
 
-    graph, hearing = written(subject, tmp_path, Layout.PADDED, Precision.FP32), Interrupting()
+    graph, hearing = tmp_path / "graph.onnx", Interrupting()
+    checkpoint_to_onnx(subject.run, subject.manifest, graph)
     with pytest.raises(KeyboardInterrupt):
         onnx_to_tensorrt(graph, tmp_path / "model.engine", subject, hearing)
     assert hearing.steps < hearing.total - 1  # of a build that is left alone it is all but one
@@ -275,15 +243,14 @@ def test_ctrl_c_ends_a_build(subject, tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("layout", "precision"), [*itertools.product(LAYOUTS, PRECISIONS[:2])])
+@pytest.mark.parametrize(("layout", "precision"), [*itertools.product(LAYOUTS, PRECISIONS)])
 def test_an_engine_that_can_be_run_is_proven(trained_run, tmp_path, layout, precision):
     gpu = gpu_or_none()
     if gpu is None:
         pytest.skip("needs a CUDA device")
     run = shutil.copytree(trained_run, tmp_path / "run")
     settings = ONE.model_copy(update={"capabilities": (gpu.capability,)})
-    variant = Variant(format=EngineFormat.TENSORRT, precision=precision, layout=layout)
-    (record,) = export(run, Silent(), [variant], settings=settings)
+    (record,) = export(run, Silent(), [variant(precision, layout)], settings=settings)
     assert record.proven
     assert record.parity.processor == gpu.name
     open_proven(run, read_manifest(run)).close()

@@ -10,7 +10,8 @@ import pytest
 from benchmarks.families import Family, Rows, open_tiny, publish
 from export.checkpoint2onnx import trace_packed
 from export.onnx2openvino import onnx_to_openvino
-from export.packed import PACKABLE, PackedClassifier, check_packable, first_position
+from export.packable import PACKABLE, check_packable
+from export.packed import PackedClassifier, first_position
 from pipework.encoding import Encoding
 from pipework.engine_record import Layout, Precision
 from pipework.errors import ConfigError

@@ -214,6 +214,10 @@ def test_a_label_that_changes_over_a_wide_margin_is_refused_by_itself(trial):
     assert verdict.parity.flips >= verdict.parity.flips_outside >= 1
 
 
+def test_a_limit_that_is_no_number_lets_nothing_through(trial):
+    assert proven_with(trial, nothing, max_abs=float("nan")).breaches[0].limit == "max_abs"
+
+
 @pytest.mark.parametrize("change", [nothing, one_answer_off, all_shifted])
 def test_what_stays_inside_its_limits_passes(trial, change):
     verdict = proven_with(trial, change, max_abs=0.26, mean_abs=0.03, spread=0.26, flips=0.2)

@@ -48,7 +48,7 @@ TASKS = {
 }
 WIDTH = 16
 SLOW_WIDTH = 256
-TOLERANCE = Tolerance(max_abs=1e-4, spread=1e-4, flips_outside=0, score_drop=0)
+TOLERANCE = Tolerance(max_abs=1e-4, mean_abs=1e-5, spread=1e-4, flips_outside=0, score_drop=0)
 
 MakeRun = Callable[..., Path]
 

@@ -97,6 +97,7 @@ class FakeTensorRt:
     def __init__(self, cuda: FakeCuda) -> None:
         self._cuda = cuda
         self.profiles: list[int] = []
+        self.refusing = False
 
     @staticmethod
     def nptype(kind):
@@ -109,16 +110,16 @@ class FakeTensorRt:
         if not data.startswith(b"{"):
             logger.log(self.ILogger.ERROR, "magic tag does not match\nand more")
             return None
-        return FakeEngine(json.loads(data), self._cuda, self.profiles)
+        return FakeEngine(json.loads(data), self._cuda, self)
 
 
 class FakeEngine:
     """An engine that ONNX Runtime runs."""
 
-    def __init__(self, plan: dict[str, Any], cuda: FakeCuda, profiles: list[int]) -> None:
+    def __init__(self, plan: dict[str, Any], cuda: FakeCuda, trt: FakeTensorRt) -> None:
         self.session = ort.InferenceSession(plan["graph"], providers=["CPUExecutionProvider"])
         self.largest = plan["profiles"]
-        self.cuda, self.used = cuda, profiles
+        self.cuda, self.trt = cuda, trt
         tensors = {one.name: one for one in self.session.get_inputs()}
         self.inputs = [*tensors]
         self._tensors = tensors | {one.name: one for one in self.session.get_outputs()}
@@ -174,9 +175,9 @@ class FakeContext:
 
     def execute_async_v3(self, _stream):
         shapes, addresses = dict(self._shapes), dict(self._addresses)
-        self._engine.used.append(self._profile)
+        self._engine.trt.profiles.append(self._profile)
         self._engine.cuda.waiting.append(lambda: self._execute(shapes, addresses))
-        return {*shapes} == {*self._engine.inputs}
+        return {*shapes} == {*self._engine.inputs} and not self._engine.trt.refusing
 
     def _execute(self, shapes: Shapes, addresses: dict[str, int]) -> None:
         feed = {}

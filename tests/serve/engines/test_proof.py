@@ -71,8 +71,12 @@ def test_an_answer_within_the_tolerance_of_the_record_passes(built):
     rows = kept_rows(built)
     rows.logits_NC[:] += 0.01
     tolerance = read_manifest(built).engines[0].tolerance
-    change(built, rows=rows, tolerance=tolerance.model_copy(update={"max_abs": 0.02}))
+    wide = tolerance.model_copy(update={"max_abs": 0.02, "mean_abs": 0.02})
+    change(built, rows=rows, tolerance=wide)
     open_proven(built, read_manifest(built)).close()
+    change(built, tolerance=wide.model_copy(update={"mean_abs": 0.005}))  # all are off together
+    with pytest.raises(CheckFailedError, match=r"0\.01 in the mean \(0\.005\)"):
+        open_proven(built, read_manifest(built))
 
 
 def test_without_the_rows_there_is_no_proof(built):

@@ -109,6 +109,14 @@ def test_a_file_that_is_no_engine_is_named_with_the_reason(gpu, tmp_path):
         TensorRtEngine(tmp_path / "model.engine", COLLATE, gpu.built)
 
 
+def test_an_engine_that_does_not_run_leaves_nothing_on_the_device(gpu, graph, tmp_path):
+    path = gpu.write(tmp_path / "model.engine", graph, PROFILES)
+    gpu.trt.refusing = True
+    with pytest.raises(RunFolderError, match="TensorRT refused execution"):
+        TensorRtEngine(path, COLLATE, gpu.built)
+    assert gpu.cuda.kept == {}
+
+
 def test_an_engine_with_other_inputs_is_refused_with_both_lists(gpu, entity_run, tmp_path):
     other = entity_run / "engines/onnx/model.onnx"
     shapes = {**padded(8, 32), "entity_spans": (8, 4)}

@@ -1,0 +1,91 @@
+"""In a right engine no layer differs, whatever the family; in a wrong one it is the first."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from benchmarks.families import Family
+from export.bisect import LIMITS, bisect, find_place
+from export.build import build
+from export.case import Case
+from export.config import ExportSettings
+from export.laid_open import lay_open
+from export.right_values import right_values
+from export.subject import Subject
+from pipework.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.manifest import read_manifest
+from pipework.progress import Silent
+from train.model_settings import Head
+
+KINDS = [
+    (Family.BERT, Head.ENTITY, EngineFormat.OPENVINO, Layout.PACKED, "attention.self"),
+    (Family.ALBERT, Head.LINEAR, EngineFormat.ONNX, Layout.PADDED, "albert_layers.0.ffn"),
+    (Family.ROBERTA, Head.GRU, EngineFormat.ONNX, Layout.PACKED, "attention.self"),
+    (Family.DISTILBERT, Head.CNN, EngineFormat.ONNX, Layout.PADDED, "attention.q_lin"),
+    (Family.XLNET, Head.LINEAR, EngineFormat.ONNX, Layout.PADDED, "ff.layer_1"),
+]
+
+
+def looked_into(subject, variant, folder):
+    """Bisect an engine for the third of four inputs of several lengths."""
+    rows = subject.dev[2:6]
+    case = Case(
+        rows=rows,
+        place=2,
+        rule="four",
+        whole=True,
+        expected_C=np.zeros(3, np.float32),
+        found_C=None,
+    )
+    opened = lay_open(folder, variant)
+    place = find_place(case, variant.layout, opened, subject.manifest)
+    layers = right_values(subject.run, subject.manifest, rows[2].encoding)
+    return bisect(opened, place, layers, LIMITS[variant.precision])
+
+
+@pytest.fixture
+def made(family_run, tmp_path):
+    def make(family, head, format, layout):  # noqa: A002
+        run = family_run(family, head)
+        subject = Subject.open(run, read_manifest(run), ExportSettings())
+        variant = Variant(format=format, precision=Precision.FP32, layout=layout)
+        folder = tmp_path / "engine"
+        folder.mkdir()
+        build(variant, subject, folder, Silent())
+        return subject, variant, folder
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "format", "layout", "holds"),
+    KINDS,
+    ids=[f"{family}-{head}-{layout}" for family, head, _, layout, _ in KINDS],
+)
+def test_no_layer_of_a_right_engine_differs(made, family, head, format, layout, holds):  # noqa: A002
+    seen = looked_into(*made(family, head, format, layout))
+    assert seen.first is None, seen.first
+    assert not seen.random
+    assert seen.logits < 1e-5
+    names = [step.layer for step in seen.steps]
+    assert any(name.endswith(holds) for name in names), names
+    assert len(names) > 12
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+def test_a_layer_that_is_used_twice_is_compared_at_each_turn(made, turn):
+    subject, variant, folder = made(Family.ALBERT, Head.LINEAR, EngineFormat.ONNX, Layout.PADDED)
+    path = folder / "model.onnx"
+    graph = onnx.load(path)
+    scope = ("ffn", "ffn_1")[turn]
+    (node,) = (node for node in graph.graph.node if node.name.endswith(f"/{scope}/MatMul"))
+    factor = numpy_helper.from_array(np.array(1.05, np.float32), "factor")
+    graph.graph.initializer.append(factor)
+    more = helper.make_node("Mul", [node.input[1], "factor"], ["more"])
+    node.input[1] = "more"
+    graph.graph.node.insert(list(graph.graph.node).index(node), more)
+    onnx.save(graph, path)
+    seen = looked_into(subject, variant, folder)
+    assert seen.first.layer.endswith(f".{scope}")
+    assert seen.before < 1e-6
