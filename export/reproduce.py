@@ -3,6 +3,7 @@
 Beside this file lie the engine and rows.npz, the inputs that differed most with the answers of the
 checkpoint. Only NumPy is needed, and onnxruntime or openvino. The exit code is 1 while a difference
 is at least half of what it was, 0 when none is; an engine that gives an error gives it here too.
+Of a TensorRT engine it is the graph that is run.
 """
 
 import sys
