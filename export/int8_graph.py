@@ -85,8 +85,10 @@ def dynamic(model: onnx.ModelProto, layers: Sequence[Linear], largest: int = LAR
             "MatMulInteger", [quantised, integers, middle, zero], inner(made, "int32")
         )
         sums = writer.node("Cast", [sums], inner(made, "float"), to=TensorProto.FLOAT)
-        scales = writer.node("Mul", [tokens, columns], inner(made, "scales"))
-        writer.node("Mul", [sums, scales], made, name=node.name)
+        # One scale after the other: their product is a pattern that onnxruntime (1.31) fuses into
+        # MatMulIntegerToFloat, which takes the first token's scale for all.
+        sums = writer.node("Mul", [sums, columns], inner(made, "columns"))
+        writer.node("Mul", [sums, tokens], made, name=node.name)
     _put(model.graph, writer, weights.keys())
 
 

@@ -58,6 +58,13 @@ def test_an_engine_answers_the_same_whoever_shares_the_batch(int8_run):
         assert engine.parity.spread < 0.05
 
 
+def test_onnxruntime_does_not_fuse_the_scales_of_tokens_into_one(int8_run):
+    for engine in read_manifest(int8_run).engines:
+        if engine.scaling is Scaling.DYNAMIC:
+            assert engine.fusions
+            assert "MatMulIntegerToFloat" not in engine.fusions
+
+
 def test_the_weights_of_linear_layers_are_stored_as_int8(int8_run):
     for engine in read_manifest(int8_run).engines:
         if engine.format is EngineFormat.ONNX:
