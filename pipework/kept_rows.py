@@ -5,6 +5,7 @@ They are token ids and logits, not texts. A file is NumPy's npz without pickled 
 Shapes: N inputs, T tokens of one of them, S tokens of all, C classes.
 """
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from pipework.encoding import Encoding
 from pipework.errors import RunFolderError
 
 FILE_NAME = "rows.npz"
+# What NumPy and zipfile raise over a file that is torn, or holds other arrays than these.
+UNREADABLE = (OSError, EOFError, ValueError, LookupError, BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,7 +56,7 @@ class KeptRows:
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
                 return cls(encodings=_encodings(dict(arrays)), logits_NC=arrays["logits_NC"])
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+        except UNREADABLE as error:
             message = f"{path} does not hold the rows that prove an engine: {error}"
             raise RunFolderError(message, "export again: pipe export RUN") from error
 

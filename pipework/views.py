@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from pipework import console
-from pipework.engine_record import EngineRecord, Parity
+from pipework.engine_record import EngineRecord, Layer, Parity
 from pipework.evaluation import Evaluation
 from pipework.manifest import Manifest
 from pipework.task import Metric, Task
@@ -39,12 +39,14 @@ def show_exported(run: Path, records: Sequence[EngineRecord]) -> None:
         if parity is None:
             console.say(_built(record))
             continue
+        tolerance = parity.tolerance.max_abs * parity.unit
         console.say(
             f"proven: {record.name}, logits at most {parity.max_abs:.1e} from the checkpoint's "
-            f"(tolerance {parity.tolerance.max_abs:g}) over {parity.rows:,} rows in "
+            f"(tolerance {tolerance:.2g}) over {parity.rows:,} rows in "
             f"{len(parity.shapes)} shapes, {parity.flips} answers changed, {_scores(parity)}"
         )
-    console.say(f"next: pipe serve {run}")
+    where = "" if any(record.proven for record in records) else ", on a machine with the GPU"
+    console.say(f"next{where}: pipe serve {run}")
 
 
 def _scores(parity: Parity) -> str:
@@ -128,6 +130,9 @@ def show_manifest(manifest: Manifest) -> None:
     columns = ("engine", "size", "max diff", "same", "score", "texts/s", "p50 ms", "")
     title = "\nengines: largest difference of a logit, same answers, change of the score, speed"
     console.table(title, columns, [_engine(engine) for engine in manifest.engines])
+    for engine in manifest.engines:
+        if engine.kept:
+            console.say(f"{engine.name} keeps {_kept(engine.kept)}")
     for finding in manifest.data.findings:
         console.say(f"finding: {finding}")
 
@@ -146,6 +151,13 @@ def _engine(engine: EngineRecord) -> tuple[str, ...]:
         "" if speed is None else f"{speed.p50_ms:.1f}",
         "proven" if engine.proven else "built, not run",
     )
+
+
+def _kept(layers: Sequence[Layer]) -> str:
+    """Return layers left in a higher precision, each with what the score gained, if anything."""
+    gains = [f" ({one.gain:+.4f})" if one.gain else "" for one in layers]
+    named = (f"{one.name} in {one.precision}" for one in layers)
+    return ", ".join(name + gain for name, gain in zip(named, gains, strict=True))
 
 
 def _facts(manifest: Manifest) -> list[tuple[str, str]]:

@@ -6,7 +6,8 @@ Everything is done on the first device that CUDA shows; CUDA_VISIBLE_DEVICES cho
 import ctypes
 import importlib.util
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -98,17 +99,24 @@ class DeviceArrays(Closing):
         """
         self._cuda: ModuleType = cuda or _runtime()
         self._buffers: dict[str, _Buffer] = {}
-        self.stream = int(self._done(self._cuda.cudaStreamCreate()))
+        self._taken = ExitStack()
         try:
+            self.stream = self._take(self._cuda.cudaStreamCreate(), self._cuda.cudaStreamDestroy)
             for name, size in sizes.items():
                 self._buffers[name] = _Buffer(
-                    device=int(self._done(self._cuda.cudaMalloc(size))),
-                    host=int(self._done(self._cuda.cudaMallocHost(size))),
+                    device=self._take(self._cuda.cudaMalloc(size), self._cuda.cudaFree),
+                    host=self._take(self._cuda.cudaMallocHost(size), self._cuda.cudaFreeHost),
                     size=size,
                 )
         except BaseException:
             self.close()
             raise
+
+    def _take(self, answer: tuple[Any, ...], giving_back: Callable[[int], object]) -> int:
+        """Return the address that a call gave, which closing gives back."""
+        address = int(self._done(answer))
+        self._taken.callback(giving_back, address)
+        return address
 
     def address(self, name: str) -> int:
         """Return where an array lies on the device."""
@@ -146,10 +154,5 @@ class DeviceArrays(Closing):
 
     def close(self) -> None:
         """Free the memory and the stream. Closing twice is allowed."""
-        while self._buffers:
-            _, buffer = self._buffers.popitem()
-            self._cuda.cudaFree(buffer.device)
-            self._cuda.cudaFreeHost(buffer.host)
-        if self.stream:
-            self._cuda.cudaStreamDestroy(self.stream)
-            self.stream = 0
+        self._buffers.clear()
+        self._taken.close()

@@ -9,7 +9,6 @@ from pipework.engine_record import TensorRt
 from pipework.errors import MissingDependencyError, RunFolderError
 from serve.engines.cuda import Gpu, NoGpuError, find_gpu
 
-INSTALL = "pip install 'pipework[tensorrt-rtx]'"
 REBUILD = "build it for this machine: pipe export RUN --to tensorrt"
 
 
@@ -18,6 +17,12 @@ class Flavour(StrEnum):
 
     TENSORRT = "tensorrt"
     RTX = "tensorrt_rtx"
+
+    @property
+    def install(self) -> str:
+        """The command that installs it."""
+        extra = "gpu" if self is Flavour.TENSORRT else "tensorrt-rtx"
+        return f"pip install 'pipework[{extra}]'"
 
 
 def builder_flavour() -> Flavour:
@@ -31,7 +36,7 @@ def builder_flavour() -> Flavour:
     if _importable(Flavour.RTX):
         return Flavour.RTX
     message = "nothing that builds TensorRT engines is installed, or there is no GPU for it"
-    raise MissingDependencyError(message, f"{INSTALL} (it builds without a GPU too)")
+    raise MissingDependencyError(message, f"{Flavour.RTX.install} (it builds without a GPU too)")
 
 
 def builds_here() -> bool:
@@ -51,7 +56,7 @@ def load(flavour: str) -> ModuleType:
     """
     if not _importable(Flavour(flavour)):
         message = f"{flavour} is not installed, and the engine was built with it"
-        raise MissingDependencyError(message, INSTALL)
+        raise MissingDependencyError(message, Flavour(flavour).install)
     return _package(Flavour(flavour))
 
 

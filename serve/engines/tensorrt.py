@@ -7,6 +7,7 @@ Shapes: N inputs, C classes.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -43,15 +44,16 @@ class TensorRtEngine(CollatedEngine):
             MissingDependencyError: that TensorRT is not installed.
             RunFolderError: it is of another version or GPU, or no such engine.
         """
-        gpu = find_gpu()
-        trt = load(built.flavour)
-        check_fits(built, trt.__version__, gpu)
-        self._gpu = gpu
         self._arrays: DeviceArrays | None = None
+        self._gpu = find_gpu()
+        trt = load(built.flavour)
+        check_fits(built, trt.__version__, self._gpu)
         try:
-            self._open(path, collate, trt)
+            with ExitStack() as unfinished:
+                unfinished.callback(self.close)
+                self._open(path, collate, trt)
+                unfinished.pop_all()
         except (RuntimeError, ValueError) as error:
-            self.close()
             message = f"{path} is not an engine to serve: {str(error).splitlines()[0]}"
             raise RunFolderError(message, REBUILD) from error
 

@@ -47,3 +47,23 @@ def test_a_missing_or_torn_file_is_named(tmp_path):
     (tmp_path / "rows.npz").write_bytes(b"PK\x03\x04 torn")
     with pytest.raises(RunFolderError, match=r"rows\.npz does not hold"):
         KeptRows.read(tmp_path / "rows.npz")
+
+
+@pytest.mark.parametrize("torn", ["nothing", "stream", "arrays"])
+def test_whatever_is_wrong_inside_the_file_is_told_in_words(tmp_path, torn):
+    path = tmp_path / "rows.npz"
+    rows = encodings(types=False)
+    KeptRows(encodings=rows, logits_NC=np.random.default_rng(0).random((3, 400), "f")).write(path)
+    whole = path.read_bytes()
+    match torn:
+        case "nothing":  # EOFError
+            path.write_bytes(b"")
+        case "stream":  # zlib.error: the last array's bytes are no longer a stream of deflate
+            start = whole.index(b"lengths_N.npy") + 40
+            path.write_bytes(whole[:start] + b"\xff" * 20 + whole[start + 20 :])
+        case "arrays":  # IndexError: a place where two are due
+            with path.open("wb") as stream:
+                arrays = {"lengths_N": [1], "ids_S": [0], "spans_N22": [[[0, 1]]]}
+                np.savez(stream, **arrays, logits_NC=np.zeros((1, 2)))
+    with pytest.raises(RunFolderError, match=r"rows\.npz does not hold"):
+        KeptRows.read(path)

@@ -12,7 +12,7 @@ from pipework.examples import Example
 from pipework.padding import Padding
 from serve.collate import Collate
 from serve.engines.cuda import DeviceArrays, Gpu, NoGpuError, find_gpu
-from serve.engines.flavours import check_fits, gpu_or_none
+from serve.engines.flavours import check_fits, gpu_or_none, load
 from serve.engines.onnxruntime import OnnxRuntimeEngine
 from serve.engines.tensorrt import TensorRtEngine, fitting
 
@@ -76,6 +76,17 @@ def test_a_device_without_room_says_so_and_keeps_nothing(gpu):
     assert gpu.cuda.kept == {}
 
 
+def test_whatever_of_the_memory_is_refused_the_rest_is_given_back(gpu, monkeypatch):
+    refused = gpu.cuda.cudaError_t.cudaErrorMemoryAllocation, None
+    monkeypatch.setattr(gpu.cuda, "cudaMallocHost", lambda _size: refused)
+    with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
+        DeviceArrays({"x": 64})
+    assert gpu.cuda.kept == {}
+    monkeypatch.setattr(gpu.cuda, "cudaStreamCreate", lambda: refused)
+    with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
+        DeviceArrays({"x": 64})
+
+
 def test_an_array_larger_than_its_room_is_refused(gpu):
     del gpu
     with (
@@ -115,6 +126,24 @@ def test_an_engine_that_does_not_run_leaves_nothing_on_the_device(gpu, graph, tm
     with pytest.raises(RunFolderError, match="TensorRT refused execution"):
         TensorRtEngine(path, COLLATE, gpu.built)
     assert gpu.cuda.kept == {}
+
+
+def test_whatever_ends_the_first_call_leaves_nothing_on_the_device(
+    gpu, graph, tmp_path, monkeypatch
+):
+    path = gpu.write(tmp_path / "model.engine", graph, PROFILES)
+    monkeypatch.setattr(TensorRtEngine, "_run", lambda *_: {}["logits"])
+    with pytest.raises(KeyError):
+        TensorRtEngine(path, COLLATE, gpu.built)
+    assert gpu.cuda.kept == {}
+
+
+def test_the_package_that_an_engine_needs_is_the_one_to_install(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    for flavour, extra in (("tensorrt", "gpu"), ("tensorrt_rtx", "tensorrt-rtx")):
+        with pytest.raises(MissingDependencyError, match=f"{flavour} is not installed") as caught:
+            load(flavour)
+        assert caught.value.hint == f"pip install 'pipework[{extra}]'"
 
 
 def test_an_engine_with_other_inputs_is_refused_with_both_lists(gpu, entity_run, tmp_path):
