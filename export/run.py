@@ -108,7 +108,7 @@ def _each(
             if not names and number == len(variants):
                 raise
             refused.append(variant.label)
-            hint = f"; {error.hint}" if isinstance(error, PipeError) else ""
+            hint = f"; {error.hint}" if isinstance(error, PipeError) and error.hint else ""
             progress.note(f"refused: {variant.label}: {error}{hint}")
     if refused:
         progress.note(f"{len(refused)} of {len(variants)} refused: {', '.join(refused)}")
