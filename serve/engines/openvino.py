@@ -66,7 +66,7 @@ class OpenVinoEngine(CollatedEngine):
 def _check_bf16(path: Path, core: ov.Core) -> None:
     """Check that bf16 is computed as bf16.
 
-    Where a processor lacks it OpenVINO computes in float32 without a word, and other answers come
+    The precision is a hint, which a processor without bf16 cannot follow: other answers would come
     out than those that were proven.
     """
     found = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
