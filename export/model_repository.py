@@ -5,10 +5,11 @@ run folder serves it too. Whatever is added is written under another name and re
 Triton which polls the repository never sees half of it.
 """
 
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import onnx
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -42,6 +43,8 @@ from serve.triton_model import TritonPythonModel
 
 __all__ = ["TritonPythonModel"]
 '''
+TOKENIZER, ENGINES = "tokenizer.json", "engines"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 Files = Mapping[str, Path | bytes]  # by relative path: what is copied, or what is written
 
 
@@ -110,11 +113,12 @@ def add_version(
 
     Raises:
         RunFolderError: the run has no such engine, or does not hold what its manifest says.
-        ConfigError: the repository has another model of that name.
+        ConfigError: the repository has another model of that name, or that is no name.
     """
     manifest = read_manifest(run)
     record = wanted.choose(run, manifest, settings.backend)
     _check_flavour(record, settings.backend)
+    _check_paths(run, manifest, record)
     verify_files(run, (manifest.input.tokenizer, *record.files))
     served = manifest.model_copy(update={"engines": (record,)})
     parts = _parts(run, served, settings)
@@ -156,15 +160,49 @@ def _check_flavour(record: EngineRecord, backend: Backend) -> None:
         raise ConfigError(message, hint)
 
 
+def _check_paths(run: Path, manifest: Manifest, record: EngineRecord) -> None:
+    """Check that the files which a manifest names have their own places in a version.
+
+    A version is a folder of Python's path in Triton: any other place could be that of code.
+
+    Raises:
+        RunFolderError: naming the file that has not.
+    """
+    tokenizer = manifest.input.tokenizer.path
+    places = {tokenizer: tokenizer == TOKENIZER}
+    for file in record.files:
+        parts = PurePosixPath(file.path).parts
+        places[file.path] = file.path != tokenizer and parts[:1] == (ENGINES,) and len(parts) > 1
+    for path, allowed in places.items():
+        if not allowed:
+            message = (
+                f"{run / MANIFEST} names {path!r}; a model of Triton takes {TOKENIZER} and, of an "
+                f"engine, files below {ENGINES}/"
+            )
+            raise RunFolderError(message, "the manifest was changed: export the run again")
+
+
+def _name(manifest: Manifest, settings: TritonSettings) -> str:
+    """Return the name of the model, which is a folder of the repository.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    name = settings.name or manifest.identity.name
+    if NAME.fullmatch(name) is None:
+        message = f"a model's name is a letter or digit, then those and _ . -; found {name!r}"
+        raise ConfigError(message, "give it one: --set triton.name=NAME")
+    return name
+
+
 def _parts(run: Path, manifest: Manifest, settings: TritonSettings) -> list[_Part]:
     """Return the models to write, the one that takes texts last: it asks the one before it."""
     (record,) = manifest.engines
-    name = settings.name or manifest.identity.name
-    tokenizer = manifest.input.tokenizer.path
+    name = _name(manifest, settings)
     files: dict[str, Path | bytes] = {
         "model.py": MODEL,
         MANIFEST: (manifest.model_dump_json(indent=2) + "\n").encode(),
-        tokenizer: run / tokenizer,
+        TOKENIZER: run / TOKENIZER,
     }
     if settings.backend is Backend.PYTHON:
         files |= {file.path: run / file.path for file in record.files}

@@ -23,7 +23,7 @@ class Predictor(Closing):
 
     Attributes:
         name: of the run.
-        version: short digest of the engine's first file: another engine, another version.
+        version: short digest of the engine's files: another engine, another version.
     """
 
     def __init__(self, run: Path, engine: str | None = None) -> None:
@@ -47,7 +47,7 @@ class Predictor(Closing):
         self._task = manifest.task
         self._input = manifest.input
         self.name = manifest.identity.name
-        self.version = record.files[0].sha256[:12]
+        self.version = record.digest[:12]
         self._threads = ThreadPoolExecutor(ENCODER_THREADS, thread_name_prefix="encoder")
 
     @property

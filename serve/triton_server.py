@@ -4,6 +4,7 @@ Its python backend reads tensors through NumPy's binary interface. Built for ano
 NumPy than it finds, it answers with wrong numbers or dies, and says nothing before.
 """
 
+import ctypes
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -29,6 +30,8 @@ from pipework.errors import MissingDependencyError, NotReadyError, PipeError
 
 HOME = Path(__file__).parents[1] / ".triton"  # of `make triton`
 START_S, EXIT_S, POLL_S = 120.0, 15, 0.05
+SHOWN = 300  # characters of an answer that is no echo
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (where the python backend passes tensors)
 ECHO = "pipework_echo"
 ECHO_CONFIG = f"""\
@@ -95,17 +98,20 @@ class Installation:
 
         The process that runs a python model takes the environment whose bin comes first on PATH,
         and loads the library of that Python.
+
+        Raises:
+            MissingDependencyError: that Python does not run.
         """
         inherited = dict(os.environ)
         if self.venv is None:
             return inherited
         program = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
-        done = subprocess.run(  # noqa: S603  (our own program)
-            [self.venv / "bin" / "python", "-c", program],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        command = [str(self.venv / "bin" / "python"), "-c", program]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603  (our own program)
+        except (OSError, subprocess.SubprocessError) as error:
+            message = f"the Python of Triton's models does not run: {error}"
+            raise MissingDependencyError(message, "make triton") from error
         return inherited | {
             "VIRTUAL_ENV": str(self.venv),
             "PATH": os.pathsep.join((str(self.venv / "bin"), os.environ.get("PATH", ""))),
@@ -126,7 +132,9 @@ class Doors:
 
     def chosen(self) -> "Doors":
         """Return the same with a free port in place of each 0."""
-        ports = [port or _free_port(self.host) for port in (self.http, self.grpc, self.metrics)]
+        wanted = (self.http, self.grpc, self.metrics)
+        with ExitStack() as held:  # until all are chosen: a port that is let go may be given again
+            ports = [port or _free_port(self.host, held) for port in wanted]
         return Doors(host=self.host, http=ports[0], grpc=ports[1], metrics=ports[2])
 
     def options(self) -> list[str]:
@@ -172,11 +180,12 @@ class TritonServer(Closing):
         self._log = Path(self._folder.name) / "triton.log"
         echo = _write_echo(Path(self._folder.name) / "models")
         command = [str(installation.binary), *doors.options(), *_options(repository, echo)]
+        environment = installation.environment()
         command.append(f"--backend-config=python,shm-region-prefix-name={self._name}")
         if installation.backends is not None:
             command.append(f"--backend-directory={installation.backends}")
         with self._log.open("w") as log:
-            self._process = _start(command, installation.environment(), log)
+            self._process = _start(command, environment, log)
         try:
             # Closed when done: the server's end would wait for an open connection.
             with httpx.Client(base_url=self.url, timeout=start_s, trust_env=False) as door:
@@ -259,16 +268,23 @@ def _options(repository: Path, echo: Path) -> list[str]:
 
 
 def _start(command: list[str], environment: dict[str, str], log: TextIO) -> "subprocess.Popen[str]":
-    # In a session of its own: Ctrl-C reaches this process, which passes it on once.
-    return subprocess.Popen(  # noqa: S603  (found by Installation)
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        text=True,
-    )
+    """Start it so that it is told to stop when the thread that starts it ends, even if killed."""
+    libc = ctypes.CDLL(None)
+    try:
+        # In a session of its own: Ctrl-C reaches this process, which passes it on once.
+        return subprocess.Popen(  # noqa: S603  (found by Installation)
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),  # noqa: PLW1509  (a call of the system, no lock)
+        )
+    except OSError as error:
+        message = f"{command[0]} cannot be started: {error.strerror}"
+        raise NotReadyError(message, "make triton") from error
 
 
 def _write_echo(models: Path) -> Path:
@@ -281,26 +297,38 @@ def _write_echo(models: Path) -> Path:
 
 
 def _check_echo(door: httpx.Client, echo: Path) -> None:
-    answer = door.post(f"/v2/models/{ECHO}/infer", json=SAID)
     said = [one["data"] for one in SAID["inputs"]]
-    heard = answer.json().get("outputs", answer.text)
-    if answer.is_error or [one["data"] for one in heard] != said:
+    heard = _heard(door)
+    if heard != said:
         message = f"tritonserver's python backend does not echo {said}: {heard}"
         hint = "give its Python the NumPy that it was built for, 'numpy<2': make triton"
         raise MissingDependencyError(message, hint)
-    door.post(f"/v2/repository/models/{ECHO}/unload", json={})
     shutil.rmtree(echo)
 
 
-def _free_port(host: str) -> int:
-    with socket.socket() as listener:
-        listener.bind((host, 0))
-        return int(listener.getsockname()[1])
+def _heard(door: httpx.Client) -> object:
+    """Return what the echo says, or in its place why it says nothing: its process may have died."""
+    try:
+        answer = door.post(f"/v2/models/{ECHO}/infer", json=SAID)
+        door.post(f"/v2/repository/models/{ECHO}/unload", json={})
+    except httpx.HTTPError as error:
+        return f"{type(error).__name__}: {error}"
+    try:
+        return [one["data"] for one in answer.json()["outputs"]]
+    except (ValueError, KeyError, TypeError):
+        return " ".join(answer.text.split())[:SHOWN] or "it said nothing"
+
+
+def _free_port(host: str, held: ExitStack) -> int:
+    listener = held.enter_context(socket.socket())
+    listener.bind((host, 0))
+    return int(listener.getsockname()[1])
 
 
 def main(arguments: Sequence[str]) -> int:
     """Serve the repository that is named until told to stop; without one, check the echo."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until it is passed on to the server
+    for sign in (signal.SIGTERM, signal.SIGINT):  # until they are passed on to the server
+        signal.signal(sign, lambda *_: sys.exit(0))
     with TemporaryDirectory() as empty:
         repository = Path(arguments[0] if arguments else empty)
         with TritonServer(repository) as server:

@@ -214,3 +214,37 @@ def test_an_engine_of_tensorrt_rtx_is_not_for_the_backend_of_tensorrt(proven, re
     settings = TritonSettings(backend=Backend.TENSORRT)
     with pytest.raises(ConfigError, match="tensorrt-fp16 is of tensorrt_rtx"):
         add(proven, repository, settings)
+
+
+@pytest.mark.parametrize("settings", [TEXT, BEHIND])
+@pytest.mark.parametrize(
+    "path", ["model.py", "./model.py", "engines", "manifest.json", "serve/triton_model.py"]
+)
+def test_no_file_of_a_manifest_takes_the_place_of_code(proven, repository, path, settings):
+    manifest = read_manifest(proven)
+    (record,) = manifest.engines
+    for name in ("engine", "tokenizer"):
+        file = (record.files[0] if name == "engine" else manifest.input.tokenizer).model_copy(
+            update={"path": path}
+        )
+        given = manifest.input.model_copy(update={"tokenizer": file})
+        engine = record.model_copy(update={"files": (*record.files, file)})
+        update = {"engines": (engine,)} if name == "engine" else {"input": given}
+        write_manifest(proven, manifest.model_copy(update=update))
+        with pytest.raises(RunFolderError, match="a model of Triton takes") as error:
+            add(proven, repository, settings)
+        assert repr(path) in str(error.value)
+    assert not repository.exists()
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", ".hidden", "a/b", "a b", "a\n", "模型"])
+def test_a_name_that_is_no_folder_of_the_repository_is_refused(proven, repository, name):
+    manifest = read_manifest(proven)
+    with pytest.raises(ConfigError, match="a model's name is a letter or digit"):
+        add(proven, repository, TritonSettings(name=name))
+    identity = manifest.identity.model_copy(update={"name": name})
+    write_manifest(proven, manifest.model_copy(update={"identity": identity}))
+    with pytest.raises(ConfigError, match="a model's name is a letter or digit") as raised:
+        add(proven, repository, TritonSettings())
+    assert raised.value.hint == "give it one: --set triton.name=NAME"
+    assert not repository.exists()

@@ -1,4 +1,8 @@
+import os
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +54,84 @@ def test_a_server_that_ends_at_once_is_told_with_its_reason(tmp_path):
     with pytest.raises(NotReadyError, match="did not start: no such folder") as raised:
         TritonServer(tmp_path, installation=Installation(binary=binary))
     assert raised.value.details == "error: no such folder\n"
+
+
+def program(path, code):
+    """Write a program of Python that stands where a tritonserver would."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!{sys.executable}\n{code}")
+    path.chmod(0o755)
+    return path
+
+
+ANSWERING = """
+import http.server, re, sys
+
+class Door(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer(b"{}")
+
+    def do_POST(self):
+        self.answer(%r)
+
+    def answer(self, body):
+        if body:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+port = int(re.search(r"--http-port=(\\d+)", " ".join(sys.argv))[1])
+http.server.HTTPServer(("127.0.0.1", port), Door).serve_forever()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"<html>no", "<html>no"),
+        (b"[1]", r"\[1\]"),
+        (b"{}", "{}"),
+        (b'{"outputs": [{"data": [7]}]}', r"\[\[7\]\]"),
+        (b"", "RemoteProtocolError"),  # its process died
+    ],
+)
+def test_whatever_is_no_echo_is_told_in_a_line(tmp_path, body, told):
+    server = Installation(binary=program(tmp_path / "tritonserver", ANSWERING % body))
+    with pytest.raises(MissingDependencyError, match=f"does not echo .*: {told}") as raised:
+        TritonServer(tmp_path, installation=server)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_environment_whose_python_does_not_run_is_told(tmp_path):
+    installation = Installation(binary=Path("tritonserver"), venv=tmp_path)
+    with pytest.raises(MissingDependencyError, match="the Python of Triton's models does not run"):
+        installation.environment()
+    program(tmp_path / "bin" / "python", "import sys; sys.exit(3)")
+    with pytest.raises(MissingDependencyError, match="exit status 3"):
+        installation.environment()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_a_launcher_that_is_stopped_during_the_start_leaves_nothing_running(tmp_path, sign):
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    code = f"open({str(told)!r}, 'w').write('up\\n') and __import__('time').sleep(60)"
+    program(tmp_path / "tritonserver", f"held = open({str(told)!r}, 'w')\n" + code)
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "serve.triton_server", tmp_path],
+        env=os.environ | {"PATH": str(tmp_path)},
+        cwd=Path(__file__).parents[2],
+        stderr=subprocess.PIPE,
+    )
+    with launcher, told.open() as heard:
+        assert heard.readline() == "up\n"
+        launcher.send_signal(sign)
+        assert heard.read() == ""  # the end of the file: who held it has ended
+        assert launcher.wait(20) == (-sign if sign is signal.SIGKILL else 0)
+        assert launcher.stderr.read() == b""
 
 
 def test_a_port_of_0_becomes_a_free_one_and_another_stays():
