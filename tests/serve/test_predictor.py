@@ -124,11 +124,11 @@ def test_a_tokenizer_that_does_not_open_leaves_no_engine_open(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = []
-    monkeypatch.setattr(OnnxRuntimeEngine, "close", closed.append)
+    monkeypatch.setattr(OnnxRuntimeEngine, "close", lambda _: closed.append("engine"))
     monkeypatch.setattr(TextEncoder, "open", _refuse)
     with pytest.raises(RunFolderError, match="no tokenizer"):
         Predictor(run)
-    assert len(closed) == 1
+    assert closed == ["engine"]
 
 
 def _refuse(*_: object, **__: object) -> None:
