@@ -12,7 +12,7 @@ from pipework.examples import Example
 from pipework.kept_rows import FILE_NAME, KeptRows
 from pipework.manifest import read_manifest, write_manifest
 from pipework.record import record_file
-from serve.engines import choose_engine, open_engine, open_proven
+from serve.engines import choose_engine, open_engine, open_first, open_proven
 from serve.engines.flavours import gpu_or_none
 from serve.engines.proof import prove_here
 
@@ -163,6 +163,38 @@ def test_what_runs_here_is_chosen_and_what_was_built_for_here_before_it(built):
     assert choose_engine(both).name == "onnx"
     assert choose_engine(both, "foreign").name == "foreign"
     assert choose_engine(manifest.model_copy(update={"engines": (foreign,)})).name == "foreign"
+
+
+def test_what_cannot_be_opened_here_is_passed_over_and_told(built, run, caplog):
+    rows = kept_rows(built)
+    rows.logits_NC[:] += 1
+    change(built, rows=rows)
+    (wrong,), (good,) = (read_manifest(one).engines for one in (built, run))
+    manifest = read_manifest(built)
+    both = manifest.model_copy(
+        update={"engines": (wrong, good.model_copy(update={"name": "second"}))}
+    )
+    record, engine = open_first(built, both)
+    engine.close()
+    assert record.name == "second"
+    (line,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert line.startswith("engine onnx is not served here: engine onnx answers differently")
+    with pytest.raises(CheckFailedError, match="engine onnx answers"):
+        open_first(built, both, "onnx")  # what is asked for by name is not replaced
+    no_runtime = wrong.model_copy(
+        update={"name": "foreign", "format": EngineFormat.TENSORRT, "tensorrt": OTHER}
+    )
+    with pytest.raises(CheckFailedError, match="engine onnx answers"):  # the first reason
+        open_first(built, manifest.model_copy(update={"engines": (no_runtime, wrong)}))
+
+
+def test_a_file_that_changed_is_not_passed_over(built, run):
+    (wrong,), (good,) = (read_manifest(one).engines for one in (built, run))
+    second = good.model_copy(update={"name": "second"})
+    both = read_manifest(built).model_copy(update={"engines": (wrong, second)})
+    (built / FOLDER / FILE_NAME).unlink()
+    with pytest.raises(RunFolderError, match=r"rows\.npz is missing"):
+        open_first(built, both)
 
 
 def test_a_built_engine_is_refused_in_words_where_there_is_no_gpu(built):
