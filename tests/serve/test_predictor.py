@@ -102,8 +102,8 @@ def test_a_regression_answers_a_number(regression_run: Path) -> None:
     assert goal == Value(score=0)
 
 
-def test_the_version_names_the_engine_file(run: Path, predictor: Predictor) -> None:
-    assert read_manifest(run).engines[0].files[0].sha256.startswith(predictor.version)
+def test_the_version_names_the_files_of_the_engine(run: Path, predictor: Predictor) -> None:
+    assert read_manifest(run).engines[0].digest.startswith(predictor.version)
     assert predictor.name == "topics"
 
 
