@@ -7,9 +7,13 @@ Shapes: N inputs, C classes, K batchings.
 """
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from pipework.closing import Closing
+from pipework.encoding import Encoding
 from pipework.engine_record import EngineRecord
 from pipework.errors import CheckFailedError
 from pipework.kept_rows import KeptRows
@@ -18,16 +22,68 @@ from pipework.task import Task
 from serve.engines.collated import CollatedEngine
 
 BATCH_SIZES = (1, 32)
+EXPORT_HERE = "it is not served; export again here: pipe export RUN"
 log = logging.getLogger(__name__)
 
 
-def prove_here(engine: CollatedEngine, record: EngineRecord, kept: KeptRows, task: Task) -> None:
+class ProvenFirst(Closing):
+    """An Engine that is proven before its first answer: it cannot be asked when it is opened.
+
+    Once a proof has failed there is no answer; where the engine could not be asked, the next
+    batch tries again.
+    """
+
+    def __init__(
+        self, engine: CollatedEngine, record: EngineRecord, kept: KeptRows, task: Task, batch: int
+    ) -> None:
+        """Take over an engine, and what `prove_here` needs.
+
+        Args:
+            engine: takes at most `batch` texts.
+            record: of it.
+            kept: the rows.
+            task: of the run.
+            batch: the most texts that it is ever given.
+        """
+        self._engine, self._record, self._kept, self._task = engine, record, kept, task
+        self._sizes = tuple(min(size, batch) for size in BATCH_SIZES)
+        self._proven, self._refused = False, ""
+
+    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        """Return logits [N, C].
+
+        Raises:
+            CheckFailedError: the proof failed.
+        """
+        if self._refused:
+            raise CheckFailedError(self._refused, EXPORT_HERE)
+        if not self._proven:
+            try:
+                prove_here(self._engine, self._record, self._kept, self._task, self._sizes)
+            except CheckFailedError as error:
+                self._refused = str(error)
+                raise
+            self._proven = True
+        return self._engine.infer(encodings)
+
+    def close(self) -> None:
+        """Free the engine."""
+        self._engine.close()
+
+
+def prove_here(
+    engine: CollatedEngine,
+    record: EngineRecord,
+    kept: KeptRows,
+    task: Task,
+    sizes: Sequence[int] = BATCH_SIZES,
+) -> None:
     """Check that an engine answers the kept rows as the checkpoint did, in batches of two sizes.
 
     Raises:
         CheckFailedError: it does not, or an answer depends on who shares the batch.
     """
-    found_KNC = np.stack([_answers(engine, kept, size) for size in BATCH_SIZES])
+    found_KNC = np.stack([_answers(engine, kept, size) for size in sizes])
     with np.errstate(invalid="ignore"):  # infinity less infinity
         apart_KNC, spread_NC = np.abs(found_KNC - kept.logits_NC), np.ptp(found_KNC, axis=0)
     # What is no number is infinitely far away, not "not more than the tolerance".
@@ -46,7 +102,7 @@ def prove_here(engine: CollatedEngine, record: EngineRecord, kept: KeptRows, tas
         message = (
             f"engine {record.name} answers differently from the checkpoint on {where}: {figures}"
         )
-        raise CheckFailedError(message, "it is not served; export again here: pipe export RUN")
+        raise CheckFailedError(message, EXPORT_HERE)
     log.info("engine %s proven on %s: %s", record.name, where, figures)
 
 
