@@ -20,7 +20,7 @@ from pipework.engine_record import EngineFormat, EngineRecord, Layout, Precision
 from pipework.errors import ConfigError, PipeError
 from pipework.manifest import Manifest, read_manifest
 from pipework.progress import Progress
-from serve.engines import choose_engine, open_engine
+from serve.engines import choose_engine, open_engine, runs_here
 
 BY_HAND = "onnxruntime fp32, padded as they come"
 
@@ -58,7 +58,7 @@ def engines(
         PipeError: the run has no padded fp32 engine of onnxruntime, or its dev file is gone.
     """
     manifest = read_manifest(run)
-    proven = [one for one in manifest.engines if one.proven]
+    proven = [one for one in manifest.engines if one.proven and runs_here(one)]
     plain = choose_engine(manifest, f"{EngineFormat.ONNX}-{Precision.FP32}")
     dev = list(split_source(run, manifest, "dev").rows())
     rows = open_encoder(run, manifest).encode(dev)
@@ -84,7 +84,8 @@ def engines(
 
 
 def _opener(run: Path, record: EngineRecord, manifest: Manifest, *, whole: bool = False) -> Opener:
-    return partial(open_engine, run / record.files[0].path, record, manifest, whole=whole)
+    path = run / record.files[0].path
+    return partial(open_engine, path, record, manifest, whole=whole, tensorrt=record.tensorrt)
 
 
 def _result(record: EngineRecord, texts_per_s: float, p50_ms: float) -> EngineResult:

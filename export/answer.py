@@ -1,12 +1,13 @@
 """Rows in, answers out, by a proven engine or by the checkpoint: what eval and predict share."""
 
 import json
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from pipework.encoding import TextEncoder
-from pipework.errors import ConfigError, DataError
+from pipework.errors import ConfigError, DataError, PipeError
 from pipework.evaluation import Engine, Evaluation, evaluate, infer_all, predict_all, truth
 from pipework.examples import Example, Source
 from pipework.inputs import fitting
@@ -14,7 +15,9 @@ from pipework.manifest import Manifest, read_manifest
 from pipework.predictions import Prediction, decide
 from pipework.progress import Progress
 from pipework.record import file_digest, verify_files
-from serve.engines import open_proven, runs_here
+from serve.engines import open_proven
+
+log = logging.getLogger(__name__)
 
 
 def open_encoder(run: Path, manifest: Manifest) -> TextEncoder:
@@ -77,7 +80,7 @@ def split_source(run: Path, manifest: Manifest, split: str) -> Source:
 def open_answering(
     run: Path, manifest: Manifest, name: str | None = None, *, checkpoint: bool
 ) -> Engine:
-    """Open the checkpoint, or the proven engine of that name or, without one, the first.
+    """Open the checkpoint, or the proven engine of that name, or the first that can answer here.
 
     Raises:
         RunFolderError: what is to be opened does not hold.
@@ -90,16 +93,33 @@ def open_answering(
     return open_reference(run, manifest)
 
 
+def open_here(run: Path, manifest: Manifest) -> Engine:
+    """Open the engine to serve here, or the checkpoint where no engine can answer.
+
+    Raises:
+        PipeError: what is to be opened does not hold, or neither can be.
+    """
+    if not manifest.engines:
+        return open_answering(run, manifest, checkpoint=True)
+    try:
+        return open_answering(run, manifest, checkpoint=False)
+    except PipeError as reason:
+        log.warning("no engine can answer here, so the checkpoint does: %s", reason)
+        try:
+            return open_answering(run, manifest, checkpoint=True)
+        except ModuleNotFoundError:
+            raise reason from None
+
+
 def predict_run(run: Path, examples: Iterable[Example]) -> Iterator[tuple[Example, Prediction]]:
-    """Answer examples in order, by the engine to serve here, or the checkpoint if there is none.
+    """Answer examples in order, by the engine to serve here, or the checkpoint if none can.
 
     Raises:
         InputError: an input that is not what the model takes, as a pair for one of single texts.
     """
     manifest = read_manifest(run)
     encoder = open_encoder(run, manifest)
-    here = any(runs_here(engine) for engine in manifest.engines)
-    with open_answering(run, manifest, checkpoint=not here) as engine:
+    with open_here(run, manifest) as engine:
         checked = (
             fitting(example, manifest.input, f"input {number}")
             for number, example in enumerate(examples, start=1)

@@ -12,10 +12,10 @@ import numpy as np
 from export.bisect import LIMITS, Bisection, Step, bisect, find_place
 from export.case import Case
 from export.checkpoint2onnx import checkpoint_to_onnx
-from export.comparison import Comparison
 from export.laid_open import OnnxOpen, lay_open
 from export.right_values import right_values
 from export.subject import Subject
+from pipework.comparison import Comparison
 from pipework.engine_record import EngineFormat, Precision, Variant
 
 MOST_CLASSES, MOST_ROWS, NAMED = 300, 2000, 6

@@ -21,10 +21,11 @@ from export.speed import measure
 from export.subject import Subject
 from pipework.encoding import Encoding
 from pipework.engine_record import EngineFormat, Layer, Precision, Variant
-from pipework.evaluation import Engine, infer_all
+from pipework.evaluation import infer_all
 from pipework.predictions import given_labels
 from pipework.progress import Progress, Silent
 from serve.engines import MODELS, open_engine
+from serve.engines.collated import CollatedEngine
 
 SENSITIVITY_ROWS = 64
 PART = 3  # one layer in so many is given back at most: with more it is hardly int8
@@ -45,7 +46,7 @@ class Trial:
     subject: Subject
     folder: Path
 
-    def open(self, graph: Path) -> Engine:
+    def open(self, graph: Path) -> CollatedEngine:
         """Open a graph."""
         manifest = self.subject.manifest
         if self.variant.format is EngineFormat.OPENVINO:

@@ -15,9 +15,9 @@ import numpy as np
 
 from export.case import Asked, Case, EngineFailedError, Logits
 from export.company import batches
-from export.comparison import Comparison
 from export.score import Change, change
 from export.subject import Subject
+from pipework.comparison import Breach, Comparison
 from pipework.engine_record import Parity, Tolerance
 from pipework.evaluation import Engine
 from pipework.processor import processor
@@ -48,15 +48,6 @@ class Expected:
             progress.advance(len(parts[-1]))
         progress.end()
         return cls(grid_NC=grid_NC, dev_NC=np.concatenate(parts))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Breach:
-    """A limit of the tolerance by name, what was found, and what is allowed."""
-
-    limit: str
-    found: float
-    allowed: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,7 +93,7 @@ def prove(
         input_X=np.concatenate([one.inputs for one in asked]).astype(np.int64),
     )
     scored = _scored(subject, expected, comparison)
-    breaches = _breaches(comparison, scored, tolerance)
+    breaches = comparison.breaches(tolerance, score_drop=0.0 if scored is None else scored.drop)
     shapes = {(len(one.rows), _longest(one)) for one in asked if one.whole}
     return Verdict(
         parity=_parity(comparison, scored, tolerance, tuple(sorted(shapes)), not breaches),
@@ -163,26 +154,6 @@ def _scored(subject: Subject, expected: Expected, comparison: Comparison) -> Cha
         return None
     found_NC = comparison.found_XC[-len(subject.dev) :]
     return change(expected.dev_NC, found_NC, subject.truth_N, subject.manifest.task)
-
-
-def _breaches(
-    comparison: Comparison, scored: Change | None, tolerance: Tolerance
-) -> tuple[Breach, ...]:
-    unit, inputs = comparison.unit, len(comparison.flipped)
-    measured = {
-        "max_abs": float(comparison.apart.max()) / unit,
-        "mean_abs": float(comparison.each_apart.mean()) / unit,
-        "spread": comparison.spread / unit,
-        "flips": int(comparison.flipped.sum()) / inputs,
-        "flips_outside": comparison.flips_outside / inputs,
-        "score_drop": 0.0 if scored is None else scored.drop,
-    }
-    held = ((limit, found, getattr(tolerance, limit)) for limit, found in measured.items())
-    return tuple(
-        Breach(limit=limit, found=found, allowed=allowed)
-        for limit, found, allowed in held
-        if not found <= allowed  # so that what is no number breaks every limit
-    )
 
 
 def _parity(

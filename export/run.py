@@ -11,8 +11,8 @@ from export.config import ExportSettings
 from export.diagnosis import Trial, failure, forget, refusal
 from export.fusions import lost_fusions
 from export.parity import Expected, prove
+from export.ranking import rank
 from export.score import check_reference
-from export.speed import measure
 from export.subject import Subject
 from pipework.engine_record import (
     EngineFormat,
@@ -20,24 +20,23 @@ from pipework.engine_record import (
     Layout,
     Parity,
     Precision,
-    Speed,
     Variant,
+    engine_digest,
 )
-from pipework.errors import CheckFailedError, RunFolderError
+from pipework.errors import PipeError, RunFolderError
 from pipework.kept_rows import FILE_NAME as KEPT_ROWS
 from pipework.kept_rows import KeptRows
 from pipework.lock import sole_writer
 from pipework.manifest import Manifest, read_manifest, write_manifest
-from pipework.processor import processor
 from pipework.progress import Progress, Silent
-from pipework.record import file_digest, record_file, verify_files
+from pipework.record import record_file, verify_files
 from serve.engines import MODELS, open_engine
 from serve.engines.collated import CollatedEngine
 from serve.engines.cuda import NoGpuError
-from serve.engines.flavours import gpu_or_none
 from train.evaluate import open_reference
 
 ENGINES, UNFINISHED = "engines", "partial"
+RUNTIME_ERRORS = (RuntimeError, MemoryError)  # what runtimes raise while they build
 ONNX_FP32 = Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=Layout.PADDED)
 
 
@@ -78,8 +77,8 @@ def export(
             with open_reference(run, manifest) as reference:
                 expected = Expected.of(subject, reference, progress)
             check_reference(subject, expected.dev_NC)
-            records = _each(variants, subject, expected, building, progress)
-            return _ranked(subject, [record.name for record in records], progress)
+            names = _each(variants, subject, expected, building, progress)
+            return tuple(record for record in rank(subject, progress) if record.name in names)
         finally:
             _sweep(run, read_manifest(run), Silent())
 
@@ -90,46 +89,30 @@ def _each(
     expected: Expected,
     building: Build,
     progress: Progress,
-) -> list[EngineRecord]:
-    """Build and record what can be; one that is refused does not stop the others.
+) -> list[str]:
+    """Build and record what can be; of several, one that cannot does not stop the others.
+
+    Returns:
+        The names of those recorded.
 
     Raises:
-        CheckFailedError: of the last one refused, if none passed.
+        PipeError: of the last one, if none could be.
     """
-    records: list[EngineRecord] = []
+    names: list[str] = []
+    refused: list[str] = []
     for number, variant in enumerate(variants, start=1):
         progress.note(f"building {variant.label} ({number} of {len(variants)})")
         try:
-            records.append(_one(variant, subject, expected, building, progress))
-        except CheckFailedError as error:
-            if not records and number == len(variants):
+            names.append(_one(variant, subject, expected, building, progress).name)
+        except (PipeError, *RUNTIME_ERRORS) as error:
+            if not names and number == len(variants):
                 raise
-            progress.note(f"refused: {error}; {error.hint}")
-    return records
-
-
-def _ranked(subject: Subject, names: Sequence[str], progress: Progress) -> tuple[EngineRecord, ...]:
-    """Measure the engines that were proven here side by side and put the fastest first."""
-    run, manifest = subject.run, read_manifest(subject.run)
-    here = {
-        record.name: partial(
-            open_engine, run / record.files[0].path, record, manifest, tensorrt=record.tensorrt
-        )
-        for record in manifest.engines
-        if record.parity is not None and record.parity.processor in _processors(record)
-    }
-    seconds = subject.settings.speed_s
-    speeds: dict[str, Speed] = {}
-    if seconds and here:
-        rows = [row.encoding for row in subject.dev]
-        speeds = measure(here, rows, seconds, progress)
-    engines = [
-        record.model_copy(update={"speed": speeds.get(record.name, record.speed)})
-        for record in manifest.engines
-    ]
-    engines.sort(key=_slowness)
-    write_manifest(run, manifest.model_copy(update={"engines": tuple(engines)}))
-    return tuple(record for record in engines if record.name in names)
+            refused.append(variant.label)
+            hint = f"; {error.hint}" if isinstance(error, PipeError) and error.hint else ""
+            progress.note(f"refused: {variant.label}: {error}{hint}")
+    if refused:
+        progress.note(f"{len(refused)} of {len(variants)} refused: {', '.join(refused)}")
+    return names
 
 
 def _one(
@@ -208,9 +191,12 @@ def _record(
     variant: Variant, subject: Subject, built: Built, parity: Parity | None
 ) -> EngineRecord:
     run, unproven = subject.run, subject.run / ENGINES / variant.label / UNFINISHED
-    final = unproven.with_name(file_digest(unproven / MODELS[variant.format])[:12])
-    shutil.rmtree(final, ignore_errors=True)  # the same engine, built again
-    unproven.rename(final)
+    files = tuple(record_file(run, path) for path in _files(unproven, variant))
+    final = unproven.with_name(engine_digest(files)[:12])
+    if final.is_dir():  # the same engine with the same rows, which the manifest may name
+        shutil.rmtree(unproven)
+    else:
+        unproven.rename(final)
     record = EngineRecord(
         **variant.model_dump(),
         name=variant.label,
@@ -227,16 +213,6 @@ def _record(
     others = tuple(engine for engine in manifest.engines if engine.name != record.name)
     write_manifest(run, manifest.model_copy(update={"engines": (*others, record)}))
     return record
-
-
-def _processors(record: EngineRecord) -> tuple[str, ...]:
-    """Return what may compute here: the CPU and, where there is one, the GPU."""
-    gpu = gpu_or_none() if record.tensorrt is not None else None
-    return (processor(),) if gpu is None else (processor(), gpu.name)
-
-
-def _slowness(record: EngineRecord) -> float:
-    return -record.speed.texts_per_s if record.speed is not None else 0.0
 
 
 def _files(folder: Path, variant: Variant) -> list[Path]:

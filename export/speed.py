@@ -12,15 +12,14 @@ import numpy as np
 
 from pipework.encoding import Encoding
 from pipework.engine_record import Speed
-from pipework.evaluation import Engine
-from pipework.processor import processor
 from pipework.progress import Progress
 from serve.cpus import cpu_limit
+from serve.engines.collated import CollatedEngine
 
 BATCH = 8
 ROUNDS = 3
 WARM_UP = 3
-Opener = Callable[[], Engine]
+Opener = Callable[[], CollatedEngine]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +28,7 @@ class Sample:
 
     texts_per_s: float
     p50_ms: float
+    processor: str
 
 
 def measure(
@@ -53,17 +53,21 @@ def measure(
     return {name: _median(turns, len(rows)) for name, turns in samples.items()}
 
 
-def _sample(engine: Engine, rows: Sequence[Encoding], seconds: float) -> Sample:
+def _sample(engine: CollatedEngine, rows: Sequence[Encoding], seconds: float) -> Sample:
     batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
     took_s, texts = _timed(engine, batches, seconds / 2)
     singles_s, _ = _timed(
         engine, [rows[place : place + 1] for place in range(len(rows))], seconds / 2
     )
-    return Sample(texts_per_s=texts / sum(took_s), p50_ms=1000 * float(np.median(singles_s)))
+    return Sample(
+        texts_per_s=texts / sum(took_s),
+        p50_ms=1000 * float(np.median(singles_s)),
+        processor=engine.processor,
+    )
 
 
 def _timed(
-    engine: Engine, calls: Sequence[Sequence[Encoding]], seconds: float
+    engine: CollatedEngine, calls: Sequence[Sequence[Encoding]], seconds: float
 ) -> tuple[list[float], int]:
     """Return the seconds of each call and the texts of all, after a few calls that do not count.
 
@@ -89,5 +93,5 @@ def _median(turns: Sequence[Sample], rows: int) -> Speed:
         p50_ms=float(np.median([turn.p50_ms for turn in turns])),
         rows=rows,
         threads=cpu_limit(),
-        processor=processor(),
+        processor=turns[0].processor,
     )

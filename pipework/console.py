@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -157,9 +157,12 @@ def progress() -> Bars | Lines:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table; the first column is left-aligned, the others right-aligned."""
-    shown = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    shown = Table(
+        title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True
+    )
     for index, column in enumerate(columns):
-        shown.add_column(column, justify="right" if index else "left")
+        justify: JustifyMethod = "right" if index else "left"
+        shown.add_column(column, justify=justify, overflow="fold")  # on a narrow terminal too
     for row in rows:
         shown.add_row(*(escape(str(cell)) for cell in row))
     output.print(shown)

@@ -3,7 +3,10 @@
 Differences are of logits and absolute unless another word stands there.
 """
 
+import hashlib
+from collections.abc import Iterable
 from enum import StrEnum
+from pathlib import PurePosixPath
 
 from pydantic import Field
 
@@ -229,6 +232,17 @@ class EngineRecord(Variant):
     speed: Speed | None = None
 
     @property
+    def digest(self) -> str:
+        """What tells it from every other engine, see `engine_digest`."""
+        return engine_digest(self.files)
+
+    @property
     def proven(self) -> bool:
         """Whether it was run here and answered as the checkpoint does."""
         return self.parity is not None and self.parity.passed
+
+
+def engine_digest(files: Iterable[FileRecord]) -> str:
+    """Return a SHA-256, in hexadecimal, of the names and contents of files, wherever they lie."""
+    lines = sorted(f"{PurePosixPath(one.path).name} {one.sha256}\n" for one in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

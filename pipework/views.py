@@ -125,7 +125,7 @@ def show_manifest(manifest: Manifest) -> None:
             f"beside it on dev, {beside.name}: {metric}; "
             f"the checkpoint is {beside.low:+.4f} to {beside.high:+.4f} better"
         )
-    columns = ("engine", "size", "max diff", "same", "score", "texts/s", "p50 ms", "")
+    columns = ("engine", "MB", "apart", "same", "score", "texts/s", "p50 ms", "")
     title = "\nengines: largest difference of a logit, same answers, change of the score, speed"
     console.table(title, columns, [_engine(engine) for engine in manifest.engines])
     for finding in manifest.data.findings:
@@ -140,7 +140,7 @@ def _engine(engine: EngineRecord) -> tuple[str, ...]:
         found = (f"{parity.max_abs:.1e}", f"{parity.argmax_agreement:.2%}", change)
     return (
         engine.name,
-        f"{sum(file.size for file in engine.files) / 1e6:.1f} MB",
+        f"{sum(file.size for file in engine.files) / 1e6:.1f}",
         *found,
         "" if speed is None else f"{speed.texts_per_s:,.0f}",
         "" if speed is None else f"{speed.p50_ms:.1f}",

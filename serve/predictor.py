@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 from pipework.closing import Closing
@@ -12,7 +13,7 @@ from pipework.inputs import fitting
 from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, decide
 from serve.batcher import Batcher, Load
-from serve.engines import choose_engine, open_proven
+from serve.engines import open_first
 
 ENCODER_THREADS = 2
 
@@ -22,29 +23,32 @@ class Predictor(Closing):
 
     Attributes:
         name: of the run.
-        version: short digest of the engine's first file: another engine, another version.
+        version: short digest of the engine's files: another engine, another version.
     """
 
     def __init__(self, run: Path, engine: str | None = None) -> None:
-        """Open a run with the engine of that name, or its first.
+        """Open a run with the engine of that name, or the first that can answer here.
 
         Raises:
             RunFolderError: a file, a digest or a proof does not hold; the message names it.
             MissingDependencyError: the engine's runtime is not installed.
         """
         manifest = read_manifest(run)
-        self._engine = open_proven(run, manifest, engine)
-        self._encoder = TextEncoder.open(
-            run / manifest.input.tokenizer.path,
-            max_length=manifest.input.max_length,
-            type_ids=manifest.input.type_ids,
-        )
+        record, opened = open_first(run, manifest, engine)
+        with ExitStack() as unfinished:
+            self._engine = unfinished.enter_context(opened)
+            self._encoder = TextEncoder.open(
+                run / manifest.input.tokenizer.path,
+                max_length=manifest.input.max_length,
+                type_ids=manifest.input.type_ids,
+            )
+            self._batcher = Batcher(self._engine)
+            unfinished.pop_all()
         self._task = manifest.task
         self._input = manifest.input
         self.name = manifest.identity.name
-        self.version = choose_engine(manifest, engine).files[0].sha256[:12]
+        self.version = record.digest[:12]
         self._threads = ThreadPoolExecutor(ENCODER_THREADS, thread_name_prefix="encoder")
-        self._batcher = Batcher(self._engine)
 
     @property
     def alive(self) -> bool:

@@ -1,10 +1,11 @@
 """The seam between an engine's record and what runs it. No engine is opened without its proof."""
 
 import importlib.util
+import logging
 from pathlib import Path
 
 from pipework.engine_record import EngineFormat, EngineRecord, TensorRt, Variant
-from pipework.errors import MissingDependencyError, RunFolderError
+from pipework.errors import MissingDependencyError, PipeError, RunFolderError
 from pipework.evaluation import Engine
 from pipework.kept_rows import FILE_NAME as KEPT_ROWS
 from pipework.kept_rows import KeptRows
@@ -17,6 +18,7 @@ from serve.engines.cuda import NoGpuError
 from serve.engines.flavours import fits_here
 from serve.engines.proof import prove_here
 
+log = logging.getLogger(__name__)
 MODELS = {
     EngineFormat.ONNX: "model.onnx",
     EngineFormat.OPENVINO: "model.xml",
@@ -25,10 +27,15 @@ MODELS = {
 
 
 def choose_engine(manifest: Manifest, name: str | None = None) -> EngineRecord:
-    """Return the engine of that name, or the one to serve here.
+    """Return the engine of that name, or the one to try first here: see `usable_engines`."""
+    return usable_engines(manifest, name)[0]
 
-    That is one that was built elsewhere for a machine like this and is to be proven here, else
-    the fastest proven one. Engines are in the order of their measured speed.
+
+def usable_engines(manifest: Manifest, name: str | None = None) -> list[EngineRecord]:
+    """Return the engine of that name, or all that may be served here, in the order to try them.
+
+    Those that were built elsewhere for a machine like this and are to be proven here come first,
+    then the proven ones, the fastest first, and last what this machine is not made for.
 
     Raises:
         RunFolderError: there is none (of that name), or its parity did not pass.
@@ -43,8 +50,7 @@ def choose_engine(manifest: Manifest, name: str | None = None) -> EngineRecord:
     if not usable:
         message = f"engine {found[0].name} did not pass parity, so it is not served"
         raise RunFolderError(message, "make a proven one: pipe export RUN --to onnx")
-    usable.sort(key=lambda engine: engine.parity is not None)
-    return next((one for one in usable if runs_here(one)), usable[0])
+    return sorted(usable, key=lambda engine: (not runs_here(engine), engine.parity is not None))
 
 
 def runs_here(record: EngineRecord) -> bool:
@@ -53,18 +59,38 @@ def runs_here(record: EngineRecord) -> bool:
 
 
 def open_proven(run: Path, manifest: Manifest, name: str | None = None) -> Engine:
+    """Open the engine of that name, or the first that can answer here: see `open_first`."""
+    return open_first(run, manifest, name)[1]
+
+
+def open_first(
+    run: Path, manifest: Manifest, name: str | None = None
+) -> tuple[EngineRecord, Engine]:
     """Open an engine after checking its parity and the digests of its files and the tokenizer.
 
     An engine that was built and not run, or that was proven on another kind of processor, is
-    proven here first, by the rows that are kept with it.
+    proven here first, by the rows that are kept with it. Without a name, one that cannot be opened
+    here is passed over, which is logged; a file that changed is not.
 
     Raises:
         RunFolderError: naming the engine or the file that does not hold.
         MissingDependencyError: the runtime, or the GPU that the engine is for, is not there.
         CheckFailedError: the proof that was made here failed.
+        PipeError: of several engines that cannot be opened, why not the first.
     """
-    record = choose_engine(manifest, name)
-    verify_files(run, (manifest.input.tokenizer, *record.files))
+    verify_files(run, (manifest.input.tokenizer,))
+    reasons: list[PipeError] = []
+    for record in usable_engines(manifest, name):
+        verify_files(run, record.files)
+        try:
+            return record, _proven_here(run, manifest, record)
+        except PipeError as reason:
+            log.warning("engine %s is not served here: %s; %s", record.name, reason, reason.hint)
+            reasons.append(reason)
+    raise reasons[0]
+
+
+def _proven_here(run: Path, manifest: Manifest, record: EngineRecord) -> Engine:
     path = run / _file(record, MODELS[record.format])
     try:
         engine = open_engine(path, record, manifest, tensorrt=record.tensorrt)

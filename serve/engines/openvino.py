@@ -66,7 +66,7 @@ class OpenVinoEngine(CollatedEngine):
 def _check_bf16(path: Path, core: ov.Core) -> None:
     """Check that bf16 is computed as bf16.
 
-    Where a processor lacks it OpenVINO computes in float32 without a word, and other answers come
+    The precision is a hint, which a processor without bf16 cannot follow: other answers would come
     out than those that were proven.
     """
     found = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
@@ -77,6 +77,10 @@ def _check_bf16(path: Path, core: ov.Core) -> None:
 
 
 def _options(precision: Precision, threads: int) -> dict[str, str | int]:
+    # What OpenVINO compiles for a shape it keeps. With 4 layers and batches of random shapes its
+    # memory grew by 150 MB in 200 batches, 23 in the next 200 and 22 in 400 more.
+    # CPU_RUNTIME_CACHE_CAPACITY is left alone: at 100 it saves 60 MB and costs half of the speed,
+    # at 0 nearly all of it.
     return {
         # Beside int8 bf16 is no faster than float32: measured 2.0 to 2.2 times float32 alone,
         # and 2.1 to 2.2 with float32 beside it.

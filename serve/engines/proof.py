@@ -3,7 +3,7 @@
 It is made where an engine is opened that was built for this machine on another, or proven on
 another kind of processor: numbers of less than 32 bits are computed differently from kind to kind.
 
-Shapes: N inputs, C classes, K batchings.
+Shapes: N inputs, C classes, X answers: one for each input in each of its batches.
 """
 
 import logging
@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.closing import Closing
+from pipework.comparison import Comparison
 from pipework.encoding import Encoding
-from pipework.engine_record import EngineRecord
-from pipework.errors import CheckFailedError
+from pipework.engine_record import EngineRecord, Tolerance
+from pipework.errors import CheckFailedError, NotReadyError
 from pipework.kept_rows import KeptRows
-from pipework.predictions import unit_of
 from pipework.task import Task
 from serve.engines.collated import CollatedEngine
 
 BATCH_SIZES = (1, 32)
-EXPORT_HERE = "it is not served; export again here: pipe export RUN"
+HINT = "it is not served; export again here: pipe export RUN --to auto"
 log = logging.getLogger(__name__)
 
 
@@ -56,7 +56,7 @@ class ProvenFirst(Closing):
             CheckFailedError: the proof failed.
         """
         if self._refused:
-            raise CheckFailedError(self._refused, EXPORT_HERE)
+            raise CheckFailedError(self._refused, HINT)
         if not self._proven:
             try:
                 prove_here(self._engine, self._record, self._kept, self._task, self._sizes)
@@ -80,35 +80,52 @@ def prove_here(
 ) -> None:
     """Check that an engine answers the kept rows as the checkpoint did, in batches of two sizes.
 
+    It is held to every limit of its record but the score, for which labels are not kept.
+
     Raises:
-        CheckFailedError: it does not, or an answer depends on who shares the batch.
+        CheckFailedError: it does not, an answer depends on who shares the batch, or it fails.
+        NotReadyError: it cannot be asked.
     """
-    found_KNC = np.stack([_answers(engine, kept, size) for size in sizes])
-    with np.errstate(invalid="ignore"):  # infinity less infinity
-        apart_KNC, spread_NC = np.abs(found_KNC - kept.logits_NC), np.ptp(found_KNC, axis=0)
-    # What is no number is infinitely far away, not "not more than the tolerance".
-    apart_KNC, spread_NC = (
-        np.nan_to_num(one, nan=np.inf, posinf=np.inf) for one in (apart_KNC, spread_NC)
+    compared = Comparison(
+        task=task,
+        expected_XC=np.concatenate([kept.logits_NC] * len(sizes)),
+        found_XC=np.concatenate([_answers(engine, record, kept, size) for size in sizes]),
+        input_X=np.tile(np.arange(len(kept.encodings)), len(sizes)),
     )
-    apart, mean, spread = float(apart_KNC.max()), float(apart_KNC.mean()), float(spread_NC.max())
-    tolerance, unit, where = record.tolerance, unit_of(kept.logits_NC, task), engine.processor
-    limits = tolerance.max_abs * unit, tolerance.mean_abs * unit, tolerance.spread * unit
-    figures = (
-        f"logits up to {apart:.3g} apart (tolerance {limits[0]:.3g}), {mean:.3g} in the mean "
-        f"({limits[1]:.3g}), {spread:.3g} between batches ({limits[2]:.3g}), "
-        f"over {len(kept.encodings)} rows"
+    # The deviation of a regression's answers is that of the proof's rows, which are more.
+    unit = compared.unit if record.parity is None else record.parity.unit
+    figures = _figures(compared, record.tolerance, unit)
+    breaches = compared.breaches(record.tolerance, unit=unit)
+    if breaches:
+        broken = ", ".join(one.limit for one in breaches)
+        where = f"on {engine.processor}, beyond {broken}"
+        message = f"engine {record.name} answers differently from the checkpoint {where}: {figures}"
+        raise CheckFailedError(message, HINT)
+    log.info("engine %s proven on %s: %s", record.name, engine.processor, figures)
+
+
+def _figures(compared: Comparison, tolerance: Tolerance, unit: float) -> str:
+    inputs = len(compared.flipped)
+    return (
+        f"logits up to {compared.apart.max():.3g} apart (tolerance {tolerance.max_abs * unit:.3g}),"
+        f" {compared.each_apart.mean():.3g} in the mean ({tolerance.mean_abs * unit:.3g}), "
+        f"{compared.spread:.3g} between batches ({tolerance.spread * unit:.3g}), "
+        f"{compared.flipped.sum() / inputs:.2%} of the answers changed ({tolerance.flips:.2%}), "
+        f"{compared.flips_outside / inputs:.2%} by more than the error bound "
+        f"({tolerance.flips_outside:.2%}), over {inputs} rows"
     )
-    if any(found > limit for found, limit in zip((apart, mean, spread), limits, strict=True)):
-        message = (
-            f"engine {record.name} answers differently from the checkpoint on {where}: {figures}"
-        )
-        raise CheckFailedError(message, EXPORT_HERE)
-    log.info("engine %s proven on %s: %s", record.name, where, figures)
 
 
 def _answers(
-    engine: CollatedEngine, kept: KeptRows, size: int
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    engine: CollatedEngine, record: EngineRecord, kept: KeptRows, size: int
+) -> NDArray[np.float32]:
     rows = kept.encodings
-    parts = [engine.infer(rows[start : start + size]) for start in range(0, len(rows), size)]
+    try:
+        parts = [engine.infer(rows[start : start + size]) for start in range(0, len(rows), size)]
+    except NotReadyError:
+        raise
+    except Exception as error:  # the runtimes' errors share no narrower base
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        message = f"engine {record.name} fails on {engine.processor} in batches of {size}: {said}"
+        raise CheckFailedError(message, HINT) from error
     return np.concatenate(parts)

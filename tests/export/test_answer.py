@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import re
 import shutil
@@ -45,6 +46,17 @@ def test_with_and_without_an_engine_the_answers_are_the_same(trained_run, export
     by_checkpoint = [one.label for _, one in predict_run(trained_run, examples)]
     by_engine = [one.label for _, one in predict_run(exported_run, examples)]
     assert by_checkpoint == by_engine
+
+
+def test_where_no_engine_can_answer_the_checkpoint_does(exported_run, monkeypatch, caplog):
+    expected = list(predict_run(exported_run, [Example(text="rain")]))
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else found(name)
+    )
+    ((_, answer),) = predict_run(exported_run, [Example(text="rain")])
+    assert answer.label == expected[0][1].label
+    assert "so the checkpoint does: onnxruntime is not installed" in caplog.text
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".jsonl"])

@@ -1,5 +1,6 @@
 """What int8 cannot bear is given back to float32, layer by layer, and what nothing helps fails."""
 
+import re
 import shutil
 
 import pytest
@@ -53,8 +54,11 @@ def test_the_one_layer_that_int8_breaks_is_given_back_and_reported(loud_run):
     assert engine.proven
     (layer,) = engine.kept
     assert (layer.name, layer.precision) == (LOUD, Precision.FP32)
-    assert layer.gain > 0
     told = "\n".join(noting.lines)
+    before = float(re.search(r"int8 scores (\S+) on dev", told)[1])
+    assert engine.parity.scores.engine - before == pytest.approx(layer.gain, abs=1e-4)
+    changed = [int(count) for count in re.findall(r"(\d+) answers changed", told)]
+    assert changed[0] > 0.03 * 408 >= changed[1]
     assert "layers are given back to float32, the most sensitive first" in told
     assert f"{LOUD} in float32: scores" in told
     assert "what 1 layers in float32 cost: " in told

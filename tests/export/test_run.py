@@ -1,13 +1,17 @@
 import pytest
 
-from export.build import Built
+from export.build import Built, build
 from export.checkpoint2onnx import checkpoint_to_onnx
+from export.config import ExportSettings
 from export.run import export
-from pipework.errors import DataError, RunFolderError
+from pipework.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.errors import ConfigError, DataError, RunFolderError
 from pipework.manifest import read_manifest, write_manifest
 from pipework.progress import Silent
 from pipework.record import verify_files
 from serve.engines import open_proven
+
+QUICK = ExportSettings(speed_s=0.1, dev_rows=20)
 
 
 class Noting(Silent):
@@ -116,3 +120,65 @@ def test_a_stray_file_under_engines_is_no_obstacle(proven):
     (proven / "engines" / "onnx-fp32" / "deeper").mkdir()
     export(proven, Silent())
     assert engine_files(proven) == ["model.onnx", "rows.npz"]
+
+
+def labelled(*formats):
+    return [
+        Variant(format=format_, precision=Precision.FP32, layout=Layout.PADDED)
+        for format_ in formats
+    ]
+
+
+def test_the_same_engine_built_again_leaves_the_recorded_one_where_it_is(proven):
+    (before,) = read_manifest(proven).engines
+
+    def interrupted(variant, subject, folder, progress):
+        build(variant, subject, folder, progress)
+        raise KeyboardInterrupt
+
+    same_rows = ExportSettings(speed_s=0)
+    export(proven, Silent(), settings=same_rows)
+    (after,) = read_manifest(proven).engines
+    assert after.files == before.files
+    inode = (proven / before.files[0].path).stat().st_ino
+    with pytest.raises(KeyboardInterrupt):
+        export(proven, Silent(), settings=same_rows, building=interrupted)
+    assert (proven / before.files[0].path).stat().st_ino == inode
+    verify_files(proven, read_manifest(proven).engines[0].files)
+
+
+@pytest.mark.parametrize("error", [ConfigError("no such layer"), RuntimeError("out of workspace")])
+def test_of_several_engines_one_that_cannot_be_built_stops_none(run, error):
+    def one_fails(variant, subject, folder, progress):
+        if variant.format is EngineFormat.OPENVINO:
+            raise error
+        return build(variant, subject, folder, progress)
+
+    noting = Noting()
+    variants = labelled(EngineFormat.OPENVINO, EngineFormat.ONNX)
+    records = export(run, noting, variants, settings=QUICK, building=one_fails)
+    assert [record.name for record in records] == ["onnx-fp32"]
+    assert records[0].speed is not None
+    assert f"refused: openvino-fp32: {error}" in noting.lines
+    assert "1 of 2 refused: openvino-fp32" in noting.lines
+
+
+def test_a_broken_engine_of_before_is_not_measured_and_stops_nothing(proven):
+    (before,) = read_manifest(proven).engines
+    (proven / before.files[0].path).write_bytes(b"broken")
+    noting = Noting()
+    export(proven, noting, labelled(EngineFormat.OPENVINO), settings=QUICK)
+    assert read_manifest(proven).engines[0].name == "openvino-fp32"
+    assert any(line.startswith("not measured: onnx-fp32: ") for line in noting.lines)
+
+
+def test_an_engine_that_was_measured_elsewhere_stands_behind(proven):
+    manifest = read_manifest(proven)
+    (engine,) = manifest.engines
+    fast = engine.speed.model_copy(update={"texts_per_s": 1e9, "processor": "another"})
+    there = engine.parity.model_copy(update={"processor": "another"})
+    elsewhere = engine.model_copy(update={"speed": fast, "parity": there})
+    write_manifest(proven, manifest.model_copy(update={"engines": (elsewhere,)}))
+    export(proven, Silent(), labelled(EngineFormat.OPENVINO), settings=QUICK)
+    names = [one.name for one in read_manifest(proven).engines]
+    assert names == ["openvino-fp32", "onnx-fp32"]

@@ -13,6 +13,8 @@ ROWS = [Encoding(ids=np.arange(4, dtype=np.int32), type_ids=None)] * 20
 class Timed:
     """An engine that takes a time for each call, and counts how often it was opened."""
 
+    processor = "a kind"
+
     def __init__(self, delay_s):
         self.delay_s = delay_s
         self.opened = 0
@@ -49,7 +51,7 @@ def test_texts_come_eight_a_call_and_one_a_call():
     engine = Timed(0.0005)
     found = measure({"one": engine}, ROWS, 0.2, Silent())["one"]
     assert engine.sizes == {BATCH, 4, 1}
-    assert (found.batch, found.rows) == (8, 20)
+    assert (found.batch, found.rows, found.processor) == (8, 20, "a kind")
 
 
 def test_an_engine_slower_than_the_time_is_measured_once():

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from pipework.encoding import TextEncoder
 from pipework.errors import InputError, NotReadyError, RunFolderError
 from pipework.examples import Example
 from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, SeveralLabels, Value
+from serve.engines.onnxruntime import OnnxRuntimeEngine
 from serve.predictor import Predictor
 
 
@@ -100,8 +102,8 @@ def test_a_regression_answers_a_number(regression_run: Path) -> None:
     assert goal == Value(score=0)
 
 
-def test_the_version_names_the_engine_file(run: Path, predictor: Predictor) -> None:
-    assert read_manifest(run).engines[0].files[0].sha256.startswith(predictor.version)
+def test_the_version_names_the_files_of_the_engine(run: Path, predictor: Predictor) -> None:
+    assert read_manifest(run).engines[0].digest.startswith(predictor.version)
     assert predictor.name == "topics"
 
 
@@ -116,3 +118,19 @@ def test_a_closed_predictor_refuses(run: Path) -> None:
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"holds no manifest\.json"):
         Predictor(tmp_path)
+
+
+def test_a_tokenizer_that_does_not_open_leaves_no_engine_open(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+    monkeypatch.setattr(OnnxRuntimeEngine, "close", closed.append)
+    monkeypatch.setattr(TextEncoder, "open", _refuse)
+    with pytest.raises(RunFolderError, match="no tokenizer"):
+        Predictor(run)
+    assert len(closed) == 1
+
+
+def _refuse(*_: object, **__: object) -> None:
+    message = "no tokenizer"
+    raise RunFolderError(message)

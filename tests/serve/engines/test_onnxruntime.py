@@ -7,11 +7,13 @@ from onnx import TensorProto, helper, save
 
 from pipework.encoding import Encoding, TextEncoder
 from pipework.engine_record import Layout
-from pipework.errors import RunFolderError
+from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.examples import Example
 from pipework.padding import Padding
 from serve.collate import Collate
 from serve.cpus import cpu_limit
+from serve.engines import onnxruntime as module
+from serve.engines.cuda import Gpu
 from serve.engines.flavours import gpu_or_none
 from serve.engines.onnxruntime import CUDA, OnnxRuntimeEngine, _check_taken
 
@@ -135,8 +137,27 @@ def test_threads_follow_the_quota_of_the_container(
 
 def test_a_runtime_that_took_the_cpu_in_place_of_the_gpu_is_not_believed() -> None:
     _check_taken([CUDA, "CPUExecutionProvider"], CUDA)
-    with pytest.raises(ValueError, match="took CPUExecutionProvider in place of CUDAExecution"):
+    with pytest.raises(
+        MissingDependencyError, match="took CPUExecutionProvider in place of CUDAExecution"
+    ):
         _check_taken(["CPUExecutionProvider"], CUDA)
+
+
+def test_on_cuda_float32_is_not_computed_as_tf32(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def session(*_: object, **given: object) -> None:
+        asked.append(given)
+        message = "seen"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(module, "_gpu", lambda: Gpu(name="Fake L4", capability=89))
+    monkeypatch.setattr(ort, "InferenceSession", session)
+    with pytest.raises(RunFolderError, match="seen"):
+        OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate())
+    assert asked == [{"providers": [CUDA], "provider_options": [{"use_tf32": "0"}]}]
 
 
 @pytest.mark.gpu

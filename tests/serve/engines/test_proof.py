@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from pipework.encoding import TextEncoder
-from pipework.engine_record import EngineFormat, TensorRt
+from pipework.engine_record import EngineFormat, TensorRt, Tolerance
 from pipework.errors import CheckFailedError, MissingDependencyError, RunFolderError
 from pipework.examples import Example
 from pipework.kept_rows import FILE_NAME, KeptRows
 from pipework.manifest import read_manifest, write_manifest
 from pipework.record import record_file
-from serve.engines import choose_engine, open_engine, open_proven
+from serve.engines import choose_engine, open_engine, open_first, open_proven
 from serve.engines.flavours import gpu_or_none
+from serve.engines.proof import prove_here
 
 FOLDER = "engines/onnx"
 TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"] * 7
@@ -79,6 +80,50 @@ def test_an_answer_within_the_tolerance_of_the_record_passes(built):
         open_proven(built, read_manifest(built))
 
 
+WIDE = Tolerance(max_abs=99, mean_abs=99, spread=99, flips=1, flips_outside=1, score_drop=1)
+
+
+@pytest.mark.parametrize(("limit", "wrong_rows"), [("flips", 42), ("flips_outside", 1)])
+def test_logits_that_may_differ_do_not_excuse_labels_that_change(built, limit, wrong_rows):
+    rows = kept_rows(built)
+    rows.logits_NC[:wrong_rows] = np.roll(rows.logits_NC[:wrong_rows], 1, axis=1)
+    change(built, rows=rows, tolerance=WIDE)
+    open_proven(built, read_manifest(built)).close()
+    change(built, tolerance=WIDE.model_copy(update={limit: 0.02}))
+    with pytest.raises(CheckFailedError, match=f"beyond {limit}:"):
+        open_proven(built, read_manifest(built))
+
+
+def test_values_of_a_regression_count_in_the_unit_of_the_first_proof(regression_run, tmp_path):
+    run = shutil.copytree(regression_run, tmp_path / "values")
+    rows, parity = kept_rows(run), read_manifest(run).engines[0].parity
+    rows.logits_NC[:] += 1  # many times the deviation of these rows
+    tolerance = WIDE.model_copy(update={"max_abs": 0.5})
+    change(run, rows=rows, tolerance=tolerance, parity=None)
+    with pytest.raises(CheckFailedError, match="beyond max_abs:"):
+        open_proven(run, read_manifest(run))
+    change(run, parity=parity.model_copy(update={"processor": "another", "unit": 100}))
+    open_proven(run, read_manifest(run)).close()
+
+
+class Failing:
+    """An engine whose runtime raises when it is asked."""
+
+    processor = "a processor"
+
+    def infer(self, _encodings):
+        message = "out of memory\nand more"
+        raise RuntimeError(message)
+
+
+def test_an_engine_that_fails_on_the_rows_is_refused_with_the_reason(run):
+    manifest = read_manifest(run)
+    with pytest.raises(
+        CheckFailedError, match="engine onnx fails on a processor in batches of 1: out"
+    ):
+        prove_here(Failing(), manifest.engines[0], kept_rows(run), manifest.task)
+
+
 def test_without_the_rows_there_is_no_proof(built):
     record = read_manifest(built).engines[0]
     files = tuple(file for file in record.files if not file.path.endswith(FILE_NAME))
@@ -118,6 +163,38 @@ def test_what_runs_here_is_chosen_and_what_was_built_for_here_before_it(built):
     assert choose_engine(both).name == "onnx"
     assert choose_engine(both, "foreign").name == "foreign"
     assert choose_engine(manifest.model_copy(update={"engines": (foreign,)})).name == "foreign"
+
+
+def test_what_cannot_be_opened_here_is_passed_over_and_told(built, run, caplog):
+    rows = kept_rows(built)
+    rows.logits_NC[:] += 1
+    change(built, rows=rows)
+    (wrong,), (good,) = (read_manifest(one).engines for one in (built, run))
+    manifest = read_manifest(built)
+    both = manifest.model_copy(
+        update={"engines": (wrong, good.model_copy(update={"name": "second"}))}
+    )
+    record, engine = open_first(built, both)
+    engine.close()
+    assert record.name == "second"
+    (line,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert line.startswith("engine onnx is not served here: engine onnx answers differently")
+    with pytest.raises(CheckFailedError, match="engine onnx answers"):
+        open_first(built, both, "onnx")  # what is asked for by name is not replaced
+    no_runtime = wrong.model_copy(
+        update={"name": "foreign", "format": EngineFormat.TENSORRT, "tensorrt": OTHER}
+    )
+    with pytest.raises(CheckFailedError, match="engine onnx answers"):  # the first reason
+        open_first(built, manifest.model_copy(update={"engines": (no_runtime, wrong)}))
+
+
+def test_a_file_that_changed_is_not_passed_over(built, run):
+    (wrong,), (good,) = (read_manifest(one).engines for one in (built, run))
+    second = good.model_copy(update={"name": "second"})
+    both = read_manifest(built).model_copy(update={"engines": (wrong, second)})
+    (built / FOLDER / FILE_NAME).unlink()
+    with pytest.raises(RunFolderError, match=r"rows\.npz is missing"):
+        open_first(built, both)
 
 
 def test_a_built_engine_is_refused_in_words_where_there_is_no_gpu(built):

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from export.comparison import Comparison
+from pipework.comparison import Comparison
 from pipework.task import Metric, Task, TaskKind
 
 LABELS = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b", "c"), metric=Metric.ACCURACY)

@@ -9,12 +9,22 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pipework.engine_record import Tolerance
 from pipework.predictions import THRESHOLD, given_labels, unit_of
 from pipework.task import Task, TaskKind
 
 Logits = NDArray[np.float32]
 Floats = NDArray[np.float64]
 RARE = 99  # per cent of the inputs that the error bound must hold for
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Breach:
+    """A limit of the tolerance by name, what was found, and what is allowed."""
+
+    limit: str
+    found: float
+    allowed: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,7 +87,7 @@ class Comparison:
     @property
     def flips_outside(self) -> int:
         """How many inputs changed their label over a margin larger than the error bound."""
-        outside_X = self._margins > self.error_bound
+        outside_X = ~(self._margins <= self.error_bound)  # so is what is no number
         return int((self.largest(outside_X.astype(np.float64)) > 0).sum())
 
     @property
@@ -100,7 +110,8 @@ class Comparison:
                 order = self.expected_XC, self.found_XC
                 rows = np.arange(len(self.input_X))
                 had_X, got_X = (self.expected_XC[rows, one.argmax(axis=1)] for one in order)
-                return np.asarray(had_X.astype(np.float64) - got_X)
+                with np.errstate(invalid="ignore"):  # infinity less infinity
+                    return np.asarray(had_X.astype(np.float64) - got_X)
             case TaskKind.MULTI_LABEL:
                 low, high = np.finfo(np.float64).tiny, 1 - np.finfo(np.float64).eps
                 given = self.task.thresholds or [THRESHOLD] * len(self.task.labels)
@@ -109,6 +120,26 @@ class Comparison:
                 return np.asarray(np.where(self.flipped_labels, apart_XC, 0).max(axis=1))
             case TaskKind.REGRESSION:
                 return np.zeros(len(self.input_X))
+
+    def breaches(
+        self, tolerance: Tolerance, *, unit: float | None = None, score_drop: float = 0.0
+    ) -> tuple[Breach, ...]:
+        """Return the limits that do not hold; differences count in `unit`, or in `self.unit`."""
+        unit, inputs = unit or self.unit, len(self.flipped)
+        measured = {
+            "max_abs": float(self.apart.max()) / unit,
+            "mean_abs": float(self.each_apart.mean()) / unit,
+            "spread": self.spread / unit,
+            "flips": int(self.flipped.sum()) / inputs,
+            "flips_outside": self.flips_outside / inputs,
+            "score_drop": score_drop,
+        }
+        held = ((limit, found, getattr(tolerance, limit)) for limit, found in measured.items())
+        return tuple(
+            Breach(limit=limit, found=found, allowed=allowed)
+            for limit, found, allowed in held
+            if not found <= allowed  # so that what is no number breaks every limit
+        )
 
     def largest(self, value_X: Floats) -> Floats:
         """Return the largest value of each input over its batches, [N]."""
