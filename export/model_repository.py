@@ -5,9 +5,11 @@ run folder serves it too. Whatever is added is written under another name and re
 Triton which polls the repository never sees half of it.
 """
 
+import errno
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -17,7 +19,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from export.config import Backend, TritonSettings
 from export.triton_config import (
     FILE_NAME,
-    MODEL_FILES,
     differing,
     from_text,
     signature,
@@ -28,13 +29,13 @@ from export.triton_config import (
 )
 from pipework.engine_record import EngineFormat, EngineRecord, Layout, Precision
 from pipework.errors import ConfigError, RunFolderError
-from pipework.kept_rows import FILE_NAME as KEPT_ROWS
 from pipework.lock import sole_writer
 from pipework.manifest import Manifest, read_manifest
 from pipework.progress import Progress
 from pipework.record import FILE_NAME as MANIFEST
 from pipework.record import verify_files
-from serve.engines import MODELS
+from serve.engines.flavours import gpu_or_none
+from serve.engines.triton import MODEL_FILES, files_of
 
 MODEL = b'''\
 """Written by `pipe export --to triton`; the code is in the pipework that Triton's Python has."""
@@ -129,8 +130,11 @@ def add_version(
             _check_fits(repository / part.name, part.config, progress)
         model = repository / parts[-1].name
         for version in _versions(model):
-            if _holds(model / str(version), served):
+            whole = all((repository / part.name / str(version)).is_dir() for part in parts)
+            if whole and _holds(model / str(version), served):
                 return Added(engine=record.name, folder=model / str(version), new=False)
+        for part in parts[:-1]:
+            _drop_unasked(repository, repository / part.name, model)
         there = (version for part in parts for version in _versions(repository / part.name))
         number = str(max(there, default=0) + 1)
         for part in parts:
@@ -208,17 +212,22 @@ def _parts(run: Path, manifest: Manifest, settings: TritonSettings) -> list[_Par
         files |= {file.path: run / file.path for file in record.files}
         config = text_config(name, manifest, settings)
         return [_Part(config=config, files=files, beside=warmup_files(manifest))]
-    of_engine = {Path(file.path).name: run / file.path for file in record.files}
-    graph = of_engine.pop(MODELS[record.format])
-    of_engine.pop(KEPT_ROWS, None)  # nothing in that model's backend reads them
-    first_only = _first_only(graph, record)
-    behind = tensor_config(name, manifest, settings, first_only=first_only)
-    model_file = {MODEL_FILES[settings.backend]: graph}
+    behind, rows = files_of(record)
+    first_only = _first_only(run / behind[MODEL_FILES[record.format]].path, record)
+    tensors = tensor_config(name, manifest, settings, first_only=first_only, on_gpu=_on_gpu(record))
     config = text_config(name, manifest, settings, first_only=first_only)
+    of_engine = {file: run / one.path for file, one in behind.items()}
     return [
-        _Part(config=behind, files=of_engine | model_file, beside={}),
-        _Part(config=config, files=files, beside={}),
+        _Part(config=tensors, files=of_engine, beside={}),
+        _Part(config=config, files=files | {rows.path: run / rows.path}, beside={}),
     ]
+
+
+def _on_gpu(record: EngineRecord) -> bool:
+    """Return whether an engine was proven on a GPU: that of this machine, or any by TensorRT."""
+    gpu = gpu_or_none()
+    here = gpu is not None and record.parity is not None and record.parity.processor == gpu.name
+    return here or record.tensorrt is not None
 
 
 def _first_only(graph: Path, record: EngineRecord) -> bool:
@@ -272,17 +281,51 @@ def _holds(version: Path, manifest: Manifest) -> bool:
     return same and files[0] == files[1]
 
 
+def _drop_unasked(repository: Path, behind: Path, model: Path) -> None:
+    """Take away what an export left that was ended after the first of its two models.
+
+    Else each of the two would serve its newest versions, and those would not be the same.
+    """
+    newest = max(_versions(model), default=0)
+    for version in _versions(behind):
+        if version > newest:
+            with _partial(repository) as partial:
+                (behind / str(version)).rename(partial / str(version))
+
+
 def _add(repository: Path, part: _Part, version: str) -> None:
-    # Beside the repository and not in it: Triton takes every folder there for a model.
+    with _partial(repository) as partial:
+        _write(partial / version, part.files)
+        if (repository / part.name).exists():
+            (partial / version).rename(repository / part.name / version)
+        else:
+            _write(partial, {**part.beside, FILE_NAME: to_text(part.config).encode()})
+            partial.rename(repository / part.name)
+
+
+@contextmanager
+def _partial(repository: Path) -> Iterator[Path]:
+    """Make the folder that models are renamed from or to, and remove it, however the block ends.
+
+    It is beside the repository and not in it: Triton takes every folder there for a model.
+
+    Raises:
+        ConfigError: there it cannot be made, or not be renamed into the repository.
+    """
     partial = repository.with_name(f".{repository.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # left from an export that was ended
-    _write(partial / version, part.files)
-    if (repository / part.name).exists():
-        (partial / version).rename(repository / part.name / version)
-        partial.rmdir()
-    else:
-        _write(partial, {**part.beside, FILE_NAME: to_text(part.config).encode()})
-        partial.rename(repository / part.name)
+    shutil.rmtree(partial, ignore_errors=True)  # left from an export that was killed
+    try:
+        partial.mkdir()
+        yield partial
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        how = f"a model is written to {partial} and renamed into {repository}"
+        message = f"{how}, and that failed: {error.strerror}"
+        hint = "both must be writable and on one mount: take a folder below it as --repository"
+        raise ConfigError(message, hint) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write(folder: Path, files: Files) -> None:

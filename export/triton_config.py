@@ -19,7 +19,7 @@ from pipework.manifest import Manifest
 from pipework.padding import Padding
 from serve.batcher import QUEUE_REQUESTS
 from serve.collate import Collate
-from serve.engines.triton import FIRST_ONLY, TENSOR_MODEL
+from serve.engines.triton import FIRST_ONLY, MODEL_FILES, TENSOR_MODEL
 from serve.text_tensors import TEXT, TEXT_PAIR
 
 FILE_NAME = "config.pbtxt"
@@ -27,7 +27,6 @@ FILE_NAME = "config.pbtxt"
 # entities must be.
 WARMUP_TEXT = "A text of usual length that <e1>wakes</e1> the engine before the first <e2>one</e2>."
 PLATFORMS = {Backend.ONNXRUNTIME: "onnxruntime_onnx", Backend.TENSORRT: "tensorrt_plan"}
-MODEL_FILES = {Backend.ONNXRUNTIME: "model.onnx", Backend.TENSORRT: "model.plan"}
 
 
 def text_config(
@@ -80,10 +79,12 @@ def tensor_config(
     settings: TritonSettings,
     *,
     first_only: bool,
+    on_gpu: bool,
 ) -> ModelConfig:
     """Describe the model behind it, which takes the arrays of a graph and gives logits [N, C].
 
-    Rows and texts are no common batch, so it has none in Triton's sense.
+    Rows and texts are no common batch, so it has none in Triton's sense. It runs on the kind of
+    processor that it was proven on, not on a GPU because there is one.
     """
     (record,) = manifest.engines
     collate = Collate(
@@ -92,15 +93,16 @@ def tensor_config(
         spans=manifest.model.takes_spans,
         first_only=first_only,
     )
-    group = proto.ModelInstanceGroup(count=settings.instances)
+    kinds = proto.ModelInstanceGroup
+    kind = kinds.KIND_GPU if on_gpu else kinds.KIND_CPU
+    group = proto.ModelInstanceGroup(count=settings.instances, kind=kind)
     if record.tensorrt is not None:
-        group.kind = proto.ModelInstanceGroup.KIND_GPU
         group.profile.extend(str(number) for number in range(len(record.tensorrt.profiles)))
     return ModelConfig(
         name=tensor_model(name),
         platform=PLATFORMS[settings.backend],
         backend=settings.backend,
-        default_model_filename=MODEL_FILES[settings.backend],
+        default_model_filename=MODEL_FILES[record.format],
         input=[
             _input(tensor, proto.TYPE_INT64, _dims(tensor, collate))
             for tensor in sorted(collate.names)

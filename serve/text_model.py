@@ -17,16 +17,20 @@ class TextModel(Closing):
     """A run folder's tokenizer and task around an engine."""
 
     def __init__(self, run: Path, manifest: Manifest, engine: Engine) -> None:
-        """Take over an engine, and open the tokenizer.
+        """Take over an engine, which is closed if the tokenizer does not open.
 
         Raises:
             RunFolderError: the tokenizer is missing or changed.
         """
         given = manifest.input
-        verify_files(run, (given.tokenizer,))
-        self._encoder = TextEncoder.open(
-            run / given.tokenizer.path, max_length=given.max_length, type_ids=given.type_ids
-        )
+        try:
+            verify_files(run, (given.tokenizer,))
+            self._encoder = TextEncoder.open(
+                run / given.tokenizer.path, max_length=given.max_length, type_ids=given.type_ids
+            )
+        except BaseException:
+            engine.close()
+            raise
         self._manifest = manifest
         self._engine = engine
 

@@ -14,11 +14,11 @@ import numpy as np
 import triton_python_backend_utils as triton
 from numpy.typing import NDArray
 
-from pipework.errors import InputError, NotReadyError
+from pipework.errors import NotReadyError, PipeError
 from pipework.evaluation import Engine
 from pipework.manifest import read_manifest
 from serve.engines import open_proven
-from serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, Arrays, TritonEngine
+from serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, Arrays, open_behind
 from serve.text_model import TextModel
 from serve.text_tensors import TEXT, TEXT_PAIR, Answer, Texts
 
@@ -32,11 +32,18 @@ class TritonPythonModel:
         run = Path(args["model_repository"]) / version
         manifest = read_manifest(run)
         (record,) = manifest.engines
-        parameters = json.loads(args["model_config"]).get("parameters", {})
+        config = json.loads(args["model_config"])
+        parameters = config.get("parameters", {})
         if TENSOR_MODEL in parameters:
             behind = Behind(name=parameters[TENSOR_MODEL]["string_value"], version=int(version))
-            first_only = parameters[FIRST_ONLY]["string_value"] == "true"
-            engine: Engine = TritonEngine(behind, manifest, record, first_only=first_only)
+            engine: Engine = open_behind(
+                run,
+                manifest,
+                behind,
+                first_only=parameters[FIRST_ONLY]["string_value"] == "true",
+                batch=config["max_batch_size"],
+                beside=run.parents[1] / behind.name / version,
+            )
         else:
             engine = open_proven(run, manifest)
         self._model = TextModel(run, manifest, engine)
@@ -44,7 +51,11 @@ class TritonPythonModel:
 
     def execute(self, requests: "Sequence[triton.InferenceRequest]") -> list[object]:
         """Answer what Triton's dynamic batcher has merged, in one call."""
-        answers = self._model.answer([_texts(request) for request in requests])
+        answers: Sequence[Answer | PipeError]
+        try:
+            answers = self._model.answer([_texts(request) for request in requests])
+        except PipeError as error:  # of the engine: it is not there, or not proven
+            answers = [error] * len(requests)
         return [_response(answer) for answer in answers]
 
     def finalize(self) -> None:
@@ -85,11 +96,11 @@ def _texts(request: "triton.InferenceRequest") -> Texts:
     return Texts(text=tensors[TEXT], text_pair=tensors.get(TEXT_PAIR))
 
 
-def _response(answer: Answer | InputError) -> object:
+def _response(answer: Answer | PipeError) -> object:
     match answer:
         case Answer():
             tensors = answer.tensors().items()
             return triton.InferenceResponse([triton.Tensor(*named) for named in tensors])
-        case InputError():
+        case PipeError():
             text = f"{answer}; {answer.hint}" if answer.hint else str(answer)
             return triton.InferenceResponse(error=triton.TritonError(text))

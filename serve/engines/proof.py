@@ -7,13 +7,16 @@ Shapes: N inputs, C classes, X answers: one for each input in each of its batche
 """
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipework.closing import Closing
 from pipework.comparison import Comparison
+from pipework.encoding import Encoding
 from pipework.engine_record import EngineRecord, Tolerance
-from pipework.errors import CheckFailedError
+from pipework.errors import CheckFailedError, NotReadyError
 from pipework.kept_rows import KeptRows
 from pipework.task import Task
 from serve.engines.collated import CollatedEngine
@@ -23,19 +26,71 @@ HINT = "it is not served; export again here: pipe export RUN --to auto"
 log = logging.getLogger(__name__)
 
 
-def prove_here(engine: CollatedEngine, record: EngineRecord, kept: KeptRows, task: Task) -> None:
+class ProvenFirst(Closing):
+    """An Engine that is proven before its first answer: it cannot be asked when it is opened.
+
+    Once a proof has failed there is no answer; where the engine could not be asked, the next
+    batch tries again.
+    """
+
+    def __init__(
+        self, engine: CollatedEngine, record: EngineRecord, kept: KeptRows, task: Task, batch: int
+    ) -> None:
+        """Take over an engine, and what `prove_here` needs.
+
+        Args:
+            engine: takes at most `batch` texts.
+            record: of it.
+            kept: the rows.
+            task: of the run.
+            batch: the most texts that it is ever given.
+        """
+        self._engine, self._record, self._kept, self._task = engine, record, kept, task
+        self._sizes = tuple(min(size, batch) for size in BATCH_SIZES)
+        self._proven, self._refused = False, ""
+
+    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        """Return logits [N, C].
+
+        Raises:
+            CheckFailedError: the proof failed.
+        """
+        if self._refused:
+            raise CheckFailedError(self._refused, HINT)
+        if not self._proven:
+            try:
+                prove_here(self._engine, self._record, self._kept, self._task, self._sizes)
+            except CheckFailedError as error:
+                self._refused = str(error)
+                raise
+            self._proven = True
+        return self._engine.infer(encodings)
+
+    def close(self) -> None:
+        """Free the engine."""
+        self._engine.close()
+
+
+def prove_here(
+    engine: CollatedEngine,
+    record: EngineRecord,
+    kept: KeptRows,
+    task: Task,
+    sizes: Sequence[int] = BATCH_SIZES,
+) -> None:
     """Check that an engine answers the kept rows as the checkpoint did, in batches of two sizes.
 
     It is held to every limit of its record but the score, for which labels are not kept.
 
     Raises:
         CheckFailedError: it does not, an answer depends on who shares the batch, or it fails.
+        NotReadyError: it cannot be asked.
     """
     compared = Comparison(
         task=task,
-        expected_XC=np.concatenate([kept.logits_NC] * len(BATCH_SIZES)),
-        found_XC=np.concatenate([_answers(engine, record, kept, size) for size in BATCH_SIZES]),
-        input_X=np.tile(np.arange(len(kept.encodings)), len(BATCH_SIZES)),
+        expected_XC=np.concatenate([kept.logits_NC] * len(sizes)),
+        found_XC=np.concatenate([_answers(engine, record, kept, size) for size in sizes]),
+        input_X=np.tile(np.arange(len(kept.encodings)), len(sizes)),
     )
     # The deviation of a regression's answers is that of the proof's rows, which are more.
     unit = compared.unit if record.parity is None else record.parity.unit
@@ -67,6 +122,8 @@ def _answers(
     rows = kept.encodings
     try:
         parts = [engine.infer(rows[start : start + size]) for start in range(0, len(rows), size)]
+    except NotReadyError:
+        raise
     except Exception as error:  # the runtimes' errors share no narrower base
         said = (str(error).splitlines() or [type(error).__name__])[0]
         message = f"engine {record.name} fails on {engine.processor} in batches of {size}: {said}"

@@ -4,19 +4,28 @@ Shapes: B inputs of one call, C classes.
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.engine_record import Variant
+from pipework.engine_record import EngineFormat, EngineRecord, Variant
+from pipework.errors import RunFolderError
+from pipework.kept_rows import FILE_NAME as KEPT_ROWS
+from pipework.kept_rows import KeptRows
 from pipework.manifest import Manifest
 from pipework.padding import Padding
+from pipework.record import FileRecord, verify_files
 from serve.collate import Collate
+from serve.engines import MODELS
 from serve.engines.collated import CollatedEngine
+from serve.engines.proof import ProvenFirst
 
 # Parameters of a text model's config that name the model behind it, and say whether its graph reads
 # only the first token of a text.
 TENSOR_MODEL, FIRST_ONLY = "tensor_model", "first_only"
+# What Triton's own backends call an engine's main file.
+MODEL_FILES = {EngineFormat.ONNX: "model.onnx", EngineFormat.TENSORRT: "model.plan"}
 Arrays = Mapping[str, NDArray[np.int64]]
 Ask = Callable[[Arrays], NDArray[np.float32]]
 
@@ -46,8 +55,56 @@ class TritonEngine(CollatedEngine):
         super().__init__(collate, classes=len(manifest.task.labels))
         self._ask = ask
 
+    @property
+    def processor(self) -> str:
+        """Triton: where it runs the model is not told."""
+        return "Triton's own backend"
+
     def _run(self, arrays: Arrays) -> NDArray[np.float32]:
         return self._ask(arrays)
 
     def close(self) -> None:
         """Do nothing: the model is the server's."""
+
+
+def files_of(record: EngineRecord) -> tuple[dict[str, FileRecord], FileRecord]:
+    """Return an engine's files by name in the model behind, and the rows that prove it.
+
+    Raises:
+        RunFolderError: it has not one of each.
+    """
+    files = {Path(file.path).name: file for file in record.files}
+    model = MODELS[record.format]
+    if len(files) != len(record.files) or not {model, KEPT_ROWS} <= files.keys():
+        names = ", ".join(file.path for file in record.files)
+        message = f"engine {record.name}: expected one file {model} and one {KEPT_ROWS} in {names}"
+        raise RunFolderError(message, "make it again: pipe export RUN")
+    rows, graph = files.pop(KEPT_ROWS), files.pop(model)
+    return {**files, MODEL_FILES[record.format]: graph}, rows
+
+
+def open_behind(
+    run: Path, manifest: Manifest, ask: Ask, *, first_only: bool, batch: int, beside: Path
+) -> ProvenFirst:
+    """Open the model behind a text model. It is proven before its first answer, not now.
+
+    Args:
+        run: the folder of the text model's version.
+        manifest: of it.
+        ask: see `TritonEngine`.
+        first_only: see `Collate`.
+        batch: the most texts of a call.
+        beside: the folder of the other model's version, whose files are checked where it is there.
+
+    Raises:
+        RunFolderError: a file is missing or changed.
+    """
+    (record,) = manifest.engines
+    files, rows = files_of(record)
+    verify_files(run, (rows,))
+    if beside.is_dir():
+        there = (file.model_copy(update={"path": name}) for name, file in files.items())
+        verify_files(beside, tuple(there))
+    kept = KeptRows.read(run / rows.path)
+    engine = TritonEngine(ask, manifest, record, first_only=first_only)
+    return ProvenFirst(engine, record, kept, manifest.task, batch)

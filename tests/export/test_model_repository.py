@@ -1,4 +1,7 @@
+import errno
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +13,10 @@ from export.triton_config import FILE_NAME, from_text, text_config, to_text
 from pipework.engine_record import EngineFormat, Layout, Precision, TensorRt
 from pipework.errors import ConfigError, RunFolderError
 from pipework.examples import Example
+from pipework.kept_rows import FILE_NAME as KEPT_ROWS
 from pipework.manifest import read_manifest, write_manifest
 from pipework.progress import Silent
+from pipework.record import record_file
 from serve.engines import open_proven
 
 TEXT = TritonSettings(name="topics")
@@ -45,9 +50,12 @@ def change(run, **changed):
 
 
 def changed_engine(run):
-    """Give the run another engine: the same file with another digest of its rows."""
+    """Give the run another engine: the same graph with other rows."""
     (record,) = read_manifest(run).engines
-    change(run, files=record.files[:1])
+    (rows,) = (file.path for file in record.files if file.path.endswith(KEPT_ROWS))
+    (run / rows).write_bytes(b"other rows")
+    others = [file for file in record.files if file.path != rows]
+    change(run, files=(*others, record_file(run, run / rows)))
 
 
 def tree(folder):
@@ -167,13 +175,14 @@ def test_two_models_are_written_for_a_backend_and_their_versions_keep_step(prove
     add(proven, repository, BEHIND)
     (record,) = read_manifest(proven).engines
     graph = (proven / record.files[0].path).read_bytes()
-    shutil.copytree(repository / "topics-engine" / "1", repository / "topics-engine" / "7")
+    shutil.copytree(repository / "topics" / "1", repository / "topics" / "7")
     changed_engine(proven)
     assert add(proven, repository, BEHIND).folder == repository / "topics" / "8"
     files = tree(repository)
     assert files["topics-engine/8/model.onnx"] == graph
     assert "topics-engine/8/rows.npz" not in files
-    assert not [name for name in files if name.startswith("topics/8/engines")]
+    (kept,) = [name for name in files if name.startswith("topics/8/engines")]
+    assert kept.endswith("/rows.npz")  # by which the text model proves the other
     parameters = from_text(files["topics/config.pbtxt"].decode()).parameters
     assert parameters["tensor_model"].string_value == "topics-engine"
 
@@ -247,4 +256,52 @@ def test_a_name_that_is_no_folder_of_the_repository_is_refused(proven, repositor
     with pytest.raises(ConfigError, match="a model's name is a letter or digit") as raised:
         add(proven, repository, TritonSettings())
     assert raised.value.hint == "give it one: --set triton.name=NAME"
+    assert not repository.exists()
+
+
+def refusing(number):
+    def rename(source, target):
+        raise OSError(number, os.strerror(number), str(source), None, str(target))
+
+    return rename
+
+
+def test_a_repository_that_nothing_can_be_renamed_into_is_told_with_both_places(
+    proven, repository, monkeypatch
+):
+    monkeypatch.setattr(Path, "rename", refusing(errno.EXDEV))  # as of a mount point
+    partial = repository.with_name(".repository.partial")
+    with pytest.raises(ConfigError, match="Invalid cross-device link") as raised:
+        add(proven, repository)
+    assert f"written to {partial} and renamed into {repository}" in str(raised.value)
+    assert "take a folder below it" in raised.value.hint
+    assert not partial.exists()
+
+
+def test_a_full_disk_leaves_nothing_behind(proven, repository, monkeypatch):
+    monkeypatch.setattr("export.model_repository.shutil.copyfile", refusing(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left"):
+        add(proven, repository)
+    assert [path.name for path in repository.parent.iterdir()] == ["repository"]
+    assert not list(repository.iterdir())
+
+
+def test_an_export_that_is_killed_between_two_models_leaves_them_in_step(proven, repository):
+    """What it left is what no version asks; of both models the newest versions are the same."""
+    add(proven, repository, BEHIND)
+    changed_engine(proven)
+    shutil.copytree(repository / "topics-engine" / "1", repository / "topics-engine" / "2")
+    assert add(proven, repository, BEHIND).new
+    for model in ("topics", "topics-engine"):
+        assert sorted(path.name for path in (repository / model).glob("[0-9]*")) == ["1", "2"]
+    shutil.rmtree(repository / "topics-engine" / "2")
+    assert add(proven, repository, BEHIND).folder.name == "3"
+
+
+def test_an_engine_without_its_rows_is_not_put_behind_a_text_model(proven, repository):
+    (record,) = read_manifest(proven).engines
+    files = (file for file in record.files if not file.path.endswith(KEPT_ROWS))
+    change(proven, files=tuple(files))
+    with pytest.raises(RunFolderError, match=r"expected one file model\.onnx and one rows\.npz"):
+        add(proven, repository, BEHIND)
     assert not repository.exists()

@@ -58,14 +58,17 @@ def configs(manifest):
     yield "text-before-a-model", text_config("topics", manifest, ONNX, first_only=True)
     marked = given(manifest, "text", "entities")
     spans = marked.model_copy(update={"model": marked.model.model_copy(update={"head": "entity"})})
-    yield "onnxruntime", tensor_config("topics", spans, ONNX, first_only=True)
+    yield "onnxruntime", tensor_config("topics", spans, ONNX, first_only=True, on_gpu=False)
     packed = with_engine(manifest, layout=Layout.PACKED)
-    yield "onnxruntime-packed", tensor_config("topics", packed, ONNX, first_only=True)
+    yield "onnxruntime-packed", tensor_config("topics", packed, ONNX, first_only=True, on_gpu=False)
     every = with_engine(given(manifest, "text", type_ids=False), layout=Layout.PACKED)
-    yield "onnxruntime-packed-states", tensor_config("topics", every, ONNX, first_only=False)
+    yield (
+        "onnxruntime-packed-states",
+        tensor_config("topics", every, ONNX, first_only=False, on_gpu=False),
+    )
     trt = with_engine(manifest, format=EngineFormat.TENSORRT, tensorrt=built())
     yield "text-before-tensorrt", text_config("topics", trt, TENSORRT, first_only=True)
-    yield "tensorrt", tensor_config("topics", trt, TENSORRT, first_only=True)
+    yield "tensorrt", tensor_config("topics", trt, TENSORRT, first_only=True, on_gpu=True)
 
 
 def test_the_configs_are_those_of_the_golden_files(manifest):

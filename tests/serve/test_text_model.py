@@ -3,7 +3,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from pipework.encoding import TextEncoder
 from pipework.errors import InputError, RunFolderError
+from pipework.examples import Example
 from pipework.manifest import read_manifest
 from serve.engines import open_proven
 from serve.text_model import TextModel
@@ -46,3 +48,17 @@ def test_another_tokenizer_than_the_manifest_says_is_refused(make_run):
     path.write_text(path.read_text() + " ")
     with pytest.raises(RunFolderError, match=r"tokenizer\.json changed"), opened(changed):
         pass
+
+
+def test_an_engine_is_closed_if_the_tokenizer_does_not_open(make_run):
+    changed = make_run()
+    manifest = read_manifest(changed)
+    engine = open_proven(changed, manifest)
+    encoder = TextEncoder.open(changed / "tokenizer.json", max_length=32, type_ids=False)
+    encodings = encoder.encode([Example(text="rain")])
+    assert engine.infer(encodings).shape == (1, 3)
+    (changed / "tokenizer.json").unlink()
+    with pytest.raises(RunFolderError, match=r"tokenizer\.json is missing"):
+        TextModel(changed, manifest, engine)
+    with pytest.raises(AttributeError):  # its session is gone
+        engine.infer(encodings)

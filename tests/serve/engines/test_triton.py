@@ -1,0 +1,106 @@
+"""A model behind another: what asks it here is ONNX Runtime, and in production Triton."""
+
+import shutil
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from pipework.encoding import TextEncoder
+from pipework.errors import CheckFailedError, NotReadyError, RunFolderError
+from pipework.examples import Example
+from pipework.kept_rows import FILE_NAME, KeptRows
+from pipework.manifest import read_manifest, write_manifest
+from pipework.record import record_file
+from serve.engines import open_engine
+from serve.engines.triton import open_behind
+
+FOLDER = "engines/onnx"
+TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"] * 7
+
+
+class Behind:
+    """A model that a server may not have loaded yet; it counts the texts of each call."""
+
+    def __init__(self, run):
+        path = run / FOLDER / "model.onnx"
+        self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self.loaded, self.asked, self.wrong = True, [], 0.0
+
+    def __call__(self, arrays):
+        if not self.loaded:
+            message = "not loaded"
+            raise NotReadyError(message)
+        (logits,) = self.session.run(["logits"], dict(arrays))
+        self.asked.append(len(logits))
+        return logits + np.float32(self.wrong)
+
+
+@pytest.fixture
+def front(run, tmp_path):
+    """A run folder whose rows hold what the engine answers, and the folder of the model behind."""
+    front, beside = shutil.copytree(run, tmp_path / "front"), tmp_path / "front-engine"
+    shutil.copytree(front / FOLDER, beside)
+    manifest = read_manifest(front)
+    (record,) = manifest.engines
+    encoder = TextEncoder.open(front / "tokenizer.json", max_length=32, type_ids=False)
+    encodings = encoder.encode([Example(text=text) for text in TEXTS])
+    with open_engine(front / FOLDER / "model.onnx", record, manifest) as engine:
+        rows = KeptRows(encodings=encodings, logits_NC=engine.infer(encodings))
+    rows.write(front / FOLDER / FILE_NAME)
+    files = (record.files[0], record_file(front, front / FOLDER / FILE_NAME))
+    engine = record.model_copy(update={"files": files})
+    write_manifest(front, manifest.model_copy(update={"engines": (engine,)}))
+    (front / FOLDER / "model.onnx").unlink()
+    return front, beside, rows
+
+
+def opened(front, ask, batch=64):
+    run, beside, _ = front
+    manifest = read_manifest(run)
+    return open_behind(run, manifest, ask, first_only=True, batch=batch, beside=beside)
+
+
+def test_a_model_is_proven_before_its_first_answer_as_soon_as_it_can_be_asked(front, run):
+    behind, rows = Behind(run), front[2]
+    behind.loaded = False
+    engine = opened(front, behind)
+    with pytest.raises(NotReadyError, match="not loaded"):
+        engine.infer(rows.encodings[:1])
+    behind.loaded = True
+    assert engine.infer(rows.encodings[:1]) == pytest.approx(rows.logits_NC[:1], abs=1e-5)
+    assert behind.asked == [1] * 42 + [32, 10] + [1]
+    engine.infer(rows.encodings[:2])
+    assert behind.asked[45:] == [2]
+
+
+def test_a_model_that_answers_otherwise_is_never_answered_with(front, run):
+    behind, rows = Behind(run), front[2]
+    engine = opened(front, behind)
+    behind.wrong = 0.01
+    with pytest.raises(CheckFailedError, match="differently from the checkpoint on Triton's own"):
+        engine.infer(rows.encodings[:1])
+    asked = len(behind.asked)
+    with pytest.raises(CheckFailedError, match="answers differently"):
+        engine.infer(rows.encodings[:1])
+    assert len(behind.asked) == asked
+
+
+def test_a_proof_asks_for_no_more_texts_than_a_request_may_have(front, run):
+    behind = Behind(run)
+    opened(front, behind, batch=8).infer(front[2].encodings[:1])
+    assert max(behind.asked) == 8
+
+
+def test_what_was_changed_on_the_way_is_not_loaded(front, run):
+    front_run, beside, _ = front
+    with (beside / "model.onnx").open("ab") as stream:
+        stream.write(b" ")
+    with pytest.raises(RunFolderError, match=r"front-engine/model\.onnx changed"):
+        opened(front, Behind(run))
+    shutil.rmtree(beside)  # in a repository that is not on this disk
+    opened(front, Behind(run))
+    with (front_run / FOLDER / FILE_NAME).open("ab") as stream:
+        stream.write(b" ")
+    with pytest.raises(RunFolderError, match=r"rows\.npz changed"):
+        opened(front, Behind(run))
