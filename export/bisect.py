@@ -1,7 +1,8 @@
 """The first layer of an engine whose output leaves the tolerance.
 
 The right values are those of the checkpoint, which reads one input alone; the engine's come from
-its own file, laid open, in the batch that showed the difference. A difference of a layer is
+its own file, laid open, in the smallest part of the batch that shows the difference, and a few
+tensors at a time: all those of a large batch would need tens of GB. A difference of a layer is
 relative: the norm of what it is wrong by, over the norm of what is right, of the tokens of the
 one input.
 
@@ -9,14 +10,14 @@ Shapes: R rows and T tokens of a call's arrays, N inputs of the call, L tokens o
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from export.case import Case
-from export.laid_open import Arrays, LaidOpen
+from export.laid_open import LaidOpen
 from export.right_values import Layer, short
 from pipework.engine_record import Layout, Precision
 from pipework.manifest import Manifest
@@ -32,6 +33,8 @@ LIMITS = {
     Precision.INT8: 0.4,
 }
 TINY = 1e-12
+MOST_BYTES = 2**30
+HEADS = 16  # as many as usual encoders have
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,17 +89,12 @@ def bisect(opened: LaidOpen, place: Place, layers: Sequence[Layer], limit: float
     """Compare every layer that both have, for the input at `place`."""
     owners = _owners(opened.tensors, layers)
     candidates = [_candidates(layer, owners) for layer in layers]
-    names = [name for some in candidates for name in some]
-    run = opened.showing(names)
-    found, again = run(place.feed.arrays), run(place.feed.arrays)
-    compared = (
-        _step(layer, some, found, place) for layer, some in zip(layers, candidates, strict=True)
-    )
-    steps = [step for step in compared if step is not None]
     right_C = layers[-1].value
+    steps, logits_C = _compare(opened, place, layers, candidates)
     leaf = next(layer.path for layer in reversed(layers) if layer.leaf)
-    logits_C = np.asarray(found["logits"][place.number], np.float64)
     steps.append(Step(layer=leaf, apart=_apart(logits_C, right_C)))
+    again = opened.showing(())
+    first, second = (again(place.feed.arrays)["logits"] for _ in range(2))
     at = next((at for at, step in enumerate(steps) if not step.apart <= limit), None)
     earlier = steps if at is None else steps[:at]
     return Bisection(
@@ -104,9 +102,76 @@ def bisect(opened: LaidOpen, place: Place, layers: Sequence[Layer], limit: float
         first=None if at is None else steps[at],
         before=max((step.apart for step in earlier), default=0.0),
         limit=limit,
-        logits=float(np.nan_to_num(np.abs(logits_C - right_C), nan=np.inf, posinf=np.inf).max()),
-        random=not np.array_equal(found["logits"], again["logits"], equal_nan=True),
+        logits=_off(logits_C, right_C),
+        random=not np.array_equal(first, second, equal_nan=True),
     )
+
+
+def _compare(
+    opened: LaidOpen, place: Place, layers: Sequence[Layer], candidates: Sequence[Sequence[str]]
+) -> tuple[list[Step], NDArray[np.float32]]:
+    """Compare each layer with the first of its candidates that has its shape.
+
+    The likeliest of every layer are asked for first, as many at a time as `_at_once` allows, and
+    the next only where those have other shapes.
+
+    Returns:
+        The steps in the order of the layers; and the logits [C] of that call which gave the best:
+        laid open, what a runtime fuses may answer rightly.
+    """
+    steps: dict[int, Step] = {}
+    logits_C = opened.showing(())(place.feed.arrays)["logits"][place.number]
+    left = {at: names for at, names in enumerate(candidates) if names}
+    most = _at_once(place.feed, layers)
+    while left:
+        order = list(left)
+        for some in (order[start : start + most] for start in range(0, len(order), most)):
+            found = opened.showing([left[at][0] for at in some])(place.feed.arrays)
+            for at in some:
+                step = _step(layers[at], found[left[at][0]], place)
+                steps |= {} if step is None else {at: step}
+            both = (logits_C, found["logits"][place.number])
+            logits_C = min(both, key=lambda one_C: _off(one_C, layers[-1].value))
+        left = {at: names[1:] for at, names in left.items() if at not in steps and names[1:]}
+    return [steps[at] for at in sorted(steps)], np.asarray(logits_C, np.float32)
+
+
+def _at_once(feed: Feed, layers: Sequence[Layer]) -> int:
+    """Return how many tensors of a call fit into `MOST_BYTES`, in float32.
+
+    A tensor has for each token the width of the widest layer, or the tokens of its row for each
+    head of an attention.
+    """
+    ids_RT = feed.arrays["input_ids"]
+    wide = max(layer.value.shape[-1] for layer in layers if layer.value.ndim)
+    return max(1, MOST_BYTES // (4 * ids_RT.size * max(wide, HEADS * ids_RT.shape[1])))
+
+
+def smallest_place(case: Case, layout: Layout, opened: LaidOpen, manifest: Manifest) -> Place:
+    """Make the smallest call in which the engine still errs for a case by half as much.
+
+    It is tried alone, beside the longest input, and among ever more of its neighbours.
+    """
+    run, allowed = opened.showing(()), case.apart / 2
+    for some in _companies(case):
+        part = replace(case, rows=[case.rows[at] for at in some], place=some.index(case.place))
+        place = find_place(part, layout, opened, manifest)
+        found_C = run(place.feed.arrays)["logits"][place.number]
+        if _off(found_C, case.expected_C) >= allowed:
+            return place
+    return find_place(case, layout, opened, manifest)
+
+
+def _companies(case: Case) -> Iterator[list[int]]:
+    """Yield places of the batch, ever more, with that of the case among them."""
+    lengths = [len(row.encoding) for row in case.rows]
+    yield [case.place]
+    yield sorted({case.place, int(np.argmax(lengths))})
+    size = 2
+    while size < len(lengths):
+        start = min(max(0, case.place - size // 2), len(lengths) - size)
+        yield list(range(start, start + size))
+        size *= 2
 
 
 def find_place(case: Case, layout: Layout, opened: LaidOpen, manifest: Manifest) -> Place:
@@ -160,17 +225,16 @@ def _candidates(layer: Layer, owners: Mapping[str, str]) -> list[str]:
     return [*takewhile(lambda name: owners[name] == layer.scope, reversed(names))]
 
 
-def _step(layer: Layer, names: Sequence[str], found: Arrays, place: Place) -> Step | None:
-    """Compare a layer with the first of its candidates that has its shape."""
-    for name in names:
-        if not np.issubdtype(found[name].dtype, np.floating):
-            continue
-        for cut in _cuts(found[name], place):
-            if cut.shape == layer.value.shape:
-                apart = _apart(cut, layer.value)
-                if layer.bias is not None:
-                    apart = min(apart, _apart(cut, layer.value - layer.bias))
-                return Step(layer=layer.scope, apart=apart)
+def _step(layer: Layer, found: NDArray[np.generic], place: Place) -> Step | None:
+    """Compare a layer with a tensor, if that has its shape."""
+    if not np.issubdtype(found.dtype, np.floating):
+        return None
+    for cut in _cuts(found, place):
+        if cut.shape == layer.value.shape:
+            apart = _apart(cut, layer.value)
+            if layer.bias is not None:
+                apart = min(apart, _apart(cut, layer.value - layer.bias))
+            return Step(layer=layer.scope, apart=apart)
     return None
 
 
@@ -190,6 +254,12 @@ def _cuts(found: NDArray[np.generic], place: Place) -> Iterator[NDArray[np.gener
         yield found[place.number]
         if found.ndim > 1:  # gathered, [N, L, ...]
             yield found[place.number, : place.length]
+
+
+def _off(found_C: NDArray[np.generic], right_C: NDArray[np.generic]) -> float:
+    """Return the largest difference of a logit; infinite for no number."""
+    wrong_C = np.asarray(found_C, np.float64) - np.asarray(right_C, np.float64)
+    return float(np.nan_to_num(np.abs(wrong_C), nan=np.inf, posinf=np.inf).max())
 
 
 def _apart(found: NDArray[np.generic], right: NDArray[np.generic]) -> float:

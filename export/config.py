@@ -3,18 +3,18 @@
 from enum import StrEnum
 
 from pipework.engine_record import Precision, Tolerance
-from pipework.settings import Positive, Settings
+from pipework.settings import NotNegative, Positive, Settings
 
 
 class ToleranceSettings(Settings):
     """Limits that replace those of the table; what is left out stays. See `Tolerance`."""
 
-    max_abs: float | None = None
-    mean_abs: float | None = None
-    spread: float | None = None
-    flips: float | None = None
-    flips_outside: float | None = None
-    score_drop: float | None = None
+    max_abs: NotNegative | None = None
+    mean_abs: NotNegative | None = None
+    spread: NotNegative | None = None
+    flips: NotNegative | None = None
+    flips_outside: NotNegative | None = None
+    score_drop: NotNegative | None = None
 
     def over(self, table: Tolerance) -> Tolerance:
         """Return the table's limits with these in their place."""
@@ -88,6 +88,6 @@ class ExportSettings(Settings):
     tolerances: TolerancesSettings = TolerancesSettings()
     dev_rows: Positive = 10_000
     calibration_rows: Positive = 300
-    speed_s: float = 6.0
+    speed_s: NotNegative = 6.0
     capabilities: tuple[Positive, ...] = (80, 86, 89, 120)
     triton: TritonSettings = TritonSettings()

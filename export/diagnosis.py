@@ -18,7 +18,7 @@ import numpy as np
 from export import reproduce
 from export.bisect import Place, find_place
 from export.case import Case, EngineFailedError
-from export.findings import findings, inside
+from export.findings import Said, findings, in_words, inside
 from export.laid_open import lay_open
 from export.parity import Verdict
 from export.right_values import short
@@ -70,8 +70,11 @@ def refusal(trial: Trial, verdict: Verdict) -> CheckFailedError:
         "\n".join((f"{'broken limit':<20} {'found':>12} {'allowed':>12}", *limits)),
         _table(verdict.worst, trial.subject.manifest.task),
     ]
-    seen = inside(trial.subject, trial.variant, trial.folder, verdict.worst[0])
-    said = findings(trial.variant, verdict.comparison, seen)
+    try:
+        seen = inside(trial.subject, trial.variant, trial.folder, verdict.worst[0])
+        said = findings(trial.variant, verdict.comparison, seen)
+    except Exception as error:  # noqa: BLE001  (whatever it is, it must not hide the refusal)
+        said = Said(short=(f"why could not be found out: {in_words(error)}",), layers="")
     return _refused(trial, message, [*tables, *said.short], said.layers, verdict.worst)
 
 
@@ -96,19 +99,36 @@ def _refused(
     trial: Trial, message: str, parts: Sequence[str], layers: str, cases: Sequence[Case]
 ) -> CheckFailedError:
     partial = trial.left.with_name(f"{trial.left.name}.partial")
+    try:
+        parts = [*parts, *_left(trial, partial, cases)]
+        report = "\n\n".join((message, *parts, layers)) + "\n"
+        (partial / REPORT).write_text(report, encoding="utf-8")
+        beside = f", and run {SCRIPT} beside it" if (partial / SCRIPT).is_file() else ""
+        hint = f"nothing was recorded; see {trial.left / REPORT}{beside}"
+        shutil.rmtree(trial.left, ignore_errors=True)
+        partial.rename(trial.left)
+    except Exception as error:  # noqa: BLE001  (nor must a full disk)
+        hint = f"nothing was recorded, and nothing could be left to look at: {in_words(error)}"
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return CheckFailedError(message, hint, "\n\n".join(parts))
+
+
+def _left(trial: Trial, partial: Path, cases: Sequence[Case]) -> list[str]:
+    """Move the engine and write what shows the difference; return what could not be written."""
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for path in trial.folder.iterdir():
         shutil.move(path, partial / path.name)
-    (partial / REPORT).write_text("\n\n".join((message, *parts, layers)) + "\n", encoding="utf-8")
-    if cases:
+    if not cases:
+        return []
+    try:
         _write_rows(trial, partial, cases)
-        shutil.copyfile(reproduce.__file__, partial / SCRIPT)
-    shutil.rmtree(trial.left, ignore_errors=True)
-    partial.rename(trial.left)
-    beside = f", and run {SCRIPT} beside it" if cases else ""
-    hint = f"nothing was recorded; see {trial.left / REPORT}{beside}"
-    return CheckFailedError(message, hint, "\n\n".join(parts))
+    except Exception as error:  # noqa: BLE001  (whatever it is, it must not hide the refusal)
+        (partial / ROWS).unlink(missing_ok=True)
+        return [f"the inputs that differed could not be kept: {in_words(error)}"]
+    shutil.copyfile(reproduce.__file__, partial / SCRIPT)
+    return []
 
 
 def _write_rows(trial: Trial, folder: Path, cases: Sequence[Case]) -> None:

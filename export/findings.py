@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from export.bisect import LIMITS, Bisection, Step, bisect, find_place
+from export.bisect import LIMITS, Bisection, Step, bisect, smallest_place
 from export.case import Case
 from export.checkpoint2onnx import checkpoint_to_onnx
 from export.laid_open import OnnxOpen, lay_open
@@ -58,7 +58,7 @@ def inside(subject: Subject, variant: Variant, folder: Path, case: Case) -> Insi
     try:
         layers = right_values(subject.run, subject.manifest, case.row.encoding)
         opened = lay_open(folder, variant)
-        place = find_place(case, variant.layout, opened, subject.manifest)
+        place = smallest_place(case, variant.layout, opened, subject.manifest)
         seen = bisect(opened, place, layers, LIMITS[variant.precision])
         fresh = None
         if (variant.format, variant.precision) != (EngineFormat.ONNX, Precision.FP32):
@@ -68,8 +68,13 @@ def inside(subject: Subject, variant: Variant, folder: Path, case: Case) -> Insi
                 logits_NC = OnnxOpen(graph).showing(())(place.feed.arrays)["logits"]
                 fresh = float(np.abs(logits_NC[place.number] - layers[-1].value).max())
     except Exception as error:  # noqa: BLE001  (whatever it is, it must not hide the refusal)
-        return Inside(case=case, unseen=f"{type(error).__name__}: {error}".splitlines()[0])
+        return Inside(case=case, unseen=in_words(error))
     return Inside(case=case, seen=seen, fresh=fresh)
+
+
+def in_words(error: Exception) -> str:
+    """Return an error in one line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def findings(variant: Variant, comparison: Comparison, within: Inside) -> Said:

@@ -14,8 +14,9 @@ from pipework.errors import CheckFailedError
 from pipework.evaluation import evaluate
 from pipework.intervals import Answers, Interval, Scorer, paired_interval, scorer
 from pipework.predictions import given_labels
-from pipework.task import Task
+from pipework.task import Task, TaskKind
 
+MOST_ROWS = 256
 SAME_SCORE = 0.01  # a score of training may come from another machine, or from a GPU
 
 
@@ -99,10 +100,17 @@ def change(
 def _one_row(before: Answers, after: Answers, theirs: Scorer, ours: Scorer) -> float:
     """Return the most that the fall shrinks when one of the changed rows is left out."""
     rows_N = np.arange(len(before.logits_NC))
-    given = (given_labels(one.logits_NC, one.task) for one in (before, after))
-    changed = np.flatnonzero(np.not_equal(*given).any(axis=1))
     fall = theirs(rows_N) - ours(rows_N)
     if fall <= 0 or len(rows_N) == 1:
         return 0.0
-    without = (np.delete(rows_N, row) for row in changed)
+    without = (np.delete(rows_N, row) for row in _changed(before, after))
     return max((fall - (theirs(rest_N) - ours(rest_N)) for rest_N in without), default=0.0)
+
+
+def _changed(before: Answers, after: Answers) -> NDArray[np.int64]:
+    """Return the rows whose labels changed; of a regression those whose values changed most."""
+    if before.task.kind is TaskKind.REGRESSION:
+        moved_N = np.abs(after.logits_NC[:, 0] - before.logits_NC[:, 0])
+        return np.argsort(-moved_N, kind="stable")[:MOST_ROWS]
+    given = (given_labels(one.logits_NC, one.task) for one in (before, after))
+    return np.flatnonzero(np.not_equal(*given).any(axis=1))

@@ -16,13 +16,17 @@ For int8 the logits matter less than what becomes of them, so there `flips` and 
 a mean of 0.1 and a largest difference of 2 let pass what the task does not feel. Its spread is held
 as narrowly as that of bf16: each token has its own scale or a fixed one, so that company cannot
 change an answer; scales found over a whole batch, as runtimes make them by themselves, are refused.
+
+For fp32 the score may fall by what `max_abs` may take from a correlation, which rounding moves
+without changing any label: a correlation is the cosine of an angle, and answers that differ by
+1e-4 of their standard deviation turn it by no more than that.
 """
 
 from pipework.engine_record import Precision, Tolerance
 
 TOLERANCES = {
     Precision.FP32: Tolerance(
-        max_abs=1e-4, mean_abs=5e-5, spread=1e-4, flips=0.001, flips_outside=0, score_drop=0
+        max_abs=1e-4, mean_abs=5e-5, spread=1e-4, flips=0.001, flips_outside=0, score_drop=1e-4
     ),
     Precision.FP16: Tolerance(
         max_abs=2e-2, mean_abs=4e-3, spread=1e-2, flips=0.005, flips_outside=0, score_drop=0.001

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import PurePosixPath
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from pipework.record import FileRecord, Record
 from pipework.task import Metric
@@ -141,6 +141,9 @@ class Parity(Record):
         tolerance: what was held to.
         passed: whether it holds.
     """
+
+    # Of what fails a difference may be no number; what is recorded has passed.
+    model_config = ConfigDict(allow_inf_nan=True)
 
     reference: str
     rows: int

@@ -172,13 +172,7 @@ def read_manifest(run: Path) -> Manifest:
     if not path.is_file():
         message = f"{run} holds no {FILE_NAME}: not a run folder, or its training did not finish"
         raise RunFolderError(message, f"train again: pipe train CONFIG --out {run}")
-    try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        message = f"{path} is not a manifest of schema {SCHEMA_VERSION}: {where}: {first['msg']}"
-        raise RunFolderError(message, "train and export again with this version") from error
+    manifest = _parse(path.read_bytes(), path)
     if manifest.schema_version != SCHEMA_VERSION:
         message = (
             f"{path} has schema {manifest.schema_version}; this version reads {SCHEMA_VERSION}"
@@ -188,6 +182,21 @@ def read_manifest(run: Path) -> Manifest:
 
 
 def write_manifest(run: Path, manifest: Manifest) -> None:
-    """Write the manifest so that a reader sees the old one or the new one, never a part."""
-    text = manifest.model_dump_json(indent=2) + "\n"
-    write_atomically(run / FILE_NAME, text.encode())
+    """Write the manifest so that a reader sees the old one or the new one, never a part.
+
+    Raises:
+        RunFolderError: what was to be written could not be read again; the old one stays.
+    """
+    content = (manifest.model_dump_json(indent=2) + "\n").encode()
+    _parse(content, run / FILE_NAME)
+    write_atomically(run / FILE_NAME, content)
+
+
+def _parse(content: bytes, path: Path) -> Manifest:
+    try:
+        return Manifest.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        message = f"{path} is not a manifest of schema {SCHEMA_VERSION}: {where}: {first['msg']}"
+        raise RunFolderError(message, "train and export again with this version") from error

@@ -24,9 +24,9 @@ def _inside(path: str) -> str:
 
 
 class Record(BaseModel):
-    """A frozen group of fields; unknown fields are errors."""
+    """A frozen group of fields; unknown fields are errors, and so are numbers that JSON lacks."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class FileRecord(Record):

@@ -20,13 +20,14 @@ from pipework.errors import ConfigError
 
 SUFFIXES = (".toml", ".json", ".ini")
 Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
-    """A frozen section of a config; unknown keys are errors."""
+    """A frozen section of a config; unknown keys are errors, and so are inf and nan."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 S = TypeVar("S", bound=Settings)

@@ -79,10 +79,10 @@ def multi_run(trained_run, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def regression_run(trained_run, tmp_path_factory) -> Path:
-    """A run that gives numbers; read it only."""
+    """A run whose numbers correlate positively, so that they can fall; read it only."""
     kind = TaskKind.REGRESSION
     task = Task(kind=kind, labels=("score",), metric=Metric.PEARSON)
-    rows = [f"{word} {n}\t{n / 4}" for n, word in enumerate(WORDS * 5)]
+    rows = [f"{word} {n}\t{-n / 4}" for n, word in enumerate(WORDS * 5)]
     folder = tmp_path_factory.mktemp("runs") / "regression"
     return make_run(trained_run, folder, task, reading(kind), rows)
 

@@ -1,12 +1,14 @@
 """In a right engine no layer differs, whatever the family; in a wrong one it is the first."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
 
 from benchmarks.families import Family
-from export.bisect import LIMITS, bisect, find_place
+from export.bisect import LIMITS, bisect, find_place, smallest_place
 from export.build import build
 from export.case import Case
 from export.config import ExportSettings
@@ -89,3 +91,57 @@ def test_a_layer_that_is_used_twice_is_compared_at_each_turn(made, turn):
     seen = looked_into(subject, variant, folder)
     assert seen.first.layer.endswith(f".{scope}")
     assert seen.before < 1e-6
+
+
+def opened_run(exported_run):
+    """A proven engine laid open, and a case of 16 inputs of which one is said to be wrong."""
+    manifest = read_manifest(exported_run)
+    subject = Subject.open(exported_run, manifest, ExportSettings(dev_rows=16))
+    (record,) = manifest.engines
+    opened = lay_open((exported_run / record.files[0].path).parent, record)
+    expected_C = np.zeros(len(manifest.task.labels), np.float32)
+    found_C = expected_C + 0.5
+    case = Case(
+        rows=subject.dev,
+        place=5,
+        rule="16",
+        whole=True,
+        expected_C=expected_C,
+        found_C=found_C,
+    )
+    return manifest, subject, opened, case
+
+
+def right(case, opened, manifest):
+    """The same case with what the engine answers it alone."""
+    place = find_place(replace(case, rows=[case.row], place=0), Layout.PADDED, opened, manifest)
+    return opened.showing(())(place.feed.arrays)["logits"][0]
+
+
+def test_it_looks_at_the_fewest_inputs_that_show_the_fault(exported_run):
+    manifest, _, opened, case = opened_run(exported_run)
+    logits_C = right(case, opened, manifest)
+    wrong = replace(case, expected_C=logits_C - 0.5, found_C=logits_C)
+    assert len(smallest_place(wrong, Layout.PADDED, opened, manifest).feed.rows) == 1
+    in_company = replace(case, expected_C=logits_C, found_C=logits_C + 0.5)
+    assert len(smallest_place(in_company, Layout.PADDED, opened, manifest).feed.rows) == 16
+
+
+def test_few_tensors_are_held_at_a_time_and_nothing_else_is_seen(exported_run, monkeypatch):
+    manifest, subject, opened, case = opened_run(exported_run)
+    place = find_place(case, Layout.PADDED, opened, manifest)
+    layers = right_values(subject.run, manifest, case.row.encoding)
+    wide = bisect(opened, place, layers, 1e-4)
+    held, inner = [], opened.showing
+
+    def watched(names):
+        held.append(len(list(names)))
+        return inner(names)
+
+    monkeypatch.setattr(opened, "showing", watched)
+    monkeypatch.setattr("export.bisect.MOST_BYTES", 10 * 4 * 16 * 256 * 64)
+    narrow = bisect(opened, place, layers, 1e-4)
+    assert 1 < max(held) <= 32
+    assert len(held) > 3
+    assert [step.layer for step in narrow.steps] == [step.layer for step in wide.steps]
+    assert narrow.first is None

@@ -135,12 +135,35 @@ def test_an_engine_that_gives_errors_gives_them_in_the_script(run):
     assert "the runtime names bert.embeddings" in caught.value.details
 
 
-def test_what_cannot_be_looked_into_is_refused_all_the_same(run, monkeypatch):
-    def unreadable(*_):
-        message = "no such layer"
-        raise KeyError(message)
+def unreadable(*_):
+    message = "no such layer"
+    raise KeyError(message)
 
-    monkeypatch.setattr("export.findings.right_values", unreadable)
-    details = refused(run, PADDED).details
-    assert "its layers could not be compared: KeyError" in details
-    assert "checkpoint -> engine" in details
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ("diagnosis.find_place", "the inputs that differed could not be kept: KeyError"),
+        ("diagnosis.findings", "why could not be found out: KeyError"),
+        ("findings.right_values", "could not be compared: KeyError"),
+    ],
+)
+def test_what_cannot_be_found_out_or_kept_hides_no_refusal(run, monkeypatch, broken, says):
+    monkeypatch.setattr(f"export.{broken}", unreadable)
+    error = refused(run, PADDED)
+    folder = run / "failed-exports" / PADDED.label
+    assert error.exit_code == 3
+    assert says in error.details
+    assert says in (folder / "report.txt").read_text()
+    assert (folder / "reproduce.py").is_file() == (folder / "rows.npz").is_file()
+    assert [path.name for path in (run / "failed-exports").iterdir()] == [PADDED.label]
+
+
+def test_a_disk_that_is_full_hides_no_refusal(run, monkeypatch):
+    def full(*_args, **_named):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("export.diagnosis.shutil.move", full)
+    error = refused(run, PADDED)
+    assert "nothing could be left to look at: OSError" in error.hint
+    assert list((run / "failed-exports").iterdir()) == []

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from export.config import ExportSettings
+from export.config import ExportSettings, ToleranceSettings, TolerancesSettings
 from export.run import export
 from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.errors import CheckFailedError
@@ -66,8 +66,9 @@ def test_the_one_layer_that_int8_breaks_is_given_back_and_reported(loud_run):
 
 
 def test_what_giving_back_does_not_mend_is_refused(run):
-    never = {"tolerances": {"int8": {"score_drop": -1.0}}}
-    settings = ExportSettings.model_validate({"speed_s": 0, **never})
+    # A limit that nothing keeps, which is none that can be set.
+    never = TolerancesSettings(int8=ToleranceSettings.model_construct(score_drop=-1.0))
+    settings = ExportSettings(speed_s=0, tolerances=never)
     noting = Noting()
     with pytest.raises(CheckFailedError) as caught:
         export(run, noting, [DYNAMIC], settings=settings)

@@ -15,7 +15,7 @@ from export.run import export
 from export.subject import Subject
 from export.tolerances import TOLERANCES
 from pipework.engine_record import EngineFormat, Layout, Precision, Tolerance, Variant
-from pipework.errors import CheckFailedError
+from pipework.errors import CheckFailedError, ConfigError
 from pipework.examples import Example
 from pipework.manifest import read_manifest, write_manifest
 from pipework.padding import Padding
@@ -271,6 +271,13 @@ def test_a_run_without_dev_is_proven_on_the_sample_and_has_no_score(pair_run, tm
     assert record.parity.passed
     assert record.parity.scores is None
     assert record.parity.rows > 400
+
+
+@pytest.mark.parametrize("key", ["tolerances.int8.max_abs", "tolerances.fp32.spread", "speed_s"])
+@pytest.mark.parametrize("value", ["inf", "nan", "-1", "-inf"])
+def test_a_limit_is_a_finite_number_from_0(key, value):
+    with pytest.raises(ConfigError, match=f"--set {key}: Input should be .*, found "):
+        load_settings(ExportSettings, None, [f"{key}={value}"])
 
 
 def test_limits_are_set_by_name_and_kept(run):

@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from export.score import change
+from export.tolerances import TOLERANCES
+from pipework.engine_record import Precision
 from pipework.task import Metric, Task, TaskKind
 
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
@@ -51,3 +53,25 @@ def test_a_regression_is_scored_by_its_correlation():
     found = change(values, values[::-1], values[:, 0], task)
     assert found.before == pytest.approx(1)
     assert found.drop > 0.5
+
+
+def test_rounding_is_no_fall_of_a_correlation():
+    task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+    chance = np.random.default_rng(0)
+    truth, noise = chance.normal(size=(2, 400))
+    values = (truth + noise)[:, None].astype(np.float32)
+    rounded = values - np.float32(1e-6) * truth[:, None].astype(np.float32)
+    found = change(values, rounded, truth, task)
+    assert found.after < found.before
+    assert 0 < found.drop <= TOLERANCES[Precision.FP32].score_drop
+
+
+@pytest.mark.parametrize("metric", [Metric.PEARSON, Metric.SPEARMAN])
+def test_a_fall_that_one_value_makes_is_none(metric):
+    task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=metric)
+    truth = np.arange(40, dtype=np.float32)
+    one, two = truth.copy(), truth.copy()
+    one[20] += 5.5
+    two[[10, 30]] += 5.5
+    assert change(truth[:, None], one[:, None], truth, task).drop == 0
+    assert change(truth[:, None], two[:, None], truth, task).drop > 1e-4

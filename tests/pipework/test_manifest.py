@@ -6,11 +6,22 @@ from pydantic import ValidationError
 from pipework.errors import RunFolderError
 from pipework.manifest import read_manifest, write_manifest
 from pipework.record import FileRecord, record_file, verify_files, write_atomically
+from pipework.task import Metric
 
 
 def test_a_manifest_reads_back_as_it_was_written(run):
     manifest = read_manifest(run)
     write_manifest(run, manifest)
+    assert read_manifest(run) == manifest
+
+
+def test_what_could_not_be_read_again_is_not_written(run):
+    manifest = read_manifest(run)
+    metrics = manifest.data.metrics["dev"]
+    none = metrics.model_copy(update={"scores": {Metric.ACCURACY: float("inf")}})
+    data = manifest.data.model_copy(update={"metrics": {"dev": none}})
+    with pytest.raises(RunFolderError, match=r"metrics\.dev\.scores\.accuracy"):
+        write_manifest(run, manifest.model_copy(update={"data": data}))
     assert read_manifest(run) == manifest
 
 
