@@ -144,7 +144,8 @@ def _at_once(feed: Feed, layers: Sequence[Layer]) -> int:
     """
     ids_RT = feed.arrays["input_ids"]
     wide = max(layer.value.shape[-1] for layer in layers if layer.value.ndim)
-    return max(1, MOST_BYTES // (4 * ids_RT.size * max(wide, HEADS * ids_RT.shape[1])))
+    each = 4 * ids_RT.size * max(wide, HEADS * ids_RT.shape[1])
+    return max(1, int(MOST_BYTES // each))
 
 
 def smallest_place(case: Case, layout: Layout, opened: LaidOpen, manifest: Manifest) -> Place:

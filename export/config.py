@@ -77,8 +77,8 @@ class ExportSettings(Settings):
 
     Attributes:
         tolerances: limits that replace those of `export.tolerances`.
-        dev_rows: the most rows of dev that a proof uses.
-        calibration_rows: rows of train from which the ranges of static int8 are found.
+        dev_rows: the most rows of dev that a proof uses, spread over the file.
+        calibration_rows: rows spread over train, from which the ranges of static int8 are found.
         speed_s: seconds for which the speed of each engine is measured; 0 for not at all.
         capabilities: the compute capabilities, times ten, that TensorRT-RTX builds for. Which
             there are is for it to say; TensorRT itself builds for the GPU of the machine.

@@ -133,7 +133,7 @@ def by_sensitivity(rewriting: Rewriting, trial: Trial, progress: Progress) -> li
 
     `out` is overwritten.
     """
-    rows = trial.subject.calibration()[:SENSITIVITY_ROWS]
+    rows = trial.subject.calibration(SENSITIVITY_ROWS)
     plain_NC = trial.answers(rewriting.graph, rows)
     errors: dict[str, float] = {}
     progress.begin("sensitivity", len(rewriting.layers), "layers")

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from pipework.encoding import Encoding, TextEncoder
 from pipework.examples import Example
 
@@ -41,18 +43,23 @@ class Row:
     encoding: Encoding
 
 
-def grid_rows(encoder: TextEncoder, examples: Sequence[Example]) -> list[Row]:
-    """Return the inputs of the grid.
+def grid_rows(
+    encoder: TextEncoder, examples: Sequence[Example], numbers: Sequence[int] | None = None
+) -> list[Row]:
+    """Return the inputs of the grid; `numbers` are those of the examples, None for from 1 on.
 
     They are real rows, spread over the file; real texts joined and cut to lengths from one token
     of text to the limit; a text far over the limit; an empty one, and pairs with one side empty;
     and texts of other scripts and of no script.
     """
-    step = max(1, len(examples) // SPREAD_ROWS)
-    spread = examples[::step][:SPREAD_ROWS]
+    numbers = numbers or range(1, len(examples) + 1)
+    most = min(len(examples), SPREAD_ROWS)
+    spread = np.linspace(0, len(examples) - 1, most).astype(np.int64).tolist()
     rows = [
-        Row(name=f"dev row {index * step + 1}", encoding=encoding)
-        for index, encoding in enumerate(encoder.encode(spread))
+        Row(name=f"dev row {numbers[place]}", encoding=encoding)
+        for place, encoding in zip(
+            spread, encoder.encode([examples[place] for place in spread]), strict=True
+        )
     ]
     made = _made(examples[0]) | {"truncated text": _joined(examples, 4 * encoder.max_length)}
     encodings = encoder.encode(list(made.values()))

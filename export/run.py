@@ -76,7 +76,7 @@ def export(
         try:
             with open_reference(run, manifest) as reference:
                 expected = Expected.of(subject, reference, progress)
-            check_reference(subject, expected.dev_NC)
+                check_reference(subject, reference, expected.dev_NC, progress)
             names = _each(variants, subject, expected, building, progress)
             return tuple(record for record in rank(subject, progress) if record.name in names)
         finally:

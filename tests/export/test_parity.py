@@ -259,7 +259,10 @@ def test_the_checkpoint_is_asked_once_for_all_engines(run, monkeypatch):
     ]
     export(run, Silent(), variants, settings=ExportSettings(speed_s=0, dev_rows=30))
     assert len(read_manifest(run).engines) == 2
-    assert len(asked) == 2  # the grid, and dev
+    # The grid, the part of dev that a proof takes, and the rest: each row once.
+    grid, dev, rest = asked
+    assert (dev, dev + rest) == (30, read_manifest(run).data.splits["dev"].rows)
+    assert grid > dev
 
 
 def test_a_run_without_dev_is_proven_on_the_sample_and_has_no_score(pair_run, tmp_path):
