@@ -143,7 +143,7 @@ def _at_once(feed: Feed, layers: Sequence[Layer]) -> int:
     head of an attention.
     """
     ids_RT = feed.arrays["input_ids"]
-    wide = max(layer.value.shape[-1] for layer in layers if layer.value.ndim)
+    wide: int = max(layer.value.shape[-1] for layer in layers if layer.value.ndim)
     each = 4 * ids_RT.size * max(wide, HEADS * ids_RT.shape[1])
     return max(1, int(MOST_BYTES // each))
 

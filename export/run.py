@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from export.build import Build, Built, build
 from export.case import EngineFailedError
 from export.config import ExportSettings
@@ -36,6 +38,7 @@ from serve.engines.cuda import NoGpuError
 from train.evaluate import open_reference
 
 ENGINES, UNFINISHED = "engines", "partial"
+KEPT_DEV_ROWS = 256
 RUNTIME_ERRORS = (RuntimeError, MemoryError)  # what runtimes raise while they build
 ONNX_FP32 = Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=Layout.PADDED)
 
@@ -142,9 +145,15 @@ def _one(
         progress.note(f"built, not run: {variant.label}; its graph passed; {reason}")
     if built.graph is not None:
         built.graph.unlink()
-    encodings = [row.encoding for row in subject.grid]
-    KeptRows(encodings=encodings, logits_NC=expected.grid_NC).write(folder / KEPT_ROWS)
+    _kept(subject, expected).write(folder / KEPT_ROWS)
     return _record(variant, subject, built, parity)
+
+
+def _kept(subject: Subject, expected: Expected) -> KeptRows:
+    """Return the inputs of the grid, and so many of dev that one changed label is not too many."""
+    dev = subject.dev[:KEPT_DEV_ROWS]
+    logits_NC = np.concatenate([expected.grid_NC, expected.dev_NC[: len(dev)]])
+    return KeptRows(encodings=[row.encoding for row in (*subject.grid, *dev)], logits_NC=logits_NC)
 
 
 def _compare_fusions(
