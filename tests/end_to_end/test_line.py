@@ -110,7 +110,7 @@ def test_after_an_ended_training_a_second_run_says_what_it_found(tmp_path):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-@pytest.mark.parametrize("moment", ["engines", "engines/onnx-fp32/model.partial"])
+@pytest.mark.parametrize("moment", ["engines", "engines/onnx-fp32/partial/model.onnx"])
 def test_an_export_that_is_ended_leaves_no_engine(run, how, moment):
     before = (run / "manifest.json").read_bytes()
     with subprocess.Popen(
