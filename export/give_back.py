@@ -85,7 +85,6 @@ class Judgement:
 
     change: Change
     flips: int
-    rows: int
     passes: bool
 
     def __str__(self) -> str:
@@ -161,7 +160,7 @@ def _judging(
         flips = int(np.not_equal(*given).any(axis=1).sum())
         changed = change(plain_NC, found_NC, truth_N, task)
         passes = changed.drop <= tolerance.score_drop and flips <= tolerance.flips * len(rows)
-        return Judgement(change=changed, flips=flips, rows=len(rows), passes=passes)
+        return Judgement(change=changed, flips=flips, passes=passes)
 
     return judge
 

@@ -29,12 +29,10 @@ class LaidOpen(Protocol):
 
     Attributes:
         tensors: their names, each behind those that it is made from.
-        runtime: what runs it.
         reads_first: whether, packed, it reads the first token of a text only.
     """
 
     tensors: list[str]
-    runtime: str
     reads_first: bool
 
     def showing(self, names: Iterable[str]) -> Run:
@@ -57,8 +55,6 @@ def lay_open(folder: Path, variant: Variant) -> LaidOpen:
 
 class OnnxOpen:
     """An ONNX graph, run by onnxruntime."""
-
-    runtime = "onnxruntime"
 
     def __init__(self, path: Path) -> None:
         """Read the graph."""
@@ -87,8 +83,6 @@ class OnnxOpen:
 
 class OpenVinoOpen:
     """An OpenVINO model, run with the precision of the engine."""
-
-    runtime = "OpenVINO"
 
     def __init__(self, path: Path, precision: Precision) -> None:
         """Read the model."""

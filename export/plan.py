@@ -41,7 +41,9 @@ def asked(
         chosen = _variants((EngineFormat(to),), wanted, (layout or Layout.PADDED,))
     if not chosen:
         ways = "; ".join(f"{one}: {', '.join(found)}" for one, found in PRECISIONS.items())
-        message = f"there is no engine of --to {to} --precision {precision} --layout {layout}"
+        given = {"to": to, "precision": precision, "layout": layout}
+        words = " ".join(f"--{name} {value}" for name, value in given.items() if value is not None)
+        message = f"there is no engine of {words}"
         raise ConfigError(message, ways)
     return chosen
 
