@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.families import Family, publish
 from pipework.manifest import Reading, Split, read_manifest, write_manifest
+from pipework.progress import Silent
 from pipework.record import file_digest, record_file
 from pipework.task import Metric, Task, TaskKind
 from train import checkpoint
@@ -15,6 +16,21 @@ from train.model import build, padding_of
 from train.model_settings import Head, ModelSettings
 
 WORDS = ("rain", "goal", "bank", "soup", "book", "wind", "team", "票房", "明天")
+
+
+class Noting(Silent):
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.lines = []
+
+    def note(self, line):
+        self.lines.append(line)
+
+
+@pytest.fixture
+def noting() -> Noting:
+    return Noting()
 
 
 def make_run(trained: Path, run: Path, task: Task, reading: Reading, rows: list[str]) -> Path:

@@ -8,17 +8,8 @@ from export.checkpoint2onnx import checkpoint_to_onnx
 from export.fusions import count_fusions, lost_fusions
 from export.run import export
 from pipework.manifest import read_manifest
-from pipework.progress import Silent
 
 LAYERS = 2  # of the preset that the sample is trained with
-
-
-class Noting(Silent):
-    def __init__(self):
-        self.lines = []
-
-    def note(self, line):
-        self.lines.append(line)
 
 
 @pytest.fixture
@@ -55,12 +46,11 @@ def test_counting_leaves_nothing_beside_the_graph(graph):
     assert sorted(graph.parent.iterdir()) == before
 
 
-def test_an_export_tells_what_is_fused_less_often_than_in_the_engine_before(proven):
+def test_an_export_tells_what_is_fused_less_often_than_in_the_engine_before(proven, noting):
     def building(_variant, subject, folder, _progress):
         checkpoint_to_onnx(subject.run, subject.manifest, folder / "model.onnx")
         return Built(built_with={}, fusions={"BiasGelu": 1})
 
-    heard = Noting()
-    export(proven, heard, building=building)
+    export(proven, noting, building=building)
     said = f"onnx-fp32: fused less often than last time: BiasGelu {LAYERS} -> 1"
-    assert said in heard.lines
+    assert said in noting.lines

@@ -11,7 +11,6 @@ from export.run import export
 from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.errors import CheckFailedError
 from pipework.manifest import read_manifest, write_manifest
-from pipework.progress import Silent
 from train.checkpoint import FOLDER, records
 
 DYNAMIC = Variant(
@@ -21,14 +20,6 @@ DYNAMIC = Variant(
     scaling=Scaling.DYNAMIC,
 )
 LOUD = "bert.encoder.layer.1.output.dense"
-
-
-class Noting(Silent):
-    def __init__(self):
-        self.lines = []
-
-    def note(self, line):
-        self.lines.append(line)
 
 
 @pytest.fixture
@@ -48,8 +39,7 @@ def loud_run(trained_run, tmp_path):
     return run
 
 
-def test_the_one_layer_that_int8_breaks_is_given_back_and_reported(loud_run):
-    noting = Noting()
+def test_the_one_layer_that_int8_breaks_is_given_back_and_reported(loud_run, noting):
     (engine,) = export(loud_run, noting, [DYNAMIC], settings=ExportSettings(speed_s=0.1))
     assert engine.proven
     (layer,) = engine.kept
@@ -65,11 +55,10 @@ def test_the_one_layer_that_int8_breaks_is_given_back_and_reported(loud_run):
     assert told.count("texts/s") == 2
 
 
-def test_what_giving_back_does_not_mend_is_refused(run):
+def test_what_giving_back_does_not_mend_is_refused(run, noting):
     # A limit that nothing keeps, which is none that can be set.
     never = TolerancesSettings(int8=ToleranceSettings.model_construct(score_drop=-1.0))
     settings = ExportSettings(speed_s=0, tolerances=never)
-    noting = Noting()
     with pytest.raises(CheckFailedError) as caught:
         export(run, noting, [DYNAMIC], settings=settings)
     assert caught.value.exit_code == 3

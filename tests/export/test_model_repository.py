@@ -23,14 +23,6 @@ TEXT = TritonSettings(name="topics")
 BEHIND = TritonSettings(name="topics", backend=Backend.ONNXRUNTIME)
 
 
-class Heard(Silent):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
-
-
 @pytest.fixture
 def repository(tmp_path):
     return tmp_path / "models" / "repository"
@@ -111,17 +103,16 @@ def test_the_same_engine_is_not_added_twice(proven, repository):
     assert before.items() <= tree(repository).items()
 
 
-def test_a_config_that_was_edited_stays_and_what_it_lacks_is_told(proven, repository):
+def test_a_config_that_was_edited_stays_and_what_it_lacks_is_told(proven, repository, noting):
     add(proven, repository)
     path = repository / "topics" / FILE_NAME
     config = from_text(path.read_text())
     config.instance_group[0].count = 3
     path.write_text("# mine\n" + to_text(config))
     changed_engine(proven)
-    heard = Heard()
-    add(proven, repository, progress=heard)
+    add(proven, repository, progress=noting)
     assert path.read_text().startswith("# mine\n")
-    (note,) = heard.notes
+    (note,) = noting.lines
     assert note == f"{path} stays as it is; the settings would change instance_group"
 
 

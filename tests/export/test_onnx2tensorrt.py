@@ -43,14 +43,6 @@ PRECISIONS = [Precision.FP32, Precision.FP16, Precision.INT8]
 ONE = ExportSettings(capabilities=(89,), speed_s=0, dev_rows=64)
 
 
-class Noting(Silent):
-    def __init__(self):
-        self.lines = []
-
-    def note(self, line):
-        self.lines.append(line)
-
-
 @pytest.fixture(scope="module")
 def subject(trained_run):
     return Subject.open(trained_run, read_manifest(trained_run), ONE)
@@ -140,11 +132,10 @@ def test_a_model_of_minilms_size_becomes_an_engine_of_its_weights(
     assert weights_mb - 2 < engine_mb < weights_mb + KERNELS_MB
 
 
-def test_an_engine_that_cannot_be_run_is_recorded_as_built(trained_run, tmp_path, capsys):
+def test_an_engine_that_cannot_be_run_is_recorded_as_built(trained_run, tmp_path, capsys, noting):
     if gpu_or_none() is not None:
         pytest.skip("there is a GPU here, which runs the engine")
     run = shutil.copytree(trained_run, tmp_path / "run")
-    noting = Noting()
     (record,) = export(run, noting, [variant(Precision.FP16, Layout.PACKED)], settings=ONE)
     assert record == read_manifest(run).engines[0]
     assert (record.parity, record.speed, record.proven) == (None, None, False)

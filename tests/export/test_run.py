@@ -14,14 +14,6 @@ from serve.engines import open_proven
 QUICK = ExportSettings(speed_s=0.1, dev_rows=20)
 
 
-class Noting(Silent):
-    def __init__(self):
-        self.lines = []
-
-    def note(self, line):
-        self.lines.append(line)
-
-
 def engine_files(run):
     return sorted(path.name for path in (run / "engines").rglob("*") if path.is_file())
 
@@ -69,12 +61,11 @@ def test_an_interrupted_export_keeps_the_engine_that_was_there(proven):
     assert (read_manifest(proven), engine_files(proven)) == (manifest, files)
 
 
-def test_what_a_killed_export_left_is_told_and_removed(run):
+def test_what_a_killed_export_left_is_told_and_removed(run, noting):
     for name in ("partial", "0123456789ab"):
         folder = run / "engines" / "onnx-fp32" / name
         folder.mkdir(parents=True)
         (folder / "model.onnx").write_bytes(b"half a graph, or one that is not recorded")
-    noting = Noting()
     export(run, noting)
     left = [line for line in noting.lines if "left from an unfinished export" in line]
     assert len(left) == 2
@@ -148,13 +139,12 @@ def test_the_same_engine_built_again_leaves_the_recorded_one_where_it_is(proven)
 
 
 @pytest.mark.parametrize("error", [ConfigError("no such layer"), RuntimeError("out of workspace")])
-def test_of_several_engines_one_that_cannot_be_built_stops_none(run, error):
+def test_of_several_engines_one_that_cannot_be_built_stops_none(run, error, noting):
     def one_fails(variant, subject, folder, progress):
         if variant.format is EngineFormat.OPENVINO:
             raise error
         return build(variant, subject, folder, progress)
 
-    noting = Noting()
     variants = labelled(EngineFormat.OPENVINO, EngineFormat.ONNX)
     records = export(run, noting, variants, settings=QUICK, building=one_fails)
     assert [record.name for record in records] == ["onnx-fp32"]
@@ -163,10 +153,9 @@ def test_of_several_engines_one_that_cannot_be_built_stops_none(run, error):
     assert "1 of 2 refused: openvino-fp32" in noting.lines
 
 
-def test_a_broken_engine_of_before_is_not_measured_and_stops_nothing(proven):
+def test_a_broken_engine_of_before_is_not_measured_and_stops_nothing(proven, noting):
     (before,) = read_manifest(proven).engines
     (proven / before.files[0].path).write_bytes(b"broken")
-    noting = Noting()
     export(proven, noting, labelled(EngineFormat.OPENVINO), settings=QUICK)
     assert read_manifest(proven).engines[0].name == "openvino-fp32"
     assert any(line.startswith("not measured: onnx-fp32: ") for line in noting.lines)
