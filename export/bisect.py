@@ -231,10 +231,13 @@ def _step(layer: Layer, found: NDArray[np.generic], place: Place) -> Step | None
     if not np.issubdtype(found.dtype, np.floating):
         return None
     for cut in _cuts(found, place):
-        if cut.shape == layer.value.shape:
-            apart = _apart(cut, layer.value)
+        right = layer.value
+        if cut.ndim > 1 and len(cut) == 1:  # a packed graph may have the first token only
+            right = right[:1]
+        if cut.shape == right.shape:
+            apart = _apart(cut, right)
             if layer.bias is not None:
-                apart = min(apart, _apart(cut, layer.value - layer.bias))
+                apart = min(apart, _apart(cut, right - layer.bias))
             return Step(layer=layer.scope, apart=apart)
     return None
 

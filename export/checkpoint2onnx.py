@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from export.first_tokens import take_first_tokens_early
 from export.packable import check_packable
 from export.packed import PackedClassifier
 from pipework.engine_record import Layout
@@ -104,6 +105,8 @@ def trace_packed(model: PackedClassifier, path: Path, *, type_ids: bool, spans: 
         inputs["entity_spans"] = torch.tensor([[0, 1, 2, 3], [1, 2, 2, 4], [3, 5, 0, 2]])
         axes["entity_spans"] = {0: "texts"}
     _write(model, inputs, axes, path)
+    if model.first_only:
+        take_first_tokens_early(path)
 
 
 def _write(

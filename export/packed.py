@@ -26,6 +26,7 @@ class PackedClassifier(nn.Module):
         super().__init__()
         self.classifier = classifier
         self.offset = first_position(classifier.encoder)
+        self.width = int(classifier.config.hidden_size)  # a number: no tensor's shape is read
         self.window = _window(classifier.config)
         pools_all = getattr(classifier.config, "classifier_pooling", "cls") == "mean"
         self.first_only = classifier.settings.head is Head.LINEAR and not pools_all
@@ -47,7 +48,7 @@ class PackedClassifier(nn.Module):
             position_ids=position_ids + self.offset,
             **types,
         ).last_hidden_state
-        flat_SH = states_RTH.reshape(-1, states_RTH.shape[-1])
+        flat_SH = states_RTH.reshape(-1, self.width)
         states_NLH = flat_SH[text_index.clamp(min=0)]
         mask_NL = (text_index >= 0).to(torch.int64)
         return self.classifier.from_states(states_NLH, mask_NL, entity_spans)

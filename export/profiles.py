@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipework.engine_record import Profile
-from pipework.packing import rows_of
 from serve.collate import ROW_TOKENS
 
 TEXTS = 32  # the most of a call
@@ -72,19 +71,14 @@ def _padded_calls(lengths_N: Sequence[int], limit: int) -> Iterator[tuple[_Call,
 
 
 def _packed_calls(lengths_N: Sequence[int], limit: int) -> Iterator[tuple[_Call, _Call]]:
-    """Yield calls of as many rows as texts of a length fill; a longer text has a row of its own."""
+    """Yield calls of a row for each text, which is the most rows and where they cost least.
+
+    Texts of unlike lengths share rows, so the largest is as wide as a row may be.
+    """
     for length in bands(lengths_N, limit):
-        width = max(ROW_TOKENS, length)
-        usual, largest = (
-            _Call(
-                rows=len(rows_of([length] * texts, ROW_TOKENS)),
-                width=width,
-                texts=texts,
-                longest=length,
-            )
-            for texts in (USUAL_TEXTS, TEXTS)
-        )
-        yield usual, largest
+        usual = _Call(rows=USUAL_TEXTS, width=length, texts=USUAL_TEXTS, longest=length)
+        wide = max(ROW_TOKENS, length)
+        yield usual, _Call(rows=TEXTS, width=wide, texts=TEXTS, longest=length)
 
 
 def _shapes(inputs: Mapping[str, Shape], call: _Call) -> dict[str, Shape]:

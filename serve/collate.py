@@ -1,4 +1,4 @@
-"""A batch becomes the calls that an engine makes: micro-batches of like lengths, or full rows.
+"""A batch becomes the calls that an engine makes: micro-batches of like lengths, or packed rows.
 
 Shapes: N inputs of a batch.
 """
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipework.encoding import Encoding
 from pipework.engine_record import Layout
-from pipework.packing import pack, rows_of
+from pipework.packing import bins, even_rows, pack
 from pipework.padding import Padding, pad
 
 # What a call of the runtime costs beyond its tokens, in tokens. Measured on two cores of an EPYC:
@@ -20,7 +20,7 @@ CALL_COST_TOKENS = 16
 # The cost of a token no longer falls beyond 256 tokens a call, and rises again where the
 # activations outgrow the cache (a tiny model: 10 us up to 512 tokens, 17 us at 1024).
 MAX_BATCH_TOKENS = 512
-ROW_TOKENS = 256  # of a packed row: attention costs the square of it
+ROW_TOKENS = 256  # the most of a packed row: attention costs the square of it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,26 +73,19 @@ class Collate:
             return
         lengths_N = [len(encoding) for encoding in encodings]
         if self.layout is Layout.PACKED:
-            rows = rows_of(lengths_N, self.row_tokens)
-            calls = [rows] if self.whole else [[row] for row in rows]
-            for call in calls:
-                yield self._packed(encodings, call)
+            whole = [[*range(len(lengths_N))]]
+            for call in whole if self.whole else bins(lengths_N, MAX_BATCH_TOKENS):
+                yield self._packed([encodings[index] for index in call], call)
             return
         batches = [[*range(len(lengths_N))]] if self.whole else plan(lengths_N, MAX_BATCH_TOKENS)
         for batch in batches:
             padded = pad([encodings[index] for index in batch], self.padding)
             yield Feed(rows=batch, arrays=self._taken(padded.inputs()))
 
-    def _packed(self, encodings: Sequence[Encoding], rows: Sequence[Sequence[int]]) -> Feed:
-        chosen = [index for row in rows for index in row]
-        places = {index: place for place, index in enumerate(chosen)}
-        packed = pack(
-            [encodings[index] for index in chosen],
-            [[places[index] for index in row] for row in rows],
-            self.padding,
-            first_only=self.first_only,
-        )
-        return Feed(rows=chosen, arrays=self._taken(packed.inputs()))
+    def _packed(self, encodings: Sequence[Encoding], places: Sequence[int]) -> Feed:
+        rows = even_rows([len(one) for one in encodings], self.row_tokens)
+        packed = pack(encodings, rows, self.padding, first_only=self.first_only)
+        return Feed(rows=places, arrays=self._taken(packed.inputs()))
 
     def _taken(self, arrays: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
         # A text with entities has spans, which a head that only reads the marks does not take.

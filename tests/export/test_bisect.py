@@ -26,6 +26,7 @@ KINDS = [
     (Family.ROBERTA, Head.GRU, EngineFormat.ONNX, Layout.PACKED, "attention.self"),
     (Family.DISTILBERT, Head.CNN, EngineFormat.ONNX, Layout.PADDED, "attention.q_lin"),
     (Family.XLNET, Head.LINEAR, EngineFormat.ONNX, Layout.PADDED, "ff.layer_1"),
+    (Family.ELECTRA, Head.LINEAR, EngineFormat.ONNX, Layout.PACKED, "layer.1.output.dense"),
 ]
 
 

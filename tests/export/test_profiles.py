@@ -1,8 +1,10 @@
 """The shapes that TensorRT engines are made for."""
 
+import numpy as np
 import pytest
 
 from export.profiles import TEXTS, bands, profiles
+from pipework.packing import even_rows
 from serve.collate import ROW_TOKENS
 
 PADDED = {"input_ids": (-1, -1), "attention_mask": (-1, -1), "entity_spans": (-1, 4)}
@@ -38,13 +40,15 @@ def test_a_padded_profile_takes_any_batch_up_to_its_length():
     assert long.largest["entity_spans"] == (TEXTS, 4)
 
 
-def test_a_packed_profile_takes_as_many_rows_as_its_texts_fill():
+def test_a_packed_profile_takes_whatever_rows_its_texts_are_laid_into():
     found = profiles(FIRST_ONLY, LENGTHS, 128)
-    assert [one.largest["input_ids"] for one in found] == [
-        (2, ROW_TOKENS),
-        (8, ROW_TOKENS),
-        (16, ROW_TOKENS),
-    ]
+    rng = np.random.default_rng(0)
+    for one, limit in zip(found, (16, 64, 128), strict=True):
+        most, wide = one.largest["input_ids"]
+        assert (most, wide, one.usual["input_ids"]) == (TEXTS, ROW_TOKENS, (8, limit))
+        for low in (1, limit // 2, limit):
+            rows = even_rows(lengths := rng.integers(low, limit + 1, TEXTS).tolist(), ROW_TOKENS)
+            assert max(sum(lengths[index] for index in row) for row in rows) <= wide
     assert {one.largest["text_index"] for one in found} == {(TEXTS, 1)}
 
 

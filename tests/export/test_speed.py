@@ -3,7 +3,7 @@ import time
 import numpy as np
 import pytest
 
-from export.speed import BATCH, ROUNDS, measure
+from export.speed import BATCH, CALLS, ROUNDS, measure
 from pipework.encoding import Encoding
 from pipework.progress import Silent
 
@@ -57,3 +57,21 @@ def test_texts_come_eight_a_call_and_one_a_call():
 def test_an_engine_slower_than_the_time_is_measured_once():
     found = measure({"one": Timed(0.05)}, ROWS[:1], 0.01, Silent())["one"]
     assert found.texts_per_s == pytest.approx(1 / 0.05, rel=0.5)
+
+
+def test_what_a_runtime_compiles_for_a_new_shape_does_not_count():
+    class Compiling(Timed):
+        def infer(self, encodings):
+            if len(encodings) not in self.sizes:
+                time.sleep(0.1)
+            return super().infer(encodings)
+
+    found = measure({"one": Compiling(0.001)}, ROWS, 1.5, Silent())["one"]
+    assert found.p50_ms < 20
+    assert found.texts_per_s > 20 / 3 / 0.02
+
+
+def test_no_more_rows_than_a_few_calls_are_taken():
+    engine = Timed(0.0001)
+    found = measure({"one": engine}, ROWS[:1] * 3000, 0.02, Silent())["one"]
+    assert found.rows == CALLS * BATCH

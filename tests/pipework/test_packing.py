@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pipework.encoding import Encoding
-from pipework.packing import pack, rows_of
+from pipework.packing import ATTENTION_TOKENS, bins, even_rows, pack
 from pipework.padding import Padding
 
 PADDING = Padding(pad_id=5, type_ids=False)
@@ -13,27 +13,55 @@ def encoding(*ids: int, types=None, spans=None) -> Encoding:
     return Encoding(ids=np.array(ids, np.int32), type_ids=kinds, entity_spans=spans)
 
 
-@pytest.mark.parametrize("row_tokens", [1, 40, 256])
-def test_every_input_is_in_one_row_and_only_one_that_is_too_long_goes_beyond(row_tokens):
-    lengths = np.random.default_rng(0).integers(1, 129, 300).tolist()
-    rows = rows_of(lengths, row_tokens)
-    assert sorted(index for row in rows for index in row) == list(range(300))
+def some_lengths(count):
+    lengths = np.random.default_rng(1).lognormal(3.3, 0.6, count).astype(int).clip(2, 178)
+    return lengths.tolist()
+
+
+@pytest.mark.parametrize("distributed", [bins, even_rows])
+@pytest.mark.parametrize("most", [1, 40, 256])
+def test_every_input_is_in_one_place_and_only_one_that_is_too_long_goes_beyond(distributed, most):
+    lengths = some_lengths(200)
+    rows = distributed(lengths, most)
+    assert sorted(index for row in rows for index in row) == list(range(200))
+    limit = most if distributed is bins else max(most, *lengths)
     for row in rows:
-        assert len(row) == 1 or sum(lengths[index] for index in row) <= row_tokens
+        assert len(row) == 1 or sum(lengths[index] for index in row) <= limit
 
 
-def test_hardly_anything_of_a_row_is_padding():
-    lengths = np.random.default_rng(1).lognormal(3.3, 0.6, 2048).astype(int).clip(2, 178)
-    rows = rows_of(lengths.tolist(), 256)
-    assert len(rows) <= np.ceil(lengths.sum() / 256) + 1
+def test_hardly_anything_of_a_bin_stays_empty():
+    lengths = some_lengths(2048)
+    assert len(bins(lengths, 256)) <= np.ceil(sum(lengths) / 256) + 1
 
 
 def test_an_input_goes_where_it_leaves_the_least_room():
-    assert rows_of([6, 7, 3, 2], 10) == [[1, 2], [0, 3]]
+    assert bins([6, 7, 3, 2], 10) == [[1, 2], [0, 3]]
 
 
-def test_no_inputs_need_no_rows():
-    assert rows_of([], 256) == []
+def test_nothing_needs_no_bins():
+    assert bins([], 256) == []
+
+
+def test_rows_cost_no_more_than_a_row_for_each_input_or_one_for_all():
+    for lengths in (some_lengths(8), some_lengths(40), [20] * 8, [100, 3, 3, 3]):
+        rows = even_rows(lengths, 256)
+        width = max(sum(lengths[index] for index in row) for row in rows)
+        cost = len(rows) * width * (1 + width / ATTENTION_TOKENS)
+        for count, wide in ((len(lengths), max(lengths)), (1, sum(lengths))):
+            assert cost <= count * wide * (1 + wide / ATTENTION_TOKENS) or wide > 256
+
+
+def test_equal_inputs_have_a_row_each_and_short_ones_share_where_one_is_long():
+    assert even_rows([20] * 4, 256) == [[0], [1], [2], [3]]
+    assert even_rows([5, 60, 5, 5], 256) == [[1, 0, 2, 3]]
+    assert even_rows([50, 25, 26], 256) == [[0], [2, 1]]
+
+
+def test_little_of_the_rows_of_usual_texts_is_padding():
+    lengths = some_lengths(400)
+    calls = [lengths[start : start + 8] for start in range(0, 400, 8)]
+    laid = [[sum(call[at] for at in row) for row in even_rows(call, 256)] for call in calls]
+    assert sum(len(rows) * max(rows) for rows in laid) < 1.06 * sum(lengths)
 
 
 def test_inputs_lie_side_by_side_and_positions_start_again():

@@ -1,0 +1,134 @@
+"""The last layer of a packed graph computes the tokens that are read, and no others."""
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from benchmarks.families import Family, Rows, open_tiny, publish
+from export.checkpoint2onnx import trace_packed
+from export.first_tokens import take_first_tokens_early
+from export.laid_open import OnnxOpen
+from export.packable import PACKABLE
+from export.packed import PackedClassifier
+from pipework.engine_record import Layout
+from serve.collate import Collate
+from train.model import open_checkpoint, padding_of
+from train.model_settings import Head
+
+FAMILIES = [family for family in Family if family in PACKABLE]
+TEXTS = 5
+
+
+def traced(family, head, folder):
+    """Return a packed graph and the arrays of one call for it."""
+    rows = Rows.of(family)
+    publish(family, rows.tokenizer, folder / "published")
+    open_tiny(rows, folder / "published", head).save(folder)
+    model = open_checkpoint(folder, attention="eager")
+    padding, packed = padding_of(model), PackedClassifier(model)
+    trace_packed(packed, folder / "model.onnx", type_ids=padding.type_ids, spans=False)
+    encodings = rows.encodings(type_ids=padding.type_ids, marked=False)[:TEXTS]
+    way = Collate(
+        layout=Layout.PACKED,
+        padding=padding,
+        spans=False,
+        first_only=packed.first_only,
+        whole=True,
+    )
+    (feed,) = way.feeds(encodings)
+    return folder / "model.onnx", feed.arrays
+
+
+def dense_layers(path, arrays):
+    """Return how many tokens each dense layer of the encoder is computed for, in order."""
+    names = [one.output[0] for one in onnx.load(path).graph.node if one.op_type == "MatMul"]
+    found = OnnxOpen(path).showing(names)(arrays)
+    shapes = [found[name].shape for name in names]
+    return [int(np.prod(shape[:-1])) for shape in shapes if len(shape) == len("NTD")]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_last_layer_of_every_family_is_computed_for_first_tokens(family, tmp_path):
+    path, arrays = traced(family, Head.LINEAR, tmp_path)
+    counts = dense_layers(path, arrays)
+    tokens = arrays["input_ids"].size
+    # Of its dense layers ModernBERT cuts one in two by the shape that it finds.
+    last = [tokens, TEXTS] if family is Family.MODERNBERT else [TEXTS] * 3
+    assert counts[-len(last) :] == last
+    assert counts.index(TEXTS) > len(counts) / 2
+
+
+def test_a_head_that_reads_all_tokens_gets_all(tmp_path):
+    path, arrays = traced(Family.BERT, Head.CNN, tmp_path)
+    assert arrays["input_ids"].size in dense_layers(path, arrays)[-3:]
+    assert TEXTS not in dense_layers(path, arrays)
+
+
+def handmade(nodes, path):
+    """Write a packed graph of these nodes, from `states` [R, T, 4] to `last`."""
+    graph = helper.make_graph(
+        [
+            *nodes,
+            helper.make_node("Constant", [], ["flat"], value_ints=[-1, 4]),
+            helper.make_node("Reshape", ["last", "flat"], ["tokens"]),
+            helper.make_node("Constant", [], ["none"], value_int=0),
+            helper.make_node("Clip", ["text_index", "none"], ["index"]),
+            helper.make_node("Gather", ["tokens", "index"], ["read"]),
+            helper.make_node("Tanh", ["read"], ["logits"]),
+        ],
+        "packed",
+        [
+            helper.make_tensor_value_info("states", TensorProto.FLOAT, ["R", "T", 4]),
+            helper.make_tensor_value_info("text_index", TensorProto.INT64, ["N", 1]),
+        ],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 1, 4])],
+        [helper.make_tensor("weights", TensorProto.FLOAT, [4, 4], np.arange(16.0))],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path)
+
+
+def answers(path):
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    states = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    return session.run(None, {"states": states, "text_index": np.array([[4], [0]])})[0]
+
+
+DENSE = helper.make_node("MatMul", ["x", "weights"], ["y"])
+MIX = helper.make_node("Softmax", ["states"], ["x"], axis=1)  # over the tokens
+
+
+def test_what_mixes_tokens_stays_whole_and_answers_stay_the_same(tmp_path):
+    path = tmp_path / "model.onnx"
+    handmade([MIX, DENSE, helper.make_node("Add", ["y", "states"], ["last"])], path)
+    before = answers(path)
+    take_first_tokens_early(path)
+    nodes = {node.output[0]: [*node.input] for node in onnx.load(path).graph.node}
+    assert nodes["x"] == ["states"]
+    entries = (nodes["y"][0], nodes["last"][1])
+    assert all(name.startswith("first_tokens") for name in entries)
+    np.testing.assert_allclose(answers(path), before, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [helper.make_node("Softmax", ["states"], ["last"], axis=1)],
+        [MIX, DENSE, helper.make_node("LayerNormalization", ["y", "y_scale"], ["last"], axis=1)],
+        [MIX, DENSE, helper.make_node("MatMul", ["y", "product"], ["last"])],
+    ],
+)
+def test_a_graph_that_is_made_otherwise_is_left_as_it_is(nodes, tmp_path):
+    path = tmp_path / "model.onnx"
+    made = {
+        "y_scale": helper.make_node("Constant", [], ["y_scale"], value_floats=[1.0] * 4),
+        "product": helper.make_node("MatMul", ["x", "weights"], ["product"]),
+    }
+    used = {name for node in nodes for name in node.input}
+    extra = [node for name, node in made.items() if name in used]
+    handmade([*nodes[:-1], *extra, nodes[-1]], path)
+    before = path.read_bytes()
+    take_first_tokens_early(path)
+    assert path.read_bytes() == before
