@@ -16,6 +16,7 @@ from train.distributed import World
 from train.health import check_finite
 from train.journal import Unheard
 from train.judge import Judge
+from train.memory import trim
 from train.model import Classifier
 from train.state import Keeper, Standing
 from train.step import Stepper, Taken
@@ -23,6 +24,7 @@ from train.stopping import Stop
 from train.train_settings import TrainSettings
 
 LOGS_PER_EPOCH = 20
+TRIM_EVERY = 50  # steps: less than 1 % of the time, for a tenth of the memory
 
 
 class Loop:
@@ -91,6 +93,8 @@ class Loop:
         if self._window.full or judged:
             self._log(rate)
         self._progress.advance(rows_in(window), self._figures())
+        if step % TRIM_EVERY == 0:
+            trim()
         every = self._settings.save_every
         late = time.monotonic() - self._saved > 60 * self._settings.save_minutes
         due = (every is not None and step % every == 0) or (self._world.leads and late)
@@ -131,6 +135,7 @@ class Loop:
         return figures
 
     def _evaluate(self) -> None:
+        trim()
         found = self._judge.evaluate(self._stepper.model, self._stepper.autocast)
         step, best = self._standing.step, self._standing.best
         self._journal.scalars(step, "dev", found.scores)
@@ -139,6 +144,7 @@ class Loop:
             self._world.lead(lambda: self._keeper.save_best(self._model, step))
         else:
             self._stand(stale=self._standing.stale + 1)
+        trim()  # of an epoch the longest batch comes first
         self._window.restart_clock()
 
     @property

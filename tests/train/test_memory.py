@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from train.memory import give_back
+from train.memory import give_back, trim
 
 
 def resident_kib():
@@ -20,6 +20,19 @@ def test_what_a_cycle_held_goes_back_to_the_system():
     between = torch.ones(16 * 1024)  # keeps the heap from shrinking by itself
     del held
     before = resident_kib()
+    trim()
+    assert before - resident_kib() < 40 * 1024  # a cycle is not free yet
     give_back()
     assert before - resident_kib() > 80 * 1024
     assert between.sum() == 16 * 1024
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is asked")
+def test_holes_between_what_stays_go_back_to_the_system():
+    held = [torch.ones(16 * 1024) for _ in range(1600)]
+    staying = held[::20]
+    del held
+    before = resident_kib()
+    trim()
+    assert before - resident_kib() > 70 * 1024
+    assert sum(int(one.sum()) for one in staying) == len(staying) * 16 * 1024
