@@ -111,14 +111,7 @@ REWRITE = {Precision.FP16: halved, Precision.INT8: quantized}
 KERNELS_MB = 20  # what comes to the weights, of all profiles
 
 
-@pytest.mark.parametrize(
-    ("layout", "precision"),
-    [
-        (Layout.PADDED, Precision.FP32),
-        (Layout.PACKED, Precision.FP16),
-        (Layout.PADDED, Precision.INT8),
-    ],
-)
+@pytest.mark.parametrize(("layout", "precision"), [*itertools.product(LAYOUTS, PRECISIONS)])
 def test_a_model_of_minilms_size_becomes_an_engine_of_its_weights(
     subject, six_layers, tmp_path, layout, precision
 ):
@@ -127,7 +120,8 @@ def test_a_model_of_minilms_size_becomes_an_engine_of_its_weights(
         feeds = graph_feeds(graph, subject, [row.encoding for row in subject.grid][:8])
         graph = REWRITE[precision](graph, tmp_path / "rewritten.onnx", feeds)
     out = tmp_path / "model.engine"
-    onnx_to_tensorrt(graph, out, subject, Silent())
+    built = onnx_to_tensorrt(graph, out, subject, Silent())
+    assert {frozenset(one.largest) for one in built.profiles} == {frozenset(names_of(layout))}
     weights_mb, engine_mb = (path.stat().st_size / 1e6 for path in (graph, out))
     assert weights_mb - 2 < engine_mb < weights_mb + KERNELS_MB
 
