@@ -73,10 +73,14 @@ class Cell(Record):
 
 
 class MatrixResult(Record):
-    """Which families with which heads become which engines; `weights` says of which models."""
+    """Which families with which heads become which engines; `weights` says of which models.
+
+    `earlier` says where cells come from that an earlier call made, of another commit.
+    """
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["matrix"] = "matrix"
     weights: str
     cells: tuple[Cell, ...]
     provenance: Provenance
+    earlier: tuple[Provenance, ...] = ()

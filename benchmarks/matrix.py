@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks.engine_results import Cell, MatrixResult
 from benchmarks.families import Family
 from benchmarks.machine import provenance
+from benchmarks.provenance import Provenance
 from benchmarks.random_run import random_encoder, random_run
 from benchmarks.results import check_writable, read_result, write_result
 from export.config import ExportSettings
@@ -33,7 +34,6 @@ from train.model_settings import Head
 TINY = "two layers that learned 64 rows"
 FEW_ROWS = {precision.value: {"flips": 0.1, "score_drop": 0.1} for precision in Precision}
 SETTINGS = ExportSettings.model_validate({"tolerances": FEW_ROWS, "speed_s": 0.0})
-Key = tuple[str, str, str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,14 +52,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     families = given.families if given.model is None else [_family(given.model)]
     try:
         check_writable(given.out)
-        cells = _stored(given.out, weights)
+        stored = _stored(given.out, weights)
+        cells = {} if stored is None else {cell.key: cell for cell in stored.cells}
+        earlier = () if stored is None else _earlier(stored)
         for family, head in product(families, given.heads):
             done = {key for key, cell in cells.items() if cell.reason is None}
             missing = [one for one in variants if (family, head, one.label) not in done]
             for cell in fill(family, Head(head), missing, given.model):
                 cells[cell.key] = cell
                 result = MatrixResult(
-                    weights=weights, cells=tuple(cells.values()), provenance=provenance()
+                    weights=weights,
+                    cells=tuple(cells.values()),
+                    provenance=provenance(),
+                    earlier=earlier,
                 )
                 write_result(given.out, result)
                 sys.stdout.write(f"{' '.join(cell.key)}: {_words(cell)}\n")
@@ -98,15 +103,21 @@ def _cell(family: str, head: Head, variant: Variant, run: Path) -> Cell:
     return Cell(family=family, head=head, engine=variant.label, max_abs=max_abs, reason=reason)
 
 
-def _stored(path: Path, weights: str) -> dict[Key, Cell]:
-    """Return the cells of an earlier result, if there is one."""
+def _stored(path: Path, weights: str) -> MatrixResult | None:
+    """Return an earlier result, if there is one."""
     if not path.exists():
-        return {}
+        return None
     result = read_result(path)
     if not isinstance(result, MatrixResult) or result.weights != weights:
         message = f"{path} holds another result"
         raise ConfigError(message, "give another --out")
-    return {cell.key: cell for cell in result.cells}
+    return result
+
+
+def _earlier(stored: MatrixResult) -> tuple[Provenance, ...]:
+    """Return where the cells of a result come from, if not from what runs now."""
+    made = (*stored.earlier, stored.provenance)
+    return tuple(one for one in made if one.git_commit != provenance().git_commit)
 
 
 def _family(model: Path) -> str:

@@ -15,6 +15,7 @@ packed, so they decide nothing. Attention is fused by neither.
 import warnings
 from pathlib import Path
 
+import onnx
 import torch
 from torch import nn
 
@@ -126,3 +127,26 @@ def _write(
             opset_version=OPSET,
             dynamo=False,
         )
+    _name_once(path)
+
+
+def _name_once(path: Path) -> None:
+    """Let every node that reads a weight read it by the same name.
+
+    Of equal weights, and of those that a family uses in several layers (ALBERT), the exporter
+    writes one, and passes it on under other names.
+    """
+    model = onnx.load(path)
+    graph = model.graph
+    names = {one.name: one.name for one in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Identity" and node.input[0] in names:
+            names[node.output[0]] = names[node.input[0]]
+    if len(names) == len(graph.initializer):
+        return
+    nodes = [node for node in graph.node if names.keys().isdisjoint(node.output)]
+    for node in nodes:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    onnx.save(model, path)

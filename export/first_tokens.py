@@ -54,9 +54,9 @@ class _Graph:
             for name in node.input:
                 self._users[name].append(node)
         self._fixed = {one.name for one in graph.initializer}
-        for node in graph.node:  # weights that are equal are one, with Identity in front of it
-            if self._fixed.issuperset(filter(None, node.input)):
-                self._fixed.update(node.output)
+        self._fixed |= {
+            name for node in graph.node if node.op_type == "Constant" for name in node.output
+        }
         inferred = onnx.shape_inference.infer_shapes(helper.make_model(graph)).graph
         self._ranks = {
             one.name: len(one.type.tensor_type.shape.dim)
@@ -121,10 +121,8 @@ class _Graph:
         for node in behind:
             _rename(node, {gather.take.output[0]: states})
         nodes = (*before, *_takes(taken, gather.take.input[1]), *moved, *behind)
-        copies = [_copy(node) for node in nodes]
-        del self._graph.node[:]
-        self._graph.node.extend(copies)
-        del self._graph.value_info[:]
+        del self._graph.node[:], self._graph.value_info[:]
+        self._graph.node.extend(nodes)
 
     def _behind(self, gather: _Gather) -> Iterator[NodeProto]:
         """Yield what depends on the tokens taken, in order."""
@@ -149,9 +147,3 @@ def _among(node: NodeProto, nodes: Sequence[NodeProto]) -> bool:
 def _rename(node: NodeProto, names: dict[str, str]) -> None:
     for place, name in enumerate(node.input):
         node.input[place] = names.get(name, name)
-
-
-def _copy(node: NodeProto) -> NodeProto:
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    return copy

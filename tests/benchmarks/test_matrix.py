@@ -1,5 +1,7 @@
 """What is proven in the stored matrix is proven today too: a part of it is made again here."""
 
+from itertools import product
+
 import pytest
 
 from benchmarks import matrix
@@ -7,7 +9,7 @@ from benchmarks.engine_results import Cell, MatrixResult
 from benchmarks.families import Family
 from benchmarks.matrix import TINY, fill, main
 from benchmarks.readme import RESULTS, read_all
-from benchmarks.results import read_result
+from benchmarks.results import read_result, write_result
 from export.plan import every
 from pipework.engine_record import EngineFormat
 from train.model_settings import Head
@@ -16,15 +18,18 @@ ENGINES = every()
 FP32 = ENGINES[0]
 
 
+def matrices():
+    return [one for one in read_all(RESULTS) if isinstance(one, MatrixResult)]
+
+
 def stored():
     """The cells of the stored matrix of tiny models."""
-    found = [one for one in read_all(RESULTS) if isinstance(one, MatrixResult)]
-    return {cell.key: cell for one in found if one.weights == TINY for cell in one.cells}
+    return {cell.key: cell for one in matrices() if one.weights == TINY for cell in one.cells}
 
 
 # Each head, each runtime, and families that can be packed and that cannot: about half a minute.
 PART = [
-    (Family.ALBERT, Head.CNN, ["onnx-fp16", "onnx-fp16-packed"]),
+    (Family.ALBERT, Head.CNN, ["onnx-fp16-packed", "onnx-int8-dynamic", "openvino-int8-static"]),
     (Family.DISTILBERT, Head.GRU, ["onnx-int8-dynamic-packed", "onnx-int8-static-packed"]),
     (Family.ELECTRA, Head.ENTITY, ["openvino-fp32", "openvino-fp32-packed"]),
     (Family.XLNET, Head.LINEAR, ["openvino-bf16", "openvino-bf16-packed"]),
@@ -40,6 +45,13 @@ def test_what_is_proven_or_built_in_the_stored_matrix_is_so_today(family, head, 
         reached = before[cell.key].reason is None
         assert not reached or cell.reason is None, (cell, before[cell.key])
         assert not before[cell.key].proven or cell.proven
+
+
+def test_every_cell_is_stored():
+    keys = {(family, head, one.label) for family, head, one in product(Family, Head, ENGINES)}
+    assert stored().keys() == keys
+    (minilm,) = (one for one in matrices() if one.weights != TINY)
+    assert {cell.key for cell in minilm.cells} == {key for key in keys if key[0] is Family.BERT}
 
 
 def test_the_part_has_every_head_and_every_runtime():
@@ -76,8 +88,23 @@ def test_started_again_it_tries_only_what_is_not_done(tmp_path, made, capsys):
     assert main([*command, "--families", "bert"]) == 0
     assert asked == [("bert", "gru", "onnx-fp32-packed")]
     assert capsys.readouterr().out == "bert gru onnx-fp32-packed: 1.0e-07\n"
+    assert read_result(out).earlier == ()
     cells = read_result(out).cells
     assert [cell.proven for cell in cells] == [True, True, True, False]
+
+
+@pytest.mark.usefixtures("made")
+def test_cells_of_another_commit_keep_their_origin(tmp_path):
+    out = tmp_path / "m.json"
+    command = ["--out", str(out), "--heads", "gru", "--engines", "onnx-fp32"]
+    assert main([*command, "--families", "bert"]) == 0
+    first = read_result(out)
+    made = first.provenance.model_copy(update={"git_commit": "0" * 40})
+    write_result(out, first.model_copy(update={"provenance": made}))
+    for family in ("xlnet", "rembert"):
+        assert main([*command, "--families", family]) == 0
+        assert read_result(out).earlier == (made,)
+    assert len(read_result(out).cells) == 3
 
 
 @pytest.mark.usefixtures("made")
