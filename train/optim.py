@@ -18,8 +18,9 @@ def parameter_groups(
 ) -> Groups:
     """Split what is trained by decay and by depth.
 
-    Weights of linear, convolution, recurrent and embedding modules decay; biases, norms and what
-    else there is do not. That is told by the module that owns them, never by name. A layer learns
+    Weights of linear, convolution, recurrent and embedding modules decay, and projections that a
+    family keeps by head, [H, heads, width of a head], in no module of their own (XLNet); biases,
+    norms and what else there is do not. That is never told by name. A layer learns
     at `layer_decay` times the rate of the one above it (Howard and Ruder 2018,
     https://arxiv.org/abs/1801.06146). A shared weight is listed once.
 
@@ -45,9 +46,11 @@ def parameter_groups(
 
 def _decayed(model: nn.Module) -> Iterable[nn.Parameter]:
     for module in model.modules():
+        own = module.named_parameters(recurse=False)
         if isinstance(module, DECAYED):
-            own = module.named_parameters(recurse=False)
             yield from (parameter for name, parameter in own if name.startswith("weight"))
+        else:
+            yield from (parameter for _, parameter in own if parameter.ndim == len("HND"))
 
 
 def _merged(groups: Groups) -> Groups:

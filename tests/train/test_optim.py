@@ -1,7 +1,13 @@
 import pytest
 import torch
 from torch import nn
-from transformers import AlbertConfig, AlbertForSequenceClassification, BertConfig
+from transformers import (
+    AlbertConfig,
+    AlbertForSequenceClassification,
+    BertConfig,
+    XLNetConfig,
+    XLNetForSequenceClassification,
+)
 from transformers import BertForSequenceClassification as Bert
 
 from train.optim import make_optimizer, parameter_groups, set_rate
@@ -13,14 +19,17 @@ SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "v
 def models():
     bert = Bert(BertConfig(**SMALL, intermediate_size=32))
     albert = AlbertForSequenceClassification(AlbertConfig(**SMALL, intermediate_size=32))
-    return {"bert": bert, "albert": albert, "lstm": nn.LSTM(4, 3, bidirectional=True)}
+    sizes = {"d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32, "vocab_size": 50}
+    xlnet = XLNetForSequenceClassification(XLNetConfig(**sizes))
+    lstm = nn.LSTM(4, 3, bidirectional=True)
+    return {"bert": bert, "albert": albert, "xlnet": xlnet, "lstm": lstm}
 
 
 def settings(**given):
     return TrainSettings(**{"weight_decay": 0.1, "learning_rate": 0.01, **given})
 
 
-@pytest.mark.parametrize("family", ["bert", "albert", "lstm"])
+@pytest.mark.parametrize("family", ["bert", "albert", "xlnet", "lstm"])
 def test_norms_and_biases_do_not_decay_and_every_parameter_is_listed_once(family):
     model = models()[family]
     groups = parameter_groups(model, [list(model.parameters())], settings())
