@@ -136,7 +136,7 @@ def _name_once(path: Path) -> None:
     Of equal weights, and of those that a family uses in several layers (ALBERT), the exporter
     writes one, and passes it on under other names.
     """
-    model = onnx.load(path)
+    model = onnx.load(path, load_external_data=False)
     graph = model.graph
     names = {one.name: one.name for one in graph.initializer}
     for node in graph.node:

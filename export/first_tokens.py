@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from onnx import GraphProto, NodeProto, helper
+from onnx import ModelProto, NodeProto, helper
 
 ALONE = frozenset({"Cast", "Erf", "Gelu", "Neg", "Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh"})
 TOGETHER = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
@@ -25,62 +25,71 @@ def take_first_tokens_early(path: Path) -> None:
 
     A graph whose last layer is made in a way that is not known is left as it is.
     """
-    model = onnx.load(path)
-    graph = _Graph(model.graph)
-    gather, states = graph.reading()
-    moved = graph.token_by_token(states, gather)
+    model = onnx.load(path, load_external_data=False)
+    graph = _Graph(model)
+    gather = graph.reading()
+    moved = [] if gather is None else graph.token_by_token(gather)
     entries = graph.entries(moved)
-    if moved and all(graph.rank(name) == 3 for name in entries):  # noqa: PLR2004  [R, T, D]
-        graph.move(moved, entries, gather, states)
+    if gather and moved and all(map(graph.holds_every_token, entries)):
+        graph.move(moved, entries, gather)
         onnx.save(model, path)
 
 
 @dataclass(frozen=True, eq=False)
 class _Gather:
-    """The nodes that flatten the states and take tokens of them."""
+    """The nodes that flatten the states [R, T, D] and take tokens of them."""
 
     flatten: NodeProto
     take: NodeProto
+
+    @property
+    def states(self) -> str:
+        return str(self.flatten.input[0])
 
 
 class _Graph:
     """A graph, with what makes and what uses each tensor."""
 
-    def __init__(self, graph: GraphProto) -> None:
-        self._graph = graph
+    def __init__(self, model: ModelProto) -> None:
+        self._graph = graph = model.graph
         self._made = {name: node for node in graph.node for name in node.output}
         self._users: defaultdict[str, list[NodeProto]] = defaultdict(list)
         for node in graph.node:
             for name in node.input:
                 self._users[name].append(node)
-        self._fixed = {one.name for one in graph.initializer}
-        self._fixed |= {
-            name for node in graph.node if node.op_type == "Constant" for name in node.output
-        }
-        inferred = onnx.shape_inference.infer_shapes(helper.make_model(graph)).graph
-        self._ranks = {
-            one.name: len(one.type.tensor_type.shape.dim)
-            for one in (*inferred.input, *inferred.value_info, *inferred.output)
-            if one.type.tensor_type.HasField("shape")
-        }
+        self._last = {one.name for one in graph.output}
+        self._fixed = {one.name: len(one.dims) for one in graph.initializer}
+        for node in graph.node:
+            if node.op_type == "Constant":
+                value = helper.get_node_attr_value(node, node.attribute[0].name)
+                self._fixed[node.output[0]] = len(getattr(value, "dims", ()))
+        self._shapes = _shapes(model)
 
-    def rank(self, name: str) -> int | None:
-        """Return how many dimensions a tensor has, None where that is not known."""
-        return self._ranks.get(name)
+    def holds_every_token(self, name: str) -> bool:
+        """Return whether a tensor is [R, T, D], as far as is known; not one for all rows."""
+        shape = self._shapes.get(name, ())
+        return len(shape) == len("RTD") and 1 not in shape[:2]
 
-    def reading(self) -> tuple[_Gather, str]:
-        """Return the nodes that take the first tokens, and the tensor of the states [R, T, D]."""
-        (clip,) = self._users["text_index"]
-        (take,) = self._users[clip.output[0]]
-        flatten = self._made[take.input[0]]
-        return _Gather(flatten, take), flatten.input[0]
+    def reading(self) -> _Gather | None:
+        """Return the nodes that take the first tokens, if it is one that does."""
+        (clip, *more) = self._users["text_index"]
+        takes = self._users[clip.output[0]]
+        if more or [node.op_type for node in takes] != ["Gather"]:
+            return None
+        (take,) = takes
+        flatten = self._made.get(take.input[0])
+        if flatten is None or flatten.op_type != "Reshape" or take.output[0] in self._last:
+            return None
+        return _Gather(flatten, take)
 
-    def token_by_token(self, states: str, gather: _Gather) -> list[NodeProto]:
+    def token_by_token(self, gather: _Gather) -> list[NodeProto]:
         """Return the nodes, in their order, whose tokens nothing but the reading uses."""
         found: list[NodeProto] = []
-        wanted, allowed = {states}, [gather.flatten]
+        wanted, allowed = {gather.states}, [gather.flatten]
         for node in reversed(self._graph.node):
-            if wanted.isdisjoint(node.output) or not self._treats_each_token(node):
+            if wanted.isdisjoint(node.output) or not self._last.isdisjoint(node.output):
+                continue
+            if not self._treats_each_token(node):
                 continue
             users = (user for name in node.output for user in self._users[name])
             if all(_among(user, allowed) for user in users):
@@ -94,7 +103,7 @@ class _Graph:
 
     def _treats_each_token(self, node: NodeProto) -> bool:
         if node.op_type in ALONE | TOGETHER:
-            return True
+            return all(self._fixed.get(name, 0) <= 1 for name in node.input)
         if node.op_type == "MatMul":
             return self._varying(node) == [node.input[0]]
         if node.op_type in ALONG_THE_LAST_AXIS:
@@ -108,9 +117,7 @@ class _Graph:
         given = (name for node in moved for name in self._varying(node))
         return [name for name in dict.fromkeys(given) if name not in inside]
 
-    def move(
-        self, moved: list[NodeProto], entries: list[str], gather: _Gather, states: str
-    ) -> None:
+    def move(self, moved: list[NodeProto], entries: list[str], gather: _Gather) -> None:
         """Let `moved` read first tokens [N, 1, D] only, and what read those read the states."""
         behind = [*self._behind(gather)]
         gone = (*moved, *behind, gather.flatten, gather.take)
@@ -119,7 +126,7 @@ class _Graph:
         for node in moved:
             _rename(node, taken)
         for node in behind:
-            _rename(node, {gather.take.output[0]: states})
+            _rename(node, {gather.take.output[0]: gather.states})
         nodes = (*before, *_takes(taken, gather.take.input[1]), *moved, *behind)
         del self._graph.node[:], self._graph.value_info[:]
         self._graph.node.extend(nodes)
@@ -131,6 +138,28 @@ class _Graph:
             if not reached.isdisjoint(node.input):
                 reached.update(node.output)
                 yield node
+
+
+def _shapes(model: ModelProto) -> dict[str, list[int | str]]:
+    """Return the shape of every tensor that has one, 0 or a name for what varies.
+
+    Of large weights only the shapes are looked at, since what is inferred from is a copy.
+    """
+    light = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    graph = light.graph
+    graph.input.extend(model.graph.input)
+    graph.output.extend(model.graph.output)
+    graph.node.extend(model.graph.node)
+    for one in model.graph.initializer:
+        if len(one.dims) > 1:
+            graph.input.append(helper.make_tensor_value_info(one.name, one.data_type, one.dims))
+        else:
+            graph.initializer.append(one)
+    inferred = onnx.shape_inference.infer_shapes(light).graph
+    return {
+        one.name: [dim.dim_value or dim.dim_param for dim in one.type.tensor_type.shape.dim]
+        for one in (*inferred.input, *inferred.value_info, *inferred.output)
+    }
 
 
 def _takes(taken: dict[str, str], index: str) -> Iterator[NodeProto]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipework.engine_record import Profile
+from pipework.packing import widest_row
 from serve.collate import ROW_TOKENS
 
 TEXTS = 32  # the most of a call
@@ -71,13 +72,13 @@ def _padded_calls(lengths_N: Sequence[int], limit: int) -> Iterator[tuple[_Call,
 
 
 def _packed_calls(lengths_N: Sequence[int], limit: int) -> Iterator[tuple[_Call, _Call]]:
-    """Yield calls of a row for each text, which is the most rows and where they cost least.
+    """Yield calls of a row for each text, which are the most rows.
 
-    Texts of unlike lengths share rows, so the largest is as wide as a row may be.
+    Texts of unlike lengths share rows, so the largest is as wide as a row of them may be.
     """
     for length in bands(lengths_N, limit):
         usual = _Call(rows=USUAL_TEXTS, width=length, texts=USUAL_TEXTS, longest=length)
-        wide = max(ROW_TOKENS, length)
+        wide = widest_row(length, ROW_TOKENS)
         yield usual, _Call(rows=TEXTS, width=wide, texts=TEXTS, longest=length)
 
 

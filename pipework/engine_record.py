@@ -42,7 +42,7 @@ class Precision(StrEnum):
 
 
 class Layout(StrEnum):
-    """How texts share a batch: each in a row of its own, padded; or side by side in full rows."""
+    """How texts share a batch: each in a row of its own, padded; or side by side in rows."""
 
     PADDED = "padded"
     PACKED = "packed"

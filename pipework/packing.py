@@ -1,8 +1,8 @@
 """Several inputs side by side in one row, for engines whose graph keeps them apart.
 
 Positions start again at 0 for each input, attention is limited to tokens of the same segment
-number, and the states of each input are gathered by index. The cost of a row does not depend on
-how lengths mix, since hardly anything in it is padding.
+number, and the states of each input are gathered by index. Hardly anything in a row is padding,
+however lengths mix.
 
 Shapes: R rows, T tokens of a row, N inputs, L tokens of the longest of them.
 """
@@ -90,19 +90,31 @@ def even_rows(lengths_N: Sequence[int], row_tokens: int) -> list[list[int]]:
 
     Args:
         lengths_N: tokens of each input.
-        row_tokens: the most tokens of a row, where no input is longer.
+        row_tokens: as `widest_row` takes it.
     """
     order = sorted(range(len(lengths_N)), key=lengths_N.__getitem__, reverse=True)
     tokens, longest = sum(lengths_N), lengths_N[order[0]]
+    widest = widest_row(longest, row_tokens)
     best: list[list[int]] = []
     least = inf
-    for count in range(-(-tokens // max(row_tokens, longest)), len(order) + 1):
-        if _cost(count, max(longest, -(-tokens // count))) >= least:
-            continue
-        rows, width = _spread(lengths_N, order, count)
-        if width <= max(row_tokens, longest) and _cost(count, width) < least:
-            best, least = rows, _cost(count, width)
+    for count in range(-(-tokens // widest), len(order) + 1):
+        at_least = max(longest, -(-tokens // count))
+        if _cost(count, at_least) < least:
+            rows, width = _spread(lengths_N, order, count)
+            if width <= widest and _cost(count, width) < least:
+                best, least = rows, _cost(count, width)
+        elif at_least == longest:
+            break
     return best
+
+
+def widest_row(longest: int, row_tokens: int) -> int:
+    """Return the most tokens of a row: `row_tokens`, or less where all inputs are short.
+
+    Rows are at most twice as wide as the longest input, and never narrower than that, so that
+    engines which are built for a range of shapes have narrow ones for short inputs.
+    """
+    return max(longest, min(row_tokens, 2 * longest))
 
 
 def _cost(rows: int, width: int) -> float:

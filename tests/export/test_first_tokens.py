@@ -66,8 +66,13 @@ def test_a_head_that_reads_all_tokens_gets_all(tmp_path):
     assert TEXTS not in dense_layers(path, arrays)
 
 
-def handmade(nodes, path):
+def handmade(nodes, path, *, last="logits"):
     """Write a packed graph of these nodes, from `states` [R, T, 4] to `last`."""
+    fixed = {
+        "weights": np.arange(16.0).reshape(4, 4),
+        "scales": np.ones(4),
+        "rows": np.arange(12.0).reshape(1, 3, 4),
+    }
     graph = helper.make_graph(
         [
             *nodes,
@@ -83,8 +88,11 @@ def handmade(nodes, path):
             helper.make_tensor_value_info("states", TensorProto.FLOAT, ["R", "T", 4]),
             helper.make_tensor_value_info("text_index", TensorProto.INT64, ["N", 1]),
         ],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 1, 4])],
-        [helper.make_tensor("weights", TensorProto.FLOAT, [4, 4], np.arange(16.0))],
+        [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)],
+        [
+            helper.make_tensor(name, TensorProto.FLOAT, value.shape, value.ravel())
+            for name, value in fixed.items()
+        ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, path)
@@ -96,16 +104,21 @@ def answers(path):
     return session.run(None, {"states": states, "text_index": np.array([[4], [0]])})[0]
 
 
-DENSE = helper.make_node("MatMul", ["x", "weights"], ["y"])
-MIX = helper.make_node("Softmax", ["states"], ["x"], axis=1)  # over the tokens
+def node(kind, given, made, **attributes):
+    return helper.make_node(kind, given.split(), made.split(), **attributes)
+
+
+DENSE = node("MatMul", "x weights", "y")
+MIX = node("Softmax", "states", "x", axis=1)  # over the tokens
+DONE = node("Add", "y states", "last")
 
 
 def test_what_mixes_tokens_stays_whole_and_answers_stay_the_same(tmp_path):
     path = tmp_path / "model.onnx"
-    handmade([MIX, DENSE, helper.make_node("Add", ["y", "states"], ["last"])], path)
+    handmade([MIX, DENSE, DONE], path)
     before = answers(path)
     take_first_tokens_early(path)
-    nodes = {node.output[0]: [*node.input] for node in onnx.load(path).graph.node}
+    nodes = {one.output[0]: [*one.input] for one in onnx.load(path).graph.node}
     assert nodes["x"] == ["states"]
     entries = (nodes["y"][0], nodes["last"][1])
     assert all(name.startswith("first_tokens") for name in entries)
@@ -113,22 +126,31 @@ def test_what_mixes_tokens_stays_whole_and_answers_stay_the_same(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "nodes",
+    ("nodes", "last"),
     [
-        [helper.make_node("Softmax", ["states"], ["last"], axis=1)],
-        [MIX, DENSE, helper.make_node("LayerNormalization", ["y", "y_scale"], ["last"], axis=1)],
-        [MIX, DENSE, helper.make_node("MatMul", ["y", "product"], ["last"])],
+        ([node("Softmax", "states", "last", axis=1)], "logits"),
+        ([MIX, DENSE, node("LayerNormalization", "y scales", "last", axis=1)], "logits"),
+        ([MIX, DENSE, node("MatMul", "x weights", "z"), node("MatMul", "y z", "last")], "logits"),
+        ([MIX, DENSE, node("Add", "y rows", "last")], "logits"),  # fixed, other for each token
+        (
+            [MIX, node("ReduceMean", "x", "mean", axes=[1]), node("Add", "x mean", "last")],
+            "logits",
+        ),
+        (
+            [
+                node("ReduceMean", "states", "m", axes=[0, 1], keepdims=0),
+                *(MIX, DENSE, node("Add", "y m", "last")),
+            ],
+            "logits",
+        ),
+        ([MIX, DENSE, DONE, node("Tanh", "text_index", "also")], "logits"),
+        ([MIX, DENSE, DONE], "read"),
+        ([MIX, DENSE, DONE], "last"),
     ],
 )
-def test_a_graph_that_is_made_otherwise_is_left_as_it_is(nodes, tmp_path):
+def test_a_graph_that_is_made_otherwise_is_left_as_it_is(nodes, last, tmp_path):
     path = tmp_path / "model.onnx"
-    made = {
-        "y_scale": helper.make_node("Constant", [], ["y_scale"], value_floats=[1.0] * 4),
-        "product": helper.make_node("MatMul", ["x", "weights"], ["product"]),
-    }
-    used = {name for node in nodes for name in node.input}
-    extra = [node for name, node in made.items() if name in used]
-    handmade([*nodes[:-1], *extra, nodes[-1]], path)
+    handmade(nodes, path, last=last)
     before = path.read_bytes()
     take_first_tokens_early(path)
     assert path.read_bytes() == before

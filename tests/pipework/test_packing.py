@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pipework.encoding import Encoding
-from pipework.packing import ATTENTION_TOKENS, bins, even_rows, pack
+from pipework.packing import ATTENTION_TOKENS, bins, even_rows, pack, widest_row
 from pipework.padding import Padding
 
 PADDING = Padding(pad_id=5, type_ids=False)
@@ -24,7 +24,7 @@ def test_every_input_is_in_one_place_and_only_one_that_is_too_long_goes_beyond(d
     lengths = some_lengths(200)
     rows = distributed(lengths, most)
     assert sorted(index for row in rows for index in row) == list(range(200))
-    limit = most if distributed is bins else max(most, *lengths)
+    limit = most if distributed is bins else widest_row(max(lengths), most)
     for row in rows:
         assert len(row) == 1 or sum(lengths[index] for index in row) <= limit
 
@@ -49,6 +49,16 @@ def test_rows_cost_no_more_than_a_row_for_each_input_or_one_for_all():
         cost = len(rows) * width * (1 + width / ATTENTION_TOKENS)
         for count, wide in ((len(lengths), max(lengths)), (1, sum(lengths))):
             assert cost <= count * wide * (1 + wide / ATTENTION_TOKENS) or wide > 256
+
+
+def test_no_row_is_wider_than_an_engine_is_built_for():
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        lengths = random.integers(1, random.choice([20, 120, 257]), random.integers(2, 33)).tolist()
+        rows = even_rows(lengths, 256)
+        assert max(sum(lengths[index] for index in row) for row in rows) <= max(lengths) + min(
+            max(lengths), 256 - max(lengths)
+        )
 
 
 def test_equal_inputs_have_a_row_each_and_short_ones_share_where_one_is_long():
