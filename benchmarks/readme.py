@@ -286,10 +286,14 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _source(results: Results) -> str:
     machines = {
-        f"{made.machine.cpu}, {made.machine.cores} cores, {made.created_at:%B %Y}"
+        f"{made.machine.cpu}, {_cores(made.machine.cores)}, {made.created_at:%B %Y}"
         for made in (result.provenance for result in results)
     }
     return f"\n\nMeasured on {'; '.join(sorted(machines))}." if machines else "\n\nNo results yet."
+
+
+def _cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"
 
 
 if __name__ == "__main__":
