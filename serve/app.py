@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipework import __version__
 from pipework.errors import NotReadyError, PipeError, TooBusyError, TooLargeError
 from serve.docs import add_docs
+from serve.inference_protocol.http import build_protocol_router
 from serve.metrics import MeasureRequests, Metrics
 from serve.rest import Answerer, Limits, build_router
 from serve.schemas import READY_PATH, ErrorResponse, StatusResponse
@@ -44,7 +45,9 @@ def build_app(
     app.add_middleware(LimitBody, max_bytes=limits.body_bytes)
     app.add_middleware(MeasureRequests, metrics=metrics)
     app.include_router(build_router(answerer, limits))
-    _add_health(app, answerer, stopping or Event())
+    stopping = stopping or Event()
+    app.include_router(build_protocol_router(answerer, limits, stopping))
+    _add_health(app, answerer, stopping)
     _add_metrics(app, metrics)
     add_docs(app)
     return app

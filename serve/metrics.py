@@ -77,7 +77,7 @@ class MeasureRequests:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and look at the status of the answer."""
-        if scope["type"] != "http" or scope["path"] != PREDICT_PATH:
+        if scope["type"] != "http" or not scope["path"].endswith((PREDICT_PATH, "/infer")):
             await self._app(scope, receive, send)
             return
         status = 500  # what the client sees where nothing is sent

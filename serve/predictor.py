@@ -1,10 +1,16 @@
-"""A run folder answers: text in, predictions out, for any number of callers at once."""
+"""A run folder answers: text in, predictions out, for any number of callers at once.
+
+Shapes: N texts, C classes.
+"""
 
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipework.closing import Closing
 from pipework.encoding import TextEncoder
@@ -14,6 +20,7 @@ from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, decide
 from serve.batcher import Batcher, Load
 from serve.engines import open_first
+from serve.text_tensors import TEXT, TEXT_PAIR, Answer, Texts
 
 ENCODER_THREADS = 2
 
@@ -60,6 +67,16 @@ class Predictor(Closing):
         """What waits for the engine and what it did."""
         return self._batcher.load
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the tensors that the model takes."""
+        return (TEXT, TEXT_PAIR) if self._input.pair else (TEXT,)
+
+    @property
+    def classes(self) -> int:
+        """How many logits a text is answered with."""
+        return len(self._task.labels)
+
     async def predict(
         self, examples: Sequence[Example], top_k: int | None = None
     ) -> list[Prediction]:
@@ -77,14 +94,25 @@ class Predictor(Closing):
             fitting(example, self._input, f"input {index}")
             for index, example in enumerate(examples)
         ]
-        if not checked:
-            return []
+        return decide(await self._logits(checked), self._task, top_k)
+
+    async def answer(self, texts: Texts) -> Answer:
+        """Answer texts as tensors; cancelling and errors are those of `predict`.
+
+        Raises:
+            TooLargeError: a text is longer than is allowed.
+        """
+        return Answer.of(await self._logits(texts.examples(self._input)), self._task)
+
+    async def _logits(self, examples: Sequence[Example]) -> NDArray[np.float32]:
+        """Return logits [N, C]."""
+        if not examples:
+            return np.empty((0, self.classes), np.float32)
         loop = asyncio.get_running_loop()
         with self._batcher.place():
-            encodings = await loop.run_in_executor(self._threads, self._encoder.encode, checked)
+            encodings = await loop.run_in_executor(self._threads, self._encoder.encode, examples)
             answer = self._batcher.submit(encodings)
-        logits_NC = await asyncio.wrap_future(answer)
-        return decide(logits_NC, self._task, top_k)
+        return await asyncio.wrap_future(answer)
 
     def close(self) -> None:
         """Finish what was accepted, refuse the rest, free the engine. Blocks until then."""

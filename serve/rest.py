@@ -1,9 +1,9 @@
 """The /v1 API: JSON in, JSON out."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ from pipework.examples import Example
 from pipework.predictions import Prediction
 from serve.batcher import Load
 from serve.schemas import PREDICT_PATH, ErrorResponse, PredictRequest, PredictResponse, explain
-from serve.text_tensors import MAX_CHARACTERS
+from serve.text_tensors import MAX_CHARACTERS, Answer, Texts
 
 _SCHEMA_PATH = PREDICT_PATH.replace("/", "~1")
 _BODY = f"#/paths/{_SCHEMA_PATH}/post/requestBody/content/application~1json/schema"
@@ -45,6 +45,7 @@ _ERRORS = {
 
 
 Predictions = list[Prediction]
+T = TypeVar("T")
 
 
 class NotJsonError(InputError):
@@ -82,8 +83,19 @@ class Answerer(Protocol):
     def load(self) -> Load:
         """How busy it is."""
 
+    @property
+    def inputs(self) -> Sequence[str]:
+        """The names of the tensors that the model takes."""
+
+    @property
+    def classes(self) -> int:
+        """How many logits a text is answered with."""
+
     async def predict(self, examples: list[Example], top_k: int | None = None) -> Predictions:
         """Answer each example."""
+
+    async def answer(self, texts: Texts) -> Answer:
+        """Answer texts as tensors."""
 
 
 def build_router(answerer: Answerer, limits: Limits) -> APIRouter:
@@ -159,7 +171,7 @@ def check_limits(examples: list[Example], limits: Limits) -> None:
             raise TooLargeError(message)
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, Predictions]) -> Predictions:
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Await work, and cancel it when the client hangs up.
 
     Raises:

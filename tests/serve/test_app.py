@@ -15,6 +15,7 @@ from pipework.predictions import OneLabel, Prediction
 from serve.app import build_app
 from serve.batcher import Load
 from serve.rest import Limits
+from serve.text_tensors import Answer, Texts
 
 LOAD = Load(waiting_requests=2, waiting_tokens=30, batches=4, batch_tokens=500, rejected=6)
 
@@ -26,6 +27,8 @@ class FakeAnswerer:
     version = "1"
     alive = True
     load = LOAD
+    inputs = ("text",)
+    classes = 2
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -37,6 +40,9 @@ class FakeAnswerer:
             raise self.error
         scores = dict(list({"sport": 0.75, "money": 0.25}.items())[:top_k])
         return [OneLabel(label="sport", score=0.75, scores=scores) for _ in examples]
+
+    async def answer(self, texts: Texts) -> Answer:
+        raise NotImplementedError
 
 
 class App:
@@ -234,5 +240,9 @@ def test_a_browser_without_network_shows_the_operations(server, tmp_path: Path) 
         check=True,
     ).stdout
     shown = re.findall(r'data-path="([^"]+)"', page)
-    assert shown == ["/v1/predict", "/healthz", "/readyz", "/metrics"]
+    assert shown == [
+        *("/v1/predict", "/healthz", "/readyz", "/metrics"),
+        *("/v2", "/v2/health/live", "/v2/health/ready"),
+        *(f"/v2/models/{{name}}{tail}" for tail in ("", "/config", "/ready", "/infer")),
+    ]
     assert "Unable to render" not in page

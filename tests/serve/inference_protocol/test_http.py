@@ -1,0 +1,150 @@
+"""tritonclient asks our server as it asks Triton."""
+
+import json
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+BROKEN = {
+    "name": "text",
+    "shape": [1],
+    "datatype": "BYTES",
+    "parameters": {"binary_data_size": 5},
+}
+TEXTS = ["rain", "goal team", "bank of the 雨", ""]
+
+
+@pytest.fixture
+def client(server):
+    with triton.InferenceServerClient(server.url.removeprefix("http://")) as client:
+        yield client
+
+
+@pytest.fixture
+def name(server):
+    return httpx.post(f"{server.url}/v1/predict", json={"texts": ["rain"]}).json()["model"]
+
+
+def tensor(texts, *, binary=True, name="text", rows=True):
+    array = np.array([text.encode() for text in texts], np.object_)
+    array = array[:, None] if rows else array
+    found = triton.InferInput(name, list(array.shape), "BYTES")
+    found.set_data_from_numpy(array, binary_data=binary)
+    return found
+
+
+def expected(server, texts):
+    answer = httpx.post(f"{server.url}/v1/predict", json={"texts": texts}).json()
+    return answer["predictions"]
+
+
+def test_the_server_says_what_it_is(client, name):
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready(name)
+    assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    metadata = client.get_model_metadata(name)
+    (version,) = metadata["versions"]
+    assert client.is_model_ready(name, version)
+    assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}]
+    shapes = {one["name"]: (one["datatype"], one["shape"]) for one in metadata["outputs"]}
+    assert shapes == {
+        "label": ("BYTES", [-1, 1]),
+        "score": ("FP32", [-1, 1]),
+        "probabilities": ("FP32", [-1, 3]),
+        "logits": ("FP32", [-1, 3]),
+    }
+    config = client.get_model_config(name)
+    assert config["input"] == [{"name": "text", "data_type": "TYPE_STRING", "dims": [1]}]
+    assert config["max_batch_size"] == 1024
+
+
+@pytest.mark.parametrize("binary_in", [True, False])
+@pytest.mark.parametrize("binary_out", [True, False, None])
+@pytest.mark.parametrize("rows", [True, False])
+def test_answers_are_those_of_v1(client, server, name, binary_in, binary_out, rows):
+    outputs = None
+    if binary_out is not None:
+        outputs = [
+            triton.InferRequestedOutput(one, binary_data=binary_out)
+            for one in ("probabilities", "label")
+        ]
+    given = tensor(TEXTS, binary=binary_in, rows=rows)
+    found = client.infer(name, [given], outputs=outputs, request_id="7")
+    assert found.get_response()["id"] == "7"
+    predictions = expected(server, TEXTS)
+    labels = found.as_numpy("label").ravel().tolist()  # bytes, or what JSON makes of them
+    expected_labels = [one["label"] for one in predictions]
+    assert labels in (expected_labels, [label.encode() for label in expected_labels])
+    metadata = client.get_model_metadata(name)
+    probabilities_NC = found.as_numpy("probabilities")
+    assert probabilities_NC.shape == (4, metadata["outputs"][2]["shape"][1])
+    best = [max(one["scores"].values()) for one in predictions]
+    np.testing.assert_allclose(probabilities_NC.max(1), best, rtol=1e-6)
+    assert (found.as_numpy("logits") is None) == (binary_out is not None)
+
+
+def test_pairs_are_answered(pair_run, start_server):
+    url = start_server(pair_run).url
+    with triton.InferenceServerClient(url.removeprefix("http://")) as client:
+        name = httpx.post(f"{url}/v1/predict", json={"inputs": [{"text": "a", "text_pair": "b"}]})
+        name = name.json()["model"]
+        names = [one["name"] for one in client.get_model_metadata(name)["inputs"]]
+        assert names == ["text", "text_pair"]
+        first, second = ["rain", "goal"], ["goal", "bank"]
+        given = [tensor(first), tensor(second, name="text_pair", binary=False)]
+        labels = client.infer(name, given).as_numpy("label").ravel().tolist()
+        assert labels == [b"sport", b"money"]
+        with pytest.raises(InferenceServerException, match="expected text and text_pair"):
+            client.infer(name, [tensor(first)])
+
+
+def test_no_texts_get_no_answers(client, name):
+    found = client.infer(name, [tensor([])])
+    assert found.as_numpy("logits").shape == (0, 3)
+
+
+def test_a_body_may_come_in_pieces_and_without_a_type(server, name):
+    inputs = [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["rain"]}]
+    body = json.dumps({"inputs": inputs}).encode()
+    answer = httpx.post(
+        f"{server.url}/v2/models/{name}/infer",
+        content=(body[at : at + 7] for at in range(0, len(body), 7)),
+    )
+    assert answer.status_code == 200
+    assert answer.json()["outputs"][0]["data"] == ["weather"]
+
+
+def test_what_is_wrong_is_said_with_the_status_of_the_protocol(client, server, name):
+    def refused(match, texts=("rain",), model=name, version="", **given):
+        with pytest.raises(InferenceServerException, match=match) as caught:
+            client.infer(model, [tensor(texts, **given)], model_version=version)
+        return caught.value.status()
+
+    assert refused("there is no model 'other'; there is", model="other") == "404"
+    assert refused("there is no version '3' of", version="3") == "404"
+    assert refused("inputs: expected text, found words", name="words") == "400"
+    assert refused("expected at most 1024 texts, found 1025", ["rain"] * 1025) == "413"
+    assert refused("input 0: expected at most 100000 characters", ["r" * 100_001]) == "413"
+    head = json.dumps({"inputs": [BROKEN]}).encode()
+    answer = httpx.post(
+        f"{server.url}/v2/models/{name}/infer",
+        content=head + b"\x01\x00\x00\x00\xff",
+        headers={"Inference-Header-Content-Length": str(len(head))},
+    )
+    said = "input 0: text is not UTF-8: invalid start byte at byte 0"
+    assert (answer.status_code, answer.json()) == (400, {"error": said})
+
+
+def test_requests_are_counted_with_the_others(client, server, name):
+    def counted():
+        text = httpx.get(f"{server.url}/metrics").text
+        lines = [line for line in text.splitlines() if line.startswith("pipework_requests_total")]
+        return sum(float(line.split()[-1]) for line in lines)
+
+    before = counted()
+    client.infer(name, [tensor(["rain"])])
+    assert counted() == before + 1
