@@ -16,6 +16,7 @@ from serve.text_tensors import TEXT, TEXT_PAIR, Texts
 
 HEAD_LENGTH = "Inference-Header-Content-Length"
 SIZE = "binary_data_size"
+MOST = 2**31 - 1  # of a dimension; numbers of thousands of digits cost time to read and to print
 Parameters = dict[str, str | int | float | bool]
 
 
@@ -28,7 +29,7 @@ class InputTensor(_Part):
     """A tensor in a request; its data here, or behind the JSON as `binary_data_size` bytes."""
 
     name: str
-    shape: list[Annotated[int, Field(ge=0)]]
+    shape: list[Annotated[int, Field(ge=0, le=MOST)]]
     datatype: str
     parameters: Parameters = {}
     data: list[str] | list[list[str]] | None = None
@@ -88,7 +89,7 @@ def read_infer(body: bytes, head_length: str | None, names: Sequence[str]) -> As
     return Asked(
         id=request.id,
         texts=_texts(found, names),
-        outputs=None if request.outputs is None else _outputs(request.outputs, default=as_bytes),
+        outputs=_outputs(request.outputs, default=as_bytes) if request.outputs else None,
         as_bytes=as_bytes,
     )
 
@@ -96,7 +97,8 @@ def read_infer(body: bytes, head_length: str | None, names: Sequence[str]) -> As
 def _head_end(given: str | None, length: int) -> int:
     if given is None:
         return length
-    if not (given.isascii() and given.isdigit() and int(given) <= length):
+    digits = given.isascii() and given.isdigit() and len(given) < len(str(MOST))
+    if not (digits and int(given) <= length):
         shown = given[:20]
         message = f"{HEAD_LENGTH}: expected a number of bytes up to {length}, found {shown!r}"
         raise ProtocolError(message)
