@@ -12,11 +12,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipework import __version__
-from pipework.errors import NotReadyError, PipeError, TooBusyError, TooLargeError
+from pipework.errors import PipeError, TooBusyError, TooLargeError
 from serve.docs import add_docs
 from serve.inference_protocol.http import build_protocol_router
 from serve.metrics import MeasureRequests, Metrics
-from serve.rest import Answerer, Limits, build_router
+from serve.rest import Answerer, Limits, build_router, check_alive, check_ready
 from serve.schemas import READY_PATH, ErrorResponse, StatusResponse
 
 log = logging.getLogger(__name__)
@@ -104,16 +104,12 @@ def _add_health(app: FastAPI, answerer: Answerer, stopping: Event) -> None:
 
     @app.get("/healthz", summary="Alive? If not, restart it", responses=errors)
     async def healthz() -> StatusResponse:
-        if not answerer.alive:
-            message = "the engine has stopped"
-            raise NotReadyError(message)
+        check_alive(answerer)
         return StatusResponse(status="alive")
 
     @app.get(READY_PATH, summary="Ready? If not, send no requests", responses=errors)
     async def readyz() -> StatusResponse:
-        if stopping.is_set() or not answerer.alive:
-            message = f"the {'server is stopping' if answerer.alive else 'engine has stopped'}"
-            raise NotReadyError(message)
+        check_ready(answerer, stopping)
         return StatusResponse(status="ready")
 
 

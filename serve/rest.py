@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, Protocol, TypeVar
 
 from fastapi import APIRouter, Request, Response
@@ -11,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import NullableSchema
 from starlette.requests import ClientDisconnect
 
-from pipework.errors import InputError, PipeError, TooLargeError
+from pipework.errors import InputError, NotReadyError, PipeError, TooLargeError
 from pipework.examples import Example
 from pipework.predictions import Prediction
 from serve.batcher import Load
@@ -96,6 +97,29 @@ class Answerer(Protocol):
 
     async def answer(self, texts: Texts) -> Answer:
         """Answer texts as tensors."""
+
+
+def check_alive(answerer: Answerer) -> None:
+    """Check that an answerer can still answer.
+
+    Raises:
+        NotReadyError: only a restart helps.
+    """
+    if not answerer.alive:
+        message = "the engine has stopped"
+        raise NotReadyError(message)
+
+
+def check_ready(answerer: Answerer, stopping: Event) -> None:
+    """Check that requests may be sent.
+
+    Raises:
+        NotReadyError: the answerer is dead, or the server is stopping.
+    """
+    check_alive(answerer)
+    if stopping.is_set():
+        message = "the server is stopping"
+        raise NotReadyError(message)
 
 
 def build_router(answerer: Answerer, limits: Limits) -> APIRouter:

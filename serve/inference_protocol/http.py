@@ -7,11 +7,11 @@ from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 
 from pipework import __version__
-from pipework.errors import InputError, NotReadyError, TooLargeError
+from pipework.errors import InputError, TooLargeError
 from serve.inference_protocol.answers import write_answer
 from serve.inference_protocol.requests import HEAD_LENGTH, read_infer
 from serve.inference_protocol.tensors import ProtocolError
-from serve.rest import Answerer, Limits, read_body, unless_gone
+from serve.rest import Answerer, Limits, check_alive, check_ready, read_body, unless_gone
 from serve.schemas import ErrorResponse
 
 PLATFORM = "pipework"
@@ -43,14 +43,12 @@ def _add_server(router: APIRouter, answerer: Answerer, stopping: Event) -> None:
 
     @router.get("/v2/health/live", summary="Alive?", responses={503: _ERRORS[503]})
     async def live() -> Response:
-        if not answerer.alive:
-            message = "the engine has stopped"
-            raise NotReadyError(message)
+        check_alive(answerer)
         return Response()
 
     @router.get("/v2/health/ready", summary="Ready?", responses={503: _ERRORS[503]})
     async def ready() -> Response:
-        _check_ready(answerer, stopping)
+        check_ready(answerer, stopping)
         return Response()
 
 
@@ -79,7 +77,7 @@ def _add_model(router: APIRouter, answerer: Answerer, limits: Limits, stopping: 
 
     async def ready(name: str, version: str = "") -> Response:
         _check_named(answerer, name, version)
-        _check_ready(answerer, stopping)
+        check_ready(answerer, stopping)
         return Response()
 
     for path in (MODEL, VERSION):
@@ -130,12 +128,6 @@ def _check_named(answerer: Answerer, name: str, version: str) -> None:
     if version and version != answerer.version:
         message = f"there is no version {version[:50]!r} of {name!r}; there is {answerer.version!r}"
         raise HTTPException(404, message)
-
-
-def _check_ready(answerer: Answerer, stopping: Event) -> None:
-    if stopping.is_set() or not answerer.alive:
-        message = f"the {'server is stopping' if answerer.alive else 'engine has stopped'}"
-        raise NotReadyError(message)
 
 
 def _outputs(answerer: Answerer) -> list[tuple[str, str, int]]:
