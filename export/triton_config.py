@@ -17,8 +17,8 @@ from pipework.engine_record import EngineRecord, Layout
 from pipework.entities import TAG
 from pipework.manifest import Manifest
 from pipework.padding import Padding
-from serve.batcher import QUEUE_REQUESTS
 from serve.collate import Collate
+from serve.config import QueueSettings
 from serve.engines.triton import FIRST_ONLY, MODEL_FILES, TENSOR_MODEL
 from serve.text_tensors import TEXT, TEXT_PAIR
 
@@ -61,7 +61,7 @@ def text_config(
         ],
         version_policy=_newest(settings.versions),
         dynamic_batching=proto.ModelDynamicBatching(
-            default_queue_policy=proto.ModelQueuePolicy(max_queue_size=QUEUE_REQUESTS)
+            default_queue_policy=proto.ModelQueuePolicy(max_queue_size=QueueSettings().requests)
         ),
         instance_group=[
             proto.ModelInstanceGroup(

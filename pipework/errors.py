@@ -74,6 +74,18 @@ class NotReadyError(PipeError):
     http_status = 503
 
 
+class DeadlineError(PipeError):
+    """The time that a request was given is over before its answer."""
+
+    http_status = 504
+
+
+class UnknownModelError(PipeError):
+    """A server is asked for a model, or a version of it, that it does not serve."""
+
+    http_status = 404
+
+
 class CheckFailedError(PipeError):
     """A check said no: parity was not met, nothing was learned, a limit was missed."""
 

@@ -2,7 +2,6 @@
 
 import logging
 from http import HTTPStatus
-from threading import Event
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -13,29 +12,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipework import __version__
 from pipework.errors import PipeError, TooBusyError, TooLargeError
+from serve.config import ServeSettings
 from serve.docs import add_docs
 from serve.inference_protocol.http import build_protocol_router
 from serve.metrics import MeasureRequests, Metrics
-from serve.rest import Answerer, Limits, build_router, check_alive, check_ready
+from serve.models import Models
+from serve.rest import build_router
 from serve.schemas import READY_PATH, ErrorResponse, StatusResponse
 
 log = logging.getLogger(__name__)
 
 
-def build_app(
-    answerer: Answerer, limits: Limits | None = None, stopping: Event | None = None
-) -> FastAPI:
-    """Make the app of a predictor, which stays the caller's to close.
-
-    Args:
-        answerer: usually a Predictor.
-        limits: of a request; the defaults of Limits if left out.
-        stopping: once set, the app still answers but is no longer ready.
-    """
-    limits = limits or Limits()
-    metrics = Metrics(answerer)
+def build_app(models: Models, settings: ServeSettings | None = None) -> FastAPI:
+    """Make the app of models, which stay the caller's to close."""
+    limits = (settings or ServeSettings()).limits
+    metrics = Metrics(models)
     app = FastAPI(
-        title=f"pipework: {answerer.name}",
+        title=f"pipework: {', '.join(models.names)}",
         version=__version__,
         docs_url=None,
         redoc_url=None,
@@ -44,10 +37,9 @@ def build_app(
         app.add_exception_handler(kind, answer_error)
     app.add_middleware(LimitBody, max_bytes=limits.body_bytes)
     app.add_middleware(MeasureRequests, metrics=metrics)
-    app.include_router(build_router(answerer, limits))
-    stopping = stopping or Event()
-    app.include_router(build_protocol_router(answerer, limits, stopping))
-    _add_health(app, answerer, stopping)
+    app.include_router(build_router(models, limits))
+    app.include_router(build_protocol_router(models, limits))
+    _add_health(app, models)
     _add_metrics(app, metrics)
     add_docs(app)
     return app
@@ -97,19 +89,19 @@ class LimitBody:
         await self._app(scope, limited if scope["type"] == "http" else receive, send)
 
 
-def _add_health(app: FastAPI, answerer: Answerer, stopping: Event) -> None:
+def _add_health(app: FastAPI, models: Models) -> None:
     errors: dict[int | str, dict[str, Any]] = {
         503: {"model": ErrorResponse, "description": "no, and why"}
     }
 
     @app.get("/healthz", summary="Alive? If not, restart it", responses=errors)
     async def healthz() -> StatusResponse:
-        check_alive(answerer)
+        models.check_alive()
         return StatusResponse(status="alive")
 
     @app.get(READY_PATH, summary="Ready? If not, send no requests", responses=errors)
     async def readyz() -> StatusResponse:
-        check_ready(answerer, stopping)
+        models.check_ready()
         return StatusResponse(status="ready")
 
 

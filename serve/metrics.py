@@ -9,19 +9,21 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.rest import Answerer
+from serve.models import Models
 from serve.schemas import PREDICT_PATH
 
+LABELS = ("model", "version")
+Values = Iterable[tuple[tuple[str, str], float]]
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics:
     """The metrics of one app, in a registry of its own."""
 
-    def __init__(self, answerer: Answerer) -> None:
+    def __init__(self, models: Models) -> None:
         """Register the metrics."""
         self._registry = CollectorRegistry()
-        self._registry.register(_LoadCollector(answerer))
+        self._registry.register(_LoadCollector(models))
         self._requests = Counter(
             "pipework_requests",
             "Requests to predict, by status",
@@ -47,24 +49,43 @@ class Metrics:
 
 
 class _LoadCollector(Collector):
-    def __init__(self, answerer: Answerer) -> None:
-        self._answerer = answerer
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
     def collect(self) -> Iterable[Metric]:
-        load = self._answerer.load
-        gauges = {
-            "queue_requests": ("Requests that wait for the engine", load.waiting_requests),
-            "queue_tokens": ("Tokens that wait for the engine", load.waiting_tokens),
-        }
-        counters = {
-            "batches": ("Batches the engine computed", load.batches),
-            "batch_tokens": ("Tokens of those batches, without padding", load.batch_tokens),
-            "rejected": ("Requests refused because the queue was full", load.rejected),
-        }
-        for name, (text, value) in gauges.items():
-            yield GaugeMetricFamily(f"pipework_{name}", text, value)
-        for name, (text, value) in counters.items():
-            yield CounterMetricFamily(f"pipework_{name}", text, value)
+        loads = [((one.name, one.version), one.load) for one in self._models.serving()]
+        yield _gauge(
+            "queue_requests",
+            "Requests that wait for an engine",
+            [(of, load.waiting_requests) for of, load in loads],
+        )
+        yield _gauge(
+            "queue_tokens",
+            "Tokens that wait for an engine",
+            [(of, load.waiting_tokens) for of, load in loads],
+        )
+        yield _counter(
+            "batches", "Batches the engines computed", [(of, load.batches) for of, load in loads]
+        )
+        yield _counter(
+            "batch_tokens",
+            "Tokens of those batches, without padding",
+            [(of, load.batch_tokens) for of, load in loads],
+        )
+
+
+def _gauge(name: str, text: str, values: Values) -> Metric:
+    family = GaugeMetricFamily(f"pipework_{name}", text, labels=LABELS)
+    for of, value in values:
+        family.add_metric(of, value)
+    return family
+
+
+def _counter(name: str, text: str, values: Values) -> Metric:
+    family = CounterMetricFamily(f"pipework_{name}", text, labels=LABELS)
+    for of, value in values:
+        family.add_metric(of, value)
+    return family
 
 
 class MeasureRequests:

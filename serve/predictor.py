@@ -1,13 +1,17 @@
-"""A run folder answers: text in, predictions out, for any number of callers at once.
+"""One version of a model answers: text in, predictions out, for any number of callers at once.
 
 Shapes: N texts, C classes.
 """
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,22 +22,37 @@ from pipework.examples import Example
 from pipework.inputs import fitting
 from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, decide
-from serve.batcher import Batcher, Load
-from serve.engines import open_first
+from serve.config import QueueSettings
+from serve.engines import open_first, open_proven
+from serve.scheduler import Scheduler
+from serve.stages import Stages, Timed
+from serve.statistics import Load, Refused, Statistics, Totals
+from serve.terms import Terms, too_late
 from serve.text_tensors import TEXT, TEXT_PAIR, Answer, Texts
 
 ENCODER_THREADS = 2
+Logits = NDArray[np.float32]
+T = TypeVar("T")
 
 
 class Predictor(Closing):
     """The model of a run folder behind its queue.
 
     Attributes:
-        name: of the run.
-        version: short digest of the engine's files: another engine, another version.
+        name: of the model.
+        version: of it; if not given, a short digest of the engine's files.
+        engine: the name of the engine that answers.
     """
 
-    def __init__(self, run: Path, engine: str | None = None) -> None:
+    def __init__(
+        self,
+        run: Path,
+        engine: str | None = None,
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        queue: QueueSettings | None = None,
+    ) -> None:
         """Open a run with the engine of that name, or the first that can answer here.
 
         Raises:
@@ -41,31 +60,47 @@ class Predictor(Closing):
             MissingDependencyError: the engine's runtime is not installed.
         """
         manifest = read_manifest(run)
+        queue = queue or QueueSettings()
         record, opened = open_first(run, manifest, engine)
         with ExitStack() as unfinished:
-            self._engine = unfinished.enter_context(opened)
+            engines = [unfinished.enter_context(opened)]
+            again = partial(open_proven, run, manifest, record.name)
+            more = queue.instances - 1
+            engines.extend(unfinished.enter_context(again()) for _ in range(more))
             self._encoder = TextEncoder.open(
                 run / manifest.input.tokenizer.path,
                 max_length=manifest.input.max_length,
                 type_ids=manifest.input.type_ids,
             )
-            self._batcher = Batcher(self._engine)
+            self._scheduler = Scheduler(engines, queue, reopen=again)
             unfinished.pop_all()
         self._task = manifest.task
         self._input = manifest.input
-        self.name = manifest.identity.name
-        self.version = record.digest[:12]
+        self._statistics = Statistics()
+        self.name = name or manifest.identity.name
+        self.version = version or record.digest[:12]
+        self.engine = record.name
         self._threads = ThreadPoolExecutor(ENCODER_THREADS, thread_name_prefix="encoder")
 
     @property
     def alive(self) -> bool:
-        """Whether the engine's thread runs; once it does not, only a restart helps."""
-        return self._batcher.alive
+        """Whether an engine can still answer; where none can, only a restart helps."""
+        return self._scheduler.alive
+
+    @property
+    def ready(self) -> bool:
+        """Whether an engine answers now."""
+        return self._scheduler.ready
 
     @property
     def load(self) -> Load:
-        """What waits for the engine and what it did."""
-        return self._batcher.load
+        """What waits for the engines and what they did."""
+        return self._scheduler.load
+
+    @property
+    def totals(self) -> Totals:
+        """What was asked."""
+        return self._statistics.totals
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -78,8 +113,8 @@ class Predictor(Closing):
         return len(self._task.labels)
 
     async def predict(
-        self, examples: Sequence[Example], top_k: int | None = None
-    ) -> list[Prediction]:
+        self, examples: Sequence[Example], top_k: int | None = None, terms: Terms | None = None
+    ) -> Timed[list[Prediction]]:
         """Answer each example; `scores` keeps the `top_k` best labels, or all.
 
         Cancelling takes the request out of the queue.
@@ -88,34 +123,73 @@ class Predictor(Closing):
             InputError: an input that is not what the model takes, as a pair for one of single
                 texts or a text without the marks of its entities; not Unicode.
             TooBusyError: the queue is full.
+            DeadlineError: the deadline of `terms` passed.
             NotReadyError: stopping, or the engine has died.
         """
         checked = [
             fitting(example, self._input, f"input {index}")
             for index, example in enumerate(examples)
         ]
-        return decide(await self._logits(checked), self._task, top_k)
+        return await self._decided(
+            checked, terms or Terms(), lambda logits_NC: decide(logits_NC, self._task, top_k)
+        )
 
-    async def answer(self, texts: Texts) -> Answer:
+    async def answer(self, texts: Texts, terms: Terms | None = None) -> Timed[Answer]:
         """Answer texts as tensors; cancelling and errors are those of `predict`.
 
         Raises:
             TooLargeError: a text is longer than is allowed.
         """
-        return Answer.of(await self._logits(texts.examples(self._input)), self._task)
+        examples = texts.examples(self._input)
+        return await self._decided(
+            examples, terms or Terms(), lambda logits_NC: Answer.of(logits_NC, self._task)
+        )
 
-    async def _logits(self, examples: Sequence[Example]) -> NDArray[np.float32]:
+    async def _decided(
+        self, examples: Sequence[Example], terms: Terms, decide: Callable[[Logits], T]
+    ) -> Timed[T]:
+        async with self._counted(terms):
+            logits_NC, before = await self._logits(examples, terms)
+            start_s = time.perf_counter()
+            value = decide(logits_NC)
+            stages = replace(before, decode_s=time.perf_counter() - start_s)
+        self._statistics.answered(len(examples), stages)
+        return Timed(value=value, stages=stages)
+
+    @asynccontextmanager
+    async def _counted(self, terms: Terms) -> AsyncIterator[None]:
+        """Give up at the deadline, and count what is not answered."""
+        start_s = time.perf_counter()
+        try:
+            terms.check()
+            async with asyncio.timeout(terms.left_s):
+                yield
+        except TimeoutError as error:
+            self._scheduler.count(Refused.DEADLINE)
+            self._statistics.failed(time.perf_counter() - start_s)
+            raise too_late() from error
+        except asyncio.CancelledError:
+            self._scheduler.count(Refused.CANCELLED)
+            raise
+        except Exception:
+            self._statistics.failed(time.perf_counter() - start_s)
+            raise
+
+    async def _logits(self, examples: Sequence[Example], terms: Terms) -> tuple[Logits, Stages]:
         """Return logits [N, C]."""
         if not examples:
-            return np.empty((0, self.classes), np.float32)
+            return np.empty((0, self.classes), np.float32), Stages()
         loop = asyncio.get_running_loop()
-        with self._batcher.place():
+        start_s = time.perf_counter()
+        with self._scheduler.place():
             encodings = await loop.run_in_executor(self._threads, self._encoder.encode, examples)
-            answer = self._batcher.submit(encodings)
-        return await asyncio.wrap_future(answer)
+            tokenized_s = time.perf_counter() - start_s
+            answer = self._scheduler.submit(encodings, terms)
+        found = await asyncio.wrap_future(answer)
+        stages = Stages(tokenize_s=tokenized_s, queue_s=found.queue_s, infer_s=found.infer_s)
+        return found.logits_NC, stages
 
     def close(self) -> None:
         """Finish what was accepted, refuse the rest, free the engine. Blocks until then."""
-        self._batcher.drain()
+        self._scheduler.close()
         self._threads.shutdown()
-        self._engine.close()

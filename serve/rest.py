@@ -1,10 +1,8 @@
 """The /v1 API: JSON in, JSON out."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
-from threading import Event
-from typing import Any, Protocol, TypeVar
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
@@ -12,12 +10,12 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import NullableSchema
 from starlette.requests import ClientDisconnect
 
-from pipework.errors import InputError, NotReadyError, PipeError, TooLargeError
+from pipework.errors import InputError, PipeError, TooLargeError
 from pipework.examples import Example
-from pipework.predictions import Prediction
-from serve.batcher import Load
+from serve.config import LimitSettings
+from serve.headers import read_terms, timing
+from serve.models import Models
 from serve.schemas import PREDICT_PATH, ErrorResponse, PredictRequest, PredictResponse, explain
-from serve.text_tensors import MAX_CHARACTERS, Answer, Texts
 
 _SCHEMA_PATH = PREDICT_PATH.replace("/", "~1")
 _BODY = f"#/paths/{_SCHEMA_PATH}/post/requestBody/content/application~1json/schema"
@@ -37,15 +35,16 @@ _EXAMPLES = {
     },
 }
 _ERRORS = {
-    400: "not JSON",
+    400: "not JSON, or a header that is not what it should be",
+    404: "no such model or version",
     413: "the body, the number of texts or a text is too large",
     422: "JSON, but not a request",
     429: "the queue is full; Retry-After says how many seconds to wait",
     503: "stopping, or the engine has died",
+    504: "the deadline of the request has passed",
 }
 
 
-Predictions = list[Prediction]
 T = TypeVar("T")
 
 
@@ -61,68 +60,7 @@ class ClientGoneError(PipeError):
     http_status = 499
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """The most of one request: bytes of the body, texts, characters of a text."""
-
-    body_bytes: int = 8 * 2**20
-    texts: int = 1024
-    characters: int = MAX_CHARACTERS
-
-
-class Answerer(Protocol):
-    """What the doors need of a predictor."""
-
-    name: str
-    version: str
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can still answer."""
-
-    @property
-    def load(self) -> Load:
-        """How busy it is."""
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        """The names of the tensors that the model takes."""
-
-    @property
-    def classes(self) -> int:
-        """How many logits a text is answered with."""
-
-    async def predict(self, examples: list[Example], top_k: int | None = None) -> Predictions:
-        """Answer each example."""
-
-    async def answer(self, texts: Texts) -> Answer:
-        """Answer texts as tensors."""
-
-
-def check_alive(answerer: Answerer) -> None:
-    """Check that an answerer can still answer.
-
-    Raises:
-        NotReadyError: only a restart helps.
-    """
-    if not answerer.alive:
-        message = "the engine has stopped"
-        raise NotReadyError(message)
-
-
-def check_ready(answerer: Answerer, stopping: Event) -> None:
-    """Check that requests may be sent.
-
-    Raises:
-        NotReadyError: the answerer is dead, or the server is stopping.
-    """
-    check_alive(answerer)
-    if stopping.is_set():
-        message = "the server is stopping"
-        raise NotReadyError(message)
-
-
-def build_router(answerer: Answerer, limits: Limits) -> APIRouter:
+def build_router(models: Models, limits: LimitSettings) -> APIRouter:
     """Make the routes of /v1."""
     router = APIRouter()
 
@@ -136,14 +74,18 @@ def build_router(answerer: Answerer, limits: Limits) -> APIRouter:
     async def predict(request: Request) -> Response:
         # The body is read here and not by FastAPI: one strict pass over the bytes, in Rust,
         # which also refuses lone surrogates and deep nesting.
+        terms = read_terms(request.headers)
         asked = parse_request(await read_body(request))
         examples = asked.examples()
         check_limits(examples, limits)
-        predictions = await unless_gone(request, answerer.predict(examples, asked.top_k))
-        answer = PredictResponse.model_construct(
-            model=answerer.name, version=answerer.version, predictions=predictions
+        with models.lease(asked.model, asked.version) as model:
+            found = await unless_gone(request, model.predict(examples, asked.top_k, terms))
+            answer = PredictResponse.model_construct(
+                model=model.name, version=model.version, predictions=found.value
+            )
+        return Response(
+            answer.model_dump_json(), headers=timing(found.stages), media_type="application/json"
         )
-        return Response(answer.model_dump_json(), media_type="application/json")
 
     return router
 
@@ -177,7 +119,7 @@ def parse_request(body: bytes) -> PredictRequest:
         raise InputError(explain(error)) from error
 
 
-def check_limits(examples: list[Example], limits: Limits) -> None:
+def check_limits(examples: list[Example], limits: LimitSettings) -> None:
     """Check the number of texts and their lengths.
 
     Raises:

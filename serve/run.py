@@ -12,18 +12,24 @@ import uvicorn
 
 from pipework.errors import ConfigError
 from serve.app import build_app
+from serve.config import ServeSettings
+from serve.models import Models
 from serve.predictor import Predictor
-
-FINISH_S = 30  # what Kubernetes, too, grants between SIGTERM and SIGKILL
 
 
 def serve(
-    run: Path, *, host: str = "127.0.0.1", port: int = 8000, ready: Callable[[str], None]
+    run: Path,
+    settings: ServeSettings | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    ready: Callable[[str], None],
 ) -> None:
     """Serve a run folder; return after SIGTERM or SIGINT, when all that was accepted is answered.
 
     Args:
         run: what `pipe train` and `pipe export` wrote.
+        settings: how to serve it.
         host: address or name to listen on.
         port: 0 for any free one.
         ready: called once with the URL when requests are accepted.
@@ -33,19 +39,19 @@ def serve(
         MissingDependencyError: the engine's runtime is not installed.
         ConfigError: host and port cannot be listened on.
     """
-    with _bound(host, port) as listener, Predictor(run) as predictor:
-        stopping = Event()
-        app = build_app(predictor, stopping=stopping)
+    settings = settings or ServeSettings()
+    with _bound(host, port) as listener, Models([Predictor(run, queue=settings.queue)]) as models:
+        app = build_app(models, settings)
         config = uvicorn.Config(
             app,
             lifespan="off",
             log_config=None,  # what is logged, and where, is the caller's choice
             access_log=False,
             proxy_headers=False,  # the address of the client is used for nothing
-            timeout_graceful_shutdown=FINISH_S,
+            timeout_graceful_shutdown=settings.grace_s,
         )
         url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-        _Server(config, lambda: ready(url), stopping).run(sockets=[listener])
+        _Server(config, lambda: ready(url), models.stopping).run(sockets=[listener])
 
 
 @contextmanager

@@ -52,6 +52,8 @@ class PredictRequest(_Strict):
     top_k: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="how many labels to score, best first; all if left out"
     )
+    model: str = Field(default="", description="of several models, which")
+    version: str = Field(default="", description="of the model; the newest if left out")
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:

@@ -1,18 +1,20 @@
 """The protocol over HTTP: `/v2`, as tritonclient asks Triton."""
 
-from threading import Event
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from starlette.exceptions import HTTPException
 
 from pipework import __version__
 from pipework.errors import InputError, TooLargeError
+from serve.config import LimitSettings
+from serve.headers import read_terms, timing
 from serve.inference_protocol.answers import write_answer
 from serve.inference_protocol.requests import HEAD_LENGTH, read_infer
 from serve.inference_protocol.tensors import ProtocolError
-from serve.rest import Answerer, Limits, check_alive, check_ready, read_body, unless_gone
+from serve.models import Answerer, Models
+from serve.rest import read_body, unless_gone
 from serve.schemas import ErrorResponse
+from serve.text_tensors import Texts
 
 PLATFORM = "pipework"
 MODEL = "/v2/models/{name}"
@@ -24,60 +26,61 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     413: {"model": ErrorResponse, "description": "too many texts, or too long"},
     429: {"model": ErrorResponse, "description": "the queue is full"},
     503: {"model": ErrorResponse, "description": "stopping, or the engine has died"},
+    504: {"model": ErrorResponse, "description": "the deadline of the request has passed"},
 }
 
 
-def build_protocol_router(answerer: Answerer, limits: Limits, stopping: Event) -> APIRouter:
-    """Make the routes of /v2 for one model."""
+def build_protocol_router(models: Models, limits: LimitSettings) -> APIRouter:
+    """Make the routes of /v2 for the models."""
     router = APIRouter(tags=["Open Inference Protocol"])
-    _add_server(router, answerer, stopping)
-    _add_model(router, answerer, limits, stopping)
-    _add_infer(router, answerer, limits)
+    _add_server(router, models)
+    _add_model(router, models, limits)
+    _add_infer(router, models, limits)
     return router
 
 
-def _add_server(router: APIRouter, answerer: Answerer, stopping: Event) -> None:
+def _add_server(router: APIRouter, models: Models) -> None:
     @router.get("/v2", summary="What this server is")
     async def server() -> dict[str, Any]:
         return {"name": PLATFORM, "version": __version__, "extensions": ["binary_tensor_data"]}
 
     @router.get("/v2/health/live", summary="Alive?", responses={503: _ERRORS[503]})
     async def live() -> Response:
-        check_alive(answerer)
+        models.check_alive()
         return Response()
 
     @router.get("/v2/health/ready", summary="Ready?", responses={503: _ERRORS[503]})
     async def ready() -> Response:
-        check_ready(answerer, stopping)
+        models.check_ready()
         return Response()
 
 
-def _add_model(router: APIRouter, answerer: Answerer, limits: Limits, stopping: Event) -> None:
+def _add_model(router: APIRouter, models: Models, limits: LimitSettings) -> None:
     async def metadata(name: str, version: str = "") -> dict[str, Any]:
-        _check_named(answerer, name, version)
-        return {
-            "name": answerer.name,
-            "versions": [answerer.version],
-            "platform": PLATFORM,
-            "inputs": [_described(one, "BYTES", 1) for one in answerer.inputs],
-            "outputs": [_described(*one) for one in _outputs(answerer)],
-        }
+        with models.lease(name, version) as model:
+            return {
+                "name": name,
+                "versions": [one.version for one in models.versions(name)],
+                "platform": PLATFORM,
+                "inputs": [_described(one, "BYTES", 1) for one in model.inputs],
+                "outputs": [_described(*one) for one in _outputs(model)],
+            }
 
     async def config(name: str, version: str = "") -> dict[str, Any]:
-        _check_named(answerer, name, version)
-        return {
-            "name": answerer.name,
-            "platform": PLATFORM,
-            "backend": PLATFORM,
-            "version_policy": {"latest": {"num_versions": 1}},
-            "max_batch_size": limits.texts,
-            "input": [_configured(one, "BYTES", 1) for one in answerer.inputs],
-            "output": [_configured(*one) for one in _outputs(answerer)],
-        }
+        with models.lease(name, version) as model:
+            return {
+                "name": name,
+                "platform": PLATFORM,
+                "backend": PLATFORM,
+                "version_policy": {"latest": {"num_versions": 1}},
+                "max_batch_size": limits.texts,
+                "input": [_configured(one, "BYTES", 1) for one in model.inputs],
+                "output": [_configured(*one) for one in _outputs(model)],
+            }
 
     async def ready(name: str, version: str = "") -> Response:
-        _check_named(answerer, name, version)
-        check_ready(answerer, stopping)
+        with models.lease(name, version):
+            models.check_ready()
         return Response()
 
     for path in (MODEL, VERSION):
@@ -94,45 +97,46 @@ def _add_model(router: APIRouter, answerer: Answerer, limits: Limits, stopping: 
             )(done)
 
 
-def _add_infer(router: APIRouter, answerer: Answerer, limits: Limits) -> None:
+def _add_infer(router: APIRouter, models: Models, limits: LimitSettings) -> None:
     async def infer(request: Request, name: str, version: str = "") -> Response:
-        _check_named(answerer, name, version)
-        asked = read_infer(
-            await read_body(request), request.headers.get(HEAD_LENGTH), answerer.inputs
-        )
-        if len(asked.texts.text) > limits.texts:
-            found = len(asked.texts.text)
-            message = f"inputs: expected at most {limits.texts} texts, found {found}"
-            raise TooLargeError(message, "send several requests")
-        try:
-            answer = await unless_gone(request, answerer.answer(asked.texts))
-        except TooLargeError:
-            raise
-        except InputError as error:
-            raise ProtocolError(str(error), error.hint) from error
-        body, head = write_answer(asked, answer, answerer.name, answerer.version)
+        terms = read_terms(request.headers)
+        body = await read_body(request)
+        with models.lease(name, version) as model:
+            asked = read_infer(body, request.headers.get(HEAD_LENGTH), model.inputs)
+            check_texts(asked.texts, limits)
+            try:
+                found = await unless_gone(request, model.answer(asked.texts, terms))
+            except TooLargeError:
+                raise
+            except InputError as error:
+                raise ProtocolError(str(error), error.hint) from error
+            written, head = write_answer(asked, found.value, model.name, model.version)
+        headers = timing(found.stages)
         if head is None:
-            return Response(body, media_type="application/json")
-        headers = {HEAD_LENGTH: str(head)}
-        return Response(body, headers=headers, media_type="application/octet-stream")
+            return Response(written, headers=headers, media_type="application/json")
+        headers[HEAD_LENGTH] = str(head)
+        return Response(written, headers=headers, media_type="application/octet-stream")
 
     summary = "Classify texts as tensors"
     router.post(MODEL + "/infer", summary=summary, responses=_ERRORS)(infer)
     router.post(VERSION + "/infer", include_in_schema=False)(infer)
 
 
-def _check_named(answerer: Answerer, name: str, version: str) -> None:
-    if name != answerer.name:
-        message = f"there is no model {name[:50]!r}; there is {answerer.name!r}"
-        raise HTTPException(404, message)
-    if version and version != answerer.version:
-        message = f"there is no version {version[:50]!r} of {name!r}; there is {answerer.version!r}"
-        raise HTTPException(404, message)
+def check_texts(texts: Texts, limits: LimitSettings) -> None:
+    """Check the number of texts.
+
+    Raises:
+        TooLargeError: there are too many.
+    """
+    found = len(texts.text)
+    if found > limits.texts:
+        message = f"inputs: expected at most {limits.texts} texts, found {found}"
+        raise TooLargeError(message, "send several requests")
 
 
-def _outputs(answerer: Answerer) -> list[tuple[str, str, int]]:
+def _outputs(model: Answerer) -> list[tuple[str, str, int]]:
     """Return each output's name, type and width."""
-    classes = answerer.classes
+    classes = model.classes
     return [
         ("label", "BYTES", 1),
         ("score", "FP32", 1),

@@ -4,7 +4,6 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
-from threading import Event
 
 import httpx
 import pytest
@@ -13,11 +12,15 @@ from pipework.errors import InputError, NotReadyError, TooBusyError
 from pipework.examples import Example
 from pipework.predictions import OneLabel, Prediction
 from serve.app import build_app
-from serve.batcher import Load
-from serve.rest import Limits
+from serve.config import LimitSettings, ServeSettings
+from serve.models import Models
+from serve.stages import Stages, Timed
+from serve.statistics import Load, Totals
+from serve.terms import Terms
 from serve.text_tensors import Answer, Texts
 
-LOAD = Load(waiting_requests=2, waiting_tokens=30, batches=4, batch_tokens=500, rejected=6)
+LOAD = Load(waiting_requests=2, waiting_tokens=30, batches=4, batch_tokens=500)
+STAGES = Stages(tokenize_s=0.001, queue_s=0.002, infer_s=0.003, decode_s=0.004)
 
 
 class FakeAnswerer:
@@ -25,24 +28,34 @@ class FakeAnswerer:
 
     name = "fake"
     version = "1"
-    alive = True
+    engine = "onnx"
+    alive = ready = True
     load = LOAD
+    totals = Totals()
     inputs = ("text",)
     classes = 2
 
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.asked: list[list[Example]] = []
+        self.terms: list[Terms] = []
 
-    async def predict(self, examples: list[Example], top_k: int | None = None) -> list[Prediction]:
+    async def predict(
+        self, examples: list[Example], top_k: int | None = None, terms: Terms | None = None
+    ) -> Timed[list[Prediction]]:
         self.asked.append(examples)
+        self.terms.append(terms or Terms())
         if self.error:
             raise self.error
         scores = dict(list({"sport": 0.75, "money": 0.25}.items())[:top_k])
-        return [OneLabel(label="sport", score=0.75, scores=scores) for _ in examples]
+        one = OneLabel(label="sport", score=0.75, scores=scores)
+        return Timed(value=[one] * len(examples), stages=STAGES)
 
-    async def answer(self, texts: Texts) -> Answer:
+    async def answer(self, texts: Texts, terms: Terms | None = None) -> Timed[Answer]:
         raise NotImplementedError
+
+    def close(self) -> None:
+        pass
 
 
 class App:
@@ -50,9 +63,9 @@ class App:
 
     def __init__(self) -> None:
         self.answerer = FakeAnswerer()
-        self.stopping = Event()
-        limits = Limits(body_bytes=1000, texts=3, characters=50)
-        self.app = build_app(self.answerer, limits, self.stopping)
+        self.models = Models([self.answerer])
+        limits = LimitSettings(body_bytes=1000, texts=3, characters=50)
+        self.app = build_app(self.models, ServeSettings(limits=limits))
 
     def ask(self, method: str, path: str, **options: object) -> httpx.Response:
         async def send() -> httpx.Response:
@@ -168,7 +181,7 @@ def test_unknown_paths_and_methods_answer_in_the_same_form(
 
 def test_a_stopping_server_is_alive_but_not_ready(app: App) -> None:
     assert app.ask("GET", "/readyz").json() == {"status": "ready"}
-    app.stopping.set()
+    app.models.stopping.set()
     assert app.ask("GET", "/readyz").status_code == 503
     assert app.ask("GET", "/healthz").json() == {"status": "alive"}
 
@@ -177,7 +190,10 @@ def test_a_dead_engine_is_neither_alive_nor_ready(app: App) -> None:
     app.answerer.alive = False
     for path in ("/readyz", "/healthz"):
         answer = app.ask("GET", path)
-        assert (answer.status_code, answer.json()) == (503, {"error": "the engine has stopped"})
+        assert (answer.status_code, answer.json()) == (
+            503,
+            {"error": "the engine of fake 1 has stopped"},
+        )
 
 
 def test_metrics_count_requests_and_show_the_load(app: App) -> None:
@@ -192,9 +208,9 @@ def test_metrics_count_requests_and_show_the_load(app: App) -> None:
         ("queue_tokens", 30),
         ("batches_total", 4),
         ("batch_tokens_total", 500),
-        ("rejected_total", 6),
     ):
-        assert f"pipework_{name} {value}.0" in lines
+        labels = '{model="fake",version="1"}'
+        assert f"pipework_{name}{labels} {value}.0" in lines
 
 
 def test_two_apps_count_apart(app: App) -> None:

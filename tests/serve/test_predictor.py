@@ -21,20 +21,20 @@ def predictor(run: Path) -> Iterator[Predictor]:
 
 def test_texts_get_their_labels(predictor: Predictor) -> None:
     examples = [Example(text=text) for text in ("rain", "goal team", "stock", "SUN and wind")]
-    predictions = asyncio.run(predictor.predict(examples))
+    predictions = asyncio.run(predictor.predict(examples)).value
     assert [one.label for one in predictions] == ["weather", "sport", "money", "weather"]
     assert sum(predictions[0].scores.values()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("top_k", "expected"), [(1, 1), (2, 2), (10**30, 3), (None, 3)])
 def test_top_k_limits_the_scores(predictor: Predictor, top_k: int | None, expected: int) -> None:
-    (prediction,) = asyncio.run(predictor.predict([Example(text="goal")], top_k))
+    (prediction,) = asyncio.run(predictor.predict([Example(text="goal")], top_k)).value
     assert next(iter(prediction.scores)) == prediction.label == "sport"
     assert len(prediction.scores) == expected
 
 
 def test_no_texts_give_no_predictions(predictor: Predictor) -> None:
-    assert asyncio.run(predictor.predict([])) == []
+    assert asyncio.run(predictor.predict([])).value == []
 
 
 def test_many_callers_at_once_each_get_their_own_answer(predictor: Predictor) -> None:
@@ -42,7 +42,7 @@ def test_many_callers_at_once_each_get_their_own_answer(predictor: Predictor) ->
 
     async def ask() -> list[str]:
         answers = await asyncio.gather(*(predictor.predict([Example(text=text)]) for text in texts))
-        return [answer[0].label for answer in answers]
+        return [answer.value[0].label for answer in answers]
 
     assert asyncio.run(ask()) == ["weather", "sport", "money"] * 40
 
@@ -50,7 +50,7 @@ def test_many_callers_at_once_each_get_their_own_answer(predictor: Predictor) ->
 def test_a_pair_model_compares_two_texts(pair_run: Path) -> None:
     with Predictor(pair_run) as predictor:
         pair = [Example(text="rain", text_pair="goal")]
-        assert asyncio.run(predictor.predict(pair))[0].label == "sport"
+        assert asyncio.run(predictor.predict(pair)).value[0].label == "sport"
         with pytest.raises(InputError, match="input 1: expected a text and a text_pair"):
             asyncio.run(predictor.predict([*pair, Example(text="rain")]))
 
@@ -63,7 +63,7 @@ def test_a_single_text_model_refuses_a_pair(predictor: Predictor) -> None:
 
 def answers(run: Path, *examples: Example, top_k: int | None = None) -> list[Prediction]:
     with Predictor(run) as predictor:
-        return asyncio.run(predictor.predict(list(examples), top_k))
+        return asyncio.run(predictor.predict(list(examples), top_k)).value
 
 
 def test_an_entity_model_takes_marked_texts_and_spans_alike(entity_run: Path) -> None:
@@ -85,7 +85,7 @@ def test_other_models_refuse_spans_and_read_marks_as_text(predictor: Predictor) 
     with pytest.raises(InputError, match="input 0: found entities, but this model"):
         asyncio.run(predictor.predict([spans]))
     marked = Example(text="<e1>rain</e1>")
-    assert asyncio.run(predictor.predict([marked]))[0].label == "weather"
+    assert asyncio.run(predictor.predict([marked])).value[0].label == "weather"
 
 
 def test_several_labels_are_answered_by_their_thresholds(multi_run: Path) -> None:

@@ -7,9 +7,9 @@ from starlette.types import Message
 from pipework.errors import InputError, TooLargeError
 from pipework.examples import Example
 from pipework.predictions import Prediction
+from serve.config import LimitSettings
 from serve.rest import (
     ClientGoneError,
-    Limits,
     NotJsonError,
     check_limits,
     parse_request,
@@ -43,7 +43,7 @@ def test_a_senseless_number_is_an_error_of_the_input(number: bytes) -> None:
 
 def test_too_many_texts_are_refused_with_the_limit() -> None:
     with pytest.raises(TooLargeError, match="expected at most 2 texts, found 3"):
-        check_limits([Example(text="a")] * 3, Limits(texts=2))
+        check_limits([Example(text="a")] * 3, LimitSettings(texts=2))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_too_many_texts_are_refused_with_the_limit() -> None:
 )
 def test_a_too_long_text_is_refused_with_its_place(long: Example) -> None:
     with pytest.raises(TooLargeError, match="input 1: expected at most 5 characters, found 6"):
-        check_limits([Example(text="a" * 5), long], Limits(characters=5))
+        check_limits([Example(text="a" * 5), long], LimitSettings(characters=5))
 
 
 def request_of(*messages: Message) -> Request:

@@ -1,0 +1,92 @@
+"""What can be set of a server, by `pipe serve --set`."""
+
+from pathlib import Path
+
+from pipework.settings import NotNegative, Positive, Settings
+from serve.text_tensors import MAX_CHARACTERS
+
+
+class QueueSettings(Settings):
+    """How large batches are, and what may wait for them.
+
+    Attributes:
+        batch_tokens: tokens of a batch, without padding. More tokens let like lengths meet (16 %
+            over the ideal cost at 1024, 21 % at 512, 26 % at 256), and let a small request wait
+            longer for the batch before it.
+        tokens: once so many tokens wait, further requests are refused. (A request is not refused
+            for its own size: `limits` are for that.)
+        requests: once so many requests wait, further ones are refused.
+        instances: engines of each model, which share the processors.
+    """
+
+    batch_tokens: Positive = 1024
+    tokens: Positive = 65_536
+    requests: Positive = 1024
+    instances: Positive = 1
+
+
+class LimitSettings(Settings):
+    """The most of one request, and of connections.
+
+    Attributes:
+        body_bytes: of a request.
+        texts: of a request.
+        characters: of a text.
+        connections: at a time, of HTTP; further ones are answered 503.
+        header_s: seconds for the head of a request to come.
+    """
+
+    body_bytes: Positive = 8 * 2**20
+    texts: Positive = 1024
+    characters: Positive = MAX_CHARACTERS
+    connections: Positive = 1000
+    header_s: NotNegative = 10.0
+
+
+class ModelSettings(Settings):
+    """Which models are served.
+
+    Attributes:
+        control: whether clients may load and unload models.
+        poll_s: seconds after which a repository is looked at for new versions; 0 for never.
+    """
+
+    control: bool = False
+    poll_s: NotNegative = 2.0
+
+
+class SecuritySettings(Settings):
+    """Who may ask, and how what is said is hidden from others.
+
+    Attributes:
+        keys_file: a file with an API key a line; beside it those of PIPEWORK_API_KEYS count,
+            separated by commas. With none anybody may ask.
+        certificate: a PEM file; with it and `private_key` both doors speak TLS only.
+        private_key: a PEM file.
+    """
+
+    keys_file: Path | None = None
+    certificate: Path | None = None
+    private_key: Path | None = None
+
+
+class ServeSettings(Settings):
+    """How models are served.
+
+    Attributes:
+        limits: of requests.
+        queue: before the engines.
+        models: which are served.
+        security: who may ask.
+        grace_s: seconds that requests have to end after SIGTERM; Kubernetes grants 30.
+        triton_url: host:port of a tritonserver's gRPC door, for models whose engine it runs.
+        traces: whether OpenTelemetry traces are sent, as its own variables (OTEL_...) say.
+    """
+
+    limits: LimitSettings = LimitSettings()
+    queue: QueueSettings = QueueSettings()
+    models: ModelSettings = ModelSettings()
+    security: SecuritySettings = SecuritySettings()
+    grace_s: Positive = 30
+    triton_url: str = ""
+    traces: bool = False

@@ -1,0 +1,301 @@
+"""Requests of all doors become batches: each engine takes what waits whenever it is free.
+
+There is no timer: while the engines compute, requests gather, so batches grow with the load.
+`serve.waiting` says which requests come next.
+
+An engine that dies is opened again and computes what it had taken; requests that wait go on
+waiting meanwhile. Where an engine fails with a batch of several requests, each of them is computed
+alone, so that a request is never answered with the error of another.
+
+Shapes: N inputs of a request, C classes.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+
+from pipework.closing import Closing
+from pipework.encoding import Encoding
+from pipework.errors import NotReadyError, PipeError, TooBusyError
+from pipework.evaluation import Engine
+from serve.config import QueueSettings
+from serve.statistics import Load, Refused
+from serve.terms import Terms, too_late
+from serve.waiting import Batch, Computed, Job, Logits, Waiting, tokens
+
+log = logging.getLogger(__name__)
+MEMORY = 0.9  # of the rate: how much the past counts at each batch
+DEATHS = 3  # of an engine, without a batch computed in between, until it is given up
+ATTEMPTS = 3  # of a request, with engines that died of its batch
+FAILURES = 3  # batches in a row that an engine failed with: it is as good as dead
+STOPPING = "the server is stopping"
+
+
+class _DeadError(Exception):
+    """An engine answers nothing any more."""
+
+
+class Scheduler(Closing):
+    """A bounded queue before engines of one model, and a thread for each of them."""
+
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        settings: QueueSettings | None = None,
+        *,
+        reopen: Callable[[], Engine] | None = None,
+    ) -> None:
+        """Take over engines, which are the scheduler's to close, and start their threads.
+
+        Args:
+            engines: at least one; each is called from one thread only.
+            settings: how large batches and the queue are.
+            reopen: opens an engine in the place of one that died; None where a death is final.
+        """
+        self._settings = settings or QueueSettings()
+        self._reopen = reopen
+        self._changed = threading.Condition()
+        self._waiting = Waiting(self._settings.batch_tokens)
+        self._places = 0
+        self._batches = self._tokens = self._texts = self._deaths = 0
+        self._compute_s = 0.0
+        self._refused = dict.fromkeys(Refused, 0)
+        self._recent_tokens = self._recent_s = 0.0
+        self._refusal = ""
+        self._running = len(engines)
+        self._threads = [
+            threading.Thread(target=self._work, args=(engine,), name=f"engine-{number}")
+            for number, engine in enumerate(engines)
+        ]
+        for thread in self._threads:
+            thread.daemon = True
+            thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is an engine, or one is being opened."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def ready(self) -> bool:
+        """Whether an engine computes."""
+        return self._running > 0 and not self._refusal
+
+    @property
+    def load(self) -> Load:
+        """What waits and what was counted."""
+        with self._changed:
+            return Load(
+                waiting_requests=len(self._waiting),
+                waiting_tokens=self._waiting.tokens,
+                batches=self._batches,
+                batch_tokens=self._tokens,
+                batch_texts=self._texts,
+                compute_s=self._compute_s,
+                refused={str(reason): count for reason, count in self._refused.items()},
+                engines=self._running,
+                deaths=self._deaths,
+            )
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold a place in the queue while a request is made ready for `submit`.
+
+        So the requests that are being tokenised are bounded too, and none is tokenised in vain.
+
+        Raises:
+            NotReadyError: draining, or no engine is left.
+            TooBusyError: the queue is full.
+        """
+        with self._changed:
+            self._admit(self._places)
+            self._places += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._places -= 1
+
+    def submit(
+        self, encodings: Sequence[Encoding], terms: Terms | None = None
+    ) -> "Future[Computed]":
+        """Queue N >= 1 inputs; the future gives their logits, float32 [N, C].
+
+        Cancelling the future takes the request out of the queue. Behind its deadline a request is
+        not computed, and answered with DeadlineError.
+
+        Raises:
+            NotReadyError: draining, or no engine is left.
+            TooBusyError: the queue is full.
+        """
+        job = Job(encodings=encodings, terms=terms or Terms(), queued_s=time.perf_counter())
+        with self._changed:
+            self._admit()
+            self._waiting.add(job)
+            self._changed.notify()
+        job.future.add_done_callback(lambda _: self._forget(job))
+        return job.future
+
+    def count(self, refused: Refused) -> None:
+        """Count a request that was given up elsewhere."""
+        with self._changed:
+            self._refused[refused] += 1
+
+    def close(self) -> None:
+        """Refuse what comes, finish what was accepted, close the engines. Blocks until then."""
+        with self._changed:
+            self._refusal = self._refusal or STOPPING
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _admit(self, places: int = 0) -> None:
+        if self._refusal:
+            self._refused[Refused.NOT_READY] += 1
+            raise NotReadyError(self._refusal)
+        requests, waiting = len(self._waiting) + places, self._waiting.tokens
+        if waiting >= self._settings.tokens or requests >= self._settings.requests:
+            self._refused[Refused.QUEUE_FULL] += 1
+            message = f"the queue is full: {requests} requests, {waiting} tokens wait"
+            raise TooBusyError(message, self._retry_after_s())
+
+    def _retry_after_s(self) -> int:
+        if not self._recent_tokens:
+            return 1
+        return math.ceil(self._waiting.tokens * self._recent_s / self._recent_tokens) or 1
+
+    def _forget(self, job: Job) -> None:
+        with self._changed:
+            self._waiting.discard(job)
+
+    def _work(self, engine: Engine) -> None:
+        """Compute until all is done; an engine that dies is replaced."""
+        current: Engine | None = engine
+        deaths = 0
+        while current is not None:
+            before = self._batches
+            try:
+                self._compute_all(current)
+                current.close()
+                break
+            except BaseException as death:  # a thread's last: whatever it is, requests wait
+                log.exception("an engine died")
+                with suppress(Exception):
+                    current.close()
+                deaths = deaths + 1 if self._batches == before else 1
+                current = self._replacement(death, deaths)
+        with self._changed:
+            self._running -= current is not None
+            last = not any(one.is_alive() for one in self._threads if one is not _me())
+        if last:
+            self._abandon()
+
+    def _replacement(self, death: BaseException, deaths: int) -> Engine | None:
+        with self._changed:
+            self._deaths += 1
+            self._running -= 1
+        while self._reopen is not None and deaths < DEATHS:
+            try:
+                opened = self._reopen()
+            except Exception:  # the runtimes' errors share no narrower base
+                log.exception("the engine could not be opened again after %r", death)
+                deaths += 1
+                time.sleep(1 << deaths)
+                continue
+            with self._changed:
+                self._running += 1
+            log.warning("the engine was opened again after %r", death)
+            return opened
+        return None
+
+    def _compute_all(self, engine: Engine) -> None:
+        failures = 0
+        while batch := self._next():
+            try:
+                computed = self._compute(engine, batch)
+            except BaseException as death:
+                self._give_back(batch, death)
+                raise
+            failures = 0 if computed else failures + 1
+            if failures == FAILURES:
+                message = f"the engine failed with {FAILURES} batches in a row"
+                raise _DeadError(message)
+
+    def _next(self) -> Batch:
+        """Wait for a batch; an empty one means that all is done."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._refusal)
+                late = self._waiting.expired(time.monotonic())
+                self._refused[Refused.DEADLINE] += len(late)
+                batch = self._waiting.cut()
+                ending = bool(self._refusal)
+            for job in late:
+                job.fail(too_late())
+            if batch or ending:
+                return batch
+
+    def _compute(self, engine: Engine, batch: Batch) -> bool:
+        """Answer a batch; return whether the engine gave an answer to any of it."""
+        start_s = time.perf_counter()
+        try:
+            logits_NC = engine.infer([one for take in batch for one in take.encodings])
+        except Exception as error:  # noqa: BLE001  (the runtimes' errors share no narrower base)
+            if len(batch) > 1:
+                log.warning("a batch failed, its requests are computed alone: %r", error)
+                answered = [self._compute(engine, [take]) for take in batch]
+                return any(answered)
+            batch[0].job.fail(error)
+            return isinstance(error, PipeError)
+        end_s = time.perf_counter()
+        self._count(batch, end_s - start_s)
+        _deliver(batch, logits_NC, end_s - start_s, end_s)
+        return True
+
+    def _count(self, batch: Batch, elapsed_s: float) -> None:
+        with self._changed:
+            self._batches += 1
+            self._tokens += tokens(batch)
+            self._texts += sum(take.stop - take.start for take in batch)
+            self._compute_s += elapsed_s
+            self._recent_tokens = MEMORY * self._recent_tokens + tokens(batch)
+            self._recent_s = MEMORY * self._recent_s + elapsed_s
+
+    def _give_back(self, batch: Batch, death: BaseException) -> None:
+        """Have the requests of a batch, that an engine died of, computed by another."""
+        kept = []
+        for take in batch:
+            take.job.attempts += 1
+            if take.job.attempts >= ATTEMPTS:
+                error = NotReadyError(f"the engine died of each batch with this request: {death!r}")
+                take.job.fail(error)
+            elif not take.job.future.done():
+                kept.append(take)
+        if kept:
+            with self._changed:
+                self._waiting.give_back(kept)
+                self._changed.notify()
+
+    def _abandon(self) -> None:
+        """Fail what waits; after a drain nothing does."""
+        with self._changed:
+            self._refusal = self._refusal or "the engine has stopped"
+            jobs = self._waiting.clear()
+        for job in jobs:
+            job.fail(NotReadyError(self._refusal))
+
+
+def _deliver(batch: Batch, logits_NC: Logits, elapsed_s: float, now_s: float) -> None:
+    start = 0
+    for take in batch:
+        stop = start + take.stop - take.start
+        take.job.fill(take, logits_NC[start:stop], elapsed_s, now_s)
+        start = stop
+
+
+def _me() -> threading.Thread:
+    return threading.current_thread()

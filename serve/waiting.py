@@ -1,0 +1,211 @@
+"""What waits for an engine, and which of it comes next. Not for several threads at once.
+
+Interactive requests go before bulk ones, which get what room they leave, and the first place in one
+batch of BULK_EVERY. In each kind the first that came comes first; a request larger than a batch
+takes one batch at a time and then goes behind the others, so that small ones wait for one batch of
+it and not for all, and it waits for each of them once.
+
+Shapes: N inputs of a request, C classes.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.encoding import Encoding
+from serve.terms import Terms
+
+Logits = NDArray[np.float32]
+BULK_EVERY = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Computed:
+    """Logits [N, C] of a request, and the seconds it waited and was computed."""
+
+    logits_NC: Logits
+    queue_s: float
+    infer_s: float
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Job:
+    """A request of N >= 1 inputs: which are next, and the logits of those before.
+
+    Attributes:
+        queued_s: when it came, on the clock of `time.perf_counter`.
+        attempts: how many engines died of a batch that it was in.
+    """
+
+    encodings: Sequence[Encoding]
+    terms: Terms
+    queued_s: float
+    future: "Future[Computed]" = field(default_factory=Future)
+    next: int = 0
+    left: int = 0
+    infer_s: float = 0.0
+    attempts: int = 0
+    logits_NC: Logits | None = None
+
+    def __post_init__(self) -> None:
+        """Count what is to be done."""
+        self.left = len(self.encodings)
+
+    @property
+    def tokens(self) -> int:
+        """Of the inputs that no batch has taken."""
+        return sum(map(len, self.encodings[self.next :]))
+
+    @property
+    def taken(self) -> bool:
+        """Whether batches have taken all inputs."""
+        return self.next == len(self.encodings)
+
+    def take(self, room: int, *, whole_batch: bool) -> "Take":
+        """Take the next inputs that fit; of a whole batch at least one."""
+        start = stop = self.next
+        tokens = 0
+        while stop < len(self.encodings):
+            size = len(self.encodings[stop])
+            if tokens + size > room and not (whole_batch and stop == start):
+                break
+            tokens += size
+            stop += 1
+        self.next = stop
+        return Take(job=self, start=start, stop=stop, tokens=tokens)
+
+    def fill(self, take: "Take", logits_KC: Logits, infer_s: float, now_s: float) -> None:
+        """Keep the logits of some inputs; with the last ones the request is answered."""
+        if self.logits_NC is None:
+            self.logits_NC = np.empty((len(self.encodings), logits_KC.shape[1]), np.float32)
+        self.logits_NC[take.start : take.stop] = logits_KC
+        self.left -= take.stop - take.start
+        self.infer_s += infer_s
+        # False for a request that was cancelled meanwhile: nobody waits for it.
+        if not self.left and self.future.set_running_or_notify_cancel():
+            waited_s = max(0.0, now_s - self.queued_s - self.infer_s)
+            found = Computed(logits_NC=self.logits_NC, queue_s=waited_s, infer_s=self.infer_s)
+            self.future.set_result(found)
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error, unless it is answered."""
+        if not self.future.done() and self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Take:
+    """Inputs [start, stop) of a request in a batch."""
+
+    job: Job
+    start: int
+    stop: int
+    tokens: int
+
+    @property
+    def encodings(self) -> Sequence[Encoding]:
+        """Return the inputs."""
+        return self.job.encodings[self.start : self.stop]
+
+
+Batch = list[Take]
+
+
+class Waiting:
+    """Requests that wait, with their tokens."""
+
+    def __init__(self, batch_tokens: int) -> None:
+        """Begin with none.
+
+        Args:
+            batch_tokens: of a batch, without padding.
+        """
+        self._batch_tokens = batch_tokens
+        self._interactive: deque[Job] = deque()
+        self._bulk: deque[Job] = deque()
+        self._returned: deque[Batch] = deque()
+        self._bulk_passed = 0
+        self.tokens = 0
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return len(self._interactive) + len(self._bulk)
+
+    def __bool__(self) -> bool:
+        """Whether there is a batch to compute."""
+        return bool(self._returned or self._interactive or self._bulk)
+
+    def add(self, job: Job) -> None:
+        """Put a request behind the others of its kind."""
+        self._of(job).append(job)
+        self.tokens += job.tokens
+
+    def give_back(self, batch: Batch) -> None:
+        """Put a batch, that an engine took and did not compute, before all others."""
+        self._returned.append(batch)
+
+    def discard(self, job: Job) -> None:
+        """Take a request out, unless batches have taken all of it."""
+        if not job.taken and job in self._of(job):
+            self._of(job).remove(job)
+            self.tokens -= job.tokens
+
+    def expired(self, now_s: float) -> list[Job]:
+        """Take out and return what nobody waits for any more; `now_s` of `time.monotonic`."""
+        late = [job for job in self._jobs() if (job.terms.deadline_s or now_s) < now_s]
+        for job in late:
+            self.discard(job)
+        return late
+
+    def clear(self) -> list[Job]:
+        """Take out and return all."""
+        jobs = [*self._jobs(), *(take.job for batch in self._returned for take in batch)]
+        for waiting in (self._interactive, self._bulk, self._returned):
+            waiting.clear()
+        self.tokens = 0
+        return jobs
+
+    def cut(self) -> Batch:
+        """Take out the next batch; empty where nothing waits."""
+        if self._returned:
+            return self._returned.popleft()
+        first, second = self._interactive, self._bulk
+        if self._bulk and self._interactive:
+            self._bulk_passed += 1
+            if self._bulk_passed == BULK_EVERY:
+                first, second = second, first
+                self._bulk_passed = 0
+        batch: Batch = []
+        for jobs in (first, second):
+            self._fill(batch, jobs)
+        self.tokens -= tokens(batch)
+        return batch
+
+    def _fill(self, batch: Batch, jobs: deque[Job]) -> None:
+        room = self._batch_tokens - tokens(batch)
+        while jobs and room > 0:
+            job = jobs[0]
+            take = job.take(room, whole_batch=not batch)
+            if take.stop > take.start:
+                batch.append(take)
+                room -= take.tokens
+            if not job.taken:
+                if job is batch[0].job:
+                    jobs.rotate(-1)  # it had a whole batch: the others come first now
+                return
+            jobs.popleft()
+
+    def _of(self, job: Job) -> deque[Job]:
+        return self._bulk if job.terms.bulk else self._interactive
+
+    def _jobs(self) -> list[Job]:
+        return [*self._interactive, *self._bulk]
+
+
+def tokens(batch: Batch) -> int:
+    """Return how many tokens a batch has, without padding."""
+    return sum(take.tokens for take in batch)
