@@ -77,7 +77,7 @@ class Demo:
 
     @contextmanager
     def _server(self) -> Iterator[str]:
-        command = self._show("serve", str(self._run), "--port", "0")
+        command = self._show("serve", str(self._run), "--port", "0", "--grpc-port", "0")
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603
             try:
                 with self._stage("start the server"):

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -17,6 +18,15 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+class Backend(StrEnum):
+    """What serves."""
+
+    BUILTIN = "builtin"
+    TRITON = "triton"
+
+
 Run = Annotated[Path, typer.Argument(help="run folder")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="override, as section.key=value")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
@@ -207,19 +217,32 @@ def _add_version(
 
 @app.command()
 def serve(
-    run: Run,
+    target: Annotated[
+        Path, typer.Argument(metavar="RUN|REPOSITORY", help="run folder, or repository of models")
+    ],
+    backend: Annotated[Backend, typer.Option(help="what serves")] = Backend.BUILTIN,
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="port to listen on; 0 for a free one")] = 8000,
+    port: Annotated[int, typer.Option(help="port of HTTP; 0 for a free one")] = 8000,
+    grpc_port: Annotated[int, typer.Option(help="port of gRPC; 0 for a free one")] = 8001,
+    overrides: Sets = None,
 ) -> None:
-    """Serve a run's proven engine over HTTP until SIGTERM or Ctrl-C."""
+    """Serve proven engines over HTTP and gRPC until SIGTERM or Ctrl-C."""
+    from pipework.settings import load_settings
+    from serve.config import ServeSettings
+    from serve.run import Address
     from serve.run import serve as start
 
+    settings = load_settings(ServeSettings, None, overrides or [])
+    if backend is Backend.TRITON:
+        message = "--backend triton is not there yet"
+        raise ConfigError(message, "python -m serve.triton_server REPOSITORY")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    start(run, host=host, port=port, ready=_ready)
+    address = Address(host=host, port=port, grpc_port=grpc_port)
+    start(target, settings, address=address, ready=_ready)
 
 
-def _ready(url: str) -> None:
-    sys.stdout.write(f"serving on {url}  (try {url}/docs)\n")
+def _ready(address: str) -> None:
+    sys.stdout.write(f"serving on {address}\n")
     sys.stdout.flush()
 
 

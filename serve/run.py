@@ -4,6 +4,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -17,22 +18,31 @@ from serve.models import Models
 from serve.predictor import Predictor
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Address:
+    """Where to listen: an address or name, and the ports of the two doors, 0 for any free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    grpc_port: int = 8001
+
+
 def serve(
-    run: Path,
+    target: Path,
     settings: ServeSettings | None = None,
     *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
+    address: Address | None = None,
     ready: Callable[[str], None],
 ) -> None:
-    """Serve a run folder; return after SIGTERM or SIGINT, when all that was accepted is answered.
+    """Serve a run folder or a repository until SIGTERM or SIGINT.
+
+    It returns when all that was accepted is answered.
 
     Args:
-        run: what `pipe train` and `pipe export` wrote.
+        target: what `pipe train` and `pipe export` wrote, or `pipe export --to triton`.
         settings: how to serve it.
-        host: address or name to listen on.
-        port: 0 for any free one.
-        ready: called once with the URL when requests are accepted.
+        address: where to listen.
+        ready: called once when requests are accepted, with the URL of HTTP.
 
     Raises:
         RunFolderError: the run folder is not complete, unchanged and proven.
@@ -40,7 +50,12 @@ def serve(
         ConfigError: host and port cannot be listened on.
     """
     settings = settings or ServeSettings()
-    with _bound(host, port) as listener, Models([Predictor(run, queue=settings.queue)]) as models:
+    address = address or Address()
+    host, port = address.host, address.port
+    with (
+        _bound(host, port) as listener,
+        Models([Predictor(target, queue=settings.queue)]) as models,
+    ):
         app = build_app(models, settings)
         config = uvicorn.Config(
             app,

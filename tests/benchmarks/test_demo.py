@@ -97,7 +97,7 @@ def test_the_demo_runs_the_whole_line_and_says_where_the_report_lies(pipe, capfd
         ["train", "sample", "--out", run],
         ["eval", run, "--split", "test"],
         ["export", run, "--to", "onnx"],
-        ["serve", run, "--port", "0"],
+        ["serve", run, "--port", "0", "--grpc-port", "0"],
     ]
     assert done[4][0] == "bench"
     assert done[4][1].startswith("http://127.0.0.1:")

@@ -16,7 +16,7 @@ FROZEN = {
     "eval": "run file split engine as_json",
     "export": "run to precision layout repository overrides",
     "predict": "run texts file out",
-    "serve": "run host port",
+    "serve": "target backend host port grpc_port overrides",
     "show": "run as_json html",
     "train": "config out overrides nproc resume",
 }

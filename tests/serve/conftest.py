@@ -57,9 +57,10 @@ RUNNER = """
 import sys
 from pathlib import Path
 from pipework.errors import PipeError
-from serve.run import serve
+from serve.run import Address, serve
 try:
-    serve(Path(sys.argv[1]), port=int(sys.argv[2]), ready=lambda url: print(url, flush=True))
+    address = Address(port=int(sys.argv[2]), grpc_port=0)
+    serve(Path(sys.argv[1]), address=address, ready=lambda url: print(url, flush=True))
 except PipeError as error:
     sys.exit(str(error))
 """
