@@ -20,6 +20,7 @@ from pipework.padding import Padding
 from serve.collate import Collate
 from serve.config import QueueSettings
 from serve.engines.triton import FIRST_ONLY, MODEL_FILES, TENSOR_MODEL
+from serve.inference_protocol.description import CONFIG_TYPES, Form, input_forms, output_forms
 from serve.text_tensors import TEXT, TEXT_PAIR
 
 FILE_NAME = "config.pbtxt"
@@ -52,13 +53,8 @@ def text_config(
         name=name,
         backend="python",
         max_batch_size=min([settings.batch, *_texts(record)]),
-        input=[_input(tensor, proto.TYPE_STRING, (1,)) for tensor in text_inputs(manifest)],
-        output=[
-            _output("label", proto.TYPE_STRING, (1,)),
-            _output("score", proto.TYPE_FP32, (1,)),
-            _output("probabilities", proto.TYPE_FP32, (labels,)),
-            _output("logits", proto.TYPE_FP32, (labels,)),
-        ],
+        input=[_input(*_configured(form)) for form in input_forms(text_inputs(manifest))],
+        output=[_output(*_configured(form)) for form in output_forms(labels)],
         version_policy=_newest(settings.versions),
         dynamic_batching=proto.ModelDynamicBatching(
             default_queue_policy=proto.ModelQueuePolicy(max_queue_size=QueueSettings().requests)
@@ -194,6 +190,10 @@ def _dims(tensor: str, collate: Collate) -> Sequence[int]:
             return (-1, 1)
         case _:
             return (-1, -1)
+
+
+def _configured(form: Form) -> tuple[str, int, Sequence[int]]:
+    return form.name, proto.DataType.Value(CONFIG_TYPES[form.datatype]), (form.width,)
 
 
 def _input(name: str, kind: int, dims: Sequence[int]) -> object:

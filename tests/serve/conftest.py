@@ -60,7 +60,7 @@ from pipework.errors import PipeError
 from serve.run import Address, serve
 try:
     address = Address(port=int(sys.argv[2]), grpc_port=0)
-    serve(Path(sys.argv[1]), address=address, ready=lambda url: print(url, flush=True))
+    serve(Path(sys.argv[1]), address=address, ready=lambda at: print(at, flush=True))
 except PipeError as error:
     sys.exit(str(error))
 """
@@ -72,6 +72,7 @@ class Server:
 
     process: subprocess.Popen[str]
     url: str
+    grpc: str
     ready_after_s: float
 
     def proc(self, name: str) -> str:
@@ -115,9 +116,10 @@ def start_server(launch: Callable[..., subprocess.Popen[str]]) -> Callable[[Path
         begun_s = time.perf_counter()
         process = launch(run)
         assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        assert url, process.communicate(timeout=10)[1]
-        return Server(process=process, url=url, ready_after_s=time.perf_counter() - begun_s)
+        words = process.stdout.readline().split()  # URL and gRPC on HOST:PORT
+        assert words, process.communicate(timeout=10)[1]
+        ready_after_s = time.perf_counter() - begun_s
+        return Server(process=process, url=words[0], grpc=words[-1], ready_after_s=ready_after_s)
 
     return start
 
