@@ -59,7 +59,7 @@ from pathlib import Path
 from pipework.errors import PipeError
 from serve.run import Address, serve
 try:
-    address = Address(port=int(sys.argv[2]), grpc_port=0)
+    address = Address(port=int(sys.argv[2]), grpc_port=int(sys.argv[3]))
     serve(Path(sys.argv[1]), address=address, ready=lambda at: print(at, flush=True))
 except PipeError as error:
     sys.exit(str(error))
@@ -87,12 +87,12 @@ class Server:
 
 @pytest.fixture(scope="session")
 def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """A function that starts a process that serves a run folder: run, port=0."""
+    """A function that starts a process that serves a run folder: run, port=0, grpc_port=0."""
     processes = []
 
-    def start(run: Path, port: int = 0) -> subprocess.Popen[str]:
+    def start(run: Path, port: int = 0, grpc_port: int = 0) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-c", RUNNER, str(run), str(port)],
+            [sys.executable, "-c", RUNNER, str(run), str(port), str(grpc_port)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
