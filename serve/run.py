@@ -18,7 +18,6 @@ from serve.config import ServeSettings
 from serve.models import Models
 from serve.predictor import Predictor
 
-
 # How long a thread keeps the interpreter that another waits for. The default of 5 ms is what a door
 # would wait for each time that a tokenizer or an engine's thread runs Python.
 SWITCH_S = 0.0005
