@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pipework.closing import Closing
 from pipework.encoding import TextEncoder
+from pipework.engine_record import Layout
 from pipework.examples import Example
 from pipework.inputs import fitting
 from pipework.manifest import read_manifest
@@ -71,7 +72,9 @@ class Predictor(Closing):
                 max_length=manifest.input.max_length,
                 type_ids=manifest.input.type_ids,
             )
-            self._scheduler = Scheduler(engines, queue, reopen=again)
+            self._scheduler = Scheduler(
+                engines, queue, reopen=again, alike=record.layout is Layout.PADDED
+            )
             unfinished.pop_all()
         self._intake = Intake(encoder.encode, self._scheduler)
         self._task = manifest.task

@@ -49,6 +49,7 @@ class Scheduler(Closing):
         settings: QueueSettings | None = None,
         *,
         reopen: Callable[[], Engine] | None = None,
+        alike: bool = False,
     ) -> None:
         """Take over engines, which are the scheduler's to close, and start their threads.
 
@@ -56,11 +57,12 @@ class Scheduler(Closing):
             engines: at least one; each is called from one thread only.
             settings: how large batches and the queue are.
             reopen: opens an engine in the place of one that died; None where a death is final.
+            alike: whether a batch should have inputs of like lengths, as engines that pad want it.
         """
         self._settings = settings or QueueSettings()
         self._reopen = reopen
         self._changed = threading.Condition()
-        self._waiting = Waiting(self._settings.batch_tokens)
+        self._waiting = Waiting(self._settings.batch_tokens, alike=alike)
         self._places = 0
         self._batches = self._tokens = self._texts = self._deaths = 0
         self._compute_s = 0.0
