@@ -1,6 +1,7 @@
 """The door of gRPC: the inference service, health checking and reflection on one port."""
 
 import asyncio
+import socket
 from collections.abc import Sequence
 
 import grpc
@@ -23,12 +24,13 @@ UNLIMITED = -1
 
 
 class GrpcDoor:
-    """A gRPC server in the running loop. Make, start and stop it there."""
+    """A gRPC server, to be started and stopped in a running loop."""
 
     def __init__(
         self,
         models: Models,
         settings: ServeSettings,
+        held: socket.socket,
         *,
         credentials: grpc.ServerCredentials | None = None,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
@@ -38,27 +40,27 @@ class GrpcDoor:
         Args:
             models: stay the caller's to close.
             settings: limits of requests.
+            held: bound to the address to listen on, so that it stays free until then.
             credentials: for TLS; without, nothing is hidden.
             interceptors: see each call before it is answered; what they raise becomes a status.
         """
-        self._ending = asyncio.Event()
+        self._models = models
+        self._settings = settings
+        self._held = held
         self._credentials = credentials
-        self._server = grpc.aio.server(
-            interceptors=[AnswerErrors(self._ending), *interceptors],
-            options=_options(settings),
-            maximum_concurrent_rpcs=settings.queue.requests + settings.limits.connections,
-        )
-        service = InferenceService(models, settings)
-        add_GRPCInferenceServiceServicer_to_server(service, self._server)
-        add_HealthServicer_to_server(Health(models, (INFERENCE,), self._ending), self._server)
-        enable_server_reflection((INFERENCE, HEALTH, SERVICE_NAME), self._server)
+        self._interceptors = interceptors
+        self._ending = asyncio.Event()
 
-    async def start(self, where: str) -> None:
-        """Listen on host:port.
+    async def start(self) -> None:
+        """Listen.
 
         Raises:
-            ConfigError: that cannot be listened on.
+            ConfigError: somebody took the address meanwhile.
         """
+        self._server = self._built()
+        host, port = self._held.getsockname()[:2]
+        where = f"{f'[{host}]' if ':' in host else host}:{port}"
+        self._held.close()  # gRPC binds it itself
         try:
             if self._credentials is None:
                 self._server.add_insecure_port(where)
@@ -69,15 +71,29 @@ class GrpcDoor:
             raise ConfigError(message, "choose another --grpc-port (0 for any free one)") from error
         await self._server.start()
 
-    async def stop(self, grace_s: float) -> None:
+    async def stop(self, grace_s: float | None) -> None:
         """Accept no more, answer what was accepted, and after so many seconds cancel the rest."""
         self._ending.set()
         await self._server.stop(grace_s)
 
+    def _built(self) -> grpc.aio.Server:
+        limits, queue = self._settings.limits, self._settings.queue
+        server = grpc.aio.server(
+            interceptors=[AnswerErrors(self._ending), *self._interceptors],
+            options=_options(limits.body_bytes),
+            maximum_concurrent_rpcs=queue.requests + limits.connections,
+        )
+        service = InferenceService(self._models, self._settings)
+        health = Health(self._models, (INFERENCE,), self._ending)
+        add_GRPCInferenceServiceServicer_to_server(service, server)
+        add_HealthServicer_to_server(health, server)
+        enable_server_reflection((INFERENCE, HEALTH, SERVICE_NAME), server)
+        return server
 
-def _options(settings: ServeSettings) -> list[tuple[str, int]]:
+
+def _options(max_bytes: int) -> list[tuple[str, int]]:
     return [
-        ("grpc.max_receive_message_length", settings.limits.body_bytes),
+        ("grpc.max_receive_message_length", max_bytes),
         ("grpc.max_send_message_length", UNLIMITED),
         ("grpc.so_reuseport", 0),  # else a second server would take half of the calls
     ]
