@@ -71,9 +71,9 @@ def expected(server, texts):
     return [one["label"] for one in answer["predictions"]]
 
 
-def waiting(server):
+def waiting(server, what="requests"):
     lines = httpx.get(f"{server.url}/metrics").text.splitlines()
-    (line,) = [one for one in lines if one.startswith("pipework_queue_requests{")]
+    (line,) = [one for one in lines if one.startswith(f"pipework_queue_{what}{{")]
     return float(line.split()[-1])
 
 
@@ -295,19 +295,14 @@ def test_a_full_queue_says_when_to_come_back(slow_run, start_server):
     with grpc.insecure_channel(server.grpc) as channel:
         stub = GRPCInferenceServiceStub(channel)
         (model,) = stub.RepositoryIndex(proto.RepositoryIndexRequest()).models
-        calls = [stub.ModelInfer.future(request(model.name, LONG * 2)) for _ in range(8)]
-        refused = next(one for one in _as_done(calls) if one.exception())
-        assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert int(dict(refused.trailing_metadata())["retry-after"]) >= 1
+        calls = [stub.ModelInfer.future(request(model.name, LONG * 2)) for _ in range(6)]
+        wait_until(lambda: waiting(server, "tokens") >= 65_536)
+        with pytest.raises(grpc.RpcError, match="the queue is full") as refused:
+            stub.ModelInfer(request(model.name))
         server.process.kill()
-
-
-def _as_done(calls):
-    while calls:
-        for one in [one for one in calls if one.done()]:
-            calls.remove(one)
-            yield one
-        time.sleep(0.01)
+        assert all(call.exception() for call in calls)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert int(dict(refused.value.trailing_metadata())["retry-after"]) >= 1
 
 
 def test_sigterm_answers_what_was_accepted_and_ends_streams_and_watches(slow_run, start_server):
