@@ -28,7 +28,7 @@ def ask(path: str, error: PipeError | None) -> list[Message]:
     """Return what is sent; the app behind sends that it was reached."""
     sent: list[Message] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(_: Scope, __: Receive, send: Send) -> None:
         await send({"type": "reached"})
 
     async def receive() -> Message:
