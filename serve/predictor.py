@@ -114,6 +114,15 @@ class Predictor(Closing):
         """How many logits a text is answered with."""
         return len(self._task.labels)
 
+    def check_room(self) -> None:
+        """Check that a request would be accepted now.
+
+        Raises:
+            TooBusyError: the queue is full.
+            NotReadyError: stopping, or the engine has died.
+        """
+        self._scheduler.check_room()
+
     async def predict(
         self, examples: Sequence[Example], top_k: int | None = None, terms: Terms | None = None
     ) -> Timed[list[Prediction]]:

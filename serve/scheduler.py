@@ -105,14 +105,21 @@ class Scheduler(Closing):
                 deaths=self._deaths,
             )
 
-    def reserve(self) -> None:
-        """Hold a place in the queue while a request is made ready for `enqueue`.
-
-        So the requests that are being tokenised are bounded too, and none is tokenised in vain.
+    def check_room(self) -> None:
+        """Check that a request would be accepted now.
 
         Raises:
             NotReadyError: draining, or no engine is left.
             TooBusyError: the queue is full.
+        """
+        with self._changed:
+            self._admit()
+
+    def reserve(self) -> None:
+        """Hold a place in the queue while a request is made ready for `enqueue`.
+
+        So the requests that are being tokenised are bounded too, and none is tokenised in vain.
+        Raises what `check_room` raises.
         """
         with self._changed:
             self._admit()
@@ -140,7 +147,7 @@ class Scheduler(Closing):
     ) -> "Future[Computed]":
         """Queue N >= 1 inputs; the future gives their logits, float32 [N, C].
 
-        Raises what `reserve` raises.
+        Raises what `check_room` raises.
         """
         job = Job(encodings=encodings, terms=terms or Terms(), queued_s=time.perf_counter())
         self.reserve()
