@@ -1,19 +1,25 @@
 """Serve a run folder until told to stop."""
 
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from pipework.errors import ConfigError
 from serve.app import build_app
+from serve.certificate import Certificate, read_certificate
 from serve.config import ServeSettings
+from serve.connections import bounded_protocol
+from serve.grace import Grace, drain_s
+from serve.keys import read_keys
 from serve.models import Models
 from serve.predictor import Predictor
 
@@ -47,26 +53,42 @@ def serve(
     Raises:
         RunFolderError: the run folder is not complete, unchanged and proven.
         MissingDependencyError: the engine's runtime is not installed.
-        ConfigError: host and port cannot be listened on.
+        ConfigError: host and port cannot be listened on; the keys or the certificate are not what
+            they should be.
     """
     settings = settings or ServeSettings()
     address = address or Address()
     host, port = address.host, address.port
+    keys = read_keys(settings.security.keys_file, os.environ)
+    certificate = read_certificate(settings.security)
     with (
         _bound(host, port) as listener,
+        ExitStack() as last,
         Models([Predictor(target, queue=settings.queue)]) as models,
     ):
-        app = build_app(models, settings)
-        config = uvicorn.Config(
-            app,
-            lifespan="off",
-            log_config=None,  # what is logged, and where, is the caller's choice
-            access_log=False,
-            proxy_headers=False,  # the address of the client is used for nothing
-            timeout_graceful_shutdown=settings.grace_s,
-        )
-        url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        last.enter_context(Grace(models.stopping, settings.grace_s))
+        app = build_app(models, settings, keys)
+        config = _config(app, settings, certificate)
+        scheme, name = "https" if certificate else "http", f"[{host}]" if ":" in host else host
+        url = f"{scheme}://{name}:{listener.getsockname()[1]}"
         _Server(config, lambda: ready(url), models.stopping).run(sockets=[listener])
+
+
+def _config(
+    app: FastAPI, settings: ServeSettings, certificate: Certificate | None
+) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=bounded_protocol(settings.limits),
+        ws="none",
+        lifespan="off",
+        log_config=None,  # what is logged, and where, is the caller's choice
+        access_log=False,
+        proxy_headers=False,  # the address of the client is used for nothing
+        timeout_graceful_shutdown=drain_s(settings.grace_s),
+        ssl_certfile=certificate.chain if certificate else None,
+        ssl_keyfile=certificate.private_key if certificate else None,
+    )
 
 
 @contextmanager
