@@ -30,7 +30,8 @@ def build_app(
     limits = (settings or ServeSettings()).limits
     metrics = Metrics(models)
     app = FastAPI(
-        title=f"pipework: {', '.join(models.names)}",
+        # Who has no key may read the description, and learns no names of models.
+        title="pipework" if keys else f"pipework: {', '.join(models.names)}",
         version=__version__,
         docs_url=None,
         redoc_url=None,

@@ -7,9 +7,11 @@ checks among them. Time does not count while a client waits for us.
 
 import json
 import logging
+import sys
 from asyncio import TimerHandle, Transport
 from http import HTTPStatus
 
+import httptools
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -24,6 +26,7 @@ from serve.key_guard import HEALTH
 
 log = logging.getLogger(__name__)
 HEAD_BYTES = 64 * 2**10
+UPGRADING = (b"upgrade", b"connection", b"http2-settings")
 CLOSED = (b"connection", b"close")
 
 
@@ -38,6 +41,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     Attributes:
         _in_head, _in_body: whether a head, or a body, has begun and not ended.
         _came: bytes of the request, as they came.
+        _data: what is being read.
         _timer: when it fires, the rest of the request took too long.
         _ending: when it fires, the answer took too long to be read.
     """
@@ -45,6 +49,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     limits: LimitSettings
     _in_head = _in_body = False
     _came = 0
+    _data = b""
     _timer: TimerHandle | None = None
     _ending: TimerHandle | None = None
 
@@ -68,7 +73,9 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._came += len(data)
+        self._data = data
         super().data_received(data)
+        self._data = b""
         if self.transport.is_closing():
             return
         most = HEAD_BYTES if self._in_head else 2 * self.limits.body_bytes + HEAD_BYTES
@@ -86,16 +93,20 @@ class _BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head, self._in_body = False, True
         self._wait(self.limits.body_s)
+        if self.parser.should_upgrade():
+            return
         app = self.app
         if sum(len(name) + len(value) for name, value in self.headers) + len(self.url) > HEAD_BYTES:
             self.app = _too_long_a_head
+            self.url = b"/"  # the parser of URLs reads none that long
         super().on_headers_complete()
         self.app = app
 
     def on_message_complete(self) -> None:
         self._in_body = False
         self._wait(None)
-        super().on_message_complete()
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -108,6 +119,24 @@ class _BoundedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  (uvicorn's own words)
         """Answer what is no HTTP, in our form."""
         self._answer(HTTPStatus.BAD_REQUEST, "expected HTTP/1.1, found something else")
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Read a request, that also wishes for another protocol, as if it did not.
+
+        As HTTP allows. Java's client wishes for HTTP/2 with every first request. The parser leaves
+        such a request without its body and stops, so that another reads it once more.
+        """
+        upgrade = sys.exception()
+        assert isinstance(upgrade, httptools.HttpParserUpgrade)  # uvicorn calls this for that only
+        if self.parser.get_method() == b"CONNECT":  # which is no wish
+            self.send_400_response("")
+            return
+        (end,) = upgrade.args
+        kept = [one for one in self.headers if one[0] not in UPGRADING]
+        lines = [self.parser.get_method() + b" " + self.url + b" HTTP/1.1"]
+        lines += [b": ".join(one) for one in kept]
+        self.parser = httptools.HttpRequestParser(self)
+        super().data_received(b"\r\n".join((*lines, b"", self._data[end:])))
 
     @property
     def _cycle(self) -> RequestResponseCycle | None:

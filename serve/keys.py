@@ -63,7 +63,9 @@ class ApiKeys:
         return any(same)
 
     def _digest(self, key: str) -> bytes:
-        return hashlib.blake2b(key.encode(), key=self._secret, digest_size=32).digest()
+        return hashlib.blake2b(
+            key.encode(errors="surrogatepass"), key=self._secret, digest_size=32
+        ).digest()
 
 
 def read_keys(path: Path | None, environment: Mapping[str, str]) -> ApiKeys:
