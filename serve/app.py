@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 
 from pipework import __version__
 from pipework.errors import PipeError
+from serve.admission import Admission
 from serve.compression import CompressAnswers
 from serve.config import ServeSettings
 from serve.docs import add_docs
@@ -40,6 +41,7 @@ def build_app(
         app.add_exception_handler(kind, answer_error)
     app.add_middleware(ReadBodies, max_bytes=limits.body_bytes)
     app.add_middleware(CompressAnswers)
+    app.add_middleware(Admission, models=models)
     app.add_middleware(LastAnswers)
     app.add_middleware(KeyGuard, keys=keys or ApiKeys())
     app.add_middleware(MeasureRequests, metrics=metrics)

@@ -21,7 +21,7 @@ class KeyGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401."""
-        if scope["type"] == "http" and not is_open(scope["path"]):
+        if self._keys and scope["type"] == "http" and not is_open(scope["path"]):
             headers = [
                 (name.decode("latin-1"), value.decode("latin-1"))
                 for name, value in scope["headers"]
