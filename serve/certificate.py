@@ -4,6 +4,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
+
 from pipework.errors import ConfigError
 from serve.config import SecuritySettings
 
@@ -15,13 +17,10 @@ class Certificate:
     chain: Path
     private_key: Path
 
-    def chain_bytes(self) -> bytes:
-        """Return the chain."""
-        return self.chain.read_bytes()
-
-    def key_bytes(self) -> bytes:
-        """Return the private key."""
-        return self.private_key.read_bytes()
+    def of_grpc(self) -> grpc.ServerCredentials:
+        """Return it as gRPC takes it."""
+        pair = (self.private_key.read_bytes(), self.chain.read_bytes())
+        return grpc.ssl_server_credentials([pair])
 
 
 def read_certificate(settings: SecuritySettings) -> Certificate | None:

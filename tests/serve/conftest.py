@@ -62,9 +62,9 @@ from pipework.settings import load_settings
 from serve.config import ServeSettings
 from serve.run import Address, serve
 try:
-    address = Address(port=int(sys.argv[2]), grpc_port=0)
-    settings = load_settings(ServeSettings, None, sys.argv[3:])
-    ready = lambda url: print(url, flush=True)
+    address = Address(port=int(sys.argv[2]), grpc_port=int(sys.argv[3]))
+    settings = load_settings(ServeSettings, None, sys.argv[4:])
+    ready = lambda at: print(at, flush=True)
     serve(Path(sys.argv[1]), settings, address=address, ready=ready)
 except PipeError as error:
     sys.exit(str(error))
@@ -77,6 +77,7 @@ class Server:
 
     process: subprocess.Popen[str]
     url: str
+    grpc: str
     ready_after_s: float
 
     def proc(self, name: str) -> str:
@@ -93,15 +94,19 @@ class Server:
 def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """A function that starts a process that serves a run folder.
 
-    run, port=0, settings=(), and what its environment has besides.
+    run, port=0, grpc_port=0, settings=(), and what its environment has besides.
     """
     processes = []
 
     def start(
-        run: Path, port: int = 0, settings: Sequence[str] = (), **environment: str
+        run: Path,
+        port: int = 0,
+        grpc_port: int = 0,
+        settings: Sequence[str] = (),
+        **environment: str,
     ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-c", RUNNER, str(run), str(port), *settings],
+            [sys.executable, "-c", RUNNER, str(run), str(port), str(grpc_port), *settings],
             env={**os.environ, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -126,9 +131,10 @@ def start_server(launch: Callable[..., subprocess.Popen[str]]) -> Callable[..., 
         begun_s = time.perf_counter()
         process = launch(run, settings=settings, **environment)
         assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        assert url, process.communicate(timeout=10)[1]
-        return Server(process=process, url=url, ready_after_s=time.perf_counter() - begun_s)
+        words = process.stdout.readline().split()  # URL and gRPC on HOST:PORT
+        assert words, process.communicate(timeout=10)[1]
+        ready_after_s = time.perf_counter() - begun_s
+        return Server(process=process, url=words[0], grpc=words[-1], ready_after_s=ready_after_s)
 
     return start
 

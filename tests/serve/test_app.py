@@ -263,6 +263,6 @@ def test_a_browser_without_network_shows_the_operations(server, tmp_path: Path) 
     assert shown == [
         *("/v1/predict", "/healthz", "/readyz", "/metrics"),
         *("/v2", "/v2/health/live", "/v2/health/ready"),
-        *(f"/v2/models/{{name}}{tail}" for tail in ("", "/config", "/ready", "/infer")),
+        *(f"/v2/models/{{name}}{tail}" for tail in ("", "/config", "/stats", "/ready", "/infer")),
     ]
     assert "Unable to render" not in page

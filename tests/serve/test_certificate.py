@@ -5,8 +5,11 @@ import ssl
 import subprocess
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from pipework.errors import ConfigError
 from serve.certificate import read_certificate
@@ -50,14 +53,17 @@ def test_a_server_with_a_certificate_speaks_tls_and_nothing_else(made, run, star
         httpx.get(f"{server.url}/healthz")
     with pytest.raises(httpx.TransportError):
         httpx.get(server.url.replace("https", "http") + "/healthz")
+    credentials = grpc.ssl_channel_credentials(made.certificate.read_bytes())
+    with triton.InferenceServerClient(server.grpc, creds=credentials, ssl=True) as client:
+        assert client.is_server_live()
+        assert client.get_server_metadata().name == "pipework"
+    client = triton.InferenceServerClient(server.grpc)
+    with client, pytest.raises(InferenceServerException, match="UNAVAILABLE"):
+        client.get_server_metadata(client_timeout=10)
     assert server.stop() == 0
 
 
-def test_what_is_read_is_what_grpc_takes(made):
-    found = read_certificate(made)
-    assert found is not None
-    assert found.chain_bytes().startswith(b"-----BEGIN CERTIFICATE")
-    assert b"PRIVATE KEY" in found.key_bytes()
+def test_without_files_there_is_no_tls():
     assert read_certificate(SecuritySettings()) is None
 
 

@@ -4,6 +4,8 @@ import socket
 
 import httpx
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from serve.key_guard import is_open
 
@@ -79,3 +81,12 @@ def test_the_uninvited_are_refused_before_their_body_comes(guarded):
     with socket.create_connection((host, int(port)), timeout=20) as opened:
         opened.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\n\r\n")
         assert opened.recv(12) == b"HTTP/1.1 401"
+
+
+def test_grpc_needs_the_same_keys(guarded):
+    with triton.InferenceServerClient(guarded.grpc) as client:
+        assert client.is_server_ready()
+        with pytest.raises(InferenceServerException, match="expected an API key, found none"):
+            client.get_model_metadata("topics")
+        key = {"Authorization": "Bearer first-key-0123456789"}
+        assert client.get_model_metadata("topics", headers=key).name == "topics"
