@@ -2,22 +2,29 @@
 
 import asyncio
 import gc
+import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from pipework.errors import ConfigError
 from serve.app import build_app
+from serve.certificate import Certificate, read_certificate
 from serve.config import ServeSettings
+from serve.connections import bounded_protocol
+from serve.grace import Grace, drain_s
 from serve.inference_protocol.grpc import GrpcDoor
+from serve.inference_protocol.key_interceptor import KeyInterceptor
+from serve.keys import read_keys
 from serve.models import Models
 from serve.predictor import Predictor
 
@@ -76,29 +83,51 @@ def serve(
     Raises:
         RunFolderError: the run folder is not complete, unchanged and proven.
         MissingDependencyError: the engine's runtime is not installed.
-        ConfigError: host and a port cannot be listened on.
+        ConfigError: host and a port cannot be listened on; the keys or the certificate are not
+            what they should be.
     """
     settings = settings or ServeSettings()
     address = address or Address()
     sys.setswitchinterval(SWITCH_S)
     host, port = address.host, address.port
+    keys = read_keys(settings.security.keys_file, os.environ)
+    certificate = read_certificate(settings.security)
     with (
         _bound(host, port, "--port") as listener,
         _bound(host, address.grpc_port, "--grpc-port") as held,
+        ExitStack() as last,
         Models([Predictor(target, queue=settings.queue)]) as models,
     ):
-        app = build_app(models, settings)
-        config = uvicorn.Config(
-            app,
-            lifespan="off",
-            log_config=None,  # what is logged, and where, is the caller's choice
-            access_log=False,
-            proxy_headers=False,  # the address of the client is used for nothing
-            timeout_graceful_shutdown=settings.grace_s,
+        last.enter_context(Grace(models.stopping, settings.grace_s))
+        app = build_app(models, settings, keys)
+        config = _config(app, settings, certificate)
+        scheme = "https" if certificate else "http"
+        listening = Listening(url=f"{scheme}://{_named(listener)}", grpc=_named(held))
+        door = GrpcDoor(
+            models,
+            settings,
+            held,
+            credentials=certificate.of_grpc() if certificate else None,
+            interceptors=[KeyInterceptor(keys)],
         )
-        listening = Listening(url=f"http://{_named(listener)}", grpc=_named(held))
-        door = GrpcDoor(models, settings, held)
         _Server(config, lambda: ready(listening), models.stopping, door).run(sockets=[listener])
+
+
+def _config(
+    app: FastAPI, settings: ServeSettings, certificate: Certificate | None
+) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=bounded_protocol(settings.limits),
+        ws="none",
+        lifespan="off",
+        log_config=None,  # what is logged, and where, is the caller's choice
+        access_log=False,
+        proxy_headers=False,  # the address of the client is used for nothing
+        timeout_graceful_shutdown=drain_s(settings.grace_s),
+        ssl_certfile=certificate.chain if certificate else None,
+        ssl_keyfile=certificate.private_key if certificate else None,
+    )
 
 
 @contextmanager

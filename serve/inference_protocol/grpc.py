@@ -12,7 +12,7 @@ from tritonclient.grpc.service_pb2 import DESCRIPTOR
 from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 
 from pipework.errors import ConfigError
-from serve.config import ServeSettings
+from serve.config import LimitSettings, ServeSettings
 from serve.inference_protocol.health import Health
 from serve.inference_protocol.interceptor import AnswerErrors
 from serve.inference_protocol.service import InferenceService
@@ -42,7 +42,7 @@ class GrpcDoor:
             settings: limits of requests.
             held: bound to the address to listen on, so that it stays free until then.
             credentials: for TLS; without, nothing is hidden.
-            interceptors: see each call before it is answered; what they raise becomes a status.
+            interceptors: see each call before anything is read of it.
         """
         self._models = models
         self._settings = settings
@@ -79,8 +79,8 @@ class GrpcDoor:
     def _built(self) -> grpc.aio.Server:
         limits, queue = self._settings.limits, self._settings.queue
         server = grpc.aio.server(
-            interceptors=[AnswerErrors(self._ending), *self._interceptors],
-            options=_options(limits.body_bytes),
+            interceptors=[*self._interceptors, AnswerErrors(self._ending)],
+            options=_options(limits),
             maximum_concurrent_rpcs=queue.requests + limits.connections,
         )
         service = InferenceService(self._models, self._settings)
@@ -91,9 +91,12 @@ class GrpcDoor:
         return server
 
 
-def _options(max_bytes: int) -> list[tuple[str, int]]:
+def _options(limits: LimitSettings) -> list[tuple[str, int]]:
+    # gRPC has no limit of connections, but of what each may hold.
     return [
-        ("grpc.max_receive_message_length", max_bytes),
+        ("grpc.max_receive_message_length", limits.body_bytes),
+        ("grpc.max_concurrent_streams", limits.connections),
+        ("grpc.server_handshake_timeout_ms", max(1, round(limits.header_s * 1e3))),
         ("grpc.max_send_message_length", UNLIMITED),
         ("grpc.so_reuseport", 0),  # else a second server would take half of the calls
     ]
