@@ -26,7 +26,7 @@ from serve.inference_protocol.asked import (
     read_texts,
     read_wanted,
 )
-from serve.inference_protocol.tensors import ProtocolError, datatype, elements, packed
+from serve.inference_protocol.tensors import ProtocolError, datatype, elements, packed, shown
 from serve.text_tensors import Answer
 
 M = TypeVar("M", bound=Message)
@@ -74,7 +74,7 @@ def _inputs(request: ModelInferRequest) -> dict[str, list[bytes]]:
     for index, tensor in enumerate(request.inputs):
         check_tensor(tensor.name, tensor.datatype, tensor.shape, found)
         if raw and tensor.HasField("contents"):
-            text = f"input {tensor.name}: found both contents and raw_input_contents"
+            text = f"input {shown(tensor.name)}: found both contents and raw_input_contents"
             raise ProtocolError(text)
         if raw:
             found[tensor.name] = elements(memoryview(raw[index]), tensor.name)

@@ -25,7 +25,6 @@ SERVING, NOT_SERVING = (
     health_pb2.HealthCheckResponse.SERVING,
     health_pb2.HealthCheckResponse.NOT_SERVING,
 )
-OF_REQUESTS = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}
 
 
 @pytest.fixture
@@ -215,29 +214,6 @@ def test_what_is_not_a_request_is_refused_in_one_line(stub, name, given, said):
         stub.ModelInfer(request(name, **given))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "\n" not in caught.value.details()
-
-
-def test_no_damage_to_a_message_is_an_error_of_the_server(server, channel, name):
-    """It is the client's, or the message is still one."""
-    random = np.random.default_rng(0)
-    outputs = [{"name": "logits", "parameters": {"classification": {"int64_param": 2}}}]
-    whole = request(name, TEXTS, outputs=outputs, id="1").SerializeToString()
-    infer = channel.unary_unary(INFER)
-    codes, said = [], []
-    for number in range(600):
-        damaged = bytearray(whole if number % 3 else random.bytes(random.integers(80)))
-        for place in random.integers(0, len(damaged) or 1, random.integers(0, 4)):
-            damaged[place : place + 1] = random.bytes(random.integers(3))
-        try:
-            infer(bytes(damaged), timeout=20)
-        except grpc.RpcError as error:
-            codes.append(error.code())
-            said.append(error.details())
-    assert {*codes} <= OF_REQUESTS
-    assert "\n" not in "".join(said)
-    assert 0 < len(codes) < 600
-    assert infer(whole)
-    assert server.process.poll() is None
 
 
 def test_what_is_small_compressed_and_large_unpacked_is_refused(channel):
