@@ -15,6 +15,7 @@ from pipework.errors import PipeError, TooBusyError, TooLargeError
 from serve.config import ServeSettings
 from serve.docs import add_docs
 from serve.inference_protocol.http import build_protocol_router
+from serve.inference_protocol.repository import build_repository_router
 from serve.metrics import MeasureRequests, Metrics
 from serve.models import Models
 from serve.rest import build_router
@@ -39,6 +40,7 @@ def build_app(models: Models, settings: ServeSettings | None = None) -> FastAPI:
     app.add_middleware(MeasureRequests, metrics=metrics)
     app.include_router(build_router(models, limits))
     app.include_router(build_protocol_router(models, limits))
+    app.include_router(build_repository_router(models))
     _add_health(app, models)
     _add_metrics(app, metrics)
     add_docs(app)

@@ -1,4 +1,4 @@
-"""Serve a run folder until told to stop."""
+"""Serve a run folder or a repository until told to stop."""
 
 import signal
 import socket
@@ -14,8 +14,7 @@ import uvicorn
 from pipework.errors import ConfigError
 from serve.app import build_app
 from serve.config import ServeSettings
-from serve.models import Models
-from serve.predictor import Predictor
+from serve.opening import open_models
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +44,8 @@ def serve(
         ready: called once when requests are accepted, with the URL of HTTP.
 
     Raises:
-        RunFolderError: the run folder is not complete, unchanged and proven.
+        RunFolderError: the run folder is not complete, unchanged and proven; of a repository, no
+            model of it can be served.
         MissingDependencyError: the engine's runtime is not installed.
         ConfigError: host and port cannot be listened on.
     """
@@ -54,7 +54,7 @@ def serve(
     host, port = address.host, address.port
     with (
         _bound(host, port) as listener,
-        Models([Predictor(target, queue=settings.queue)]) as models,
+        open_models(target, settings) as models,
     ):
         app = build_app(models, settings)
         config = uvicorn.Config(

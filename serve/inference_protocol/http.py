@@ -9,6 +9,7 @@ from pipework.errors import InputError, TooLargeError
 from serve.config import LimitSettings
 from serve.headers import read_terms, timing
 from serve.inference_protocol.answers import write_answer
+from serve.inference_protocol.repository import described
 from serve.inference_protocol.requests import HEAD_LENGTH, read_infer
 from serve.inference_protocol.tensors import ProtocolError
 from serve.models import Answerer, Models
@@ -19,6 +20,7 @@ from serve.text_tensors import Texts
 PLATFORM = "pipework"
 MODEL = "/v2/models/{name}"
 VERSION = MODEL + "/versions/{version}"
+EXTENSIONS = ["binary_tensor_data", "model_repository"]
 TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorResponse, "description": "not a request of the protocol"},
@@ -42,7 +44,7 @@ def build_protocol_router(models: Models, limits: LimitSettings) -> APIRouter:
 def _add_server(router: APIRouter, models: Models) -> None:
     @router.get("/v2", summary="What this server is")
     async def server() -> dict[str, Any]:
-        return {"name": PLATFORM, "version": __version__, "extensions": ["binary_tensor_data"]}
+        return {"name": PLATFORM, "version": __version__, "extensions": EXTENSIONS}
 
     @router.get("/v2/health/live", summary="Alive?", responses={503: _ERRORS[503]})
     async def live() -> Response:
@@ -72,15 +74,14 @@ def _add_model(router: APIRouter, models: Models, limits: LimitSettings) -> None
                 "name": name,
                 "platform": PLATFORM,
                 "backend": PLATFORM,
-                "version_policy": {"latest": {"num_versions": 1}},
+                "version_policy": described(models.policy(name)),
                 "max_batch_size": limits.texts,
                 "input": [_configured(one, "BYTES", 1) for one in model.inputs],
                 "output": [_configured(*one) for one in _outputs(model)],
             }
 
     async def ready(name: str, version: str = "") -> Response:
-        with models.lease(name, version):
-            models.check_ready()
+        models.check_model(name, version)
         return Response()
 
     for path in (MODEL, VERSION):

@@ -45,7 +45,8 @@ def test_the_server_says_what_it_is(client, name):
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready(name)
-    assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    extensions = client.get_server_metadata()["extensions"]
+    assert extensions == ["binary_tensor_data", "model_repository"]
     metadata = client.get_model_metadata(name)
     (version,) = metadata["versions"]
     assert client.is_model_ready(name, version)
