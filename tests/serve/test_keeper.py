@@ -234,6 +234,7 @@ def test_an_unloaded_model_stays_so_until_it_is_loaded(shelf):
         assert not old.alive
         shelf.add(2)
         wait_for(lambda: [one[1] for one in states(models)] == ["1", "2"])
+        time.sleep(0.2)  # some looks at the folder
         assert states(models)[1] == ("topics", "2", "UNAVAILABLE", "unloaded")
         with pytest.raises(UnknownModelError, match="there is no model 'topics'; there is 'other'"):
             asyncio.run(label(models))
