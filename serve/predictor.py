@@ -121,15 +121,16 @@ class Predictor(Closing):
     def warm(self) -> None:
         """Answer a text, for whose memory and threads the first request would else wait.
 
-        It is not counted among the requests. Not to be called where an event loop runs.
+        It is not counted among the requests. Blocks until it is answered.
         """
         given = self._input
         pair = WARM_TEXT if given.pair else None
         spans = WARM_SPANS if given.marked else None
         example = Example(text=WARM_TEXT, text_pair=pair, entities=spans)
         checked = fitting(example, given, "the text that warms")
-        logits_NC, _ = asyncio.run(self._logits([checked], Terms()))
-        Answer.of(logits_NC, self._task)
+        encodings = self._threads.submit(self._encoder.encode, [checked]).result()
+        found = self._scheduler.submit(encodings).result()
+        Answer.of(found.logits_NC, self._task)
 
     async def predict(
         self, examples: Sequence[Example], top_k: int | None = None, terms: Terms | None = None
