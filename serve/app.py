@@ -15,6 +15,7 @@ from serve.docs import add_docs
 from serve.failures import answer_error
 from serve.grace import LastAnswers
 from serve.inference_protocol.http import build_protocol_router
+from serve.inference_protocol.repository import build_repository_router
 from serve.key_guard import KeyGuard
 from serve.keys import ApiKeys
 from serve.metrics import MeasureRequests, Metrics
@@ -47,6 +48,7 @@ def build_app(
     app.add_middleware(MeasureRequests, metrics=metrics)
     app.include_router(build_router(models, limits))
     app.include_router(build_protocol_router(models, limits))
+    app.include_router(build_repository_router(models))
     _add_health(app, models)
     _add_metrics(app, metrics)
     add_docs(app)
