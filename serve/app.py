@@ -15,18 +15,24 @@ from pipework.errors import PipeError, TooBusyError, TooLargeError
 from serve.config import ServeSettings
 from serve.docs import add_docs
 from serve.inference_protocol.http import build_protocol_router
-from serve.metrics import MeasureRequests, Metrics
+from serve.metrics import Metrics
 from serve.models import Models
+from serve.observed import REQUEST_ID, current
+from serve.page import add_page
 from serve.rest import build_router
 from serve.schemas import READY_PATH, ErrorResponse, StatusResponse
+from serve.status import build_status_router
+from serve.watch import Watch, WatchRequests
 
 log = logging.getLogger(__name__)
 
 
-def build_app(models: Models, settings: ServeSettings | None = None) -> FastAPI:
-    """Make the app of models, which stay the caller's to close."""
+def build_app(
+    models: Models, settings: ServeSettings | None = None, watch: Watch | None = None
+) -> FastAPI:
+    """Make the app of models and of what watches them, which stay the caller's to close."""
     limits = (settings or ServeSettings()).limits
-    metrics = Metrics(models)
+    watch = watch or Watch(models)
     app = FastAPI(
         title=f"pipework: {', '.join(models.names)}",
         version=__version__,
@@ -36,11 +42,13 @@ def build_app(models: Models, settings: ServeSettings | None = None) -> FastAPI:
     for kind in (PipeError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)
     app.add_middleware(LimitBody, max_bytes=limits.body_bytes)
-    app.add_middleware(MeasureRequests, metrics=metrics)
+    app.add_middleware(WatchRequests, watch=watch)
     app.include_router(build_router(models, limits))
     app.include_router(build_protocol_router(models, limits))
+    app.include_router(build_status_router(models, watch.recent))
     _add_health(app, models)
-    _add_metrics(app, metrics)
+    _add_metrics(app, watch.metrics)
+    add_page(app)
     add_docs(app)
     return app
 
@@ -48,6 +56,8 @@ def build_app(models: Models, settings: ServeSettings | None = None) -> FastAPI:
 async def answer_error(_: Request, error: Exception) -> Response:
     """Turn any error into `{"error": one line}` with its status."""
     headers: dict[str, str] = {}
+    if observed := current():  # a bug is answered outside of all that adds headers
+        headers[REQUEST_ID] = observed.id
     match error:
         case PipeError():
             status = error.http_status
@@ -59,7 +69,7 @@ async def answer_error(_: Request, error: Exception) -> Response:
             headers.update(error.headers or {})
         case _:  # a bug: uvicorn logs the traceback, and the client learns no more than this
             status, text = 500, "internal error; the server's log has the traceback"
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and isinstance(error, PipeError):
         log.error("%s %s", status, text)
     return JSONResponse({"error": text}, status, headers)
 

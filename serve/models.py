@@ -14,6 +14,8 @@ from pipework.closing import Closing
 from pipework.errors import NotReadyError, UnknownModelError
 from pipework.examples import Example
 from pipework.predictions import Prediction
+from serve.card import Card
+from serve.observed import saw_model
 from serve.stages import Timed
 from serve.statistics import Load, Totals
 from serve.terms import Terms
@@ -26,6 +28,10 @@ class Answerer(Protocol):
     name: str
     version: str
     engine: str
+
+    @property
+    def card(self) -> Card:
+        """What it says of itself."""
 
     @property
     def alive(self) -> bool:
@@ -105,7 +111,9 @@ class Models(Closing):
             UnknownModelError: there is none of that name, or several and none was named.
             NotReadyError: it is being loaded.
         """
-        yield self._find(name, version)
+        found = self._find(name, version)
+        saw_model(found.name, found.version)
+        yield found
 
     def versions(self, name: str) -> list[Answerer]:
         """Return what serves a model, the newest version last.

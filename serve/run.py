@@ -16,6 +16,7 @@ from serve.app import build_app
 from serve.config import ServeSettings
 from serve.models import Models
 from serve.predictor import Predictor
+from serve.watch import Watch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +47,7 @@ def serve(
 
     Raises:
         RunFolderError: the run folder is not complete, unchanged and proven.
-        MissingDependencyError: the engine's runtime is not installed.
+        MissingDependencyError: the engine's runtime, or what sends traces, is not installed.
         ConfigError: host and port cannot be listened on.
     """
     settings = settings or ServeSettings()
@@ -55,8 +56,9 @@ def serve(
     with (
         _bound(host, port) as listener,
         Models([Predictor(target, queue=settings.queue)]) as models,
+        Watch(models, settings) as watch,
     ):
-        app = build_app(models, settings)
+        app = build_app(models, settings, watch)
         config = uvicorn.Config(
             app,
             lifespan="off",

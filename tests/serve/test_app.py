@@ -11,7 +11,9 @@ import pytest
 from pipework.errors import InputError, NotReadyError, TooBusyError
 from pipework.examples import Example
 from pipework.predictions import OneLabel, Prediction
+from pipework.task import TaskKind
 from serve.app import build_app
+from serve.card import Card
 from serve.config import LimitSettings, ServeSettings
 from serve.models import Models
 from serve.stages import Stages, Timed
@@ -30,6 +32,7 @@ class FakeAnswerer:
     version = "1"
     engine = "onnx"
     alive = ready = True
+    card = Card(kind=TaskKind.SINGLE_LABEL, labels=("sport", "money"), precision="fp32")
     load = LOAD
     totals = Totals()
     inputs = ("text",)
