@@ -221,7 +221,7 @@ function stagesOf(timing) {
 function showTimes(timing, took) {
   const stages = stagesOf(timing);
   const rest = took - stages.reduce((sum, [, , value]) => sum + value, 0);
-  const parts = [...stages, ["rest", "HTTP, browser", Math.max(0, rest)]];
+  const parts = [...stages, ["rest", "HTTP", Math.max(0, rest)]];
   $("stack").replaceChildren(
     ...parts.map(([name, , value]) => {
       const block = made("div");
@@ -269,9 +269,11 @@ class Chart {
     return path;
   }
 
-  add(values, words) {
+  add(values, ...parts) {
     this.points = [...this.points, values].slice(-KEPT);
-    this.figure.querySelector("output").textContent = words;
+    const said = parts.map((words, line) => made("span", this.lines.length > 1 ? `of-${line}` : "", words));
+    this.figure.querySelector("output").replaceChildren(...said);
+    const words = parts.join(", ");
     const top = ceiling(Math.max(0, ...this.points.flat()));
     this.top.textContent = `${short(top)} ${this.unit}`;
     this.lines.forEach((path, line) => path.setAttribute("d", this.drawn(line, top)));
@@ -305,7 +307,7 @@ class Chart {
 function ceiling(value) {
   if (value <= 1) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value);
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((step) => step * power).find((step) => step >= value);
 }
 
 const charts = {
@@ -316,9 +318,9 @@ const charts = {
 
 function showCharts(status) {
   const { texts_per_s: texts, requests_per_s: requests, p50_ms: p50, p99_ms: p99 } = status.recent;
-  charts.throughput.add([texts], `${short(texts)} texts/s in ${short(requests)} requests/s`);
+  charts.throughput.add([texts], `${short(texts)} texts/s, ${short(requests)} requests/s`);
   const idle = p50 === null;
-  charts.latency.add([p50, p99], idle ? "no requests" : `half in ${ms(p50)}, 99 % in ${ms(p99)}`);
+  charts.latency.add([p50, p99], `p50 ${idle ? "–" : ms(p50)}`, `p99 ${idle ? "–" : ms(p99)}`);
   const loads = status.models.flatMap((one) => one.versions.map((version) => version.load));
   const waiting = loads.reduce((sum, load) => sum + load.waiting_requests, 0);
   const tokens = loads.reduce((sum, load) => sum + load.waiting_tokens, 0);
