@@ -6,7 +6,7 @@ const STATUS = "/v1/status";
 const EVERY_MS = 1000;
 const PATIENCE_MS = 5000; // after which a server that says nothing counts as gone
 const KEPT = 60; // seconds of the charts
-const SHOWN = 8; // classes, before somebody asks for all
+const SHOWN = 10; // classes, before somebody asks for all
 const STAGES = { tokenize: "Tokenize", queue: "Queue", infer: "Infer", decode: "Decode" };
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -275,7 +275,7 @@ class Chart {
     this.figure.querySelector("output").replaceChildren(...said);
     const words = parts.join(", ");
     const top = ceiling(Math.max(0, ...this.points.flat()));
-    this.top.textContent = `${short(top)} ${this.unit}`;
+    this.top.textContent = this.unit(top);
     this.lines.forEach((path, line) => path.setAttribute("d", this.drawn(line, top)));
     this.area.setAttribute("d", this.under(top));
     const name = this.figure.querySelector("figcaption span").textContent;
@@ -311,9 +311,9 @@ function ceiling(value) {
 }
 
 const charts = {
-  throughput: new Chart("throughput", [""], "texts/s"),
-  latency: new Chart("latency", ["", "second"], "ms"),
-  queue: new Chart("queue", [""], "requests"),
+  throughput: new Chart("throughput", [""], (top) => `${short(top)} texts/s`),
+  latency: new Chart("latency", ["", "second"], (top) => `${short(top)} ms`),
+  queue: new Chart("queue", [""], (top) => count(top, "request")),
 };
 
 function showCharts(status) {

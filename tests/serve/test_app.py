@@ -203,9 +203,9 @@ def test_metrics_count_requests_and_show_the_load(app: App) -> None:
     app.predict(json={"texts": ["a"]})
     app.predict(content=b"rain")
     lines = app.ask("GET", "/metrics").text.splitlines()
-    assert 'pipework_requests_total{status="200"} 1.0' in lines
-    assert 'pipework_requests_total{status="400"} 1.0' in lines
-    assert "pipework_request_seconds_count 1.0" in lines
+    assert 'pipework_requests_total{door="v1",model="fake",status="200"} 1.0' in lines
+    assert 'pipework_requests_total{door="v1",model="",status="400"} 1.0' in lines
+    assert 'pipework_request_duration_seconds_count{door="v1",model="fake"} 1.0' in lines
     for name, value in (
         ("queue_requests", 2),
         ("queue_tokens", 30),
@@ -260,7 +260,7 @@ def test_a_browser_without_network_shows_the_operations(server, tmp_path: Path) 
     ).stdout
     shown = re.findall(r'data-path="([^"]+)"', page)
     assert shown == [
-        *("/v1/predict", "/healthz", "/readyz", "/metrics"),
+        *("/v1/predict", "/v1/status", "/healthz", "/readyz", "/metrics"),
         *("/v2", "/v2/health/live", "/v2/health/ready"),
         *(f"/v2/models/{{name}}{tail}" for tail in ("", "/config", "/ready", "/infer")),
     ]
