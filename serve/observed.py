@@ -66,6 +66,10 @@ class Observed:
         """Whether it was answered as it should be."""
         return self.status in ANSWERED
 
+    def end(self) -> None:
+        """Note that the answer has been sent; what is done after it does not count."""
+        self.elapsed_s = self.elapsed_s or time.perf_counter() - self.began_s
+
 
 _current: ContextVar[Observed | None] = ContextVar("observed", default=None)
 

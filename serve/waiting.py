@@ -25,9 +25,10 @@ BULK_EVERY = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Computed:
-    """Logits [N, C] of a request, and the seconds it waited and was computed."""
+    """Logits [N, C] of a request, and the seconds of its stages; see `Stages`."""
 
     logits_NC: Logits
+    tokenize_s: float
     queue_s: float
     infer_s: float
 
@@ -37,13 +38,15 @@ class Job:
     """A request of N >= 1 inputs: which are next, and the logits of those before.
 
     Attributes:
-        queued_s: when it came, on the clock of `time.perf_counter`.
+        queued_s: when it came here, on the clock of `time.perf_counter`.
+        tokenize_s: seconds before.
         attempts: how many engines died of a batch that it was in.
     """
 
     encodings: Sequence[Encoding]
     terms: Terms
     queued_s: float
+    tokenize_s: float = 0.0
     future: "Future[Computed]" = field(default_factory=Future)
     next: int = 0
     left: int = 0
@@ -88,7 +91,12 @@ class Job:
         # False for a request that was cancelled meanwhile: nobody waits for it.
         if not self.left and self.future.set_running_or_notify_cancel():
             waited_s = max(0.0, now_s - self.queued_s - self.infer_s)
-            found = Computed(logits_NC=self.logits_NC, queue_s=waited_s, infer_s=self.infer_s)
+            found = Computed(
+                logits_NC=self.logits_NC,
+                tokenize_s=self.tokenize_s,
+                queue_s=waited_s,
+                infer_s=self.infer_s,
+            )
             self.future.set_result(found)
 
     def fail(self, error: BaseException) -> None:

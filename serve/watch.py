@@ -1,6 +1,5 @@
 """All that looks at requests: metrics, what happened lately, the log and traces."""
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
@@ -64,7 +63,7 @@ class Watch(Closing):
         try:
             yield observed
         finally:
-            observed.elapsed_s = time.perf_counter() - observed.began_s
+            observed.end()
             if door is not None:
                 for one in self._observers:
                     one.finished(observed)
@@ -99,6 +98,8 @@ class WatchRequests:
                     observed.status = str(message["status"])
                     MutableHeaders(scope=message)[REQUEST_ID] = observed.id
                 await send(message)
+                if not message.get("more_body", False) and message["type"].endswith("body"):
+                    observed.end()
 
             await self._app(scope, receive, note)
 
