@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pipework.closing import Closing
 from pipework.encoding import TextEncoder
+from pipework.engine_record import Layout
 from pipework.examples import Example
 from pipework.inputs import fitting
 from pipework.manifest import read_manifest
@@ -74,7 +75,9 @@ class Predictor(Closing):
                 max_length=manifest.input.max_length,
                 type_ids=manifest.input.type_ids,
             )
-            self._scheduler = Scheduler(engines, queue, reopen=again)
+            self._scheduler = Scheduler(
+                engines, queue, reopen=again, alike=record.layout is Layout.PADDED
+            )
             unfinished.pop_all()
         self._intake = Intake(encoder.encode, self._scheduler)
         self._task = manifest.task
@@ -114,6 +117,15 @@ class Predictor(Closing):
     def classes(self) -> int:
         """How many logits a text is answered with."""
         return len(self._task.labels)
+
+    def check_room(self) -> None:
+        """Check that a request would be accepted now.
+
+        Raises:
+            TooBusyError: the queue is full.
+            NotReadyError: stopping, or the engine has died.
+        """
+        self._scheduler.check_room()
 
     async def predict(
         self, examples: Sequence[Example], top_k: int | None = None, terms: Terms | None = None

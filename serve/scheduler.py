@@ -50,6 +50,7 @@ class Scheduler(Closing):
         settings: QueueSettings | None = None,
         *,
         reopen: Callable[[], Engine] | None = None,
+        alike: bool = False,
     ) -> None:
         """Take over engines, which are the scheduler's to close, and start their threads.
 
@@ -57,11 +58,12 @@ class Scheduler(Closing):
             engines: at least one; each is called from one thread only.
             settings: how large batches and the queue are.
             reopen: opens an engine in the place of one that died; None where a death is final.
+            alike: whether a batch should have inputs of like lengths, as engines that pad want it.
         """
         self._settings = settings or QueueSettings()
         self._reopen = reopen
         self._changed = threading.Condition()
-        self._waiting = Waiting(self._settings.batch_tokens)
+        self._waiting = Waiting(self._settings.batch_tokens, alike=alike)
         self._places = 0
         self._batches = self._tokens = self._texts = self._deaths = 0
         self._computed_tokens = 0
@@ -106,14 +108,21 @@ class Scheduler(Closing):
                 deaths=self._deaths,
             )
 
-    def reserve(self) -> None:
-        """Hold a place in the queue while a request is made ready for `enqueue`.
-
-        So the requests that are being tokenised are bounded too, and none is tokenised in vain.
+    def check_room(self) -> None:
+        """Check that a request would be accepted now.
 
         Raises:
             NotReadyError: draining, or no engine is left.
             TooBusyError: the queue is full.
+        """
+        with self._changed:
+            self._admit()
+
+    def reserve(self) -> None:
+        """Hold a place in the queue while a request is made ready for `enqueue`.
+
+        So the requests that are being tokenised are bounded too, and none is tokenised in vain.
+        Raises what `check_room` raises.
         """
         with self._changed:
             self._admit()
@@ -141,7 +150,7 @@ class Scheduler(Closing):
     ) -> "Future[Computed]":
         """Queue N >= 1 inputs; the future gives their logits, float32 [N, C].
 
-        Raises what `reserve` raises.
+        Raises what `check_room` raises.
         """
         job = Job(encodings=encodings, terms=terms or Terms(), queued_s=time.perf_counter())
         self.reserve()

@@ -13,9 +13,11 @@ from serve.config import ServeSettings
 from serve.logs import RequestLog
 from serve.metrics import Metrics
 from serve.models import Models
-from serve.observed import REQUEST_ID, Door, Observed, begin
+from serve.observed import CARRIED, REQUEST_ID, Door, Observed, begin
 from serve.recent import Recent
 from serve.schemas import PREDICT_PATH
+
+LOOKED_AT = frozenset(name.encode() for name in (REQUEST_ID, *CARRIED))
 
 
 class Observer(Protocol):
@@ -87,10 +89,7 @@ class WatchRequests:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
-        with self._watch.request(_door(scope["path"]), headers) as observed:
+        with self._watch.request(_door(scope["path"]), _headers(scope)) as observed:
             observed.status = "500"  # what the client sees where nothing is sent
 
             async def note(message: Message) -> None:
@@ -102,6 +101,15 @@ class WatchRequests:
                     observed.end()
 
             await self._app(scope, receive, note)
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """Return those headers that are looked at."""
+    return {
+        name.decode("latin-1"): value.decode("latin-1")
+        for name, value in scope["headers"]
+        if name in LOOKED_AT
+    }
 
 
 def _door(path: str) -> Door | None:
