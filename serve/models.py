@@ -114,6 +114,7 @@ class Models(Closing):
             UnknownModelError: there is none of that name, or several and none was named.
             NotReadyError: it is being loaded.
         """
+        saw_model("", "")  # what was found before, as by who looked for room, may not be it
         found = self._find(name, version)
         saw_model(found.name, found.version)
         yield found

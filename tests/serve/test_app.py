@@ -208,7 +208,7 @@ def test_metrics_count_requests_and_show_the_load(app: App) -> None:
     app.predict(content=b"rain")
     lines = app.ask("GET", "/metrics").text.splitlines()
     assert 'pipework_requests_total{door="v1",model="fake",status="200"} 1.0' in lines
-    assert 'pipework_requests_total{door="v1",model="",status="400"} 1.0' in lines
+    assert 'pipework_requests_total{door="v1",model="fake",status="400"} 1.0' in lines
     assert 'pipework_request_duration_seconds_count{door="v1",model="fake"} 1.0' in lines
     for name, value in (
         ("queue_requests", 2),

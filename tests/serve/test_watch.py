@@ -78,7 +78,7 @@ def test_an_answer_is_seen_with_its_model_texts_and_stages(
 @pytest.mark.parametrize(
     ("path", "content", "status", "model"),
     [
-        ("/v1/predict", b"rain", "400", ""),
+        ("/v1/predict", b"rain", "400", "topics"),
         ("/v1/predict", b'{"texts": ["a"], "model": "other"}', "404", ""),
         ("/v1/predict", b'{"inputs": [{"text": "a", "text_pair": "b"}]}', "422", "topics"),
         ("/v2/models/topics/infer", b"{}", "400", "topics"),
