@@ -22,9 +22,11 @@ from pipework.examples import Example
 from pipework.inputs import fitting
 from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, decide
+from serve.card import Card
 from serve.config import QueueSettings
 from serve.engines import open_first, open_proven
 from serve.intake import Intake
+from serve.observed import saw_stages, saw_texts
 from serve.scheduler import Scheduler
 from serve.stages import Stages, Timed
 from serve.statistics import Load, Refused, Statistics, Totals
@@ -44,6 +46,7 @@ class Predictor(Closing):
         name: of the model.
         version: of it; if not given, a short digest of the engine's files.
         engine: the name of the engine that answers.
+        card: what the version says of itself.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Predictor(Closing):
         self.name = name or manifest.identity.name
         self.version = version or record.digest[:12]
         self.engine = record.name
+        self.card = Card.of(manifest, record)
 
     @property
     def alive(self) -> bool:
@@ -178,12 +182,14 @@ class Predictor(Closing):
     async def _decided(
         self, examples: Sequence[Example], terms: Terms, decide: Callable[[Logits], T]
     ) -> Timed[T]:
+        saw_texts(len(examples))
         async with self._counted(terms):
             logits_NC, before = await self._logits(examples, terms)
             start_s = time.perf_counter()
             value = decide(logits_NC)
             stages = replace(before, decode_s=time.perf_counter() - start_s)
         self._statistics.answered(len(examples), stages)
+        saw_stages(stages)
         return Timed(value=value, stages=stages)
 
     @asynccontextmanager
