@@ -1,6 +1,5 @@
 """The command line: parse, delegate, turn errors into words. Imports wait for their command."""
 
-import logging
 import os
 import sys
 from enum import StrEnum
@@ -229,6 +228,7 @@ def serve(
     """Serve proven engines over HTTP and gRPC until SIGTERM or Ctrl-C."""
     from pipework.settings import load_settings
     from serve.config import ServeSettings
+    from serve.logs import set_up_logs
     from serve.run import Address
     from serve.run import serve as start
 
@@ -236,7 +236,7 @@ def serve(
     if backend is Backend.TRITON:
         message = "--backend triton is not there yet"
         raise ConfigError(message, "python -m serve.triton_server REPOSITORY")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    set_up_logs(settings.logs)
     address = Address(host=host, port=port, grpc_port=grpc_port)
     start(target, settings, address=address, ready=_ready)
 
