@@ -39,8 +39,8 @@ def elements(packed: memoryview, name: str) -> list[bytes]:
         if data + length > len(packed):
             left = max(0, len(packed) - data)
             message = (
-                f"input {shown(name)}: element {len(found)} should have {length} bytes after its length "
-                f"of {LENGTH.size}, and {left} are left"
+                f"input {shown(name)}: element {len(found)} should have {length} bytes after its "
+                f"length of {LENGTH.size}, and {left} are left"
             )
             raise ProtocolError(message)
         found.append(bytes(packed[data : data + length]))

@@ -76,8 +76,8 @@ def model(exported_run):
     return read_manifest(exported_run).identity.name
 
 
-def ours(run):
-    command = [PIPE, "serve", run, "--port", "0", "--grpc-port", "0"]
+def ours(repository):
+    command = [PIPE, "serve", repository, "--port", "0", "--grpc-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline()
@@ -98,8 +98,8 @@ def theirs(repository):
 
 
 @pytest.fixture(scope="module", params=["pipework", "triton"])
-def server(request, exported_run, repository):
-    yield from theirs(repository) if request.param == "triton" else ours(exported_run)
+def server(request, repository):
+    yield from theirs(repository) if request.param == "triton" else ours(repository)
 
 
 @pytest.fixture(params=CLIENTS)

@@ -164,6 +164,54 @@ def test_the_times_of_the_stages_go_behind_the_answer(stub, name):
     ]
 
 
+def test_a_request_is_seen_with_its_id(stub, server, name):
+    def counted(status):
+        text = httpx.get(f"{server.url}/metrics").text.splitlines()
+        labels = f'door="grpc",model="{name}",status="{status}"'
+        found = [line for line in text if line.startswith(f"pipework_requests_total{{{labels}}}")]
+        return sum(float(line.split()[-1]) for line in found)
+
+    before = counted("OK"), counted("INVALID_ARGUMENT")
+    _, call = stub.ModelInfer.with_call(request(name), metadata=(("x-request-id", "mine"),))
+    assert dict(call.trailing_metadata())["x-request-id"] == "mine"
+    with pytest.raises(grpc.RpcError):
+        stub.ModelInfer(request(name, inputs=[]))
+    answers = [*stub.ModelStreamInfer(iter([request(name), request(name, inputs=[])]))]
+    assert len(answers) == 2
+    assert (counted("OK"), counted("INVALID_ARGUMENT")) == (before[0] + 2, before[1] + 2)
+
+
+def test_models_are_loaded_and_unloaded_where_clients_may(shelf, start_server):
+    shelf.add(1)
+    server = start_server(shelf.folder, "models.control=true", "models.poll_s=0")
+    with triton.InferenceServerClient(server.grpc) as client:
+        shelf.add(2)
+        client.load_model("topics")
+        assert client.get_model_metadata("topics").versions == ["2"]
+        assert client.infer("topics", [tensor(["rain"])]).get_response().model_version == "2"
+        with pytest.raises(InferenceServerException, match="models are loaded from the repository"):
+            client.load_model("topics", config="{}")
+        client.unload_model("topics")
+        assert not client.is_model_ready("topics")
+        states = {one.state for one in client.get_model_repository_index().models}
+        assert states == {"UNAVAILABLE"}
+        with grpc.insecure_channel(server.grpc) as channel:
+            ready = proto.RepositoryIndexRequest(ready=True)
+            assert not GRPCInferenceServiceStub(channel).RepositoryIndex(ready).models
+        with pytest.raises(InferenceServerException) as caught:
+            client.infer("topics", [tensor(["rain"])])
+        assert caught.value.status() == "StatusCode.NOT_FOUND"
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("method", ["load_model", "unload_model"])
+def test_nothing_is_loaded_or_unloaded_where_clients_may_not(client, name, method):
+    with pytest.raises(InferenceServerException, match="loads and unloads nothing") as caught:
+        getattr(client, method)(name)
+    assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
+    assert client.is_model_ready(name)
+
+
 def test_what_is_wrong_is_said_with_its_status(client, name):
     def refused(match, texts=("rain",), model=name, version="", given="text", **options):
         with pytest.raises(InferenceServerException, match=match) as caught:

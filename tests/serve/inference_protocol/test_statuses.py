@@ -47,7 +47,9 @@ def test_each_error_has_its_code(error, code):
     ],
 )
 def test_what_http_calls_it_decides(http, code):
-    assert code_of(http) is code
+    error = PipeError("no")
+    error.http_status = http
+    assert code_of(error) is code
 
 
 def test_the_hint_goes_with_the_message_and_the_wait_behind_it():
