@@ -16,7 +16,8 @@ from export.config import TritonSettings
 from export.model_repository import Wanted, add_version
 from pipework.errors import MissingDependencyError, NotReadyError
 from pipework.progress import Silent
-from serve.triton_server import Installation, TritonServer
+from serve.triton_installation import Installation
+from serve.triton_server import TritonServer
 
 
 @pytest.fixture(scope="module")
