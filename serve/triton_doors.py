@@ -55,9 +55,8 @@ class Rules:
     """What a tritonserver does and lets others do.
 
     Attributes:
-        control: whether clients may load and unload models.
-        poll_s: seconds after which it looks for new versions by itself, where clients may not
-            load them; 0 for never.
+        control: whether clients may load and unload models, and read the index of the repository:
+            to Triton that is one door.
         strict: whether a version that does not load keeps all others from being served.
         exit_s: seconds that requests have to end when it is told to stop.
         secret: what the launcher names at the doors that are closed to others. It stands in the
@@ -65,23 +64,20 @@ class Rules:
     """
 
     control: bool = False
-    poll_s: float = 2.0
     strict: bool = True
     exit_s: int = 15
     secret: str = field(default_factory=lambda: uuid4().hex, repr=False)
 
     def options(self) -> list[str]:
-        """Return them as options of tritonserver."""
-        closed = [*CLOSED]
-        if not self.control and self.poll_s:
-            # In this mode it refuses to load or unload for anybody, and the index stays open.
-            mode = ["poll", f"--repository-poll-secs={max(1, round(self.poll_s))}"]
-        else:
-            mode = ["explicit", "--load-model=*"]
-            closed += [] if self.control else ["model-repository"]
+        """Return them as options of tritonserver.
+
+        It does not poll: where it does, it starts a version that failed anew at each look, and may
+        hang when it is told to stop meanwhile (seen with 2.51).
+        """
+        closed = CLOSED if self.control else ("model-repository", *CLOSED)
         named = f"{','.join(closed)}:{KEY}={self.secret}"
         return [
-            *(f"--model-control-mode={mode[0]}", mode[1]),
+            *("--model-control-mode=explicit", "--load-model=*"),
             *(f"--http-restricted-api={named}", f"--grpc-restricted-protocol={named}"),
             *([] if self.strict else ["--exit-on-error=false", "--strict-readiness=false"]),
             f"--exit-timeout-secs={self.exit_s}",

@@ -53,8 +53,6 @@ def write_echo(models: Path) -> Path:
 def check_echo(door: httpx.Client, echo: Path) -> None:
     """Check that it echoes, and take the model away.
 
-    Where clients may not unload a model, Triton finds at its next look that the folder is gone.
-
     Raises:
         MissingDependencyError: it does not; the message holds what came back.
     """

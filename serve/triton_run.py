@@ -1,24 +1,19 @@
 """Serve a repository by a tritonserver until told to stop, and say how its models are."""
 
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event, Thread
 
 from pipework.errors import ConfigError, NotReadyError
 from pipework.record import FILE_NAME as MANIFEST
 from pipework.settings import Settings
 from serve.config import ServeSettings
-from serve.models import Entry, State
+from serve.models import State
 from serve.run import Address
 from serve.triton_doors import Doors, Rules
 from serve.triton_server import TritonServer, stopped_quietly
+from serve.triton_watch import CONFIG, Watch, in_a_line
 
-CONFIG = "config.pbtxt"
-LOOK_S, POLL_S, TRIED_S = 2.0, 0.05, 10.0
-UNLOADED = "unloaded"  # the reason of a version that was left for a newer one, or taken away
 KEPT = ("models", "grace_s")  # the settings that a tritonserver follows
 IN_FRONT = "serve it by our own server: leave out --backend triton"
 
@@ -49,13 +44,12 @@ def serve_triton(
     check_settings(settings)
     rules = Rules(
         control=settings.models.control,
-        poll_s=settings.models.poll_s,
         strict=False,  # what loads is served, though another version does not
         exit_s=settings.grace_s,
     )
     doors = Doors(host=address.host, http=address.port, grpc=address.grpc_port)
     with stopped_quietly(), TritonServer(repository, doors, rules) as server:
-        first = _first(server)
+        first = server.index()
         if not any(one.state is State.READY for one in first):
             message = "tritonserver loaded no version of any model"
             hint = "mend one, or export the run again: pipe export RUN --to triton"
@@ -64,7 +58,7 @@ def serve_triton(
             say(in_a_line(one))
         say(f"gRPC on {server.grpc}, metrics on {server.metrics}")
         ready(server.url)
-        with _watching(server, first, say):
+        with Watch(server, repository, first, say=say, poll_s=settings.models.poll_s):
             server.wait()
 
 
@@ -100,71 +94,6 @@ def check_settings(settings: ServeSettings) -> None:
     if apart:
         message = f"--backend triton does not follow the setting {apart[0]}"
         raise ConfigError(message, IN_FRONT)
-
-
-def in_a_line(entry: Entry) -> str:
-    """Return the state of a version, with the first line of its reason."""
-    reason = next(iter(entry.reason.splitlines()), "")
-    named = " ".join(filter(None, (entry.name, entry.version)))
-    return f"{named}: {entry.state}{f', {reason}' if reason else ''}"
-
-
-def settled(before: Sequence[Entry], now: Sequence[Entry]) -> list[Entry]:
-    """Return an index in which what is being loaded is as it was before, or is not there yet.
-
-    A tritonserver that polls tries a version that failed again and again.
-    """
-    known = {(one.name, one.version): one for one in before}
-    passing = (State.LOADING, State.UNLOADING)
-    found = (known.get((one.name, one.version)) if one.state in passing else one for one in now)
-    return [one for one in found if one is not None]
-
-
-def changes(before: Sequence[Entry], now: Sequence[Entry]) -> Iterator[Entry]:
-    """Yield the versions that are new or in another state, and those that are gone."""
-    known = {(one.name, one.version): one for one in before}
-    for one in now:
-        if known.pop((one.name, one.version), None) != one:
-            yield one
-    for one in known.values():
-        if one.reason != UNLOADED:
-            yield Entry(
-                name=one.name, version=one.version, state=State.UNAVAILABLE, reason="taken away"
-            )
-
-
-def _first(server: TritonServer) -> list[Entry]:
-    """Return the index as soon as no version is being loaded, or tried again."""
-    end_s = time.monotonic() + TRIED_S
-    while True:
-        found = server.index()
-        if settled((), found) == found or time.monotonic() > end_s:
-            return found
-        time.sleep(POLL_S)
-
-
-@contextmanager
-def _watching(
-    server: TritonServer, known: Sequence[Entry], say: Callable[[str], None]
-) -> Iterator[None]:
-    """Say what changes, until the block ends."""
-    ended = Event()
-
-    def watch() -> None:
-        before = known
-        while not ended.wait(LOOK_S):
-            # Nothing is said by one that is ending.
-            now = settled(before, server.index()) or before
-            for one in changes(before, now):
-                say(in_a_line(one))
-            before = now
-
-    thread = Thread(target=watch, name="triton-watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
 
 
 def _apart(one: Settings, other: Settings, prefix: str = "") -> Iterator[str]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Timer
 from types import FrameType
 from typing import TextIO
 from uuid import uuid4
@@ -25,7 +26,7 @@ from serve.triton_doors import Doors, Rules
 from serve.triton_echo import check_echo, write_echo
 from serve.triton_installation import Installation
 
-START_S, POLL_S = 120.0, 0.05
+START_S, POLL_S, LATE_S = 120.0, 0.05, 3.0
 TAIL = 20  # lines of a log that are shown
 LOG_BYTES = 8 * 2**20  # a log that grows beyond is begun anew
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -99,21 +100,48 @@ class TritonServer(Closing):
         except (httpx.HTTPError, ValueError, TypeError):
             return []  # it is ending
 
+    def load(self, model: str) -> bool:
+        """Load the versions of a model that are in the repository now; return whether all are.
+
+        Versions that were loaded serve on until the new ones do, or if those fail.
+        """
+        return self._control(model, "load")
+
+    def unload(self, model: str) -> bool:
+        """Let a model finish what it accepted, and take it away; return whether that was done."""
+        return self._control(model, "unload")
+
+    def _control(self, model: str, verb: str) -> bool:
+        try:
+            with self._door(START_S) as door:
+                done = door.post(f"/v2/repository/models/{model}/{verb}", json={})
+        except httpx.HTTPError:
+            return False  # it is ending
+        return done.status_code == HTTPStatus.OK
+
     def wait(self) -> None:
         """Pass SIGTERM and SIGINT on, and wait until it ends; a second SIGINT kills it.
+
+        So does the end of the time that it has: it may hang where it is told to stop while it
+        loads a model.
 
         Raises:
             NotReadyError: it ended by itself; the details are the end of its log.
         """
         told: list[int] = []
+        late = Timer(self._rules.exit_s + LATE_S, self._process.kill)
+        late.daemon = True
 
         def pass_on(sign: int, _: FrameType | None) -> None:
             again = signal.SIGINT in told and sign == signal.SIGINT
+            if not told:
+                late.start()
             told.append(sign)
             (self._process.kill if again else self._process.terminate)()
 
         with _handled_by(pass_on):
             code = self._process.wait()
+        late.cancel()
         # A client that stays connected makes it wait and call that an error.
         if not told:
             log = self._log.read_text(errors="replace")

@@ -20,9 +20,8 @@ from export.model_repository import Wanted, add_version
 from pipework.errors import ConfigError, MissingDependencyError
 from pipework.progress import Silent
 from serve.config import LimitSettings, ModelSettings, SecuritySettings, ServeSettings
-from serve.models import Entry, State
 from serve.triton_installation import Installation
-from serve.triton_run import changes, check_repository, check_settings, in_a_line, settled
+from serve.triton_run import check_repository, check_settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,7 +71,7 @@ def refused(call, *given):
 
 
 def test_a_repository_is_served_its_state_shown_and_its_doors_are_closed(repository, tmp_path):
-    """Polled: a new version is taken up and said, and nobody else can load or unload one."""
+    """A new version is taken up and said, and nobody else can load or unload one."""
     mine = shutil.copytree(repository, tmp_path / "repository")
     with served(mine, "--set", "models.poll_s=1") as process:
         broken, value, doors, serving = until_serving(process)
@@ -80,19 +79,21 @@ def test_a_repository_is_served_its_state_shown_and_its_doors_are_closed(reposit
         assert value == "value 1: READY"
         url, grpc = serving.removeprefix("serving on "), re.match(r"gRPC on (\S+),", doors)[1]
         assert httpx.get(f"{url}/v2/health/ready").status_code == 200
-        loading = httpx.post(f"{url}/v2/repository/models/value/unload", json={})
-        assert (loading.status_code, "not allowed" in loading.text) == (503, True)
+        for door in ("models/value/unload", "index"):
+            assert httpx.post(f"{url}/v2/repository/{door}", json={}).status_code == 403
         with triton.InferenceServerClient(grpc) as client:
-            assert "not allowed" in refused(client.unload_model, "value")
+            assert "restricted" in refused(client.unload_model, "value")
             assert "restricted" in refused(client.get_system_shared_memory_status)
             assert "restricted" in refused(client.get_log_settings)
-            assert {one.name for one in client.get_model_repository_index().models} == {
-                "broken",
-                "value",
-            }
         shutil.copytree(mine / "value" / "1", tmp_path / "2")
         (tmp_path / "2").rename(mine / "value" / "2")
         assert process.stdout.readline() == "value 2: READY\n"
+        shutil.copytree(mine / "broken" / "1", mine / "value" / "3")
+        assert process.stdout.readline().startswith("value 3: UNAVAILABLE, ")
+        text = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["rain"]}
+        for version in ("1", "2"):
+            model = f"{url}/v2/models/value/versions/{version}"
+            assert httpx.post(f"{model}/infer", json={"inputs": [text]}).status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         assert process.communicate() == ("", "")
@@ -100,22 +101,13 @@ def test_a_repository_is_served_its_state_shown_and_its_doors_are_closed(reposit
         httpx.get(f"{url}/v2/health/live")
 
 
-def test_with_control_clients_load_and_unload_and_without_polling_nobody_does(repository):
+def test_with_control_clients_load_and_unload(repository):
     with served(repository, "--set", "models.control=true") as process:
         url = until_serving(process)[-1].removeprefix("serving on ")
         done = httpx.post(f"{url}/v2/repository/models/value/unload", json={}, timeout=60)
         assert done.status_code == 200
         assert process.stdout.readline() == "value 1: UNAVAILABLE, unloaded\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
-        process.communicate()
-    with served(repository, "--set", "models.poll_s=0") as process:
-        lines = until_serving(process)
-        assert "value 1: READY" in lines  # the launcher still asks, by what only it knows
-        url = lines[-1].removeprefix("serving on ")
-        for door in ("models/value/unload", "index"):
-            assert httpx.post(f"{url}/v2/repository/{door}", json={}).status_code == 403
-        process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         process.communicate()
 
@@ -170,26 +162,3 @@ def test_a_setting_that_triton_does_not_follow_is_refused(monkeypatch):
     with pytest.raises(ConfigError, match="tritonserver checks no API keys") as raised:
         check_settings(ServeSettings())
     assert "secret" not in str(raised.value)
-
-
-def entry(version, state=State.READY, reason=""):
-    return Entry(name="m", version=version, state=state, reason=reason)
-
-
-def test_what_is_being_loaded_is_as_it_was():
-    again = entry("1", State.LOADING)
-    before = [entry("1", State.UNAVAILABLE, "it broke")]
-    assert settled(before, [again, entry("2", State.LOADING)]) == before
-    assert settled(before, [entry("1")]) == [entry("1")]
-
-
-def test_only_what_changed_is_said():
-    gone = entry("1", State.UNAVAILABLE, "unloaded")
-    before = [entry("2"), entry("3")]
-    assert [*changes([gone, *before], before)] == []
-    assert [*changes(before, [entry("2"), entry("3"), entry("4")])] == [entry("4")]
-    failed = entry("3", State.UNAVAILABLE, "it broke\nAt: code.py")
-    (changed,) = changes(before, [entry("2"), failed])
-    assert in_a_line(changed) == "m 3: UNAVAILABLE, it broke"
-    (missing,) = changes(before, [entry("2")])
-    assert in_a_line(missing) == "m 3: UNAVAILABLE, taken away"
