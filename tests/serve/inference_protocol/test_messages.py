@@ -110,10 +110,13 @@ def test_an_answer_has_what_was_asked_for_as_raw_contents():
 
 def test_a_description_is_a_message_of_the_same_fields():
     given = TensorConfig(name="text", data_type="TYPE_STRING", dims=(1,))
-    described = ModelConfig(name="run", max_batch_size=9, input=(given,), output=())
+    policy = {"latest": {"num_versions": 2}}
+    described = ModelConfig(
+        name="run", version_policy=policy, max_batch_size=9, input=(given,), output=()
+    )
     config = message(described, type(ModelConfigResponse().config))
     assert (config.name, config.max_batch_size, config.version_policy.latest.num_versions) == (
-        *("run", 9, 1),
+        *("run", 9, 2),
     )
     assert (
         config.input[0].data_type
