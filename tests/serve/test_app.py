@@ -266,6 +266,7 @@ def test_a_browser_without_network_shows_the_operations(server, tmp_path: Path) 
     assert shown == [
         *("/v1/predict", "/v1/status", "/healthz", "/readyz", "/metrics"),
         *("/v2", "/v2/health/live", "/v2/health/ready"),
-        *(f"/v2/models/{{name}}{tail}" for tail in ("", "/config", "/ready", "/infer")),
+        "/v2/models/stats",
+        *(f"/v2/models/{{name}}{tail}" for tail in ("", "/config", "/stats", "/ready", "/infer")),
     ]
     assert "Unable to render" not in page
