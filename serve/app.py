@@ -15,6 +15,7 @@ from serve.docs import add_docs
 from serve.failures import answer_error
 from serve.grace import LastAnswers
 from serve.inference_protocol.http import build_protocol_router
+from serve.inference_protocol.repository import build_repository_router
 from serve.key_guard import KeyGuard
 from serve.keys import ApiKeys
 from serve.metrics import Metrics
@@ -53,6 +54,7 @@ def build_app(
     app.add_middleware(WatchRequests, watch=watch)  # the outermost: it sees all that is refused
     app.include_router(build_router(models, limits))
     app.include_router(build_protocol_router(models, limits))
+    app.include_router(build_repository_router(models))
     app.include_router(build_status_router(models, watch.recent))
     _add_health(app, models)
     _add_metrics(app, watch.metrics)

@@ -33,6 +33,8 @@ from serve.statistics import Load, Refused, Statistics, Totals
 from serve.terms import Terms, too_late
 from serve.text_tensors import TEXT, TEXT_PAIR, Answer, Texts
 
+WARM_TEXT = "A text of usual length that wakes the engine before the first request."
+WARM_SPANS = ((2, 6), (37, 43))
 Logits = NDArray[np.float32]
 T = TypeVar("T")
 
@@ -55,16 +57,20 @@ class Predictor(Closing):
         name: str | None = None,
         version: str | None = None,
         queue: QueueSettings | None = None,
+        prove: bool = False,
     ) -> None:
         """Open a run with the engine of that name, or the first that can answer here.
+
+        With `prove` it is proven here whatever its record says, by the rows kept with it.
 
         Raises:
             RunFolderError: a file, a digest or a proof does not hold; the message names it.
             MissingDependencyError: the engine's runtime is not installed.
+            CheckFailedError: the proof that was made here failed.
         """
         manifest = read_manifest(run)
         queue = queue or QueueSettings()
-        record, opened = open_first(run, manifest, engine)
+        record, opened = open_first(run, manifest, engine, prove=prove)
         with ExitStack() as unfinished:
             engines = [unfinished.enter_context(opened)]
             again = partial(open_proven, run, manifest, record.name)
@@ -126,6 +132,19 @@ class Predictor(Closing):
             NotReadyError: stopping, or the engine has died.
         """
         self._scheduler.check_room()
+
+    def warm(self) -> None:
+        """Answer a text, for whose memory and threads the first request would else wait.
+
+        It is not counted among the requests. Blocks until it is answered.
+        """
+        given = self._input
+        pair = WARM_TEXT if given.pair else None
+        spans = WARM_SPANS if given.marked else None
+        example = Example(text=WARM_TEXT, text_pair=pair, entities=spans)
+        checked = fitting(example, given, "the text that warms")
+        found = self._intake.submit([checked], Terms()).result()
+        Answer.of(found.logits_NC, self._task)
 
     async def predict(
         self, examples: Sequence[Example], top_k: int | None = None, terms: Terms | None = None

@@ -265,8 +265,9 @@ def test_a_browser_without_network_shows_the_operations(server, tmp_path: Path) 
     shown = re.findall(r'data-path="([^"]+)"', page)
     assert shown == [
         *("/v1/predict", "/v1/status", "/healthz", "/readyz", "/metrics"),
-        *("/v2", "/v2/health/live", "/v2/health/ready"),
-        "/v2/models/stats",
+        *("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/stats"),
         *(f"/v2/models/{{name}}{tail}" for tail in ("", "/config", "/stats", "/ready", "/infer")),
+        "/v2/repository/index",
+        *(f"/v2/repository/models/{{name}}/{done}" for done in ("load", "unload")),
     ]
     assert "Unable to render" not in page
