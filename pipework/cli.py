@@ -211,7 +211,7 @@ def _add_version(
     wanted = Wanted(precision=precision, layout=layout)
     added = add_version(run, repository, settings.triton, wanted, console.progress())
     console.say(f"{'added' if added.new else 'there already'}: {added.engine}, {added.folder}")
-    console.say(f"next: tritonserver --model-repository {repository}")
+    console.say(f"next: pipe serve {repository} --backend triton")
 
 
 @app.command()
@@ -233,16 +233,22 @@ def serve(
     from serve.run import serve as start
 
     settings = load_settings(ServeSettings, None, overrides or [])
-    if backend is Backend.TRITON:
-        message = "--backend triton is not there yet"
-        raise ConfigError(message, "python -m serve.triton_server REPOSITORY")
     set_up_logs(settings.logs)
     address = Address(host=host, port=port, grpc_port=grpc_port)
+    if backend is Backend.TRITON:
+        from serve.triton_run import serve_triton
+
+        serve_triton(target, settings, address=address, ready=_ready, say=_say)
+        return
     start(target, settings, address=address, ready=_ready)
 
 
 def _ready(listening: object) -> None:
-    sys.stdout.write(f"serving on {listening}\n")
+    _say(f"serving on {listening}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
