@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from benchmarks.latency_results import Latency
 from benchmarks.offline import TOKENIZING
-from benchmarks.results import BenchResult, Latency, Level, OfflineLevel
+from benchmarks.results import BenchResult, Level, OfflineLevel
 
 # From the first level within this part of the peak on, more clients only wait longer.
 NEAR_PEAK = 0.95

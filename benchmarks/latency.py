@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.results import Histogram, Latency
+from benchmarks.latency_results import Histogram, Latency
 
 # Every histogram takes its edges from this one grid (0.1 ms to 100 s, 20 bins a decade), so that
 # levels and results can be laid over each other, and a stored histogram is bounded.

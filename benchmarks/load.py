@@ -122,9 +122,9 @@ async def _all_clients(
     outcomes: list[Outcome] = []
     ticker = asyncio.create_task(_tick(outcomes, deadline_s, progress))
     try:
-        async with _session(concurrency) as session:
+        async with session(concurrency) as shared:
             clients = (
-                _client(session, url, endless, deadline_s, outcomes) for _ in range(concurrency)
+                _client(shared, url, endless, deadline_s, outcomes) for _ in range(concurrency)
             )
             await asyncio.gather(*clients)
     finally:
@@ -133,7 +133,7 @@ async def _all_clients(
 
 
 async def _client(
-    session: aiohttp.ClientSession,
+    client: aiohttp.ClientSession,
     url: str,
     bodies: Iterator[bytes],
     deadline_s: float,
@@ -141,7 +141,7 @@ async def _client(
 ) -> None:
     for body in bodies:
         start_s = perf_counter()
-        error = await _send(session, url, body)
+        error = await failure(client, url, body)
         end_s = perf_counter()
         outcomes.append(Outcome(start_s=start_s, end_s=end_s, error=error))
         if end_s >= deadline_s:
@@ -150,10 +150,10 @@ async def _client(
             await asyncio.sleep(PAUSE_S)
 
 
-async def _send(session: aiohttp.ClientSession, url: str, body: bytes) -> str | None:
+async def failure(client: aiohttp.ClientSession, url: str, body: bytes) -> str | None:
     """Send one request; return None for success, else the kind of error."""
     try:
-        async with session.post(f"{url}/v1/predict", data=body, allow_redirects=False) as response:
+        async with client.post(f"{url}/v1/predict", data=body, allow_redirects=False) as response:
             await response.read()
     except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
         return _kind(error)
@@ -180,7 +180,7 @@ def _kind(error: Exception) -> str:
 
 async def _first_answer(url: str, body: bytes) -> tuple[int, bytes]:
     try:
-        async with _session(1) as session, session.post(f"{url}/v1/predict", data=body) as response:
+        async with session(1) as client, client.post(f"{url}/v1/predict", data=body) as response:
             return response.status, await response.read()
     except aiohttp.InvalidURL as error:
         message = f"{url} is not a URL"
@@ -190,7 +190,8 @@ async def _first_answer(url: str, body: bytes) -> tuple[int, bytes]:
         raise PipeError(message, HINT_URL) from error
 
 
-def _session(concurrency: int) -> aiohttp.ClientSession:
+def session(concurrency: int) -> aiohttp.ClientSession:
+    """Return a client of at most so many connections."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=concurrency),
         cookie_jar=aiohttp.DummyCookieJar(),

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from benchmarks.cells import clients
-from benchmarks.results import Histogram, Level, OfflineLevel
+from benchmarks.latency_results import Histogram
+from benchmarks.results import Level, OfflineLevel
 from pipework.plots import SERIES, STYLE, WIDTH_IN, new_axes, number, svg
 
 

@@ -10,7 +10,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from benchmarks.engine_results import EnginesResult, MatrixResult
+from benchmarks.latency_results import Histogram, Latency
 from benchmarks.provenance import SCHEMA_VERSION, Provenance
+from benchmarks.serving_results import ServingResult
 from pipework.errors import ConfigError, DataError
 from pipework.record import Record, write_atomically
 
@@ -27,24 +29,6 @@ class WorkloadSummary(Record):
     mean_length: float
     p95_length: float
     seed: int
-
-
-class Latency(Record):
-    """Percentiles of latencies in milliseconds."""
-
-    p50: float
-    p90: float
-    p95: float
-    p99: float
-    mean: float
-    max: float
-
-
-class Histogram(Record):
-    """Counts of latencies between neighbouring edges (one edge more than counts)."""
-
-    edges_ms: tuple[float, ...]
-    counts: tuple[int, ...]
 
 
 class Level(Record):
@@ -213,6 +197,7 @@ Result = (
     | PeerTrainingResult
     | EnginesResult
     | MatrixResult
+    | ServingResult
 )
 _STORED: TypeAdapter[Result] = TypeAdapter(Annotated[Result, Field(discriminator="kind")])
 

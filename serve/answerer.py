@@ -42,6 +42,9 @@ class Answerer(Protocol):
     def classes(self) -> int:
         """How many logits a text is answered with."""
 
+    def check_room(self) -> None:
+        """Check that a request would be accepted now; see `Scheduler.check_room`."""
+
     async def predict(
         self, examples: Sequence[Example], top_k: int | None = None, terms: Terms | None = None
     ) -> Timed[list[Prediction]]:

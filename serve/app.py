@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipework import __version__
 from pipework.errors import PipeError, TooBusyError, TooLargeError
+from serve.admission import Admission
 from serve.config import ServeSettings
 from serve.docs import add_docs
 from serve.inference_protocol.http import build_protocol_router
@@ -37,6 +38,7 @@ def build_app(models: Models, settings: ServeSettings | None = None) -> FastAPI:
     for kind in (PipeError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)
     app.add_middleware(LimitBody, max_bytes=limits.body_bytes)
+    app.add_middleware(Admission, models=models)
     app.add_middleware(MeasureRequests, metrics=metrics)
     app.include_router(build_router(models, limits))
     app.include_router(build_protocol_router(models, limits))

@@ -13,13 +13,8 @@ from pipework.encoding import Encoding
 from pipework.engine_record import Layout
 from pipework.packing import bins, even_rows, pack
 from pipework.padding import Padding, pad
+from serve.costs import CPU, Costs
 
-# What a call of the runtime costs beyond its tokens, in tokens. Measured on two cores of an EPYC:
-# 6 to 16 for encoders of 2 to 6 layers. Padding is worth it only while it costs less than a call.
-CALL_COST_TOKENS = 16
-# The cost of a token no longer falls beyond 256 tokens a call, and rises again where the
-# activations outgrow the cache (a tiny model: 10 us up to 512 tokens, 17 us at 1024).
-MAX_BATCH_TOKENS = 512
 ROW_TOKENS = 256  # the most of a packed row: attention costs the square of it
 
 
@@ -43,6 +38,7 @@ class Collate:
         whole: whether each batch is one call whatever it costs, as a proof over given shapes
             wants it.
         row_tokens: the most tokens of a packed row, a longer input excepted.
+        costs: how calls are cut.
     """
 
     layout: Layout
@@ -51,6 +47,7 @@ class Collate:
     first_only: bool = True
     whole: bool = False
     row_tokens: int = ROW_TOKENS
+    costs: Costs = CPU
 
     @property
     def names(self) -> set[str]:
@@ -74,10 +71,10 @@ class Collate:
         lengths_N = [len(encoding) for encoding in encodings]
         if self.layout is Layout.PACKED:
             whole = [[*range(len(lengths_N))]]
-            for call in whole if self.whole else bins(lengths_N, MAX_BATCH_TOKENS):
+            for call in whole if self.whole else bins(lengths_N, self.costs.most_tokens):
                 yield self._packed([encodings[index] for index in call], call)
             return
-        batches = [[*range(len(lengths_N))]] if self.whole else plan(lengths_N, MAX_BATCH_TOKENS)
+        batches = [[*range(len(lengths_N))]] if self.whole else plan(lengths_N, self.costs)
         for batch in batches:
             padded = pad([encodings[index] for index in batch], self.padding)
             yield Feed(rows=batch, arrays=self._taken(padded.inputs()))
@@ -92,13 +89,13 @@ class Collate:
         return {name: arrays[name] for name in sorted(self.names)}
 
 
-def plan(lengths_N: Sequence[int], max_tokens: int) -> list[list[int]]:
+def plan(lengths_N: Sequence[int], costs: Costs) -> list[list[int]]:
     """Cut a batch into micro-batches of like lengths.
 
     Args:
         lengths_N: tokens of each input.
-        max_tokens: the most tokens of a micro-batch, padding included. An input that is longer
-            gets a micro-batch of its own.
+        costs: of calls. An input that is longer than the most tokens of a call gets a
+            micro-batch of its own.
 
     Returns:
         Indices of the inputs of each micro-batch, shortest first; every input occurs once.
@@ -108,7 +105,7 @@ def plan(lengths_N: Sequence[int], max_tokens: int) -> list[list[int]]:
     for index in sorted(range(len(lengths_N)), key=lengths_N.__getitem__):
         length = lengths_N[index]
         padded = length * (len(batches[-1]) + 1) if batches else 0
-        fits = padded <= max_tokens and padded - tokens - length <= CALL_COST_TOKENS
+        fits = padded <= costs.most_tokens and padded - tokens - length <= costs.call_tokens
         if batches and fits:
             batches[-1].append(index)
             tokens += length

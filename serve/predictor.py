@@ -6,7 +6,6 @@ Shapes: N texts, C classes.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,19 +17,20 @@ from numpy.typing import NDArray
 
 from pipework.closing import Closing
 from pipework.encoding import TextEncoder
+from pipework.engine_record import Layout
 from pipework.examples import Example
 from pipework.inputs import fitting
 from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, decide
 from serve.config import QueueSettings
 from serve.engines import open_first, open_proven
+from serve.intake import Intake
 from serve.scheduler import Scheduler
 from serve.stages import Stages, Timed
 from serve.statistics import Load, Refused, Statistics, Totals
 from serve.terms import Terms, too_late
 from serve.text_tensors import TEXT, TEXT_PAIR, Answer, Texts
 
-ENCODER_THREADS = 2
 WARM_TEXT = "A text of usual length that wakes the engine before the first request."
 WARM_SPANS = ((2, 6), (37, 43))
 Logits = NDArray[np.float32]
@@ -73,20 +73,22 @@ class Predictor(Closing):
             again = partial(open_proven, run, manifest, record.name)
             more = queue.instances - 1
             engines.extend(unfinished.enter_context(again()) for _ in range(more))
-            self._encoder = TextEncoder.open(
+            encoder = TextEncoder.open(
                 run / manifest.input.tokenizer.path,
                 max_length=manifest.input.max_length,
                 type_ids=manifest.input.type_ids,
             )
-            self._scheduler = Scheduler(engines, queue, reopen=again)
+            self._scheduler = Scheduler(
+                engines, queue, reopen=again, alike=record.layout is Layout.PADDED
+            )
             unfinished.pop_all()
+        self._intake = Intake(encoder.encode, self._scheduler)
         self._task = manifest.task
         self._input = manifest.input
         self._statistics = Statistics()
         self.name = name or manifest.identity.name
         self.version = version or record.digest[:12]
         self.engine = record.name
-        self._threads = ThreadPoolExecutor(ENCODER_THREADS, thread_name_prefix="encoder")
 
     @property
     def alive(self) -> bool:
@@ -128,9 +130,17 @@ class Predictor(Closing):
         spans = WARM_SPANS if given.marked else None
         example = Example(text=WARM_TEXT, text_pair=pair, entities=spans)
         checked = fitting(example, given, "the text that warms")
-        encodings = self._threads.submit(self._encoder.encode, [checked]).result()
-        found = self._scheduler.submit(encodings).result()
+        found = self._intake.submit([checked], Terms()).result()
         Answer.of(found.logits_NC, self._task)
+
+    def check_room(self) -> None:
+        """Check that a request would be accepted now.
+
+        Raises:
+            TooBusyError: the queue is full.
+            NotReadyError: stopping, or the engine has died.
+        """
+        self._scheduler.check_room()
 
     async def predict(
         self, examples: Sequence[Example], top_k: int | None = None, terms: Terms | None = None
@@ -199,17 +209,11 @@ class Predictor(Closing):
         """Return logits [N, C]."""
         if not examples:
             return np.empty((0, self.classes), np.float32), Stages()
-        loop = asyncio.get_running_loop()
-        start_s = time.perf_counter()
-        with self._scheduler.place():
-            encodings = await loop.run_in_executor(self._threads, self._encoder.encode, examples)
-            tokenized_s = time.perf_counter() - start_s
-            answer = self._scheduler.submit(encodings, terms)
-        found = await asyncio.wrap_future(answer)
-        stages = Stages(tokenize_s=tokenized_s, queue_s=found.queue_s, infer_s=found.infer_s)
+        found = await asyncio.wrap_future(self._intake.submit(examples, terms))
+        stages = Stages(tokenize_s=found.tokenize_s, queue_s=found.queue_s, infer_s=found.infer_s)
         return found.logits_NC, stages
 
     def close(self) -> None:
         """Finish what was accepted, refuse the rest, free the engine. Blocks until then."""
+        self._intake.close()
         self._scheduler.close()
-        self._threads.shutdown()

@@ -14,9 +14,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 
 from pipework.closing import Closing
 from pipework.encoding import Encoding
@@ -48,6 +49,7 @@ class Scheduler(Closing):
         settings: QueueSettings | None = None,
         *,
         reopen: Callable[[], Engine] | None = None,
+        alike: bool = False,
     ) -> None:
         """Take over engines, which are the scheduler's to close, and start their threads.
 
@@ -55,17 +57,19 @@ class Scheduler(Closing):
             engines: at least one; each is called from one thread only.
             settings: how large batches and the queue are.
             reopen: opens an engine in the place of one that died; None where a death is final.
+            alike: whether a batch should have inputs of like lengths, as engines that pad want it.
         """
         self._settings = settings or QueueSettings()
         self._reopen = reopen
         self._changed = threading.Condition()
-        self._waiting = Waiting(self._settings.batch_tokens)
+        self._waiting = Waiting(self._settings.batch_tokens, alike=alike)
         self._places = 0
         self._batches = self._tokens = self._texts = self._deaths = 0
         self._compute_s = 0.0
         self._refused = dict.fromkeys(Refused, 0)
         self._recent_tokens = self._recent_s = 0.0
         self._refusal = ""
+        self._abandoned = False
         self._running = len(engines)
         self._threads = [
             threading.Thread(target=self._work, args=(engine,), name=f"engine-{number}")
@@ -101,43 +105,53 @@ class Scheduler(Closing):
                 deaths=self._deaths,
             )
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """Hold a place in the queue while a request is made ready for `submit`.
-
-        So the requests that are being tokenised are bounded too, and none is tokenised in vain.
+    def check_room(self) -> None:
+        """Check that a request would be accepted now.
 
         Raises:
             NotReadyError: draining, or no engine is left.
             TooBusyError: the queue is full.
         """
         with self._changed:
-            self._admit(self._places)
+            self._admit()
+
+    def reserve(self) -> None:
+        """Hold a place in the queue while a request is made ready for `enqueue`.
+
+        So the requests that are being tokenised are bounded too, and none is tokenised in vain.
+        Raises what `check_room` raises.
+        """
+        with self._changed:
+            self._admit()
             self._places += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._places -= 1
+
+    def enqueue(self, jobs: Sequence[Job], *, reserved: int) -> None:
+        """Queue requests, and give back so many places that were reserved for them and others.
+
+        Cancelling the future of a job takes it out of the queue. Behind its deadline a request is
+        not computed, and answered with DeadlineError.
+        """
+        with self._changed:
+            self._places -= reserved
+            if not self._abandoned:
+                for job in jobs:
+                    self._waiting.add(job)
+                self._changed.notify(len(jobs))
+        for job in jobs:
+            if self._abandoned:
+                job.fail(NotReadyError(self._refusal))
+            job.future.add_done_callback(partial(self._forget, job))
 
     def submit(
         self, encodings: Sequence[Encoding], terms: Terms | None = None
     ) -> "Future[Computed]":
         """Queue N >= 1 inputs; the future gives their logits, float32 [N, C].
 
-        Cancelling the future takes the request out of the queue. Behind its deadline a request is
-        not computed, and answered with DeadlineError.
-
-        Raises:
-            NotReadyError: draining, or no engine is left.
-            TooBusyError: the queue is full.
+        Raises what `check_room` raises.
         """
         job = Job(encodings=encodings, terms=terms or Terms(), queued_s=time.perf_counter())
-        with self._changed:
-            self._admit()
-            self._waiting.add(job)
-            self._changed.notify()
-        job.future.add_done_callback(lambda _: self._forget(job))
+        self.reserve()
+        self.enqueue([job], reserved=1)
         return job.future
 
     def count(self, refused: Refused) -> None:
@@ -153,11 +167,11 @@ class Scheduler(Closing):
         for thread in self._threads:
             thread.join()
 
-    def _admit(self, places: int = 0) -> None:
+    def _admit(self) -> None:
         if self._refusal:
             self._refused[Refused.NOT_READY] += 1
             raise NotReadyError(self._refusal)
-        requests, waiting = len(self._waiting) + places, self._waiting.tokens
+        requests, waiting = len(self._waiting) + self._places, self._waiting.tokens
         if waiting >= self._settings.tokens or requests >= self._settings.requests:
             self._refused[Refused.QUEUE_FULL] += 1
             message = f"the queue is full: {requests} requests, {waiting} tokens wait"
@@ -168,7 +182,7 @@ class Scheduler(Closing):
             return 1
         return math.ceil(self._waiting.tokens * self._recent_s / self._recent_tokens) or 1
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: Job, _: "Future[Computed]") -> None:
         with self._changed:
             self._waiting.discard(job)
 
@@ -284,6 +298,7 @@ class Scheduler(Closing):
         """Fail what waits; after a drain nothing does."""
         with self._changed:
             self._refusal = self._refusal or "the engine has stopped"
+            self._abandoned = True
             jobs = self._waiting.clear()
         for job in jobs:
             job.fail(NotReadyError(self._refusal))

@@ -5,6 +5,9 @@ batch of BULK_EVERY. In each kind the first that came comes first; a request lar
 takes one batch at a time and then goes behind the others, so that small ones wait for one batch of
 it and not for all, and it waits for each of them once.
 
+For engines that pad, requests like the first one in length come before others that came earlier:
+they are looked for among the next WINDOW batches, and none is passed by more than PASSED times.
+
 Shapes: N inputs of a request, C classes.
 """
 
@@ -21,13 +24,16 @@ from serve.terms import Terms
 
 Logits = NDArray[np.float32]
 BULK_EVERY = 4
+WINDOW = 4
+PASSED = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Computed:
-    """Logits [N, C] of a request, and the seconds it waited and was computed."""
+    """Logits [N, C] of a request, and the seconds of its stages; see `Stages`."""
 
     logits_NC: Logits
+    tokenize_s: float
     queue_s: float
     infer_s: float
 
@@ -37,18 +43,22 @@ class Job:
     """A request of N >= 1 inputs: which are next, and the logits of those before.
 
     Attributes:
-        queued_s: when it came, on the clock of `time.perf_counter`.
+        queued_s: when it came here, on the clock of `time.perf_counter`.
+        tokenize_s: seconds before.
         attempts: how many engines died of a batch that it was in.
+        passed: how many batches took others, which came later, for their length.
     """
 
     encodings: Sequence[Encoding]
     terms: Terms
     queued_s: float
+    tokenize_s: float = 0.0
     future: "Future[Computed]" = field(default_factory=Future)
     next: int = 0
     left: int = 0
     infer_s: float = 0.0
     attempts: int = 0
+    passed: int = 0
     logits_NC: Logits | None = None
 
     def __post_init__(self) -> None:
@@ -59,6 +69,11 @@ class Job:
     def tokens(self) -> int:
         """Of the inputs that no batch has taken."""
         return sum(map(len, self.encodings[self.next :]))
+
+    @property
+    def longest(self) -> int:
+        """Of the tokens of an input."""
+        return max(map(len, self.encodings))
 
     @property
     def taken(self) -> bool:
@@ -88,7 +103,12 @@ class Job:
         # False for a request that was cancelled meanwhile: nobody waits for it.
         if not self.left and self.future.set_running_or_notify_cancel():
             waited_s = max(0.0, now_s - self.queued_s - self.infer_s)
-            found = Computed(logits_NC=self.logits_NC, queue_s=waited_s, infer_s=self.infer_s)
+            found = Computed(
+                logits_NC=self.logits_NC,
+                tokenize_s=self.tokenize_s,
+                queue_s=waited_s,
+                infer_s=self.infer_s,
+            )
             self.future.set_result(found)
 
     def fail(self, error: BaseException) -> None:
@@ -118,13 +138,15 @@ Batch = list[Take]
 class Waiting:
     """Requests that wait, with their tokens."""
 
-    def __init__(self, batch_tokens: int) -> None:
+    def __init__(self, batch_tokens: int, *, alike: bool = False) -> None:
         """Begin with none.
 
         Args:
             batch_tokens: of a batch, without padding.
+            alike: whether a batch should have inputs of like lengths.
         """
         self._batch_tokens = batch_tokens
+        self._alike = alike
         self._interactive: deque[Job] = deque()
         self._bulk: deque[Job] = deque()
         self._returned: deque[Batch] = deque()
@@ -181,9 +203,33 @@ class Waiting:
                 self._bulk_passed = 0
         batch: Batch = []
         for jobs in (first, second):
+            if self._alike and len(jobs) > 1:
+                self._bring_forward(jobs)
             self._fill(batch, jobs)
         self.tokens -= tokens(batch)
         return batch
+
+    def _bring_forward(self, jobs: deque[Job]) -> None:
+        """Put the jobs of the window that are most like the first one in length behind it."""
+        window: list[Job] = []
+        seen = 0
+        while jobs and seen < WINDOW * self._batch_tokens:
+            window.append(jobs.popleft())
+            seen += window[-1].tokens
+        like = window[0].longest
+        ordered = sorted(window, key=lambda job: (job.passed < PASSED, abs(job.longest - like)))
+        ordered.remove(window[0])
+        ordered.insert(0, window[0])
+        chosen, taken = [], 0
+        for job in ordered:
+            if taken >= self._batch_tokens:
+                break
+            chosen.append(job)
+            taken += job.tokens
+        rest = [job for job in window if job not in chosen]
+        for job in rest:
+            job.passed += 1
+        jobs.extendleft(reversed([*chosen, *rest]))
 
     def _fill(self, batch: Batch, jobs: deque[Job]) -> None:
         room = self._batch_tokens - tokens(batch)

@@ -99,6 +99,8 @@ def _proven_here(run: Path, manifest: Manifest, record: EngineRecord, *, prove: 
         how = "proven elsewhere" if record.proven else "built, not run"
         message = f"engine {record.name} was {how}, and it cannot run here: {error}"
         raise NoGpuError(message, error.hint) from error
+    if record.tensorrt is None:  # whose profiles say which calls it takes
+        engine.learn_costs(manifest.input.max_length)
     if prove or record.parity is None or record.parity.processor != engine.processor:
         try:
             kept = KeptRows.read(run / _file(record, KEPT_ROWS))

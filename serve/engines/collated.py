@@ -5,6 +5,7 @@ Shapes: N inputs, B of one call, C classes.
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from pipework.closing import Closing
 from pipework.encoding import Encoding
 from pipework.processor import processor
 from serve.collate import Collate
+from serve.costs import measure
 
 
 class CollatedEngine(Closing):
@@ -28,12 +30,7 @@ class CollatedEngine(Closing):
         if classes is not None:
             self._classes = classes
             return
-        probe = Encoding(
-            ids=np.array([collate.padding.pad_id], np.int32),
-            type_ids=np.zeros(1, np.int8),
-            entity_spans=((0, 1), (0, 1)),
-        )
-        (feed,) = collate.feeds([probe])
+        (feed,) = collate.feeds([self._made_up(1)])
         self._classes = self._run(feed.arrays).shape[1]
 
     @property
@@ -45,12 +42,33 @@ class CollatedEngine(Closing):
     def _run(self, arrays: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """Return the logits [B, C] of one call, float32, all finite or not."""
 
+    def learn_costs(self, longest: int) -> None:
+        """Measure what calls cost here, and cut them accordingly from now on.
+
+        Args:
+            longest: the most tokens of an input.
+        """
+        one_call = replace(self._collate, whole=True)
+
+        def call(rows: int, width: int) -> None:
+            (feed,) = one_call.feeds([self._made_up(width)] * rows)
+            self._run(feed.arrays)
+
+        self._collate = replace(self._collate, costs=measure(call, longest))
+
     def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         """Return logits [N, C]; [0, C] for no inputs."""
         logits_NC = np.empty((len(encodings), self._classes), np.float32)
         for feed in self._collate.feeds(encodings):
             logits_NC[feed.rows] = self._run(feed.arrays)
         return logits_NC
+
+    def _made_up(self, tokens: int) -> Encoding:
+        return Encoding(
+            ids=np.full(tokens, self._collate.padding.pad_id, np.int32),
+            type_ids=np.zeros(tokens, np.int8),
+            entity_spans=((0, 1), (0, 1)),
+        )
 
 
 def check_names(inputs: set[str], outputs: set[str], collate: Collate) -> None:

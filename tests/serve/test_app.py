@@ -40,6 +40,10 @@ class FakeAnswerer:
         self.asked: list[list[Example]] = []
         self.terms: list[Terms] = []
 
+    def check_room(self) -> None:
+        if isinstance(self.error, TooBusyError):
+            raise self.error
+
     async def predict(
         self, examples: list[Example], top_k: int | None = None, terms: Terms | None = None
     ) -> Timed[list[Prediction]]:

@@ -4,7 +4,8 @@ import pytest
 from pipework.encoding import Encoding
 from pipework.engine_record import Layout
 from pipework.padding import Padding
-from serve.collate import CALL_COST_TOKENS, MAX_BATCH_TOKENS, ROW_TOKENS, Collate, plan
+from serve.collate import ROW_TOKENS, Collate, plan
+from serve.costs import CPU, Costs
 
 PADDING = Padding(pad_id=0, type_ids=True)
 
@@ -12,7 +13,7 @@ PADDING = Padding(pad_id=0, type_ids=True)
 @pytest.mark.parametrize("max_tokens", [1, 40, 512])
 def test_every_input_is_in_one_micro_batch_within_the_budget(max_tokens: int) -> None:
     lengths = np.random.default_rng(0).integers(1, 129, 300).tolist()
-    batches = plan(lengths, max_tokens)
+    batches = plan(lengths, Costs(call_tokens=16, most_tokens=max_tokens))
     assert sorted(index for batch in batches for index in batch) == list(range(300))
     for batch in batches:
         longest = max(lengths[index] for index in batch)
@@ -21,17 +22,25 @@ def test_every_input_is_in_one_micro_batch_within_the_budget(max_tokens: int) ->
 
 def test_padding_never_costs_more_than_a_call() -> None:
     lengths = np.random.default_rng(1).integers(1, 129, 300).tolist()
-    for batch in plan(lengths, 512):
+    for batch in plan(lengths, CPU):
         longest = max(lengths[index] for index in batch)
-        assert sum(longest - lengths[index] for index in batch) <= CALL_COST_TOKENS
+        assert sum(longest - lengths[index] for index in batch) <= CPU.call_tokens
+
+
+def test_a_dear_call_is_worth_more_padding() -> None:
+    lengths = np.random.default_rng(1).integers(1, 129, 300).tolist()
+    calls = [
+        len(plan(lengths, Costs(call_tokens=tokens, most_tokens=4096))) for tokens in (16, 2000)
+    ]
+    assert calls[1] < calls[0] / 4
 
 
 def test_equal_lengths_share_one_micro_batch() -> None:
-    assert plan([20] * 8, 512) == [list(range(8))]
+    assert plan([20] * 8, CPU) == [list(range(8))]
 
 
 def test_nothing_gives_nothing() -> None:
-    assert plan([], 512) == []
+    assert plan([], CPU) == []
 
 
 def collate(layout: Layout, **given: object) -> Collate:
@@ -75,7 +84,7 @@ def test_packed_calls_and_their_rows_have_no_more_tokens_than_are_set():
     ):
         shapes = [feed.arrays["input_ids"].shape for feed in way.feeds(inputs(50))]
         filled = [(feed.arrays["segment_ids"] >= 0).sum() for feed in way.feeds(inputs(50))]
-        assert max(filled) <= MAX_BATCH_TOKENS < sum(filled) == sum(map(len, inputs(50)))
+        assert max(filled) <= CPU.most_tokens < sum(filled) == sum(map(len, inputs(50)))
         assert max(width for _, width in shapes) <= row_tokens
 
 

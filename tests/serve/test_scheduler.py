@@ -2,7 +2,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack
 from typing import Self
 
 import numpy as np
@@ -117,8 +116,8 @@ def test_a_full_queue_by_tokens_is_refused_and_counted(
     scheduler.submit(inputs(*range(20)))
     with pytest.raises(TooBusyError, match="queue is full: 1 requests, 40 tokens wait"):
         scheduler.submit(inputs(1))
-    with pytest.raises(TooBusyError), scheduler.place():
-        pass
+    with pytest.raises(TooBusyError):
+        scheduler.reserve()
     assert scheduler.load.refused["queue_full"] == 2
 
 
@@ -126,13 +125,12 @@ def test_places_held_while_tokenising_count_as_requests(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
     hold(scheduler, engine)
-    with ExitStack() as places:
-        for _ in range(4):
-            places.enter_context(scheduler.place())
-        with pytest.raises(TooBusyError), scheduler.place():
-            pass
-    with scheduler.place():
-        scheduler.submit(inputs(1))
+    for _ in range(4):
+        scheduler.reserve()
+    with pytest.raises(TooBusyError):
+        scheduler.reserve()
+    scheduler.enqueue([], reserved=1)
+    scheduler.reserve()
 
 
 def test_a_full_queue_by_requests_is_refused(scheduler: Scheduler, engine: HeldEngine) -> None:
@@ -383,11 +381,11 @@ def test_two_engines_share_what_waits(engine: HeldEngine) -> None:
 
 def test_when_one_of_two_engines_dies_the_other_computes_its_batch(engine: HeldEngine) -> None:
     other = HeldEngine()
-    other.go.set()
     with Scheduler([engine, other], QueueSettings(batch_tokens=2)) as scheduler:
         engine.error = SystemExit()
         asked = [scheduler.submit(inputs(number)) for number in range(6)]
         assert engine.entered.wait(TIMEOUT_S)
         engine.go.set()
+        other.go.set()
         assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in asked] == [*range(6)]
         assert scheduler.ready

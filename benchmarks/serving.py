@@ -1,0 +1,205 @@
+"""A server under load as a stored result: `python -m benchmarks.serving RUN NAME --out FILE`.
+
+The server is `pipe serve RUN`, a process beside this one on the same processors. Measured are the
+engine alone before and after; clients that wait for their answers, with several and with single
+texts a request; single texts at half of their peak, at twice it, and at half again; and, with
+--minutes, the server's memory while texts of all lengths come.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from threading import Event, Thread
+
+import numpy as np
+
+from benchmarks.load import closed_loop
+from benchmarks.machine import provenance
+from benchmarks.offline import measure_engine
+from benchmarks.open_loop import open_loop
+from benchmarks.results import check_writable, write_result
+from benchmarks.serving_results import Memory, OpenLevel, ServingResult
+from benchmarks.workload import Workload
+from export.answer import open_encoder
+from pipework import console
+from pipework.errors import NotReadyError, PipeError
+from pipework.manifest import read_manifest
+from pipework.progress import Progress
+from serve.config import QueueSettings
+from serve.engines import choose_engine, open_proven
+
+SEVERAL = 8
+CLIENTS = {1: 32, SEVERAL: 16}  # that wait for their answers, by texts a request
+STOP_S = 60.0
+PAGE_KIB = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """How long to measure: seconds a level, minutes of memory."""
+
+    run: Path
+    name: str
+    seconds: float
+    minutes: float
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and store the result; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
+    parser.add_argument("run", type=Path, help="run folder with engines")
+    parser.add_argument("name", help="of the model, as the table shows it")
+    parser.add_argument("--seconds", type=float, default=15, help="of each level")
+    parser.add_argument("--minutes", type=float, default=0, help="for which memory is watched")
+    parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
+    given = parser.parse_args(arguments)
+    progress = console.progress()
+    try:
+        check_writable(given.out)
+        plan = Plan(run=given.run, name=given.name, seconds=given.seconds, minutes=given.minutes)
+        result = measure(plan, progress)
+        write_result(given.out, result)
+    except PipeError as error:
+        sys.stderr.write(f"error: {error}\n{error.hint}\n")
+        return error.exit_code
+    finally:
+        progress.close()
+    console.say(result.model_dump_json(indent=2, exclude={"provenance"}))
+    return 0
+
+
+def measure(plan: Plan, progress: Progress) -> ServingResult:
+    """Start the server, load it, and return what was seen.
+
+    Raises:
+        PipeError: the run cannot be served.
+    """
+    single, several = (Workload.synthetic(texts_per_request=n, seed=0) for n in (1, SEVERAL))
+    before, batch_ms = _alone(plan, single)
+    with _server(plan.run) as (url, process):
+        many = _closed(url, several, plan, progress)
+        one = _closed(url, single, plan, progress)
+        rates = {"half": one / 2, "double": 2 * one, "after": one / 2}
+        levels: dict[str, OpenLevel] = {}
+        for seed, (level, rate) in enumerate(rates.items()):
+            levels[level] = open_loop(
+                url, single, rate=rate, duration_s=plan.seconds, seed=seed, progress=progress
+            )
+        memory = _memory(url, process.pid, plan, one / 2, progress) if plan.minutes else None
+    after, _ = _alone(plan, single)
+    manifest = read_manifest(plan.run)
+    return ServingResult(
+        model=plan.name,
+        engine=choose_engine(manifest).name,
+        texts=single.source,
+        batch_tokens=QueueSettings().batch_tokens,
+        offline_texts_per_s=(before, after),
+        batch_ms=batch_ms,
+        several_texts_per_s=many,
+        several=SEVERAL,
+        single_texts_per_s=one,
+        half=levels["half"],
+        double=levels["double"],
+        after=levels["after"],
+        memory=memory,
+        command=("python", "-m", "benchmarks.serving", "RUN", plan.name),
+        provenance=provenance(),
+    )
+
+
+def _alone(plan: Plan, workload: Workload) -> tuple[float, float]:
+    """Return the engine's texts a second, and the median milliseconds of one of its batches."""
+    manifest = read_manifest(plan.run)
+    encoder = open_encoder(plan.run, manifest)
+    tokens = np.mean([len(one) for one in encoder.encode(workload.examples)])
+    batch = max(1, int(QueueSettings().batch_tokens / tokens))
+    with open_proven(plan.run, manifest) as engine:
+        found = [
+            measure_engine(
+                "engine",
+                engine,
+                encoder,
+                workload.examples,
+                batch=batch,
+                duration_s=plan.seconds / 2,
+            )
+            for _ in range(2)  # the first compiles for the shapes that come
+        ]
+    return found[-1].texts_per_s, found[-1].latency_ms.p50
+
+
+def _closed(url: str, workload: Workload, plan: Plan, progress: Progress) -> float:
+    """Return texts a second: the median of three thirds."""
+    found = [
+        closed_loop(
+            url,
+            workload,
+            concurrency=CLIENTS[workload.texts_per_request],
+            duration_s=plan.seconds / 3,
+            warmup_s=plan.seconds / 15,
+            progress=progress,
+        )
+        for _ in range(3)
+    ]
+    failed = [level.errors for level in found if level.errors]
+    if failed:
+        message = f"requests failed: {failed[0]}"
+        raise NotReadyError(message)
+    return median(level.texts_per_s for level in found)
+
+
+def _memory(url: str, pid: int, plan: Plan, rate: float, progress: Progress) -> Memory:
+    """Send texts of all lengths for minutes, and watch the server's resident memory."""
+    mixed = Workload.synthetic(texts_per_request=1, seed=7, mean_words=60)
+    samples: list[float] = []
+    ended = Event()
+
+    def sample() -> None:
+        while not ended.wait(1):
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            samples.append(pages * PAGE_KIB / 1024)
+
+    watcher = Thread(target=sample)
+    watcher.start()
+    try:
+        seconds = plan.minutes * 60
+        open_loop(url, mixed, rate=rate / 3, duration_s=seconds, seed=9, progress=progress)
+    finally:
+        ended.set()
+        watcher.join()
+    first = samples[min(60, len(samples) - 1)]
+    return Memory(
+        minutes=plan.minutes,
+        after_first_minute_mib=round(first, 1),
+        at_end_mib=round(samples[-1], 1),
+        peak_mib=round(max(samples), 1),
+    )
+
+
+@contextmanager
+def _server(run: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    command = [str(Path(sys.executable).with_name("pipe")), "serve", str(run)]
+    command += ["--port", "0", "--grpc-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  (our own program)
+        try:
+            said = process.stdout.readline().split() if process.stdout else []
+            url = next((word for word in said if word.startswith("http")), None)
+            if url is None:
+                message = "the server did not start; its own words stand above"
+                raise NotReadyError(message)
+            time.sleep(1)
+            yield url, process
+            process.terminate()
+            process.wait(STOP_S)
+        finally:
+            process.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

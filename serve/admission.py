@@ -1,0 +1,56 @@
+"""Refuses requests that a full queue would refuse, before anything is done for them.
+
+At twice the load that a server bears, half of what comes is refused: what a refusal costs is taken
+from the answers.
+"""
+
+import json
+import re
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pipework.errors import PipeError, TooBusyError
+from serve.models import Models
+from serve.schemas import PREDICT_PATH
+
+INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
+
+
+class Admission:
+    """ASGI middleware: answers 429 for a model whose queue is full, without reading the body."""
+
+    def __init__(self, app: ASGIApp, models: Models) -> None:
+        """Wrap an app."""
+        self._app = app
+        self._models = models
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, unless it would be refused."""
+        busy = self._busy(scope) if scope["type"] == "http" else None
+        if busy is None:
+            await self._app(scope, receive, send)
+            return
+        body = json.dumps({"error": f"{busy}; {busy.hint}"}).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"retry-after", str(busy.retry_after_s).encode()),
+        ]
+        await send({"type": "http.response.start", "status": busy.http_status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _busy(self, scope: Scope) -> TooBusyError | None:
+        name = version = ""
+        if scope["path"] != PREDICT_PATH:
+            asked = INFER.fullmatch(scope["path"])
+            if asked is None:
+                return None
+            name, version = asked[1], asked[2] or ""
+        try:
+            with self._models.lease(name, version) as model:
+                model.check_room()
+        except TooBusyError as error:
+            return error
+        except PipeError:  # whatever else is wrong is told by who reads the request
+            return None
+        return None

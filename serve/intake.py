@@ -1,0 +1,127 @@
+"""Requests become encodings in worker threads: what waits together is tokenised in one call."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from pipework.closing import Closing
+from pipework.encoding import Encoding
+from pipework.errors import NotReadyError, PipeError
+from pipework.examples import Example
+from serve.scheduler import STOPPING, Scheduler
+from serve.terms import Terms
+from serve.waiting import Computed, Job
+
+THREADS = 2
+TEXTS = 256  # of a call, and of one request more: so that a second thread has something to do
+Encode = Callable[[Sequence[Example]], list[Encoding]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Asked:
+    """A request, and when it came on the clock of `time.perf_counter`."""
+
+    examples: Sequence[Example]
+    terms: Terms
+    came_s: float
+    future: "Future[Computed]" = field(default_factory=Future)
+
+
+class Intake(Closing):
+    """Tokenises what is asked, and hands it to a scheduler, which stays the caller's to close."""
+
+    def __init__(self, encode: Encode, scheduler: Scheduler) -> None:
+        """Start the threads."""
+        self._encode = encode
+        self._scheduler = scheduler
+        self._changed = threading.Condition()
+        self._asked: deque[_Asked] = deque()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"tokenizer-{number}", daemon=True)
+            for number in range(THREADS)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, examples: Sequence[Example], terms: Terms) -> "Future[Computed]":
+        """Queue N >= 1 inputs; the future gives their logits, float32 [N, C].
+
+        Cancelling the future takes the request out wherever it waits.
+
+        Raises:
+            NotReadyError: closed, or no engine is left.
+            TooBusyError: the queue is full.
+        """
+        self._scheduler.reserve()
+        asked = _Asked(examples=examples, terms=terms, came_s=time.perf_counter())
+        with self._changed:
+            if self._closed:
+                self._scheduler.enqueue([], reserved=1)
+                raise NotReadyError(STOPPING)
+            self._asked.append(asked)
+            self._changed.notify()
+        return asked.future
+
+    def close(self) -> None:
+        """Refuse what comes, hand on what was accepted. Blocks until then."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while taken := self._take():
+            live = [asked for asked in taken if not asked.future.cancelled()]
+            self._scheduler.enqueue(self._jobs(live) if live else [], reserved=len(taken))
+
+    def _take(self) -> list[_Asked]:
+        """Wait for requests; none means that all is done."""
+        taken: list[_Asked] = []
+        texts = 0
+        with self._changed:
+            self._changed.wait_for(lambda: self._asked or self._closed)
+            while self._asked and texts < TEXTS:
+                taken.append(self._asked.popleft())
+                texts += len(taken[-1].examples)
+        return taken
+
+    def _jobs(self, asked: Sequence[_Asked]) -> list[Job]:
+        try:
+            encodings = self._encode([example for one in asked for example in one.examples])
+        except PipeError as error:
+            if len(asked) > 1:  # each has an error of its own, or none
+                return [job for one in asked for job in self._jobs([one])]
+            _fail(asked[0], error)
+            return []
+        except Exception as error:  # noqa: BLE001  (a bug, told to who asked; the thread goes on)
+            for one in asked:
+                _fail(one, error)
+            return []
+        now_s = time.perf_counter()
+        jobs, start = [], 0
+        for one in asked:
+            stop = start + len(one.examples)
+            jobs.append(_job(one, encodings[start:stop], now_s))
+            start = stop
+        return jobs
+
+
+def _job(asked: _Asked, encodings: Sequence[Encoding], now_s: float) -> Job:
+    return Job(
+        encodings=encodings,
+        terms=asked.terms,
+        queued_s=now_s,
+        tokenize_s=now_s - asked.came_s,
+        future=asked.future,
+    )
+
+
+def _fail(asked: _Asked, error: Exception) -> None:
+    # False for a request that was cancelled meanwhile: nobody waits for it.
+    if asked.future.set_running_or_notify_cancel():
+        asked.future.set_exception(error)

@@ -1,0 +1,146 @@
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pipework.closing import Closing
+from pipework.encoding import Encoding
+from pipework.errors import InputError, NotReadyError, TooBusyError
+from pipework.examples import Example
+from serve.config import QueueSettings
+from serve.intake import Intake
+from serve.scheduler import Scheduler
+from serve.terms import Terms
+from serve.waiting import Computed
+
+TIMEOUT_S = 10
+
+
+class Echo(Closing):
+    """Answers [first id, length] of each input."""
+
+    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        return np.array([[one.ids[0], len(one)] for one in encodings], np.float32)
+
+    def close(self) -> None:
+        pass
+
+
+class Encoder:
+    """A text of N letters becomes N times the code of its first one; keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.go.set()
+        self.entered = threading.Event()
+        self.calls: list[list[str]] = []
+
+    def __call__(self, examples: Sequence[Example]) -> list[Encoding]:
+        self.calls.append([one.text for one in examples])
+        self.entered.set()
+        assert self.go.wait(TIMEOUT_S)
+        if any(one.text == "bad" for one in examples):
+            message = "a bad text"
+            raise InputError(message)
+        ids = [np.full(len(one.text), ord(one.text[0]), np.int32) for one in examples]
+        return [Encoding(ids=one, type_ids=None) for one in ids]
+
+
+@pytest.fixture
+def encoder() -> Encoder:
+    return Encoder()
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Scheduler]:
+    with Scheduler([Echo()], QueueSettings(requests=4)) as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+def intake(encoder: Encoder, scheduler: Scheduler) -> Iterator[Intake]:
+    with Intake(encoder, scheduler) as intake:
+        yield intake
+        encoder.go.set()
+
+
+def texts(*given: str) -> list[Example]:
+    return [Example(text=text) for text in given]
+
+
+def test_a_request_gets_the_logits_of_its_own_texts(intake: Intake) -> None:
+    computed = intake.submit(texts("aa", "b"), Terms()).result(TIMEOUT_S)
+    assert computed.logits_NC.tolist() == [[97, 2], [98, 1]]
+    assert computed.tokenize_s > 0
+
+
+def hold(intake: Intake, encoder: Encoder) -> "list[Future[Computed]]":
+    """Keep both threads busy, so that what follows waits."""
+    encoder.go.clear()
+    held = []
+    for _ in range(2):
+        encoder.entered.clear()
+        held.append(intake.submit(texts("x"), Terms()))
+        assert encoder.entered.wait(TIMEOUT_S)
+    return held
+
+
+def test_requests_that_wait_together_are_tokenised_in_one_call(
+    intake: Intake, encoder: Encoder
+) -> None:
+    hold(intake, encoder)
+    asked = [intake.submit(texts(text), Terms()) for text in ("a", "bb")]
+    encoder.go.set()
+    found = [one.result(TIMEOUT_S).logits_NC.tolist() for one in asked]
+    assert found == [[[97, 1]], [[98, 2]]]
+    assert encoder.calls == [["x"], ["x"], ["a", "bb"]]
+
+
+def test_a_wrong_text_is_the_error_of_its_own_request(intake: Intake, encoder: Encoder) -> None:
+    hold(intake, encoder)
+    bad, good = intake.submit(texts("bad"), Terms()), intake.submit(texts("a"), Terms())
+    encoder.go.set()
+    with pytest.raises(InputError, match="a bad text"):
+        bad.result(TIMEOUT_S)
+    assert good.result(TIMEOUT_S).logits_NC.tolist() == [[97, 1]]
+
+
+def test_what_is_being_tokenised_counts_for_the_queue(intake: Intake, encoder: Encoder) -> None:
+    held = hold(intake, encoder)
+    waiting = [intake.submit(texts("a"), Terms()) for _ in range(2)]
+    with pytest.raises(TooBusyError, match="4 requests"):
+        intake.submit(texts("a"), Terms())
+    encoder.go.set()
+    for one in (*held, *waiting):
+        one.result(TIMEOUT_S)
+    intake.submit(texts("a"), Terms()).result(TIMEOUT_S)
+
+
+def test_a_cancelled_request_is_not_tokenised_to_the_end_and_gives_its_place_back(
+    intake: Intake, encoder: Encoder, scheduler: Scheduler
+) -> None:
+    held = hold(intake, encoder)
+    gone = [intake.submit(texts("a"), Terms()) for _ in range(2)]
+    assert all(one.cancel() for one in gone)
+    encoder.go.set()
+    for one in held:
+        one.result(TIMEOUT_S)
+    for _ in range(8):
+        intake.submit(texts("b"), Terms()).result(TIMEOUT_S)
+    assert "a" not in {text for call in encoder.calls for text in call}
+    assert scheduler.load.waiting_requests == 0
+
+
+def test_closing_hands_on_what_was_accepted_and_refuses_more(
+    encoder: Encoder, scheduler: Scheduler
+) -> None:
+    intake = Intake(encoder, scheduler)
+    asked = intake.submit(texts("a"), Terms())
+    intake.close()
+    assert asked.result(TIMEOUT_S).logits_NC.tolist() == [[97, 1]]
+    with pytest.raises(NotReadyError, match="stopping"):
+        intake.submit(texts("b"), Terms())
+    scheduler.reserve()  # the refused one holds no place
