@@ -13,9 +13,10 @@ from pipework.examples import Example
 from serve.config import ModelSettings, ServeSettings
 from serve.engines.onnxruntime import OnnxRuntimeEngine
 from serve.entry import Entry, State
-from serve.keeper import LoadError
+from serve.keeper import Keeper, LoadError
 from serve.models import ControlError, Models
 from serve.opening import open_models
+from serve.predictor import Predictor
 
 ALL = "version_policy { all { } }"
 WORDS = {"rain": "weather", "goal": "sport", "bank": "money"}
@@ -186,6 +187,24 @@ def test_a_failure_is_told_once_and_tried_again_when_the_files_change(shelf, cap
         assert len([line for line in lines if "topics version 2 is not served" in line]) == 1
         shelf.mend(2)
         wait_for(lambda: states(models) == [("topics", "2", "READY", "")])
+
+
+def test_what_waits_for_another_server_is_tried_at_each_look(shelf, caplog):
+    shelf.add(1)
+    asked = []
+
+    def open_it(found):
+        asked.append(found.version)
+        if found.version == "2" and len(asked) < 6:
+            message = "Triton does not answer"
+            raise NotReadyError(message)
+        return Predictor(found.folder, name=found.name, version=found.version)
+
+    with Models((), Keeper(shelf.folder, open_it, poll_s=0.02)) as models:
+        shelf.add(2)
+        wait_for(lambda: asyncio.run(label(models)) == ("2", "weather-2"))
+    assert asked == ["1", *["2"] * 5]
+    assert caplog.text.count("Triton does not answer") == 1
 
 
 def test_a_repository_that_cannot_be_read_keeps_its_models(shelf, caplog):
