@@ -241,8 +241,8 @@ def serve(
     start(target, settings, address=address, ready=_ready)
 
 
-def _ready(address: str) -> None:
-    sys.stdout.write(f"serving on {address}\n")
+def _ready(listening: object) -> None:
+    sys.stdout.write(f"serving on {listening}\n")
     sys.stdout.flush()
 
 

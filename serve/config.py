@@ -34,6 +34,7 @@ class LimitSettings(Settings):
         characters: of a text.
         connections: at a time, of HTTP; further ones are answered 503.
         header_s: seconds for the head of a request to come.
+        body_s: seconds for its body to come, and for the answer to be read.
     """
 
     body_bytes: Positive = 8 * 2**20
@@ -41,6 +42,7 @@ class LimitSettings(Settings):
     characters: Positive = MAX_CHARACTERS
     connections: Positive = 1000
     header_s: NotNegative = 10.0
+    body_s: NotNegative = 60.0
 
 
 class ModelSettings(Settings):

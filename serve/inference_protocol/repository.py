@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from serve.inference_protocol.requests import Parameters
+from serve.inference_protocol.asked import Parameters
 from serve.inference_protocol.tensors import ProtocolError
 from serve.models import Entry, Models
-from serve.repository import Policy
 from serve.rest import read_body
 from serve.schemas import ErrorResponse, explain
 
@@ -80,13 +79,6 @@ def build_repository_router(models: Models) -> APIRouter:
         return Response()
 
     return router
-
-
-def described(policy: Policy) -> dict[str, Any]:
-    """Return a policy as a model's configuration has it."""
-    if policy.specific:
-        return {"specific": {"versions": list(policy.specific)}}
-    return {"latest": {"num_versions": policy.latest}} if policy.latest else {"all": {}}
 
 
 def check_nothing_sent(parameters: Iterable[str]) -> None:

@@ -1,12 +1,13 @@
 """A real run folder, made without torch: a small ONNX graph, a tokenizer, a true manifest."""
 
 import functools
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,9 +79,9 @@ from pipework.settings import load_settings
 from serve.config import ServeSettings
 from serve.run import Address, serve
 try:
-    address = Address(port=int(sys.argv[2]), grpc_port=0)
-    settings = load_settings(ServeSettings, None, sys.argv[3:])
-    ready = lambda url: print(url, flush=True)
+    address = Address(port=int(sys.argv[2]), grpc_port=int(sys.argv[3]))
+    settings = load_settings(ServeSettings, None, sys.argv[4:])
+    ready = lambda at: print(at, flush=True)
     serve(Path(sys.argv[1]), settings, address=address, ready=ready)
 except PipeError as error:
     sys.exit(str(error))
@@ -93,6 +94,7 @@ class Server:
 
     process: subprocess.Popen[str]
     url: str
+    grpc: str
     ready_after_s: float
 
     def proc(self, name: str) -> str:
@@ -107,12 +109,22 @@ class Server:
 
 @pytest.fixture(scope="session")
 def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """A function that starts a process that serves a run folder: run, port=0, settings."""
+    """A function that starts a process that serves a run folder.
+
+    run, port=0, grpc_port=0, settings=(), and what its environment has besides.
+    """
     processes = []
 
-    def start(run: Path, port: int = 0, *settings: str) -> subprocess.Popen[str]:
+    def start(
+        run: Path,
+        port: int = 0,
+        grpc_port: int = 0,
+        settings: Sequence[str] = (),
+        **environment: str,
+    ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-c", RUNNER, str(run), str(port), *settings],
+            [sys.executable, "-c", RUNNER, str(run), str(port), str(grpc_port), *settings],
+            env={**os.environ, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -130,21 +142,22 @@ def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture(scope="session")
 def start_server(launch: Callable[..., subprocess.Popen[str]]) -> Callable[..., Server]:
-    """A function that starts a server, with settings, and waits until it is ready."""
+    """A function that starts a server and waits until it is ready: run, settings, environment."""
 
-    def start(run: Path, *settings: str) -> Server:
+    def start(run: Path, *settings: str, **environment: str) -> Server:
         begun_s = time.perf_counter()
-        process = launch(run, 0, *settings)
+        process = launch(run, settings=settings, **environment)
         assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        assert url, process.communicate(timeout=10)[1]
-        return Server(process=process, url=url, ready_after_s=time.perf_counter() - begun_s)
+        words = process.stdout.readline().split()  # URL and gRPC on HOST:PORT
+        assert words, process.communicate(timeout=10)[1]
+        ready_after_s = time.perf_counter() - begun_s
+        return Server(process=process, url=words[0], grpc=words[-1], ready_after_s=ready_after_s)
 
     return start
 
 
 @pytest.fixture(scope="session")
-def server(run: Path, start_server: Callable[[Path], Server]) -> Server:
+def server(run: Path, start_server: Callable[..., Server]) -> Server:
     """A running server that no test stops."""
     return start_server(run)
 

@@ -262,8 +262,8 @@ def test_a_browser_without_network_shows_the_operations(server, tmp_path: Path) 
     shown = re.findall(r'data-path="([^"]+)"', page)
     assert shown == [
         *("/v1/predict", "/healthz", "/readyz", "/metrics"),
-        *("/v2", "/v2/health/live", "/v2/health/ready"),
-        *(f"/v2/models/{{name}}{tail}" for tail in ("", "/config", "/ready", "/infer")),
+        *("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/stats"),
+        *(f"/v2/models/{{name}}{tail}" for tail in ("", "/config", "/stats", "/ready", "/infer")),
         "/v2/repository/index",
         *(f"/v2/repository/models/{{name}}/{done}" for done in ("load", "unload")),
     ]
