@@ -5,6 +5,7 @@ from typing import Protocol
 
 from pipework.examples import Example
 from pipework.predictions import Prediction
+from serve.card import Card
 from serve.stages import Timed
 from serve.statistics import Load, Totals
 from serve.terms import Terms
@@ -17,6 +18,10 @@ class Answerer(Protocol):
     name: str
     version: str
     engine: str
+
+    @property
+    def card(self) -> Card:
+        """What it says of itself."""
 
     @property
     def alive(self) -> bool:

@@ -14,6 +14,7 @@ from pipework.errors import NotReadyError, PipeError, UnknownModelError
 from serve.answerer import Answerer
 from serve.entry import Entry, State
 from serve.keeper import UNLOADED, Keeper
+from serve.observed import saw_model
 from serve.repository import NEWEST, Policy
 from serve.table import Table
 
@@ -61,12 +62,14 @@ class Models(Closing):
             UnknownModelError: there is none of that name, or several and none was named.
             NotReadyError: it is being loaded, or it could not be; the message says why.
         """
+        saw_model("", "")  # what was found before, as by who looked for room, may not be it
         with ExitStack() as held:
             try:
                 one = held.enter_context(self._table.lease(name, version))
             except UnknownModelError:
                 self._check_available(name, version)
                 raise
+            saw_model(one.name, one.version)
             yield one
 
     def versions(self, name: str) -> list[Answerer]:

@@ -22,9 +22,11 @@ from pipework.examples import Example
 from pipework.inputs import fitting
 from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, decide
+from serve.card import Card
 from serve.config import QueueSettings
-from serve.engines import open_first, open_proven
 from serve.intake import Intake
+from serve.observed import saw_stages, saw_texts
+from serve.openers import Here, Opener
 from serve.scheduler import Scheduler
 from serve.stages import Stages, Timed
 from serve.statistics import Load, Refused, Statistics, Totals
@@ -44,6 +46,7 @@ class Predictor(Closing):
         name: of the model.
         version: of it; if not given, a short digest of the engine's files.
         engine: the name of the engine that answers.
+        card: what the version says of itself.
     """
 
     def __init__(
@@ -54,23 +57,31 @@ class Predictor(Closing):
         name: str | None = None,
         version: str | None = None,
         queue: QueueSettings | None = None,
-        prove: bool = False,
+        opener: Opener | None = None,
     ) -> None:
-        """Open a run with the engine of that name, or the first that can answer here.
+        """Open a run with the engine of that name, or the first that can answer.
 
-        With `prove` it is proven here whatever its record says, by the rows kept with it.
+        Args:
+            run: its folder.
+            engine: see above.
+            name: see there.
+            version: see there.
+            queue: before the engines.
+            opener: opens them; if not given, here, with the proofs that they have.
 
         Raises:
             RunFolderError: a file, a digest or a proof does not hold; the message names it.
             MissingDependencyError: the engine's runtime is not installed.
-            CheckFailedError: the proof that was made here failed.
+            CheckFailedError: a proof that was made when it was opened failed.
+            NotReadyError: a tritonserver that computes does not answer.
         """
         manifest = read_manifest(run)
         queue = queue or QueueSettings()
-        record, opened = open_first(run, manifest, engine, prove=prove)
+        opener = opener or Here()
+        record, opened = opener.first(run, manifest, engine)
         with ExitStack() as unfinished:
             engines = [unfinished.enter_context(opened)]
-            again = partial(open_proven, run, manifest, record.name)
+            again = partial(opener.again, run, manifest, record.name)
             more = queue.instances - 1
             engines.extend(unfinished.enter_context(again()) for _ in range(more))
             encoder = TextEncoder.open(
@@ -89,6 +100,7 @@ class Predictor(Closing):
         self.name = name or manifest.identity.name
         self.version = version or record.digest[:12]
         self.engine = record.name
+        self.card = Card.of(manifest, record)
 
     @property
     def alive(self) -> bool:
@@ -120,6 +132,15 @@ class Predictor(Closing):
         """How many logits a text is answered with."""
         return len(self._task.labels)
 
+    def check_room(self) -> None:
+        """Check that a request would be accepted now.
+
+        Raises:
+            TooBusyError: the queue is full.
+            NotReadyError: stopping, or the engine has died.
+        """
+        self._scheduler.check_room()
+
     def warm(self) -> None:
         """Answer a text, for whose memory and threads the first request would else wait.
 
@@ -132,15 +153,6 @@ class Predictor(Closing):
         checked = fitting(example, given, "the text that warms")
         found = self._intake.submit([checked], Terms()).result()
         Answer.of(found.logits_NC, self._task)
-
-    def check_room(self) -> None:
-        """Check that a request would be accepted now.
-
-        Raises:
-            TooBusyError: the queue is full.
-            NotReadyError: stopping, or the engine has died.
-        """
-        self._scheduler.check_room()
 
     async def predict(
         self, examples: Sequence[Example], top_k: int | None = None, terms: Terms | None = None
@@ -178,12 +190,14 @@ class Predictor(Closing):
     async def _decided(
         self, examples: Sequence[Example], terms: Terms, decide: Callable[[Logits], T]
     ) -> Timed[T]:
+        saw_texts(len(examples))
         async with self._counted(terms):
             logits_NC, before = await self._logits(examples, terms)
             start_s = time.perf_counter()
             value = decide(logits_NC)
             stages = replace(before, decode_s=time.perf_counter() - start_s)
         self._statistics.answered(len(examples), stages)
+        saw_stages(stages)
         return Timed(value=value, stages=stages)
 
     @asynccontextmanager

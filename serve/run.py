@@ -26,6 +26,7 @@ from serve.inference_protocol.grpc import GrpcDoor
 from serve.inference_protocol.key_interceptor import KeyInterceptor
 from serve.keys import read_keys
 from serve.opening import open_models
+from serve.watch import Watch
 
 # How long a thread keeps the interpreter that another waits for. The default of 5 ms is what a door
 # would wait for each time that a tokenizer or an engine's thread runs Python.
@@ -82,7 +83,7 @@ def serve(
     Raises:
         RunFolderError: the run folder is not complete, unchanged and proven; of a repository, no
             model of it can be served.
-        MissingDependencyError: the engine's runtime is not installed.
+        MissingDependencyError: the engine's runtime, or what sends traces, is not installed.
         ConfigError: host and a port cannot be listened on; the keys or the certificate are not
             what they should be.
     """
@@ -97,9 +98,10 @@ def serve(
         _bound(host, address.grpc_port, "--grpc-port") as held,
         ExitStack() as last,
         open_models(target, settings) as models,
+        Watch(models, settings) as watch,
     ):
         last.enter_context(Grace(models.stopping, settings.grace_s))
-        app = build_app(models, settings, keys)
+        app = build_app(models, settings, keys, watch)
         config = _config(app, settings, certificate)
         scheme = "https" if certificate else "http"
         listening = Listening(url=f"{scheme}://{_named(listener)}", grpc=_named(held))

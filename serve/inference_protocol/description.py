@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from pipework import __version__
-from serve.models import Answerer
+from serve.answerer import Answerer
 from serve.repository import Policy
 
 PLATFORM = "pipework"
@@ -24,6 +24,7 @@ EXTENSIONS = (
     "statistics",
 )
 Datatype = Literal["BYTES", "FP32"]
+VersionPolicy = dict[str, dict[str, int | list[int]]]
 ConfigType = Literal["TYPE_STRING", "TYPE_FP32"]
 BYTES: Datatype = "BYTES"
 FP32: Datatype = "FP32"
@@ -93,47 +94,13 @@ class TensorConfig(_Part):
     dims: tuple[int, ...]
 
 
-class Latest(_Part):
-    """The newest versions are served."""
-
-    num_versions: int
-
-
-class Specific(_Part):
-    """Those versions are served."""
-
-    versions: tuple[int, ...]
-
-
-class Every(_Part):
-    """All versions are served."""
-
-
-class LatestPolicy(_Part):
-    """Which versions are served: so many of the newest."""
-
-    latest: Latest
-
-
-class SpecificPolicy(_Part):
-    """Which versions are served: those."""
-
-    specific: Specific
-
-
-class EveryPolicy(_Part):
-    """Which versions are served: all."""
-
-    all: Every = Every()
-
-
 class ModelConfig(_Part):
     """A model's configuration, in Triton's form."""
 
     name: str
     platform: str = PLATFORM
     backend: str = PLATFORM
-    version_policy: LatestPolicy | SpecificPolicy | EveryPolicy
+    version_policy: VersionPolicy
     max_batch_size: int
     input: tuple[TensorConfig, ...]
     output: tuple[TensorConfig, ...]
@@ -153,19 +120,18 @@ def config(model: Answerer, max_texts: int, policy: Policy) -> ModelConfig:
     """Describe a model whose requests may have so many texts."""
     return ModelConfig(
         name=model.name,
-        version_policy=_policy(policy),
+        version_policy=described(policy),
         max_batch_size=max_texts,
         input=tuple(map(_configured, input_forms(model.inputs))),
         output=tuple(map(_configured, output_forms(model.classes))),
     )
 
 
-def _policy(policy: Policy) -> LatestPolicy | SpecificPolicy | EveryPolicy:
+def described(policy: Policy) -> VersionPolicy:
+    """Return a policy as a model's configuration has it."""
     if policy.specific:
-        return SpecificPolicy(specific=Specific(versions=policy.specific))
-    if policy.latest:
-        return LatestPolicy(latest=Latest(num_versions=policy.latest))
-    return EveryPolicy()
+        return {"specific": {"versions": list(policy.specific)}}
+    return {"latest": {"num_versions": policy.latest}} if policy.latest else {"all": {}}
 
 
 def _described(form: Form) -> TensorMetadata:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from serve.inference_protocol.asked import Parameters
+from serve.inference_protocol.asked import Value
 from serve.inference_protocol.tensors import ProtocolError
 from serve.models import Entry, Models
 from serve.rest import read_body
@@ -40,7 +40,7 @@ class IndexRequest(_Body):
 class ControlRequest(_Body):
     """What Triton's clients send with a model's name; nothing of it changes what is done."""
 
-    parameters: Parameters = {}
+    parameters: dict[str, Value] = {}
 
 
 def build_repository_router(models: Models) -> APIRouter:
