@@ -359,15 +359,6 @@ def test_a_repository_of_nothing_that_can_be_served_is_an_error_in_one_line(shel
     assert "\n" not in said
 
 
-def test_a_dead_engine_is_neither_ready_nor_alive_where_nothing_opens_it(models):
-    (one,) = models.serving()
-    one.close()  # as dead as can be
-    assert [entry.state for entry in models.index()] == [State.UNAVAILABLE]
-    for check in (models.check_alive, models.check_ready, lambda: models.check_model("topics")):
-        with pytest.raises(NotReadyError, match="the engine of topics 1 has stopped"):
-            check()
-
-
 def test_a_dead_engine_is_opened_again_by_the_next_look(shelf):
     shelf.add(1)
     with opened(shelf, poll_s=0.5) as models:
@@ -400,10 +391,3 @@ def test_closing_stops_the_looking_and_frees_all(shelf):
         load(models)
     assert "repository" not in {thread.name for thread in threading.enumerate()}
     lease.__exit__(None, None, None)
-
-
-def test_what_is_given_is_served_without_a_repository(shelf):
-    shelf.add(1)
-    with opened(shelf) as kept, Models(kept.serving(), control=True) as models:
-        assert models.names == ["topics"]
-        assert models.policy("topics").latest == 1
