@@ -3,8 +3,9 @@
 from functools import partial
 from pathlib import Path
 
-from pipework.errors import MissingDependencyError
+from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.manifest import read_manifest
+from pipework.record import FILE_NAME as MANIFEST
 from serve.answerer import Answerer
 from serve.config import ServeSettings
 from serve.keeper import Keeper
@@ -24,10 +25,18 @@ def open_models(target: Path, settings: ServeSettings) -> Models:
     """
     control = settings.models.control
     if not is_repository(target):
+        _check_run(target)
         return Models([Predictor(target, queue=settings.queue)], control=control)
     opening = partial(open_version, settings=settings)
     keeper = Keeper(target, opening, poll_s=settings.models.poll_s)
     return Models((), keeper, control=control)
+
+
+def _check_run(target: Path) -> None:
+    if target.is_dir() and not (target / MANIFEST).exists():
+        message = f"{target} is no run folder, for want of {MANIFEST}, and holds no models"
+        hint = f"expected a run folder, or a repository with NAME/VERSION/{MANIFEST}"
+        raise RunFolderError(message, hint)
 
 
 def open_version(found: VersionFolder, settings: ServeSettings) -> Answerer:
