@@ -14,14 +14,18 @@ from serve.engines.remote import Behind, open_remote
 class Opener(Protocol):
     """Opens the first engine of a version, and others like it."""
 
-    def first(self, run: Path, manifest: Manifest, name: str | None) -> tuple[EngineRecord, Engine]:
+    def first(
+        self, run: Path, manifest: Manifest, name: str | None, threads: int | None
+    ) -> tuple[EngineRecord, Engine]:
         """Open the engine of that name, or the first that can answer.
+
+        `threads` is how many it may use, None for all that there are.
 
         Raises:
             PipeError: there is none.
         """
 
-    def again(self, run: Path, manifest: Manifest, name: str) -> Engine:
+    def again(self, run: Path, manifest: Manifest, name: str, threads: int | None) -> Engine:
         """Open the same engine once more.
 
         Raises:
@@ -38,13 +42,15 @@ class Here:
 
     prove: bool = False
 
-    def first(self, run: Path, manifest: Manifest, name: str | None) -> tuple[EngineRecord, Engine]:
+    def first(
+        self, run: Path, manifest: Manifest, name: str | None, threads: int | None
+    ) -> tuple[EngineRecord, Engine]:
         """Open it: `serve.engines.open_first`."""
-        return open_first(run, manifest, name, prove=self.prove)
+        return open_first(run, manifest, name, prove=self.prove, threads=threads)
 
-    def again(self, run: Path, manifest: Manifest, name: str) -> Engine:
+    def again(self, run: Path, manifest: Manifest, name: str, threads: int | None) -> Engine:
         """Open it: `serve.engines.open_proven`."""
-        return open_proven(run, manifest, name)
+        return open_proven(run, manifest, name, threads=threads)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,11 +65,13 @@ class OnTriton:
     behind: Behind
     url: str
 
-    def first(self, run: Path, manifest: Manifest, _: str | None) -> tuple[EngineRecord, Engine]:
+    def first(
+        self, run: Path, manifest: Manifest, _: str | None, __: int | None
+    ) -> tuple[EngineRecord, Engine]:
         """Open it: `serve.engines.remote.open_remote`."""
         (record,) = manifest.engines
         return record, open_remote(run, manifest, self.behind, self.url)
 
-    def again(self, run: Path, manifest: Manifest, _: str) -> Engine:
+    def again(self, run: Path, manifest: Manifest, _: str, __: int | None) -> Engine:
         """Open it: `serve.engines.remote.open_remote`."""
         return open_remote(run, manifest, self.behind, self.url)

@@ -24,6 +24,7 @@ from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, decide
 from serve.card import Card
 from serve.config import QueueSettings
+from serve.cpus import cpu_limit
 from serve.intake import Intake
 from serve.observed import saw_stages, saw_texts
 from serve.openers import Here, Opener
@@ -78,10 +79,11 @@ class Predictor(Closing):
         manifest = read_manifest(run)
         queue = queue or QueueSettings()
         opener = opener or Here()
-        record, opened = opener.first(run, manifest, engine)
+        threads = None if queue.instances == 1 else max(1, cpu_limit() // queue.instances)
+        record, opened = opener.first(run, manifest, engine, threads)
         with ExitStack() as unfinished:
             engines = [unfinished.enter_context(opened)]
-            again = partial(opener.again, run, manifest, record.name)
+            again = partial(opener.again, run, manifest, record.name, threads)
             more = queue.instances - 1
             engines.extend(unfinished.enter_context(again()) for _ in range(more))
             encoder = TextEncoder.open(
