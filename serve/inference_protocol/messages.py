@@ -6,7 +6,7 @@ https://github.com/triton-inference-server/common/blob/main/protobuf/grpc_servic
 Shapes: N texts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from google.protobuf.json_format import ParseDict
@@ -26,15 +26,14 @@ from serve.inference_protocol.asked import (
     read_texts,
     read_wanted,
 )
-from serve.inference_protocol.tensors import ProtocolError, datatype, elements, packed
-from serve.models import Answerer
+from serve.inference_protocol.tensors import ProtocolError, datatype, elements, packed, shown
 from serve.text_tensors import Answer
 
 M = TypeVar("M", bound=Message)
 
 
-def read_message(request: ModelInferRequest, model: Answerer) -> Asked:
-    """Read a request for a model.
+def read_message(request: ModelInferRequest, names: Sequence[str]) -> Asked:
+    """Read a request for a model that takes inputs of those names.
 
     Raises:
         ProtocolError: the request is not one; the message says where.
@@ -42,7 +41,7 @@ def read_message(request: ModelInferRequest, model: Answerer) -> Asked:
     parameters = _parameters(request.parameters)
     return Asked(
         id=request.id,
-        texts=read_texts(_inputs(request), model.inputs),
+        texts=read_texts(_inputs(request), names),
         outputs=_outputs(request),
         timeout_us=read_number(parameters, "timeout"),
         priority=read_number(parameters, "priority"),
@@ -75,7 +74,7 @@ def _inputs(request: ModelInferRequest) -> dict[str, list[bytes]]:
     for index, tensor in enumerate(request.inputs):
         check_tensor(tensor.name, tensor.datatype, tensor.shape, found)
         if raw and tensor.HasField("contents"):
-            text = f"input {tensor.name}: found both contents and raw_input_contents"
+            text = f"input {shown(tensor.name)}: found both contents and raw_input_contents"
             raise ProtocolError(text)
         if raw:
             found[tensor.name] = elements(memoryview(raw[index]), tensor.name)
