@@ -3,6 +3,7 @@
 from typing import Any
 
 from fastapi import FastAPI, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
@@ -19,6 +20,7 @@ from serve.key_guard import KeyGuard
 from serve.keys import ApiKeys
 from serve.metrics import MeasureRequests, Metrics
 from serve.models import Models
+from serve.openapi import complete
 from serve.request_bodies import ReadBodies
 from serve.rest import build_router
 from serve.schemas import READY_PATH, ErrorResponse, StatusResponse
@@ -50,6 +52,8 @@ def build_app(
     _add_health(app, models)
     _add_metrics(app, metrics)
     add_docs(app)
+    examples = {} if keys else {"name": next(iter(models.names), "")}
+    complete(app, examples, keys=bool(keys))
     return app
 
 
@@ -70,6 +74,8 @@ def _add_health(app: FastAPI, models: Models) -> None:
 
 
 def _add_metrics(app: FastAPI, metrics: Metrics) -> None:
-    @app.get("/metrics", summary="Metrics in Prometheus' text format")
+    summary = "Metrics in Prometheus' text format"
+
+    @app.get("/metrics", summary=summary, response_class=PlainTextResponse)
     async def show() -> Response:
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)

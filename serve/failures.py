@@ -32,6 +32,6 @@ def failure(error: Exception) -> Response:
             headers.update(error.headers or {})
         case _:  # a bug: uvicorn logs the traceback, and the client learns no more than this
             status, text = 500, "internal error; the server's log has the traceback"
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.GATEWAY_TIMEOUT:
         log.error("%s %s", status, text)
     return JSONResponse({"error": text}, status, headers)

@@ -88,5 +88,5 @@ def test_grpc_needs_the_same_keys(guarded):
         assert client.is_server_ready()
         with pytest.raises(InferenceServerException, match="expected an API key, found none"):
             client.get_model_metadata("topics")
-        key = {"Authorization": "Bearer first-key-0123456789"}
+        key = {"authorization": "Bearer first-key-0123456789"}
         assert client.get_model_metadata("topics", headers=key).name == "topics"
