@@ -6,7 +6,6 @@ Triton which polls the repository never sees half of it.
 """
 
 import errno
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,6 +37,7 @@ from pipework.record import FILE_NAME as MANIFEST
 from pipework.record import verify_files
 from serve.engines.flavours import gpu_or_none
 from serve.engines.triton import MODEL_FILES, files_of
+from serve.repository import NAME
 
 MODEL = b'''\
 """Written by `pipe export --to triton`; the code is in the pipework that Triton's Python has."""
@@ -47,7 +47,6 @@ from serve.triton_model import TritonPythonModel
 __all__ = ["TritonPythonModel"]
 '''
 TOKENIZER, ENGINES = "tokenizer.json", "engines"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 Files = Mapping[str, Path | bytes]  # by relative path: what is copied, or what is written
 
 

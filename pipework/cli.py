@@ -1,6 +1,5 @@
 """The command line: parse, delegate, turn errors into words. Imports wait for their command."""
 
-import logging
 import os
 import sys
 from enum import StrEnum
@@ -212,7 +211,7 @@ def _add_version(
     wanted = Wanted(precision=precision, layout=layout)
     added = add_version(run, repository, settings.triton, wanted, console.progress())
     console.say(f"{'added' if added.new else 'there already'}: {added.engine}, {added.folder}")
-    console.say(f"next: tritonserver --model-repository {repository}")
+    console.say(f"next: pipe serve {repository} --backend triton")
 
 
 @app.command()
@@ -229,20 +228,27 @@ def serve(
     """Serve proven engines over HTTP and gRPC until SIGTERM or Ctrl-C."""
     from pipework.settings import load_settings
     from serve.config import ServeSettings
+    from serve.logs import set_up_logs
     from serve.run import Address
     from serve.run import serve as start
 
     settings = load_settings(ServeSettings, None, overrides or [])
-    if backend is Backend.TRITON:
-        message = "--backend triton is not there yet"
-        raise ConfigError(message, "python -m serve.triton_server REPOSITORY")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    set_up_logs(settings.logs)
     address = Address(host=host, port=port, grpc_port=grpc_port)
+    if backend is Backend.TRITON:
+        from serve.triton_run import serve_triton
+
+        serve_triton(target, settings, address=address, ready=_ready, say=_say)
+        return
     start(target, settings, address=address, ready=_ready)
 
 
 def _ready(listening: object) -> None:
-    sys.stdout.write(f"serving on {listening}\n")
+    _say(f"serving on {listening}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 

@@ -16,22 +16,29 @@ from serve.docs import add_docs
 from serve.failures import answer_error
 from serve.grace import LastAnswers
 from serve.inference_protocol.http import build_protocol_router
+from serve.inference_protocol.repository import build_repository_router
 from serve.key_guard import KeyGuard
 from serve.keys import ApiKeys
-from serve.metrics import MeasureRequests, Metrics
+from serve.metrics import Metrics
 from serve.models import Models
 from serve.openapi import complete
+from serve.page import add_page
 from serve.request_bodies import ReadBodies
 from serve.rest import build_router
 from serve.schemas import READY_PATH, ErrorResponse, StatusResponse
+from serve.status import build_status_router
+from serve.watch import Watch, WatchRequests
 
 
 def build_app(
-    models: Models, settings: ServeSettings | None = None, keys: ApiKeys | None = None
+    models: Models,
+    settings: ServeSettings | None = None,
+    keys: ApiKeys | None = None,
+    watch: Watch | None = None,
 ) -> FastAPI:
-    """Make the app of models, which stay the caller's to close."""
+    """Make the app of models and of what watches them, which stay the caller's to close."""
     limits = (settings or ServeSettings()).limits
-    metrics = Metrics(models)
+    watch = watch or Watch(models)
     app = FastAPI(
         # Who has no key may read the description, and learns no names of models.
         title="pipework" if keys else f"pipework: {', '.join(models.names)}",
@@ -46,11 +53,14 @@ def build_app(
     app.add_middleware(Admission, models=models)
     app.add_middleware(LastAnswers)
     app.add_middleware(KeyGuard, keys=keys or ApiKeys())
-    app.add_middleware(MeasureRequests, metrics=metrics)
+    app.add_middleware(WatchRequests, watch=watch)  # the outermost: it sees all that is refused
     app.include_router(build_router(models, limits))
     app.include_router(build_protocol_router(models, limits))
+    app.include_router(build_repository_router(models))
+    app.include_router(build_status_router(models, watch.recent))
     _add_health(app, models)
-    _add_metrics(app, metrics)
+    _add_metrics(app, watch.metrics)
+    add_page(app)
     add_docs(app)
     examples = {} if keys else {"name": next(iter(models.names), "")}
     complete(app, examples, keys=bool(keys))

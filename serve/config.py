@@ -1,5 +1,6 @@
 """What can be set of a server, by `pipe serve --set`."""
 
+from enum import StrEnum
 from pathlib import Path
 
 from pipework.settings import NotNegative, Positive, Settings
@@ -72,6 +73,26 @@ class SecuritySettings(Settings):
     private_key: Path | None = None
 
 
+class LogFormat(StrEnum):
+    """How lines of the log look."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogSettings(Settings):
+    """What is logged on stderr.
+
+    Attributes:
+        format: text for people, or json, an object a line, for what collects logs.
+        requests: whether each request that asks a model is logged: its id, door, model, version,
+            number of texts, status and the time of each stage; never its texts.
+    """
+
+    format: LogFormat = LogFormat.TEXT
+    requests: bool = False
+
+
 class ServeSettings(Settings):
     """How models are served.
 
@@ -80,6 +101,7 @@ class ServeSettings(Settings):
         queue: before the engines.
         models: which are served.
         security: who may ask.
+        logs: what is logged.
         grace_s: seconds that requests have to end after SIGTERM; Kubernetes grants 30.
         triton_url: host:port of a tritonserver's gRPC door, for models whose engine it runs.
         traces: whether OpenTelemetry traces are sent, as its own variables (OTEL_...) say.
@@ -89,6 +111,7 @@ class ServeSettings(Settings):
     queue: QueueSettings = QueueSettings()
     models: ModelSettings = ModelSettings()
     security: SecuritySettings = SecuritySettings()
+    logs: LogSettings = LogSettings()
     grace_s: Positive = 30
     triton_url: str = ""
     traces: bool = False

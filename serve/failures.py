@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from pipework.errors import PipeError, TooBusyError
+from serve.observed import REQUEST_ID, current
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +21,8 @@ async def answer_error(_: Request, error: Exception) -> Response:
 def failure(error: Exception) -> Response:
     """Turn an error into an answer; what is a bug is told to nobody but the log."""
     headers: dict[str, str] = {}
+    if observed := current():  # a bug is answered outside of all that adds headers
+        headers[REQUEST_ID] = observed.id
     match error:
         case PipeError():
             status = error.http_status
@@ -32,6 +35,7 @@ def failure(error: Exception) -> Response:
             headers.update(error.headers or {})
         case _:  # a bug: uvicorn logs the traceback, and the client learns no more than this
             status, text = 500, "internal error; the server's log has the traceback"
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.GATEWAY_TIMEOUT:
+    late = status == HTTPStatus.GATEWAY_TIMEOUT  # the client's own wish, and no fault
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and isinstance(error, PipeError) and not late:
         log.error("%s %s", status, text)
     return JSONResponse({"error": text}, status, headers)

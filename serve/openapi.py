@@ -27,7 +27,11 @@ METHODS = ("get", "post")
 
 
 def body_of(
-    model: type[BaseModel], examples: Json, others: Mapping[str, Json] | None = None
+    model: type[BaseModel],
+    examples: Json,
+    others: Mapping[str, Json] | None = None,
+    *,
+    required: bool = True,
 ) -> Json:
     """Describe the body of a route that reads it itself.
 
@@ -35,12 +39,13 @@ def body_of(
         model: of its JSON.
         examples: by name.
         others: schemas of other media types.
+        required: whether there must be one.
     """
     schema = model.model_json_schema(schema_generator=_WithoutNull)
     schema = _inlined(schema, schema.pop("$defs", {}))
     content: Json = {"application/json": {"schema": schema, "examples": examples}}
     content |= {media: {"schema": other} for media, other in (others or {}).items()}
-    return {"required": True, "content": content}
+    return {"required": required, "content": content}
 
 
 def header(name: str, schema: Json, description: str) -> Json:

@@ -1,4 +1,4 @@
-"""Serve a run folder until told to stop."""
+"""Serve a run folder or a repository until told to stop."""
 
 import asyncio
 import gc
@@ -25,8 +25,8 @@ from serve.grace import Grace, drain_s
 from serve.inference_protocol.grpc import GrpcDoor
 from serve.inference_protocol.key_interceptor import KeyInterceptor
 from serve.keys import read_keys
-from serve.models import Models
-from serve.predictor import Predictor
+from serve.opening import open_models
+from serve.watch import Watch
 
 # How long a thread keeps the interpreter that another waits for. The default of 5 ms is what a door
 # would wait for each time that a tokenizer or an engine's thread runs Python.
@@ -81,8 +81,9 @@ def serve(
         ready: called once when requests are accepted, with where.
 
     Raises:
-        RunFolderError: the run folder is not complete, unchanged and proven.
-        MissingDependencyError: the engine's runtime is not installed.
+        RunFolderError: the run folder is not complete, unchanged and proven; of a repository, no
+            model of it can be served.
+        MissingDependencyError: the engine's runtime, or what sends traces, is not installed.
         ConfigError: host and a port cannot be listened on; the keys or the certificate are not
             what they should be.
     """
@@ -96,10 +97,11 @@ def serve(
         _bound(host, port, "--port") as listener,
         _bound(host, address.grpc_port, "--grpc-port") as held,
         ExitStack() as last,
-        Models([Predictor(target, queue=settings.queue)]) as models,
+        open_models(target, settings) as models,
+        Watch(models, settings) as watch,
     ):
         last.enter_context(Grace(models.stopping, settings.grace_s))
-        app = build_app(models, settings, keys)
+        app = build_app(models, settings, keys, watch)
         config = _config(app, settings, certificate)
         scheme = "https" if certificate else "http"
         listening = Listening(url=f"{scheme}://{_named(listener)}", grpc=_named(held))

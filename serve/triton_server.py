@@ -1,24 +1,18 @@
-"""Starts NVIDIA's tritonserver on a model repository, and believes it only after an echo.
-
-Its python backend reads tensors through NumPy's binary interface. Built for another version of
-NumPy than it finds, it answers with wrong numbers or dies, and says nothing before.
-"""
+"""Starts NVIDIA's tritonserver on a model repository."""
 
 import ctypes
 import os
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Timer
 from types import FrameType
 from typing import TextIO
 from uuid import uuid4
@@ -26,124 +20,18 @@ from uuid import uuid4
 import httpx
 
 from pipework.closing import Closing
-from pipework.errors import MissingDependencyError, NotReadyError, PipeError
+from pipework.errors import NotReadyError, PipeError
+from serve.models import Entry, State
+from serve.triton_doors import Doors, Rules
+from serve.triton_echo import check_echo, write_echo
+from serve.triton_installation import Installation
 
-HOME = Path(__file__).parents[1] / ".triton"  # of `make triton`
-START_S, EXIT_S, POLL_S = 120.0, 15, 0.05
-SHOWN = 300  # characters of an answer that is no echo
+START_S, POLL_S, LATE_S = 120.0, 0.05, 3.0
+TAIL = 20  # lines of a log that are shown
+LOG_BYTES = 8 * 2**20  # a log that grows beyond is begun anew
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (where the python backend passes tensors)
-ECHO = "pipework_echo"
-ECHO_CONFIG = f"""\
-name: "{ECHO}"
-backend: "python"
-input {{ name: "numbers" data_type: TYPE_INT64 dims: [-1] }}
-input {{ name: "texts" data_type: TYPE_STRING dims: [-1] }}
-output {{ name: "numbers" data_type: TYPE_INT64 dims: [-1] }}
-output {{ name: "texts" data_type: TYPE_STRING dims: [-1] }}
-instance_group {{ count: 1 kind: KIND_CPU }}
-"""
-ECHO_MODEL = """\
-import triton_python_backend_utils as triton
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [triton.InferenceResponse([*map(self.copied, r.inputs())]) for r in requests]
-
-    def copied(self, tensor):
-        return triton.Tensor(tensor.name(), tensor.as_numpy().copy())
-"""
-SAID = {
-    "inputs": [
-        {"name": "numbers", "datatype": "INT64", "shape": [3], "data": [1, 2, 3]},
-        {"name": "texts", "datatype": "BYTES", "shape": [2], "data": ["echo", "回声"]},
-    ]
-}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Installation:
-    """A tritonserver and where it finds what it needs.
-
-    Attributes:
-        binary: the program.
-        backends: the folder of its backends, or None for its own default.
-        venv: what its python models run in, or None for what the program finds by itself.
-    """
-
-    binary: Path
-    backends: Path | None = None
-    venv: Path | None = None
-
-    @classmethod
-    def find(cls, home: Path = HOME) -> "Installation":
-        """Return the tritonserver on PATH, or the one that `make triton` installed.
-
-        Raises:
-            MissingDependencyError: there is neither.
-        """
-        on_path = shutil.which("tritonserver")
-        if on_path is not None:
-            return cls(binary=Path(on_path))
-        root = home / "server" / "pytriton" / "tritonserver"
-        binary = root / "bin" / "tritonserver"
-        if not os.access(binary, os.X_OK):
-            message = f"tritonserver is neither on PATH nor in {home}"
-            raise MissingDependencyError(message, "make triton")
-        return cls(binary=binary, backends=root / "backends", venv=home / "venv")
-
-    def environment(self) -> dict[str, str]:
-        """Return the variables to start it with.
-
-        The process that runs a python model takes the environment whose bin comes first on PATH,
-        and loads the library of that Python.
-
-        Raises:
-            MissingDependencyError: that Python does not run.
-        """
-        inherited = dict(os.environ)
-        if self.venv is None:
-            return inherited
-        program = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
-        command = [str(self.venv / "bin" / "python"), "-c", program]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603  (our own program)
-        except (OSError, subprocess.SubprocessError) as error:
-            message = f"the Python of Triton's models does not run: {error}"
-            raise MissingDependencyError(message, "make triton") from error
-        return inherited | {
-            "VIRTUAL_ENV": str(self.venv),
-            "PATH": os.pathsep.join((str(self.venv / "bin"), os.environ.get("PATH", ""))),
-            "LD_LIBRARY_PATH": os.pathsep.join(
-                filter(None, (done.stdout.strip(), os.environ.get("LD_LIBRARY_PATH")))
-            ),
-        }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Doors:
-    """Where a tritonserver listens; a port 0 stands for any free one."""
-
-    host: str = "127.0.0.1"
-    http: int = 0
-    grpc: int = 0
-    metrics: int = 0
-
-    def chosen(self) -> "Doors":
-        """Return the same with a free port in place of each 0."""
-        wanted = (self.http, self.grpc, self.metrics)
-        with ExitStack() as held:  # until all are chosen: a port that is let go may be given again
-            ports = [port or _free_port(self.host, held) for port in wanted]
-        return Doors(host=self.host, http=ports[0], grpc=ports[1], metrics=ports[2])
-
-    def options(self) -> list[str]:
-        """Return them as options of tritonserver."""
-        return [
-            *(f"--http-address={self.host}", f"--http-port={self.http}"),
-            *(f"--grpc-address={self.host}", f"--grpc-port={self.grpc}"),
-            *(f"--metrics-address={self.host}", f"--metrics-port={self.metrics}"),
-        ]
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class TritonServer(Closing):
@@ -152,75 +40,127 @@ class TritonServer(Closing):
     Attributes:
         url: of its HTTP door.
         grpc: host:port of its gRPC door.
+        metrics: the URL of its metrics.
     """
 
     def __init__(
         self,
         repository: Path,
         doors: Doors | None = None,
+        rules: Rules | None = None,
         *,
         installation: Installation | None = None,
         start_s: float = START_S,
     ) -> None:
-        """Start it and wait until every model of the repository is ready.
-
-        Models are loaded and unloaded on request, as the protocol's repository extension says.
+        """Start it and wait until the models of the repository are loaded.
 
         Raises:
+            ConfigError: a port is taken.
             MissingDependencyError: there is no tritonserver, or its Python has a NumPy that it
                 was not built for.
             NotReadyError: it did not start; the message holds its reason, the details its log.
         """
         installation = installation or Installation.find()
-        doors = (doors or Doors()).chosen()
+        doors, self._rules = (doors or Doors()).chosen(), rules or Rules()
         self.url = f"http://{doors.host}:{doors.http}"
         self.grpc = f"{doors.host}:{doors.grpc}"
+        self.metrics = f"http://{doors.host}:{doors.metrics}/metrics"
         self._name, self._ended = f"pipework-triton-{uuid4().hex}", False
         self._folder = TemporaryDirectory(prefix=self._name)
         self._log = Path(self._folder.name) / "triton.log"
-        echo = _write_echo(Path(self._folder.name) / "models")
-        command = [str(installation.binary), *doors.options(), *_options(repository, echo)]
-        environment = installation.environment()
+        echo = write_echo(Path(self._folder.name) / "models")
+        command = [str(installation.binary), *doors.options(), *self._rules.options()]
+        command += [f"--model-repository={repository}", f"--model-repository={echo.parent}"]
+        command.append("--disable-auto-complete-config")
         command.append(f"--backend-config=python,shm-region-prefix-name={self._name}")
         if installation.backends is not None:
             command.append(f"--backend-directory={installation.backends}")
-        with self._log.open("w") as log:
-            self._process = _start(command, environment, log)
+        with self._log.open("a") as log:
+            self._process = _start(command, installation.environment(), log)
         try:
             # Closed when done: the server's end would wait for an open connection.
-            with httpx.Client(base_url=self.url, timeout=start_s, trust_env=False) as door:
+            with self._door(start_s) as door:
                 self._wait_ready(door, time.monotonic() + start_s)
-                _check_echo(door, echo)
+                check_echo(door, echo)
         except BaseException:
             self._end()  # it has accepted nothing yet
             raise
 
-    def wait(self) -> int:
-        """Pass SIGTERM and SIGINT on, wait until it ends, and return its exit code.
+    def index(self) -> list[Entry]:
+        """Return the versions that it has tried to load; [] where it does not say.
 
-        That is 0 once it was told to stop, though a client that stays connected makes it wait
-        EXIT_S and call that an error.
+        A model of which no version was found is an entry without a version.
+        """
+        if self._log.stat().st_size > LOG_BYTES:
+            os.truncate(self._log, 0)  # the server appends to it
+        try:
+            with self._door(START_S) as door:
+                found = door.post("/v2/repository/index", json={}).json()
+            return [_entry(**one) for one in found]
+        except (httpx.HTTPError, ValueError, TypeError):
+            return []  # it is ending
+
+    def load(self, model: str) -> bool:
+        """Load the versions of a model that are in the repository now; return whether all are.
+
+        Versions that were loaded serve on until the new ones do, or if those fail.
+        """
+        return self._control(model, "load")
+
+    def unload(self, model: str) -> bool:
+        """Let a model finish what it accepted, and take it away; return whether that was done."""
+        return self._control(model, "unload")
+
+    def _control(self, model: str, verb: str) -> bool:
+        try:
+            with self._door(START_S) as door:
+                done = door.post(f"/v2/repository/models/{model}/{verb}", json={})
+        except httpx.HTTPError:
+            return False  # it is ending
+        return done.status_code == HTTPStatus.OK
+
+    def wait(self) -> None:
+        """Pass SIGTERM and SIGINT on, and wait until it ends; a second SIGINT kills it.
+
+        So does the end of the time that it has: it may hang where it is told to stop while it
+        loads a model.
+
+        Raises:
+            NotReadyError: it ended by itself; the details are the end of its log.
         """
         told: list[int] = []
+        late = Timer(self._rules.exit_s + LATE_S, self._process.kill)
+        late.daemon = True
 
         def pass_on(sign: int, _: FrameType | None) -> None:
+            again = signal.SIGINT in told and sign == signal.SIGINT
+            if not told:
+                late.start()
             told.append(sign)
-            self._process.terminate()
+            (self._process.kill if again else self._process.terminate)()
 
-        before = {sign: signal.signal(sign, pass_on) for sign in (signal.SIGTERM, signal.SIGINT)}
-        try:
+        with _handled_by(pass_on):
             code = self._process.wait()
-            return 0 if told else code
-        finally:
-            for sign, handler in before.items():
-                signal.signal(sign, handler)
+        late.cancel()
+        # A client that stays connected makes it wait and call that an error.
+        if not told:
+            log = self._log.read_text(errors="replace")
+            how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+            message = f"tritonserver ended by itself, {how}: {reason(log)}"
+            tail = "\n".join(log.splitlines()[-TAIL:])
+            raise NotReadyError(message, "the end of its log stands above this line", tail)
 
     def close(self) -> None:
         """Let it finish what it accepted, and end it. Closing twice is allowed."""
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(2 * EXIT_S)
+            self._process.wait(2 * self._rules.exit_s)
         self._end()
+
+    def _door(self, timeout_s: float) -> httpx.Client:
+        return httpx.Client(
+            base_url=self.url, timeout=timeout_s, trust_env=False, headers=self._rules.headers()
+        )
 
     def _end(self) -> None:
         """Kill what still runs, the processes of its models too, and remove what they leave."""
@@ -256,15 +196,25 @@ def reason(log: str) -> str:
     return str([*models[:1], *errors[-1:], "it said nothing"][0]).strip('"')
 
 
-def _options(repository: Path, echo: Path) -> list[str]:
-    return [
-        f"--model-repository={repository}",
-        f"--model-repository={echo.parent}",
-        "--model-control-mode=explicit",
-        "--load-model=*",
-        "--disable-auto-complete-config",
-        f"--exit-timeout-secs={EXIT_S}",
-    ]
+@contextmanager
+def stopped_quietly() -> Iterator[None]:
+    """End the process with 0 at SIGTERM and SIGINT, until these are passed on to a server."""
+    with _handled_by(lambda *_: sys.exit(0)):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: "signal._HANDLER") -> Iterator[None]:
+    before = {sign: signal.signal(sign, handler) for sign in STOPPING}
+    try:
+        yield
+    finally:
+        for sign, earlier in before.items():
+            signal.signal(sign, earlier)
+
+
+def _entry(name: str, version: str = "", state: str = "UNAVAILABLE", reason: str = "") -> Entry:
+    return Entry(name=name, version=version, state=State(state), reason=reason)
 
 
 def _start(command: list[str], environment: dict[str, str], log: TextIO) -> "subprocess.Popen[str]":
@@ -287,59 +237,20 @@ def _start(command: list[str], environment: dict[str, str], log: TextIO) -> "sub
         raise NotReadyError(message, "make triton") from error
 
 
-def _write_echo(models: Path) -> Path:
-    """Write the repository of the model that echoes, and return the folder of the model."""
-    folder = models / ECHO
-    (folder / "1").mkdir(parents=True)
-    (folder / "config.pbtxt").write_text(ECHO_CONFIG)
-    (folder / "1" / "model.py").write_text(ECHO_MODEL)
-    return folder
-
-
-def _check_echo(door: httpx.Client, echo: Path) -> None:
-    said = [one["data"] for one in SAID["inputs"]]
-    heard = _heard(door)
-    if heard != said:
-        message = f"tritonserver's python backend does not echo {said}: {heard}"
-        hint = "give its Python the NumPy that it was built for, 'numpy<2': make triton"
-        raise MissingDependencyError(message, hint)
-    shutil.rmtree(echo)
-
-
-def _heard(door: httpx.Client) -> object:
-    """Return what the echo says, or in its place why it says nothing: its process may have died."""
-    try:
-        answer = door.post(f"/v2/models/{ECHO}/infer", json=SAID)
-        door.post(f"/v2/repository/models/{ECHO}/unload", json={})
-    except httpx.HTTPError as error:
-        return f"{type(error).__name__}: {error}"
-    try:
-        return [one["data"] for one in answer.json()["outputs"]]
-    except (ValueError, KeyError, TypeError):
-        return " ".join(answer.text.split())[:SHOWN] or "it said nothing"
-
-
-def _free_port(host: str, held: ExitStack) -> int:
-    listener = held.enter_context(socket.socket())
-    listener.bind((host, 0))
-    return int(listener.getsockname()[1])
-
-
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> None:
     """Serve the repository that is named until told to stop; without one, check the echo."""
-    for sign in (signal.SIGTERM, signal.SIGINT):  # until they are passed on to the server
-        signal.signal(sign, lambda *_: sys.exit(0))
-    with TemporaryDirectory() as empty:
+    with stopped_quietly(), TemporaryDirectory() as empty:
         repository = Path(arguments[0] if arguments else empty)
         with TritonServer(repository) as server:
             sys.stdout.write(f"tritonserver echoes; {server.url}, gRPC {server.grpc}\n")
             sys.stdout.flush()
-            return server.wait() if arguments else 0
+            if arguments:
+                server.wait()
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        main(sys.argv[1:])
     except PipeError as error:
         lines = (error.details, f"error: {error}", f"hint: {error.hint}")
         sys.exit("\n".join(filter(None, lines)))

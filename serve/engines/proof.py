@@ -55,16 +55,30 @@ class ProvenFirst(Closing):
         Raises:
             CheckFailedError: the proof failed.
         """
+        self.prove()
+        return self._engine.infer(encodings)
+
+    def prove(self) -> None:
+        """Prove the engine, if it is not yet.
+
+        Raises:
+            CheckFailedError: the proof failed, now or before.
+            NotReadyError: the engine cannot be asked.
+        """
         if self._refused:
             raise CheckFailedError(self._refused, HINT)
-        if not self._proven:
-            try:
-                prove_here(self._engine, self._record, self._kept, self._task, self._sizes)
-            except CheckFailedError as error:
-                self._refused = str(error)
-                raise
-            self._proven = True
-        return self._engine.infer(encodings)
+        if self._proven:
+            return
+        try:
+            prove_here(self._engine, self._record, self._kept, self._task, self._sizes)
+        except CheckFailedError as error:
+            self._refused = str(error)
+            raise
+        self._proven = True
+
+    def forget(self) -> None:
+        """Have it proven again: what computes may be another now."""
+        self._proven = False
 
     def close(self) -> None:
         """Free the engine."""

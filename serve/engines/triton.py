@@ -1,4 +1,6 @@
-"""Answers with another model of the same tritonserver, to which a call's arrays are passed on.
+"""Answers with a model of a tritonserver, to which a call's arrays are passed on.
+
+What asks it is another model of the same server, or our own server in front of it.
 
 Shapes: B inputs of one call, C classes.
 """

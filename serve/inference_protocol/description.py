@@ -11,7 +11,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from pipework import __version__
-from serve.models import Answerer
+from serve.answerer import Answerer
+from serve.repository import Policy
 
 PLATFORM = "pipework"
 EXTENSIONS = (
@@ -23,6 +24,7 @@ EXTENSIONS = (
     "statistics",
 )
 Datatype = Literal["BYTES", "FP32"]
+VersionPolicy = dict[str, dict[str, int | list[int]]]
 ConfigType = Literal["TYPE_STRING", "TYPE_FP32"]
 BYTES: Datatype = "BYTES"
 FP32: Datatype = "FP32"
@@ -92,25 +94,13 @@ class TensorConfig(_Part):
     dims: tuple[int, ...]
 
 
-class Latest(_Part):
-    """The newest versions are served."""
-
-    num_versions: int = 1
-
-
-class VersionPolicy(_Part):
-    """Which versions are served."""
-
-    latest: Latest = Latest()
-
-
 class ModelConfig(_Part):
     """A model's configuration, in Triton's form."""
 
     name: str
     platform: str = PLATFORM
     backend: str = PLATFORM
-    version_policy: VersionPolicy = VersionPolicy()
+    version_policy: VersionPolicy
     max_batch_size: int
     input: tuple[TensorConfig, ...]
     output: tuple[TensorConfig, ...]
@@ -126,14 +116,22 @@ def metadata(model: Answerer, versions: Sequence[str]) -> ModelMetadata:
     )
 
 
-def config(model: Answerer, max_texts: int) -> ModelConfig:
+def config(model: Answerer, max_texts: int, policy: Policy) -> ModelConfig:
     """Describe a model whose requests may have so many texts."""
     return ModelConfig(
         name=model.name,
+        version_policy=described(policy),
         max_batch_size=max_texts,
         input=tuple(map(_configured, input_forms(model.inputs))),
         output=tuple(map(_configured, output_forms(model.classes))),
     )
+
+
+def described(policy: Policy) -> VersionPolicy:
+    """Return a policy as a model's configuration has it."""
+    if policy.specific:
+        return {"specific": {"versions": list(policy.specific)}}
+    return {"latest": {"num_versions": policy.latest}} if policy.latest else {"all": {}}
 
 
 def _described(form: Form) -> TensorMetadata:

@@ -77,14 +77,13 @@ def _add_model(router: APIRouter, models: Models, limits: LimitSettings) -> None
 
     async def configured(name: str, version: str = "") -> ModelConfig:
         with models.lease(name, version) as model:
-            return config(model, limits.texts)
+            return config(model, limits.texts, models.policy(name))
 
     async def stats(name: str, version: str = "") -> StatisticsAnswer:
         return statistics(chosen_versions(models, name, version))
 
     async def ready(name: str, version: str = "") -> Response:
-        with models.lease(name, version):
-            models.check_ready()
+        models.check_model(name, version)
         return Response()
 
     for path in (MODEL, VERSION):

@@ -76,7 +76,8 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
     ) -> proto.ModelConfigResponse:
         """Say a model's configuration."""
         with self._models.lease(request.name, request.version) as model:
-            described = description.config(model, self._settings.limits.texts)
+            policy = self._models.policy(model.name)
+            described = description.config(model, self._settings.limits.texts, policy)
         return proto.ModelConfigResponse(config=message(described, ModelConfig))
 
     async def ModelStatistics(

@@ -21,7 +21,8 @@ from pipework.examples import Example
 from pipework.manifest import read_manifest
 from pipework.progress import Silent
 from serve.engines import open_proven
-from serve.triton_server import Installation, TritonServer
+from serve.triton_installation import Installation
+from serve.triton_server import TritonServer
 
 PACKED = Variant(format=EngineFormat.OPENVINO, precision=Precision.BF16, layout=Layout.PACKED)
 TEXTS = ["The match went to extra time", "今天下午有雷阵雨", "", "word " * 500, "票房 of the film"]

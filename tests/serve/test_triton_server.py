@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipework.errors import MissingDependencyError, NotReadyError
-from serve.triton_server import Doors, Installation, TritonServer, reason
+from serve.triton_doors import Doors
+from serve.triton_installation import Installation
+from serve.triton_server import TritonServer, reason
 
 LOG = r"""
 I1121 17:47:36.476499 16516 model_lifecycle.cc:839] "successfully loaded 'echo'"

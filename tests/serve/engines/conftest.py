@@ -6,6 +6,7 @@ buffer that is written too early or read too early shows.
 
 import ctypes
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -17,13 +18,21 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from pipework.encoding import TextEncoder
 from pipework.engine_record import TensorRt
-from serve.engines import cuda
+from pipework.examples import Example
+from pipework.kept_rows import FILE_NAME as ROWS
+from pipework.kept_rows import KeptRows
+from pipework.manifest import read_manifest, write_manifest
+from pipework.record import record_file
+from serve.engines import cuda, open_engine
 from serve.engines import tensorrt as module
 
 VERSION = "1.7.1"
 TYPES = {"tensor(int64)": np.dtype(np.int64), "tensor(float)": np.dtype(np.float32)}
 Shapes = dict[str, tuple[int, ...]]
+ENGINE = "engines/onnx"
+TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"] * 7
 
 
 class FakeCuda:
@@ -213,3 +222,22 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     target = "compute capabilities 8.6, 8.9"
     built = TensorRt(flavour="tensorrt_rtx", version=VERSION, target=target, profiles=())
     return FakeGpu(cuda=runtime, trt=trt, built=built)
+
+
+@pytest.fixture
+def front(run, tmp_path):
+    """A run folder whose rows hold what the engine answers, and the folder of the model behind."""
+    front, beside = shutil.copytree(run, tmp_path / "front"), tmp_path / "front-engine"
+    shutil.copytree(front / ENGINE, beside)
+    manifest = read_manifest(front)
+    (record,) = manifest.engines
+    encoder = TextEncoder.open(front / "tokenizer.json", max_length=32, type_ids=False)
+    encodings = encoder.encode([Example(text=text) for text in TEXTS])
+    with open_engine(front / ENGINE / "model.onnx", record, manifest) as engine:
+        rows = KeptRows(encodings=encodings, logits_NC=engine.infer(encodings))
+    rows.write(front / ENGINE / ROWS)
+    files = (record.files[0], record_file(front, front / ENGINE / ROWS))
+    engine = record.model_copy(update={"files": files})
+    write_manifest(front, manifest.model_copy(update={"engines": (engine,)}))
+    (front / ENGINE / "model.onnx").unlink()
+    return front, beside, rows

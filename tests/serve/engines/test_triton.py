@@ -6,17 +6,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from pipework.encoding import TextEncoder
 from pipework.errors import CheckFailedError, NotReadyError, RunFolderError
-from pipework.examples import Example
-from pipework.kept_rows import FILE_NAME, KeptRows
-from pipework.manifest import read_manifest, write_manifest
-from pipework.record import record_file
-from serve.engines import open_engine
+from pipework.kept_rows import FILE_NAME
+from pipework.manifest import read_manifest
 from serve.engines.triton import open_behind
 
 FOLDER = "engines/onnx"
-TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"] * 7
 
 
 class Behind:
@@ -34,25 +29,6 @@ class Behind:
         (logits,) = self.session.run(["logits"], dict(arrays))
         self.asked.append(len(logits))
         return logits + np.float32(self.wrong)
-
-
-@pytest.fixture
-def front(run, tmp_path):
-    """A run folder whose rows hold what the engine answers, and the folder of the model behind."""
-    front, beside = shutil.copytree(run, tmp_path / "front"), tmp_path / "front-engine"
-    shutil.copytree(front / FOLDER, beside)
-    manifest = read_manifest(front)
-    (record,) = manifest.engines
-    encoder = TextEncoder.open(front / "tokenizer.json", max_length=32, type_ids=False)
-    encodings = encoder.encode([Example(text=text) for text in TEXTS])
-    with open_engine(front / FOLDER / "model.onnx", record, manifest) as engine:
-        rows = KeptRows(encodings=encodings, logits_NC=engine.infer(encodings))
-    rows.write(front / FOLDER / FILE_NAME)
-    files = (record.files[0], record_file(front, front / FOLDER / FILE_NAME))
-    engine = record.model_copy(update={"files": files})
-    write_manifest(front, manifest.model_copy(update={"engines": (engine,)}))
-    (front / FOLDER / "model.onnx").unlink()
-    return front, beside, rows
 
 
 def opened(front, ask, batch=64):

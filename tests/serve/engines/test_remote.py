@@ -1,0 +1,184 @@
+"""Over real gRPC: what answers is ONNX Runtime behind the service of Triton's generated stubs."""
+
+import shutil
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import numpy as np
+import onnxruntime
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from pipework.errors import CheckFailedError, NotReadyError, RunFolderError
+from pipework.manifest import read_manifest
+from serve.engines import remote
+from serve.engines.remote import Behind, open_remote
+
+CONFIG = """
+name: "front"
+max_batch_size: 8
+parameters { key: "tensor_model" value { string_value: "front-engine" } }
+parameters { key: "first_only" value { string_value: "true" } }
+"""
+
+
+class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """Answers as a model behind does, and counts the texts of each call."""
+
+    def __init__(self, graph):
+        self.session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+        self.calls, self.wrong, self.datatype, self.loaded = [], 0.0, "FP32", True
+
+    def ModelInfer(self, request, context):  # noqa: N802
+        if not self.loaded:
+            context.abort(grpc.StatusCode.NOT_FOUND, "Request for unknown model")
+        assert (request.model_name, request.model_version) == ("front-engine", "1")
+        arrays = {
+            one.name: np.frombuffer(raw, np.int64).reshape(one.shape)
+            for one, raw in zip(request.inputs, request.raw_input_contents, strict=True)
+        }
+        (logits,) = self.session.run(["logits"], arrays)
+        self.calls.append(len(logits))
+        output = service_pb2.ModelInferResponse.InferOutputTensor(
+            name="logits", datatype=self.datatype, shape=logits.shape
+        )
+        raw = (logits + np.float32(self.wrong)).tobytes()
+        return service_pb2.ModelInferResponse(outputs=[output], raw_output_contents=[raw])
+
+    def start(self, port=0):
+        self.server = grpc.server(ThreadPoolExecutor(2), options=(("grpc.so_reuseport", 0),))
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self.server)
+        self.port = self.server.add_insecure_port(f"127.0.0.1:{port}")
+        self.server.start()
+
+    def stop(self):
+        self.server.stop(None).wait()
+
+    @property
+    def url(self):
+        return f"127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+def triton(run):
+    serving = Triton(run / "engines" / "onnx" / "model.onnx")
+    serving.start()
+    yield serving
+    serving.stop()
+
+
+@pytest.fixture
+def version(front, tmp_path):
+    """A version of a text model in a repository, and the rows that prove it."""
+    model = tmp_path / "repository" / "front"
+    shutil.copytree(front[0], model / "1")
+    (model / "config.pbtxt").write_text(CONFIG)
+    return model / "1", front[2]
+
+
+def opened(version, url):
+    behind = Behind.read(version.parent)
+    return open_remote(version, read_manifest(version), behind, url)
+
+
+def test_the_model_behind_is_read_from_the_config(version, tmp_path):
+    model = version[0].parent
+    assert Behind.read(model) == Behind(name="front-engine", first_only=True, batch=8)
+    (model / "config.pbtxt").write_text('name: "alone"')
+    assert Behind.read(model) is None
+    (model / "config.pbtxt").write_text("name?")
+    with pytest.raises(RunFolderError, match=r"config\.pbtxt is not the config of a model"):
+        Behind.read(model)
+    with pytest.raises(RunFolderError, match="No such file"):
+        Behind.read(tmp_path / "nowhere")
+
+
+def test_it_is_proven_when_it_is_opened_and_its_calls_are_no_larger_than_triton_takes(
+    version, triton
+):
+    run, rows = version
+    with opened(run, triton.url) as engine:
+        assert triton.calls == [1] * 42 + [8] * 5 + [2]
+        found = engine.infer(rows.encodings)
+        assert found == pytest.approx(rows.logits_NC, abs=1e-5)
+        assert triton.calls[48:] == [8] * 5 + [2]
+        assert engine.infer([]).shape == (0, 3)
+
+
+def test_a_triton_that_is_not_there_is_told_and_so_is_one_without_the_model(version, triton):
+    triton.loaded = False
+    with pytest.raises(NotReadyError, match=r"front-engine 1 on .*NOT_FOUND: Request"):
+        opened(version[0], triton.url)
+    triton.stop()
+    with pytest.raises(NotReadyError, match=r"did not answer: UNAVAILABLE: .*refused"):
+        opened(version[0], triton.url)
+
+
+def test_one_that_stops_is_not_ready_and_answers_again_when_it_is_back(
+    version, triton, monkeypatch
+):
+    run, rows = version
+    monkeypatch.setattr(remote, "PAUSE_S", 0.0)
+    with opened(run, triton.url) as engine:
+        triton.stop()
+        for _ in range(5):
+            with pytest.raises(NotReadyError, match="UNAVAILABLE"):
+                engine.infer(rows.encodings[:1])
+        triton.start(triton.port)
+        before = len(triton.calls)
+        found = until_ready(lambda: engine.infer(rows.encodings[:1]))
+        assert found == pytest.approx(rows.logits_NC[:1], abs=1e-5)
+        assert len(triton.calls) - before == 48 + 1  # it was proven again
+
+
+def until_ready(ask, tries=200):
+    for _ in range(tries):
+        try:
+            return ask()
+        except NotReadyError:
+            threading.Event().wait(0.05)
+    return ask()
+
+
+def test_after_a_failure_triton_is_left_alone_for_a_while(version, triton):
+    run, rows = version
+    with opened(run, triton.url) as engine:
+        before = len(triton.calls)
+        triton.loaded = False
+        with pytest.raises(NotReadyError, match="NOT_FOUND") as first:
+            engine.infer(rows.encodings[:1])
+        triton.loaded = True
+        with pytest.raises(NotReadyError) as second:
+            engine.infer(rows.encodings[:1])
+        assert str(first.value) == str(second.value)
+        assert len(triton.calls) == before
+
+
+def test_another_model_that_stands_there_after_an_outage_is_not_answered_with(
+    version, triton, monkeypatch
+):
+    run, rows = version
+    monkeypatch.setattr(remote, "PAUSE_S", 0.0)
+    with opened(run, triton.url) as engine:
+        triton.loaded = False
+        with pytest.raises(NotReadyError):
+            engine.infer(rows.encodings[:1])
+        triton.loaded, triton.wrong = True, 0.01
+        with pytest.raises(CheckFailedError, match="differently from the checkpoint on Triton"):
+            engine.infer(rows.encodings[:1])
+
+
+def test_what_is_no_logits_is_told(version, triton):
+    triton.datatype = "FP16"
+    with pytest.raises(NotReadyError, match=r"expected logits, FP32 .*, found .*'FP16'"):
+        opened(version[0], triton.url)
+
+
+def test_a_triton_that_is_silent_is_given_up(version, monkeypatch):
+    monkeypatch.setattr(remote, "CALL_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(NotReadyError, match="DEADLINE_EXCEEDED"):
+            opened(version[0], url)
