@@ -107,7 +107,7 @@ def _add_infer(router: APIRouter, models: Models, limits: LimitSettings) -> None
         terms = read_terms(request.headers)
         body = await read_body(request)
         with models.lease(name, version) as model:
-            asked = read_infer(body, request.headers.get(HEAD_LENGTH), model.inputs)
+            asked = read_infer(body, request.headers.get(HEAD_LENGTH), model.inputs, limits)
             check_texts(asked.texts, limits)
             answer = model.answer(asked.texts, asked.terms(terms))
             try:

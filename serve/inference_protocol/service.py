@@ -130,7 +130,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         self, request: proto.ModelInferRequest, given: Terms
     ) -> tuple[proto.ModelInferResponse, Stages]:
         with self._models.lease(request.model_name, request.model_version) as model:
-            asked = read_message(request, model)
+            asked = read_message(request, model, self._settings.limits)
             check_texts(asked.texts, self._settings.limits)
             found = await model.answer(asked.texts, asked.terms(given))
             answer = write_message(asked, found.value, model.name, model.version)

@@ -1,6 +1,7 @@
 """Bodies that mean harm, over a real connection: one clear line of 4xx, and no more memory."""
 
 import json
+from http.client import HTTPConnection
 
 import httpx
 import pytest
@@ -27,7 +28,7 @@ PREDICT = {
     "deep objects": (b'{"texts":' * 50_000, 400),
     "not a number": (b'{"texts": [NaN]}', 422),
     "infinite": (b'{"texts": ["a"], "top_k": Infinity}', 422),
-    "a number of many digits": (b'{"texts": ["a"], "top_k": ' + DIGITS + b"}", 422),
+    "a number of many digits": (b'{"texts": ["a"], "top_k": ' + DIGITS + b"}", 400),
     "an exponent": (b'{"texts": ["a"], "top_k": 1e999999999}', 422),
     "no UTF-8": (b'{"texts": ["\xff\xfe"]}', 400),
     "half a character": (b'{"texts": ["\\ud83d"]}', 400),
@@ -62,7 +63,8 @@ INFER = {
     "a tensor longer than the body": (binary(2**31, [1]), "all"),
     "a tensor shorter than its shape": (binary(5, [3]) + b"\x01\0\0\0a", "but 5"),
     "an element longer than the tensor": (binary(5, [1]) + b"\xff\xff\xff\xffa", "but 5"),
-    "elements of nothing": (binary(4_000_000, [1]) + bytes(4_000_000), "but 4000000"),
+    "elements of nothing": (binary(8_000_000, [1]) + bytes(8_000_000), "but 8000000"),
+    "two million of them": (binary(8_000_000, [2_000_000]) + bytes(8_000_000), "but 8000000"),
     "bytes that nobody counts": (infer() + b"abc", "but 3"),
 }
 
@@ -95,34 +97,39 @@ def test_infer_refuses(server, body, head):
     elif head is not None:
         less = head.removeprefix("but ")
         headers[HEAD_LENGTH] = head if less == head else str(len(body) - int(less))
-    assert refused(server, "/v2/models/topics/infer", body, headers).status_code == 400
+    answer = refused(server, "/v2/models/topics/infer", body, headers)
+    assert answer.status_code == (413 if "at most 1024 texts" in answer.text else 400)
+
+
+def as_it_is(server, method, path) -> tuple[int, list[str]]:
+    """Ask for a path as it stands; return the status and the keys of the answer."""
+    connection = HTTPConnection(server.url.removeprefix("http://"), timeout=60)
+    connection.request(method, path, body=infer())
+    answer = connection.getresponse()
+    found = answer.status, list(json.loads(answer.read()))
+    connection.close()
+    return found
 
 
 @pytest.mark.parametrize(
     "name",
-    ["..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "%00", "a" * 5000, "%ff%fe", "topics%0d%0aX: 1"],
+    ["..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "%00", "a" * 5000, "%ff%fe", "topics%0d%0aX:1"],
 )
 @pytest.mark.parametrize(
     "tail", ["", "/config", "/infer", "/versions/..", "/versions/%2e%2e/infer"]
 )
 def test_a_name_reaches_nothing_but_models(server, name, tail):
     method = "POST" if tail.endswith("infer") else "GET"
-    answer = httpx.request(method, f"{server.url}/v2/models/{name}{tail}", content=infer())
-    assert answer.status_code in {404, 405}
-    assert list(answer.json()) == ["error"]
+    assert as_it_is(server, method, f"/v2/models/{name}{tail}") == (404, ["error"])
 
 
 @pytest.mark.parametrize(
     "path",
-    ["../app.py", "%2e%2e/app.py", "..%2fapp.py", "..%5capp.py", "%2fetc%2fpasswd", "", "."],
+    ["../app.py", "%2e%2e/app.py", "..%2fapp.py", "..%5capp.py", "%2fetc%2fpasswd", ""],
 )
 @pytest.mark.parametrize("folder", ["/docs/static/", "/page/"])
 def test_nothing_but_the_files_of_the_pages_is_served(server, folder, path):
-    host, port = server.url.removeprefix("http://").split(":")
-    url = httpx.URL(scheme="http", host=host, port=int(port), raw_path=(folder + path).encode())
-    answer = httpx.get(url)
-    assert answer.status_code in {404, 405}
-    assert list(answer.json()) == ["error"]
+    assert as_it_is(server, "GET", folder + path) == (404, ["error"])
 
 
 def test_the_server_is_well_after_all_that(server):
