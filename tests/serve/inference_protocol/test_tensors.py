@@ -39,3 +39,7 @@ def test_an_element_that_is_cut_off_is_refused(cut):
 def test_a_huge_length_takes_no_memory():
     with pytest.raises(ProtocolError, match="4294967295 bytes"):
         elements(memoryview(b"\xff\xff\xff\xff" + b"abc"), "text", 9)
+
+
+def test_no_more_is_read_than_shows_that_there_is_too_much():
+    assert elements(memoryview(bytes(4_000_000)), "text", 3) == [b""] * 4
