@@ -24,6 +24,7 @@ from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, decide
 from serve.card import Card
 from serve.config import QueueSettings
+from serve.cpus import cpu_limit
 from serve.engines import open_first, open_proven
 from serve.intake import Intake
 from serve.observed import saw_stages, saw_texts
@@ -70,10 +71,11 @@ class Predictor(Closing):
         """
         manifest = read_manifest(run)
         queue = queue or QueueSettings()
-        record, opened = open_first(run, manifest, engine, prove=prove)
+        threads = None if queue.instances == 1 else max(1, cpu_limit() // queue.instances)
+        record, opened = open_first(run, manifest, engine, prove=prove, threads=threads)
         with ExitStack() as unfinished:
             engines = [unfinished.enter_context(opened)]
-            again = partial(open_proven, run, manifest, record.name)
+            again = partial(open_proven, run, manifest, record.name, threads=threads)
             more = queue.instances - 1
             engines.extend(unfinished.enter_context(again()) for _ in range(more))
             encoder = TextEncoder.open(
