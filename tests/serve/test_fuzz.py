@@ -24,7 +24,7 @@ from tritonclient.grpc import service_pb2
 
 NIGHT = int(os.environ.get("PIPEWORK_FUZZ", "0"))
 CASES = NIGHT or 400
-DESCRIBED = NIGHT // 4 or 150  # making one takes schemathesis a tenth of a second
+DESCRIBED = NIGHT // 4 or 100  # making one takes schemathesis a tenth of a second
 GROWTH = 64 * 2**20  # bytes; what a leak of a body a request would exceed many times over
 SEED = random.SystemRandom().randrange(2**32) if NIGHT else 1
 log = logging.getLogger(__name__)
@@ -103,7 +103,10 @@ def test_what_is_described_is_what_is_answered(fuzzed):
 
 
 def body(dice) -> tuple[bytes, dict[str, bytes], bool]:
-    """Return a binary body that is valid, or was before a few changes, its headers, and if it has a deadline."""
+    """Return a binary body that is valid, or was before a few changes, and its headers.
+
+    And whether it has a deadline.
+    """
     texts = dice.choices(TEXTS, k=dice.randrange(5))
     packed = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
     tensor = {"name": "text", "shape": [len(texts), 1], "datatype": "BYTES"}
