@@ -3,6 +3,7 @@
 from typing import Any
 
 from fastapi import FastAPI, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
@@ -20,6 +21,7 @@ from serve.key_guard import KeyGuard
 from serve.keys import ApiKeys
 from serve.metrics import Metrics
 from serve.models import Models
+from serve.openapi import complete
 from serve.page import add_page
 from serve.request_bodies import ReadBodies
 from serve.rest import build_router
@@ -60,6 +62,8 @@ def build_app(
     _add_metrics(app, watch.metrics)
     add_page(app)
     add_docs(app)
+    examples = {} if keys else {"name": next(iter(models.names), "")}
+    complete(app, examples, keys=bool(keys))
     return app
 
 
@@ -80,6 +84,8 @@ def _add_health(app: FastAPI, models: Models) -> None:
 
 
 def _add_metrics(app: FastAPI, metrics: Metrics) -> None:
-    @app.get("/metrics", summary="Metrics in Prometheus' text format")
+    summary = "Metrics in Prometheus' text format"
+
+    @app.get("/metrics", summary=summary, response_class=PlainTextResponse)
     async def show() -> Response:
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)

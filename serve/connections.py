@@ -110,11 +110,26 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.transport.is_closing() or self.transport.get_write_buffer_size():
-            # A client that does not read its answer would keep the connection for ever.
-            self._ending = self.loop.call_later(self.limits.body_s, self.transport.abort)
-        elif self._ending is not None:
+        self._hurry(self.transport.is_closing() or self.transport.get_write_buffer_size() > 0)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._hurry(True)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._hurry(self.transport.is_closing())
+
+    def _hurry(self, unread: bool) -> None:
+        """Close the connection of a client that does not read, which would keep it for ever."""
+        if self._ending is not None:
             self._ending.cancel()
+        later = self.loop.call_later
+        self._ending = later(self.limits.body_s, self._give_up) if unread else None
+
+    def _give_up(self) -> None:
+        if self.transport.is_closing() or self.transport.get_write_buffer_size():
+            self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  (uvicorn's own words)
         """Answer what is no HTTP, in our form."""

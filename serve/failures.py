@@ -35,6 +35,7 @@ def failure(error: Exception) -> Response:
             headers.update(error.headers or {})
         case _:  # a bug: uvicorn logs the traceback, and the client learns no more than this
             status, text = 500, "internal error; the server's log has the traceback"
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and isinstance(error, PipeError):
+    late = status == HTTPStatus.GATEWAY_TIMEOUT  # the client's own wish, and no fault
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and isinstance(error, PipeError) and not late:
         log.error("%s %s", status, text)
     return JSONResponse({"error": text}, status, headers)

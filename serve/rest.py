@@ -6,8 +6,6 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core.core_schema import NullableSchema
 from starlette.requests import ClientDisconnect
 
 from pipework.errors import InputError, PipeError, TooLargeError
@@ -15,10 +13,9 @@ from pipework.examples import Example
 from serve.config import LimitSettings
 from serve.headers import read_terms, timing
 from serve.models import Models
+from serve.openapi import TERMS, body_of
 from serve.schemas import PREDICT_PATH, ErrorResponse, PredictRequest, PredictResponse, explain
 
-_SCHEMA_PATH = PREDICT_PATH.replace("/", "~1")
-_BODY = f"#/paths/{_SCHEMA_PATH}/post/requestBody/content/application~1json/schema"
 _EXAMPLES = {
     "texts": {"summary": "texts", "value": {"texts": ["Rates rise again"], "top_k": 3}},
     "pairs": {
@@ -37,7 +34,9 @@ _EXAMPLES = {
 _ERRORS = {
     400: "not JSON, or a header that is not what it should be",
     404: "no such model or version",
+    408: "the request did not come in time",
     413: "the body, the number of texts or a text is too large",
+    415: "the body is compressed with something else than gzip or deflate",
     422: "JSON, but not a request",
     429: "the queue is full; Retry-After says how many seconds to wait",
     503: "stopping, or the engine has died",
@@ -69,7 +68,7 @@ def build_router(models: Models, limits: LimitSettings) -> APIRouter:
         summary="Classify texts",
         response_model=PredictResponse,
         responses={status: _error(text) for status, text in _ERRORS.items()},
-        openapi_extra={"requestBody": _request_body()},
+        openapi_extra={"requestBody": body_of(PredictRequest, _EXAMPLES), "parameters": TERMS},
     )
     async def predict(request: Request) -> Response:
         # The body is read here and not by FastAPI: one strict pass over the bytes, in Rust,
@@ -163,17 +162,3 @@ async def _hang_up(request: Request) -> None:
 
 def _error(description: str) -> dict[str, Any]:
     return {"model": ErrorResponse, "description": description}
-
-
-class _WithoutNull(GenerateJsonSchema):
-    def nullable_schema(self, schema: NullableSchema) -> JsonSchemaValue:
-        # OpenAPI 3.0 has no type null; what is optional may be left out.
-        return self.generate_inner(schema["schema"])
-
-
-def _request_body() -> dict[str, Any]:
-    schema = PredictRequest.model_json_schema(
-        ref_template=_BODY + "/$defs/{model}", schema_generator=_WithoutNull
-    )
-    content = {"application/json": {"schema": schema, "examples": _EXAMPLES}}
-    return {"required": True, "content": content}

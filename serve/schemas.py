@@ -47,6 +47,10 @@ class TextInput(_Strict):
 class PredictRequest(_Strict):
     """Texts to classify, as plain `texts` or as `inputs`; exactly one of the two."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["texts"]}, {"required": ["inputs"]}]}
+    )
+
     texts: Annotated[list[str], Field(min_length=1)] | None = None
     inputs: Annotated[list[TextInput], Field(min_length=1)] | None = None
     top_k: Annotated[int, Field(ge=1)] | None = Field(

@@ -84,14 +84,23 @@ def check_tensor(
         raise ProtocolError(message)
 
 
-def check_count(name: str, shape: Sequence[int], count: int) -> None:
-    """Check that an input has as many elements as its shape says.
+def enough(shape: Sequence[int], limits: LimitSettings) -> int:
+    """Return after how many elements of an input its fault is certain, so that no more is read."""
+    return max(0, min(prod(shape), limits.texts))
+
+
+def check_count(name: str, shape: Sequence[int], count: int, limits: LimitSettings) -> None:
+    """Check that an input has as many elements as its shape says, and not too many.
 
     Raises:
         ProtocolError: it has not.
+        TooLargeError: there are too many.
     """
+    if count > limits.texts:
+        check_number(prod(shape), limits)
     if count != prod(shape):
-        message = f"input {shown(name)}: expected {[*shape]} elements, found {count}"
+        text = "more" if 0 <= prod(shape) < count else count
+        message = f"input {shown(name)}: expected {[*shape]} elements, found {text}"
         raise ProtocolError(message)
 
 
@@ -116,6 +125,17 @@ def read_texts(found: Mapping[str, list[bytes]], names: Sequence[str]) -> Texts:
     return Texts(text=found[TEXT], text_pair=pairs)
 
 
+def check_number(found: int, limits: LimitSettings) -> None:
+    """Check the number of texts.
+
+    Raises:
+        TooLargeError: there are too many.
+    """
+    if found > limits.texts:
+        message = f"inputs: expected at most {limits.texts} texts, found {found}"
+        raise TooLargeError(message, "send several requests")
+
+
 def check_texts(texts: Texts, limits: LimitSettings) -> None:
     """Check the number of texts and their lengths.
 
@@ -123,9 +143,7 @@ def check_texts(texts: Texts, limits: LimitSettings) -> None:
         TooLargeError: naming what is too large, and the limit.
     """
     found = len(texts.text)
-    if found > limits.texts:
-        message = f"inputs: expected at most {limits.texts} texts, found {found}"
-        raise TooLargeError(message, "send several requests")
+    check_number(found, limits)
     for row, text in enumerate((*texts.text, *(texts.text_pair or ()))):
         # No text has more characters than bytes, so few are looked at.
         if len(text) > limits.characters and _characters(text) > limits.characters:

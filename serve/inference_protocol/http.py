@@ -3,6 +3,7 @@
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 
 from pipework.errors import InputError, TooLargeError
 from serve.config import LimitSettings
@@ -16,6 +17,7 @@ from serve.inference_protocol.description import (
     config,
     metadata,
 )
+from serve.inference_protocol.documents import INFER, INFER_ANSWER
 from serve.inference_protocol.requests import HEAD_LENGTH, read_infer
 from serve.inference_protocol.statistics import StatisticsAnswer, chosen_versions, statistics
 from serve.inference_protocol.tensors import ProtocolError
@@ -28,11 +30,15 @@ VERSION = MODEL + "/versions/{version}"
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorResponse, "description": "not a request of the protocol"},
     404: {"model": ErrorResponse, "description": "no such model or version"},
+    408: {"model": ErrorResponse, "description": "the request did not come in time"},
     413: {"model": ErrorResponse, "description": "too many texts, or too long"},
+    415: {"model": ErrorResponse, "description": "compressed with neither gzip nor deflate"},
     429: {"model": ErrorResponse, "description": "the queue is full"},
     503: {"model": ErrorResponse, "description": "stopping, or the engine has died"},
     504: {"model": ErrorResponse, "description": "the deadline of the request has passed"},
 }
+
+_HEALTH: dict[int | str, dict[str, Any]] = {503: _ERRORS[503]}
 
 
 def build_protocol_router(models: Models, limits: LimitSettings) -> APIRouter:
@@ -49,12 +55,12 @@ def _add_server(router: APIRouter, models: Models) -> None:
     async def server() -> ServerMetadata:
         return ServerMetadata()
 
-    @router.get("/v2/health/live", summary="Alive?", responses={503: _ERRORS[503]})
+    @router.get("/v2/health/live", summary="Alive?", responses=_HEALTH, response_class=Response)
     async def live() -> Response:
         models.check_alive()
         return Response()
 
-    @router.get("/v2/health/ready", summary="Ready?", responses={503: _ERRORS[503]})
+    @router.get("/v2/health/ready", summary="Ready?", responses=_HEALTH, response_class=Response)
     async def ready() -> Response:
         models.check_ready()
         return Response()
@@ -81,16 +87,17 @@ def _add_model(router: APIRouter, models: Models, limits: LimitSettings) -> None
         return Response()
 
     for path in (MODEL, VERSION):
-        for tail, done, summary in (
-            ("", show, "A model's tensors"),
-            ("/config", configured, "A model's configuration, in Triton's form"),
-            ("/stats", stats, "What a model has done, in Triton's form"),
-            ("/ready", ready, "Is a model ready?"),
+        for tail, done, summary, form in (
+            ("", show, "A model's tensors", JSONResponse),
+            ("/config", configured, "A model's configuration, in Triton's form", JSONResponse),
+            ("/stats", stats, "What a model has done, in Triton's form", JSONResponse),
+            ("/ready", ready, "Is a model ready?", Response),
         ):
             router.get(
                 path + tail,
                 summary=summary,
-                responses={404: _ERRORS[404]},
+                responses={404: _ERRORS[404], **_HEALTH},
+                response_class=form,
                 include_in_schema=path == MODEL,
             )(done)
 
@@ -100,7 +107,7 @@ def _add_infer(router: APIRouter, models: Models, limits: LimitSettings) -> None
         terms = read_terms(request.headers)
         body = await read_body(request)
         with models.lease(name, version) as model:
-            asked = read_infer(body, request.headers.get(HEAD_LENGTH), model.inputs)
+            asked = read_infer(body, request.headers.get(HEAD_LENGTH), model.inputs, limits)
             check_texts(asked.texts, limits)
             answer = model.answer(asked.texts, asked.terms(terms))
             try:
@@ -117,5 +124,6 @@ def _add_infer(router: APIRouter, models: Models, limits: LimitSettings) -> None
         return Response(written, headers=headers, media_type="application/octet-stream")
 
     summary = "Classify texts as tensors"
-    router.post(MODEL + "/infer", summary=summary, responses=_ERRORS)(infer)
+    responses = INFER_ANSWER | _ERRORS
+    router.post(MODEL + "/infer", summary=summary, responses=responses, openapi_extra=INFER)(infer)
     router.post(VERSION + "/infer", include_in_schema=False)(infer)

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from pydantic import BaseModel
 from tritonclient.grpc.service_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
 
+from serve.config import LimitSettings
 from serve.inference_protocol.answers import chosen
 from serve.inference_protocol.asked import (
     OUTPUTS,
@@ -22,6 +23,7 @@ from serve.inference_protocol.asked import (
     Wanted,
     check_count,
     check_tensor,
+    enough,
     read_number,
     read_texts,
     read_wanted,
@@ -32,16 +34,17 @@ from serve.text_tensors import Answer
 M = TypeVar("M", bound=Message)
 
 
-def read_message(request: ModelInferRequest, names: Sequence[str]) -> Asked:
+def read_message(request: ModelInferRequest, names: Sequence[str], limits: LimitSettings) -> Asked:
     """Read a request for a model that takes inputs of those names.
 
     Raises:
         ProtocolError: the request is not one; the message says where.
+        TooLargeError: there are too many texts.
     """
     parameters = _parameters(request.parameters)
     return Asked(
         id=request.id,
-        texts=read_texts(_inputs(request), names),
+        texts=read_texts(_inputs(request, limits), names),
         outputs=_outputs(request),
         timeout_us=read_number(parameters, "timeout"),
         priority=read_number(parameters, "priority"),
@@ -63,7 +66,7 @@ def message(described: BaseModel, kind: type[M]) -> M:
     return found
 
 
-def _inputs(request: ModelInferRequest) -> dict[str, list[bytes]]:
+def _inputs(request: ModelInferRequest, limits: LimitSettings) -> dict[str, list[bytes]]:
     """Return the elements of each tensor, by its name."""
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
@@ -77,10 +80,12 @@ def _inputs(request: ModelInferRequest) -> dict[str, list[bytes]]:
             text = f"input {shown(tensor.name)}: found both contents and raw_input_contents"
             raise ProtocolError(text)
         if raw:
-            found[tensor.name] = elements(memoryview(raw[index]), tensor.name)
+            found[tensor.name] = elements(
+                memoryview(raw[index]), tensor.name, enough(tensor.shape, limits)
+            )
         else:
             found[tensor.name] = list(tensor.contents.bytes_contents)
-        check_count(tensor.name, tensor.shape, len(found[tensor.name]))
+        check_count(tensor.name, tensor.shape, len(found[tensor.name]), limits)
     return found
 
 

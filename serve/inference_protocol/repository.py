@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from serve.inference_protocol.asked import Value
 from serve.inference_protocol.tensors import ProtocolError
 from serve.models import Entry, Models
+from serve.openapi import body_of
 from serve.rest import read_body
 from serve.schemas import ErrorResponse, explain
 
@@ -23,8 +24,13 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorResponse, "description": "not a request, or the model cannot be served"},
     403: {"model": ErrorResponse, "description": "models are not loaded on request here"},
     404: {"model": ErrorResponse, "description": "no such model"},
+    408: {"model": ErrorResponse, "description": "the request did not come in time"},
+    413: {"model": ErrorResponse, "description": "the body is too large"},
+    415: {"model": ErrorResponse, "description": "compressed with neither gzip nor deflate"},
     503: {"model": ErrorResponse, "description": "stopping"},
 }
+_INDEX = {"ready ones": {"summary": "those that are ready", "value": {"ready": True}}}
+_CONTROL = {"nothing": {"summary": "there is nothing to choose", "value": {}}}
 
 
 class _Body(BaseModel):
@@ -50,7 +56,8 @@ def build_repository_router(models: Models) -> APIRouter:
     @router.post(
         REPOSITORY + "/index",
         summary="Which models and versions are there, and which are ready",
-        responses={400: _ERRORS[400]},
+        responses={status: _ERRORS[status] for status in (400, 408, 413, 415)},
+        openapi_extra={"requestBody": body_of(IndexRequest, _INDEX, required=False)},
     )
     async def index(request: Request) -> list[dict[str, str]]:
         asked = _parsed(IndexRequest, await read_body(request))
@@ -60,6 +67,8 @@ def build_repository_router(models: Models) -> APIRouter:
         REPOSITORY + "/models/{name}/load",
         summary="Take up what is new of a model",
         responses=_ERRORS,
+        response_class=Response,
+        openapi_extra={"requestBody": body_of(ControlRequest, _CONTROL, required=False)},
     )
     async def load(request: Request, name: str) -> Response:
         models.check_control()
@@ -71,6 +80,8 @@ def build_repository_router(models: Models) -> APIRouter:
         REPOSITORY + "/models/{name}/unload",
         summary="Serve a model no more, until it is loaded",
         responses=_ERRORS,
+        response_class=Response,
+        openapi_extra={"requestBody": body_of(ControlRequest, _CONTROL, required=False)},
     )
     async def unload(request: Request, name: str) -> Response:
         models.check_control()

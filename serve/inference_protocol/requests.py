@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from serve.config import LimitSettings
 from serve.inference_protocol.asked import (
     OUTPUTS,
     Asked,
@@ -12,6 +13,7 @@ from serve.inference_protocol.asked import (
     Wanted,
     check_count,
     check_tensor,
+    enough,
     read_number,
     read_texts,
     read_wanted,
@@ -55,23 +57,27 @@ class InferRequest(_Part):
     outputs: list[OutputTensor] | None = None
 
 
-def read_infer(body: bytes, head_length: str | None, names: Sequence[str]) -> Asked:
+def read_infer(
+    body: bytes, head_length: str | None, names: Sequence[str], limits: LimitSettings | None = None
+) -> Asked:
     """Read a request.
 
     Args:
         body: JSON, and behind it the bytes of those tensors that have their data there.
         head_length: how many bytes the JSON has, as the header says; None for all.
         names: of the inputs that the model takes.
+        limits: of which the number of texts is looked at here, before they are read.
 
     Raises:
         ProtocolError: the request is not one; the message says where.
+        TooLargeError: there are too many texts.
     """
     end = _head_end(head_length, len(body))
     try:
         request = InferRequest.model_validate_json(body[:end])
     except ValidationError as error:
         raise ProtocolError(_said(error)) from error
-    found = _inputs(request, memoryview(body)[end:])
+    found = _inputs(request, memoryview(body)[end:], limits or LimitSettings())
     return Asked(
         id=request.id,
         texts=read_texts(found, names),
@@ -99,7 +105,9 @@ def _said(error: ValidationError) -> str:
     return explain(error)
 
 
-def _inputs(request: InferRequest, rest: memoryview) -> dict[str, list[bytes]]:
+def _inputs(
+    request: InferRequest, rest: memoryview, limits: LimitSettings
+) -> dict[str, list[bytes]]:
     """Return the elements of each tensor, by its name."""
     found: dict[str, list[bytes]] = {}
     for tensor in request.inputs:
@@ -108,9 +116,9 @@ def _inputs(request: InferRequest, rest: memoryview) -> dict[str, list[bytes]]:
         if size is None:
             found[tensor.name] = _from_json(tensor)
         else:
-            found[tensor.name] = elements(rest[:size], tensor.name)
+            found[tensor.name] = elements(rest[:size], tensor.name, enough(tensor.shape, limits))
             rest = rest[size:]
-        check_count(tensor.name, tensor.shape, len(found[tensor.name]))
+        check_count(tensor.name, tensor.shape, len(found[tensor.name]), limits)
     if rest:
         message = f"body: {len(rest)} bytes are left that no input's {SIZE} counts"
         raise ProtocolError(message)

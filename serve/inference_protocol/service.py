@@ -163,7 +163,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
     ) -> proto.ModelInferResponse:
         with self._models.lease(request.model_name, request.model_version) as model:
             model.check_room()  # before anything is done for a request that would be refused
-            asked = read_message(request, model.inputs)
+            asked = read_message(request, model.inputs, self._settings.limits)
             check_texts(asked.texts, self._settings.limits)
             found = await model.answer(asked.texts, asked.terms(given))
             return write_message(asked, found.value, model.name, model.version)

@@ -25,15 +25,15 @@ def shown(name: str) -> str:
     return name[:50] if name.isprintable() else repr(name[:50])
 
 
-def elements(packed: memoryview, name: str) -> list[bytes]:
-    """Return the elements of a BYTES tensor.
+def elements(packed: memoryview, name: str, most: int) -> list[bytes]:
+    """Return the elements of a BYTES tensor, or the first of them where there are more than `most`.
 
     Raises:
         ProtocolError: an element reaches beyond the end.
     """
     found: list[bytes] = []
     start = 0
-    while start < len(packed):
+    while start < len(packed) and len(found) <= most:
         data = start + LENGTH.size
         length = LENGTH.unpack_from(packed, start)[0] if data <= len(packed) else 0
         if data + length > len(packed):

@@ -182,6 +182,23 @@ def test_a_wish_for_http_2_is_passed_over(bounded):
             assert found.startswith(b"HTTP/1.1 200 OK")
 
 
+def test_who_does_not_read_the_answers_is_cut_off(bounded):
+    path = "/docs/static/swagger-ui-bundle.js"
+    one = len(httpx.get(bounded.url + path).content)
+    count = 20_000_000 // one  # more than the buffers of both sides hold
+    asked = f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode() * count
+    with connection(bounded) as opened:
+        opened.sendall(asked + b"GET / HTTP/1.0\r\n\r\n")  # the last asks to close
+        assert len(read_to_end(opened)) > one * count
+    with connection(bounded) as opened:
+        opened.sendall(asked)
+        time.sleep(3)
+        found = 0
+        with suppress(ConnectionError):
+            found = len(read_to_end(opened))
+        assert found < one * count
+
+
 def test_one_connection_too_many_is_told_so_and_may_ask_for_the_health(bounded):
     with httpx.Client(base_url=bounded.url) as first, connection(bounded), connection(bounded):
         assert first.get("/healthz").status_code == 200

@@ -50,7 +50,7 @@ def test_classes_in_words_come_with_their_values_the_best_first():
     assert (logits["datatype"], logits["shape"]) == ("BYTES", [2, 1])
     assert logits["data"] == ["2.000000:1:b", "1.000000:0:a"]
     assert probabilities["shape"] == [2, 2]  # there are no more than two
-    words = elements(memoryview(body)[head:], "probabilities")
+    words = elements(memoryview(body)[head:], "probabilities", 9)
     assert words == [b"0.880797:1:b", b"0.119203:0:a", b"0.880797:0:a", b"0.119203:1:b"]
 
 

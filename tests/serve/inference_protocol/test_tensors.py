@@ -13,7 +13,7 @@ def objects(texts):
 
 def test_bytes_are_read_and_written_as_tritonclient_does():
     theirs = serialize_byte_tensor(objects(TEXTS)).item()
-    assert elements(memoryview(theirs), "text") == TEXTS
+    assert elements(memoryview(theirs), "text", 9) == TEXTS
     assert packed(objects(TEXTS)) == theirs
     assert deserialize_bytes_tensor(packed(objects(TEXTS))).tolist() == TEXTS
 
@@ -33,9 +33,13 @@ def test_numbers_are_little_endian_floats():
 def test_an_element_that_is_cut_off_is_refused(cut):
     whole = packed(objects([b"ab", b"cdef"]))
     with pytest.raises(ProtocolError, match=r"input text: element 1 should have \d+ bytes"):
-        elements(memoryview(whole)[:-cut], "text")
+        elements(memoryview(whole)[:-cut], "text", 9)
 
 
 def test_a_huge_length_takes_no_memory():
     with pytest.raises(ProtocolError, match="4294967295 bytes"):
-        elements(memoryview(b"\xff\xff\xff\xff" + b"abc"), "text")
+        elements(memoryview(b"\xff\xff\xff\xff" + b"abc"), "text", 9)
+
+
+def test_no_more_is_read_than_shows_that_there_is_too_much():
+    assert elements(memoryview(bytes(4_000_000)), "text", 3) == [b""] * 4

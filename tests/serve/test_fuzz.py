@@ -1,0 +1,225 @@
+"""Requests that nobody meant, by the hundred; PIPEWORK_FUZZ=20000 is the number for a night,
+with --log-cli-level=info to see what came of it.
+
+Every door answers with what it documents and never with a fault of its own, the same process
+answers as before afterwards, and it has not grown.
+"""
+
+import gzip
+import json
+import logging
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import grpc
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+from tritonclient.grpc import service_pb2
+
+NIGHT = int(os.environ.get("PIPEWORK_FUZZ", "0"))
+CASES = NIGHT or 400
+DESCRIBED = NIGHT // 4 or 100  # making one takes schemathesis a tenth of a second
+GROWTH = 64 * 2**20  # bytes; what a leak of a body a request would exceed many times over
+SEED = random.SystemRandom().randrange(2**32) if NIGHT else 1
+log = logging.getLogger(__name__)
+METHOD = "/inference.GRPCInferenceService/{}"
+METHODS = ("ModelInfer", "ModelConfig", "ModelStatistics", "RepositoryIndex", "ModelReady")
+TEXTS = (b"goal", b"", "雨 rain".encode(), b"\xff\xfe", b"a" * 5000, b"\x00")
+NUMBERS = (0, 1, -1, 3, 2**31 - 1, 2**31, 2**63, 2**64, 10**400, 0.5, True, None, "1", [], {})
+LENGTHS = ("0", "-1", "1e9", "99999999999999999999", "12 34", "0x10", "¼", "")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def fuzzed(run, start_server):
+    return start_server(run)
+
+
+@pytest.fixture(autouse=True)
+def _unharmed(fuzzed) -> Iterator[None]:
+    """Check that the server answers as before."""
+    yield
+    answer = httpx.post(f"{fuzzed.url}/v1/predict", json={"texts": ["goal"]})
+    assert answer.json()["predictions"][0]["label"] == "sport"
+
+
+def resident(server) -> int:
+    (line,) = [one for one in server.proc("status").splitlines() if one.startswith("VmRSS")]
+    return int(line.split()[1]) * 1024
+
+
+def report(seen, server, before) -> None:
+    growth = (resident(server) - before) / 2**20
+    log.info("%d cases: %s; %.1f MB more", seen.total(), dict(seen), growth)
+
+
+def operations(server) -> list:
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    return [found.ok() for found in schema.get_all_operations()]
+
+
+def fuzz(operation, server, mode, cases, seen) -> None:
+    @settings(
+        max_examples=cases,
+        deadline=None,
+        derandomize=not NIGHT,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+    @given(operation.as_strategy(generation_mode=mode))
+    def ask(case) -> None:
+        if "name" in (case.path_parameters or {}) and len(seen) % 4:
+            case.path_parameters["name"] = "topics"
+        answer = case.call(base_url=server.url)
+        late = answer.status_code == 504 and "X-Request-Timeout-Ms" in (case.headers or {})
+        assert answer.status_code < 500 or late, answer.text
+        # What a model takes beside what its schema says, the description of a server cannot tell.
+        excluded = [positive_data_acceptance, not_a_server_error]
+        case.validate_response(answer, excluded_checks=excluded)
+        seen[operation.label, answer.status_code] += 1
+
+    ask()
+
+
+def test_what_is_described_is_what_is_answered(fuzzed):
+    seen: Counter = Counter()
+    asked = operations(fuzzed)
+    open_ended = [one for one in asked if one.body or one.path_parameters]
+    for one in asked:
+        fuzz(one, fuzzed, schemathesis.GenerationMode.POSITIVE, DESCRIBED // len(asked), seen)
+    before = resident(fuzzed)
+    for one in open_ended:
+        fuzz(one, fuzzed, schemathesis.GenerationMode.NEGATIVE, DESCRIBED // len(open_ended), seen)
+    report(seen, fuzzed, before)
+    assert resident(fuzzed) - before < GROWTH
+    assert {status for _, status in seen} >= {200, 400, 404, 422}
+
+
+def body(dice) -> tuple[bytes, dict[str, bytes], bool]:
+    """Return a binary body that is valid, or was before a few changes, and its headers.
+
+    And whether it has a deadline.
+    """
+    texts = dice.choices(TEXTS, k=dice.randrange(5))
+    packed = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+    tensor = {"name": "text", "shape": [len(texts), 1], "datatype": "BYTES"}
+    tensor["parameters"] = {"binary_data_size": len(packed)}
+    asked = {"inputs": [tensor], "outputs": [{"name": "logits", "parameters": {}}]}
+    if dice.random() < 0.5:
+        change(dice, asked, tensor)
+    head = json.dumps(asked).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    if dice.random() < 0.2:
+        length = str(dice.randrange(2 * len(head)))
+        headers["Inference-Header-Content-Length"] = dice.choice((*LENGTHS, length))
+    whole = head + packed
+    for _ in range(dice.choice((0, 0, 1, 3, 20))):
+        whole = mutated(dice, whole)
+    timed = b"timeout" in whole
+    if dice.random() < 0.2:
+        headers["Content-Encoding"] = dice.choice(("gzip", "deflate", "br", ""))
+        whole = gzip.compress(whole, 1) if dice.random() < 0.8 else whole
+    return whole, {name: value.encode() for name, value in headers.items()}, timed
+
+
+def change(dice, asked, tensor) -> None:
+    number = dice.choice(NUMBERS)
+    match dice.randrange(7):
+        case 0:
+            tensor["shape"] = [number] * dice.randrange(4)
+        case 1:
+            tensor["parameters"]["binary_data_size"] = number
+        case 2:
+            tensor["datatype"] = dice.choice(("INT64", "FP32", "", "bytes", None))
+        case 3:
+            asked["inputs"] = asked["inputs"] * dice.randrange(3)
+        case 4:
+            asked["outputs"][0]["parameters"] = {
+                dice.choice(("classification", "binary_data")): number
+            }
+        case 5:
+            asked["parameters"] = {
+                dice.choice(("timeout", "priority", "binary_data_output")): number
+            }
+        case _:
+            tensor["data"] = dice.choice((["a"], [["a"]], [1], [float("nan")], [[[]]], "a"))
+
+
+def mutated(dice, whole: bytes) -> bytes:
+    at, end = sorted(dice.randrange(len(whole) + 1) for _ in range(2))
+    match dice.randrange(4):
+        case 0:
+            return whole[:at] + dice.randbytes(1) + whole[at + 1 :]
+        case 1:
+            return whole[:at] + whole[end:]
+        case 2:
+            return whole[:end] + whole[at:]
+        case _:
+            return whole[:at] + dice.randbytes(dice.randrange(9)) + whole[at:]
+
+
+def test_binary_bodies_are_answered_or_refused(fuzzed):
+    dice = random.Random(SEED)
+    seen: Counter = Counter()
+    before = 0
+    with httpx.Client(base_url=fuzzed.url, timeout=60) as client:
+        for number in range(CASES):
+            if number == CASES // 4:
+                before = resident(fuzzed)
+            content, headers, timed = body(dice)
+            answer = client.post("/v2/models/topics/infer", content=content, headers=headers)
+            seen[answer.status_code] += 1
+            said = (SEED, number, answer.status_code, answer.text[:200])
+            assert answer.status_code in {200, 400, 413, 415, 504 if timed else 200}, said
+            assert answer.status_code == 200 or "\n" not in answer.json()["error"], said
+    report(seen, fuzzed, before)
+    assert resident(fuzzed) - before < GROWTH
+    assert seen[200] > CASES / 20 < seen[400]
+
+
+def message(dice) -> bytes:
+    """Return a message that is valid, or was before a few changes."""
+    texts = dice.choices(TEXTS, k=dice.randrange(4))
+    asked = service_pb2.ModelInferRequest(model_name="topics")
+    tensor = asked.inputs.add(name="text", datatype="BYTES", shape=[len(texts), 1])
+    if dice.random() < 0.5:
+        packed = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+        asked.raw_input_contents.append(packed)
+    else:
+        tensor.contents.bytes_contents.extend(texts)
+    if dice.random() < 0.3:
+        del tensor.shape[:]
+        tensor.shape.extend(dice.choices((0, 1, -1, 2**62), k=dice.randrange(4)))
+    whole = asked.SerializeToString()
+    for _ in range(dice.choice((0, 0, 1, 3, 20))):
+        whole = mutated(dice, whole)
+    return whole
+
+
+def test_grpc_messages_are_answered_or_refused(fuzzed):
+    dice = random.Random(SEED)
+    seen: Counter = Counter()
+    before = 0
+    allowed = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED"}
+    with grpc.insecure_channel(fuzzed.grpc) as channel:
+        calls = [channel.unary_unary(METHOD.format(name)) for name in METHODS]
+        for number in range(CASES):
+            if number == CASES // 4:
+                before = resident(fuzzed)
+            try:
+                dice.choice((calls[0], dice.choice(calls)))(message(dice), timeout=60)
+                code = "OK"
+            except grpc.RpcError as error:
+                code = error.code().name
+            seen[code] += 1
+            assert code in allowed, (SEED, number)
+    report(seen, fuzzed, before)
+    assert resident(fuzzed) - before < GROWTH
+    assert seen["OK"] > CASES / 20 < seen["INVALID_ARGUMENT"]
