@@ -12,17 +12,17 @@ import pytest
 from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError, TooLargeError
 from pipework.predictions import OneLabel, Prediction, SeveralLabels, Value
 from serve.client import Client
+from serve.client.address import Address, Manner
+from serve.client.rest import RestDoor
+from serve.client.web import Web
 
 
 def client_of(status: int, body: bytes, headers: dict[str, str] | None = None) -> Client:
     """A client whose server always answers the same."""
     client = Client("http://fake")
-    client._http = httpx.Client(  # noqa: SLF001
-        base_url="http://fake",
-        transport=httpx.MockTransport(
-            lambda _: httpx.Response(status, headers=headers, content=body)
-        ),
-    )
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, headers=headers, content=body))
+    web = Web("http://fake", Manner(timeout_s=1), transport)
+    client._door = RestDoor(web, Address.of("http://fake"))  # noqa: SLF001
     return client
 
 
