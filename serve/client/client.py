@@ -2,10 +2,9 @@
 
 import os
 import random
-import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from threading import Lock
+from threading import Event, Lock
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
@@ -13,6 +12,7 @@ from pydantic_core import PydanticSerializationError
 from pipework.closing import Closing
 from pipework.entities import Spans
 from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError
+from pipework.examples import Example
 from pipework.predictions import Prediction
 from serve.client.address import Address, Manner
 from serve.client.door import Door
@@ -66,7 +66,7 @@ class Client(Closing):
         self._manner = Manner(timeout_s=timeout_s, key=given, bulk=bulk)
         self._retries = retries
         self._door: Door | None = None
-        self._lock = Lock()
+        self._lock, self._closed = Lock(), Event()
 
     def predict(self, texts: Sequence[str], top_k: int | None = None) -> list[Prediction]:
         """Classify N >= 1 texts; `scores` keeps the `top_k` best labels, or all.
@@ -89,6 +89,12 @@ class Client(Closing):
             lambda: PredictRequest(
                 inputs=[TextInput(text=text, text_pair=pair) for text, pair in pairs], top_k=top_k
             )
+        )
+
+    def predict_examples(self, examples: Sequence[Example]) -> list[Prediction]:
+        """Classify N >= 1 inputs, texts or pairs. Raises what `predict` raises."""
+        return self._predict(
+            lambda: PredictRequest(inputs=[TextInput.of(example) for example in examples])
         )
 
     def predict_entities(
@@ -116,7 +122,8 @@ class Client(Closing):
             return False
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; what waits to be sent again is given up."""
+        self._closed.set()
         if self._door is not None:
             self._door.close()
 
@@ -133,7 +140,8 @@ class Client(Closing):
             try:
                 return self._opened().ask(request)
             except (TooBusyError, NotReadyError) as error:
-                time.sleep(_pause_s(error, tried))
+                if self._closed.wait(_pause_s(error, tried)):
+                    raise
         return self._opened().ask(request)
 
     def _opened(self) -> Door:

@@ -1,0 +1,137 @@
+"""`pipe predict --url` answers as `pipe predict RUN` does, whoever serves."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Timer
+
+import pytest
+
+from export.config import TritonSettings
+from export.model_repository import Wanted, add_version
+from pipework.errors import MissingDependencyError
+from pipework.progress import Silent
+from serve.triton_installation import Installation
+from serve.triton_server import TritonServer
+
+PIPE = Path(sys.executable).with_name("pipe")
+ROWS = [
+    f"row {number}: {text}" for number, text in enumerate(["rain", "票房 of a film", "goal"] * 50)
+]
+
+
+def pipe(*words, stdin=""):
+    return subprocess.run(
+        [PIPE, *map(str, words)], capture_output=True, text=True, check=False, input=stdin
+    )
+
+
+@contextmanager
+def served(*words):
+    command = [PIPE, "serve", *map(str, words), "--port", "0", "--grpc-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        alarm = Timer(120, process.kill)
+        alarm.start()
+        try:
+            lines = []
+            while not lines or not lines[-1].startswith("serving on "):
+                lines.append(process.stdout.readline())
+                assert lines[-1]
+            yield lines
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            alarm.cancel()
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def ours(exported_run):
+    with served(exported_run) as lines:
+        yield lines[-1].split()[-1]
+
+
+@pytest.fixture(scope="module")
+def triton(exported_run, tmp_path_factory):
+    """The URLs of both doors of a real tritonserver."""
+    try:
+        installation = Installation.find()
+    except MissingDependencyError as error:
+        pytest.skip(f"{error}: {error.hint}")
+    folder = tmp_path_factory.mktemp("triton") / "repository"
+    add_version(exported_run, folder, TritonSettings(name="topics"), Wanted(), Silent())
+    with TritonServer(folder, installation=installation) as server:
+        yield {"http": server.url, "grpc": f"grpc://{server.grpc}"}
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    path = tmp_path_factory.mktemp("rows") / "rows.tsv"
+    path.write_text("text\tlabel\n" + "".join(f"{row}\tarts\n" for row in ROWS))
+    return path
+
+
+@pytest.fixture(params=["ours", "triton http", "triton grpc"])
+def url(request):
+    """Each server; what it is asked for is the model that its URL names."""
+    who, _, door = request.param.partition(" ")
+    if who == "ours":
+        return request.getfixturevalue("ours")
+    return f"{request.getfixturevalue('triton')[door]}/v2/models/topics"
+
+
+def test_a_server_answers_texts_lines_and_files_as_the_run_folder_does(
+    exported_run, rows, url, tmp_path
+):
+    local = pipe("predict", exported_run, "--file", rows).stdout
+    assert len(local.splitlines()) == 150
+    assert pipe("predict", "--url", url, "--file", rows).stdout == local
+    asked = pipe("predict", "--url", url, *ROWS[:2])
+    assert asked.stdout.splitlines() == local.splitlines()[:2], asked.stderr
+    assert pipe("predict", "--url", url, stdin="\n".join(ROWS) + "\n").stdout == local
+    out = tmp_path / "out.jsonl"
+    done = pipe("predict", "--url", url, "--file", rows, "--columns", "text=text", "--out", out)
+    assert done.stderr.endswith(f"150 predictions in {out}\n")
+    assert re.search(r"asking .*: 150 of 150 rows, [\d,]+ rows/s", done.stderr)
+    pipe("predict", exported_run, "--file", rows, "--out", tmp_path / "local.jsonl")
+    for found, expected in zip(read(out), read(tmp_path / "local.jsonl"), strict=True):
+        assert found["label"] == expected["label"]
+        if len(found["scores"]) > 1:  # this server says what its classes are called
+            assert found["scores"] == pytest.approx(expected["scores"], abs=1e-6)
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_what_one_row_is_refused_for_leaves_no_file(ours, tmp_path):
+    path, out = tmp_path / "rows.tsv", tmp_path / "out.tsv"
+    path.write_text("text\n" + "word\n" * 70 + "long " * 30_000 + "\n")
+    done = pipe("predict", "--url", ours, "--file", path, "--out", out)
+    assert done.returncode == 2
+    assert "error: of inputs 65 to 71: input 6: expected at most 100000 characters" in done.stderr
+    assert [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "expected a run folder or --url, found neither"),
+        (("{run}", "--url", "http://127.0.0.1:9"), "expected a run folder or --url, found both: "),
+        (("--url", "http://127.0.0.1:9", "text", "--file", "f.tsv"), "texts or --file, found both"),
+        (("{run}", "--file", "f.tsv", "--columns", "text=0"), "--columns is for a --file that a"),
+        (("--url", "ftp://here", "text"), "ftp://here: expected http://, https://, grpc://"),
+        (("--url", "http://127.0.0.1:9", "text"), "http://127.0.0.1:9 cannot be reached"),
+        (("--url", "grpc://127.0.0.1:9/v2/models/a", "x"), "grpc://127.0.0.1:9 cannot be reached"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line(exported_run, words, message):
+    done = pipe("predict", *(word.format(run=exported_run) for word in words))
+    assert done.returncode == 2
+    (line,) = (one for one in done.stderr.splitlines() if one.startswith("error:"))
+    assert message in line
+    assert "Traceback" not in done.stderr
