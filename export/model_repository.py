@@ -6,7 +6,6 @@ Triton which polls the repository never sees half of it.
 """
 
 import errno
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,8 +18,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from export.config import Backend, TritonSettings
 from export.triton_config import (
     FILE_NAME,
+    LABELS,
     differing,
     from_text,
+    label_file,
     signature,
     tensor_config,
     text_config,
@@ -36,6 +37,7 @@ from pipework.record import FILE_NAME as MANIFEST
 from pipework.record import verify_files
 from serve.engines.flavours import gpu_or_none
 from serve.engines.triton import MODEL_FILES, files_of
+from serve.repository import NAME
 
 MODEL = b'''\
 """Written by `pipe export --to triton`; the code is in the pipework that Triton's Python has."""
@@ -45,7 +47,6 @@ from serve.triton_model import TritonPythonModel
 __all__ = ["TritonPythonModel"]
 '''
 TOKENIZER, ENGINES = "tokenizer.json", "engines"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 Files = Mapping[str, Path | bytes]  # by relative path: what is copied, or what is written
 
 
@@ -127,7 +128,7 @@ def add_version(
     repository.mkdir(parents=True, exist_ok=True)
     with sole_writer(repository):
         for part in parts:
-            _check_fits(repository / part.name, part.config, progress)
+            _check_fits(repository / part.name, part, progress)
         model = repository / parts[-1].name
         for version in _versions(model):
             whole = all((repository / part.name / str(version)).is_dir() for part in parts)
@@ -211,7 +212,8 @@ def _parts(run: Path, manifest: Manifest, settings: TritonSettings) -> list[_Par
     if settings.backend is Backend.PYTHON:
         files |= {file.path: run / file.path for file in record.files}
         config = text_config(name, manifest, settings)
-        return [_Part(config=config, files=files, beside=warmup_files(manifest))]
+        beside = warmup_files(manifest) | label_file(manifest)
+        return [_Part(config=config, files=files, beside=beside)]
     behind, rows = files_of(record)
     first_only = _first_only(run / behind[MODEL_FILES[record.format]].path, record)
     tensors = tensor_config(name, manifest, settings, first_only=first_only, on_gpu=_on_gpu(record))
@@ -219,7 +221,9 @@ def _parts(run: Path, manifest: Manifest, settings: TritonSettings) -> list[_Par
     of_engine = {file: run / one.path for file, one in behind.items()}
     return [
         _Part(config=tensors, files=of_engine, beside={}),
-        _Part(config=config, files=files | {rows.path: run / rows.path}, beside={}),
+        _Part(
+            config=config, files=files | {rows.path: run / rows.path}, beside=label_file(manifest)
+        ),
     ]
 
 
@@ -241,13 +245,13 @@ def _first_only(graph: Path, record: EngineRecord) -> bool:
     return bool(index.type.tensor_type.shape.dim[1].dim_value == 1)
 
 
-def _check_fits(model: Path, config: ModelConfig, progress: Progress) -> None:
+def _check_fits(model: Path, part: _Part, progress: Progress) -> None:
     """Check that a model which is there takes and gives what a version to add does.
 
     Raises:
         ConfigError: it does not, or its config cannot be read.
     """
-    path = model / FILE_NAME
+    path, config = model / FILE_NAME, part.config
     if not model.exists():
         return
     try:
@@ -256,6 +260,9 @@ def _check_fits(model: Path, config: ModelConfig, progress: Progress) -> None:
         message = f"{path} is not the config of a model: {error}"
         raise ConfigError(message, "remove the folder, or name another --repository") from error
     apart = differing(signature(there), signature(config))
+    labels = model / LABELS
+    if not apart and labels.is_file() and labels.read_bytes() != part.beside.get(LABELS):
+        apart.append(LABELS)
     if apart:
         message = f"{path} is of another model: {', '.join(apart)} differ"
         raise ConfigError(message, "give this one a name: --set triton.name=NAME")

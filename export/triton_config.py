@@ -20,9 +20,12 @@ from pipework.padding import Padding
 from serve.collate import Collate
 from serve.config import QueueSettings
 from serve.engines.triton import FIRST_ONLY, MODEL_FILES, TENSOR_MODEL
+from serve.inference_protocol.asked import RANKED
+from serve.inference_protocol.description import CONFIG_TYPES, Form, input_forms, output_forms
 from serve.text_tensors import TEXT, TEXT_PAIR
 
 FILE_NAME = "config.pbtxt"
+LABELS = "labels.txt"  # beside the config: a line for each class
 # Of which the first request would else wait for memory and threads; marked as a text with two
 # entities must be.
 WARMUP_TEXT = "A text of usual length that <e1>wakes</e1> the engine before the first <e2>one</e2>."
@@ -52,13 +55,8 @@ def text_config(
         name=name,
         backend="python",
         max_batch_size=min([settings.batch, *_texts(record)]),
-        input=[_input(tensor, proto.TYPE_STRING, (1,)) for tensor in text_inputs(manifest)],
-        output=[
-            _output("label", proto.TYPE_STRING, (1,)),
-            _output("score", proto.TYPE_FP32, (1,)),
-            _output("probabilities", proto.TYPE_FP32, (labels,)),
-            _output("logits", proto.TYPE_FP32, (labels,)),
-        ],
+        input=[_input(*_configured(form)) for form in input_forms(text_inputs(manifest))],
+        output=[_labelled(*_configured(form)) for form in output_forms(labels)],
         version_policy=_newest(settings.versions),
         dynamic_batching=proto.ModelDynamicBatching(
             default_queue_policy=proto.ModelQueuePolicy(max_queue_size=QueueSettings().requests)
@@ -129,6 +127,11 @@ def warmup_files(manifest: Manifest) -> dict[str, bytes]:
     return {f"warmup/{TEXT}": len(text).to_bytes(4, "little") + text}
 
 
+def label_file(manifest: Manifest) -> dict[str, bytes]:
+    """Return the file with the labels, of which Triton's classification extension takes words."""
+    return {LABELS: "".join(f"{label}\n" for label in manifest.task.labels).encode()}
+
+
 def to_text(config: ModelConfig) -> str:
     """Return a config as the text of its file."""
     return str(text_format.MessageToString(config))
@@ -147,13 +150,18 @@ def from_text(text: str) -> ModelConfig:
 
 
 def signature(config: ModelConfig) -> ModelConfig:
-    """Return what the versions of a model share: what they take and give, and what runs them."""
+    """Return what the versions of a model share: what they take and give, and what runs them.
+
+    Not the name of the file with the labels: repositories that were written without are as good.
+    """
     shared = ("name", "backend", "platform", "default_model_filename", "input", "output")
     kept = ModelConfig()
     kept.CopyFrom(config)
     for field, _ in config.ListFields():
         if field.name not in (*shared, "parameters"):
             kept.ClearField(field.name)
+    for output in kept.output:
+        output.ClearField("label_filename")
     return kept
 
 
@@ -194,6 +202,15 @@ def _dims(tensor: str, collate: Collate) -> Sequence[int]:
             return (-1, 1)
         case _:
             return (-1, -1)
+
+
+def _labelled(name: str, kind: int, dims: Sequence[int]) -> object:
+    labels = LABELS if name in RANKED else ""
+    return proto.ModelOutput(name=name, data_type=kind, dims=dims, label_filename=labels)
+
+
+def _configured(form: Form) -> tuple[str, int, Sequence[int]]:
+    return form.name, proto.DataType.Value(CONFIG_TYPES[form.datatype]), (form.width,)
 
 
 def _input(name: str, kind: int, dims: Sequence[int]) -> object:

@@ -1,6 +1,5 @@
 """The command line: parse, delegate, turn errors into words. Imports wait for their command."""
 
-import logging
 import os
 import sys
 from enum import StrEnum
@@ -227,22 +226,23 @@ def serve(
     """Serve proven engines over HTTP and gRPC until SIGTERM or Ctrl-C."""
     from pipework.settings import load_settings
     from serve.config import ServeSettings
+    from serve.logs import set_up_logs
     from serve.run import Address
     from serve.run import serve as start
 
     settings = load_settings(ServeSettings, None, overrides or [])
+    set_up_logs(settings.logs)
     address = Address(host=host, port=port, grpc_port=grpc_port)
     if backend is Backend.TRITON:
         from serve.triton_run import serve_triton
 
         serve_triton(target, settings, address=address, ready=_ready, say=_say)
         return
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     start(target, settings, address=address, ready=_ready)
 
 
-def _ready(address: str) -> None:
-    _say(f"serving on {address}")
+def _ready(listening: object) -> None:
+    _say(f"serving on {listening}")
 
 
 def _say(line: str) -> None:

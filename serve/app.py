@@ -1,94 +1,66 @@
-"""The doors: routes, limits, metrics, and the one place where errors become answers."""
+"""The doors: routes, and what stands before them."""
 
-import logging
-from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipework import __version__
-from pipework.errors import PipeError, TooBusyError, TooLargeError
+from pipework.errors import PipeError
 from serve.admission import Admission
+from serve.compression import CompressAnswers
 from serve.config import ServeSettings
 from serve.docs import add_docs
+from serve.failures import answer_error
+from serve.grace import LastAnswers
 from serve.inference_protocol.http import build_protocol_router
-from serve.metrics import MeasureRequests, Metrics
+from serve.inference_protocol.repository import build_repository_router
+from serve.key_guard import KeyGuard
+from serve.keys import ApiKeys
+from serve.metrics import Metrics
 from serve.models import Models
+from serve.page import add_page
+from serve.request_bodies import ReadBodies
 from serve.rest import build_router
 from serve.schemas import READY_PATH, ErrorResponse, StatusResponse
+from serve.status import build_status_router
+from serve.watch import Watch, WatchRequests
 
-log = logging.getLogger(__name__)
 
-
-def build_app(models: Models, settings: ServeSettings | None = None) -> FastAPI:
-    """Make the app of models, which stay the caller's to close."""
+def build_app(
+    models: Models,
+    settings: ServeSettings | None = None,
+    keys: ApiKeys | None = None,
+    watch: Watch | None = None,
+) -> FastAPI:
+    """Make the app of models and of what watches them, which stay the caller's to close."""
     limits = (settings or ServeSettings()).limits
-    metrics = Metrics(models)
+    watch = watch or Watch(models)
     app = FastAPI(
-        title=f"pipework: {', '.join(models.names)}",
+        # Who has no key may read the description, and learns no names of models.
+        title="pipework" if keys else f"pipework: {', '.join(models.names)}",
         version=__version__,
         docs_url=None,
         redoc_url=None,
     )
     for kind in (PipeError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)
-    app.add_middleware(LimitBody, max_bytes=limits.body_bytes)
+    app.add_middleware(ReadBodies, max_bytes=limits.body_bytes)
+    app.add_middleware(CompressAnswers)
     app.add_middleware(Admission, models=models)
-    app.add_middleware(MeasureRequests, metrics=metrics)
+    app.add_middleware(LastAnswers)
+    app.add_middleware(KeyGuard, keys=keys or ApiKeys())
+    app.add_middleware(WatchRequests, watch=watch)  # the outermost: it sees all that is refused
     app.include_router(build_router(models, limits))
     app.include_router(build_protocol_router(models, limits))
+    app.include_router(build_repository_router(models))
+    app.include_router(build_status_router(models, watch.recent))
     _add_health(app, models)
-    _add_metrics(app, metrics)
+    _add_metrics(app, watch.metrics)
+    add_page(app)
     add_docs(app)
     return app
-
-
-async def answer_error(_: Request, error: Exception) -> Response:
-    """Turn any error into `{"error": one line}` with its status."""
-    headers: dict[str, str] = {}
-    match error:
-        case PipeError():
-            status = error.http_status
-            text = f"{error}; {error.hint}" if error.hint else str(error)
-            if isinstance(error, TooBusyError):
-                headers["Retry-After"] = str(error.retry_after_s)
-        case HTTPException():
-            status, text = error.status_code, str(error.detail)
-            headers.update(error.headers or {})
-        case _:  # a bug: uvicorn logs the traceback, and the client learns no more than this
-            status, text = 500, "internal error; the server's log has the traceback"
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.error("%s %s", status, text)
-    return JSONResponse({"error": text}, status, headers)
-
-
-class LimitBody:
-    """ASGI middleware: a body may be so large and no larger, whatever its head says."""
-
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        """Wrap an app."""
-        self._app = app
-        self._max_bytes = max_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; reading beyond the limit raises TooLargeError."""
-        declared = int(dict(scope.get("headers", ())).get(b"content-length", 0))
-        read = 0
-
-        async def limited() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if max(read, declared) > self._max_bytes:
-                text = f"body: expected at most {self._max_bytes} bytes, found more"
-                raise TooLargeError(text)
-            return message
-
-        await self._app(scope, limited if scope["type"] == "http" else receive, send)
 
 
 def _add_health(app: FastAPI, models: Models) -> None:

@@ -1,5 +1,6 @@
 """What can be set of a server, by `pipe serve --set`."""
 
+from enum import StrEnum
 from pathlib import Path
 
 from pipework.settings import NotNegative, Positive, Settings
@@ -34,6 +35,7 @@ class LimitSettings(Settings):
         characters: of a text.
         connections: at a time, of HTTP; further ones are answered 503.
         header_s: seconds for the head of a request to come.
+        body_s: seconds for its body to come, and for the answer to be read.
     """
 
     body_bytes: Positive = 8 * 2**20
@@ -41,6 +43,7 @@ class LimitSettings(Settings):
     characters: Positive = MAX_CHARACTERS
     connections: Positive = 1000
     header_s: NotNegative = 10.0
+    body_s: NotNegative = 60.0
 
 
 class ModelSettings(Settings):
@@ -70,6 +73,26 @@ class SecuritySettings(Settings):
     private_key: Path | None = None
 
 
+class LogFormat(StrEnum):
+    """How lines of the log look."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogSettings(Settings):
+    """What is logged on stderr.
+
+    Attributes:
+        format: text for people, or json, an object a line, for what collects logs.
+        requests: whether each request that asks a model is logged: its id, door, model, version,
+            number of texts, status and the time of each stage; never its texts.
+    """
+
+    format: LogFormat = LogFormat.TEXT
+    requests: bool = False
+
+
 class ServeSettings(Settings):
     """How models are served.
 
@@ -78,6 +101,7 @@ class ServeSettings(Settings):
         queue: before the engines.
         models: which are served.
         security: who may ask.
+        logs: what is logged.
         grace_s: seconds that requests have to end after SIGTERM; Kubernetes grants 30.
         triton_url: host:port of a tritonserver's gRPC door, for models whose engine it runs.
         traces: whether OpenTelemetry traces are sent, as its own variables (OTEL_...) say.
@@ -87,6 +111,7 @@ class ServeSettings(Settings):
     queue: QueueSettings = QueueSettings()
     models: ModelSettings = ModelSettings()
     security: SecuritySettings = SecuritySettings()
+    logs: LogSettings = LogSettings()
     grace_s: Positive = 30
     triton_url: str = ""
     traces: bool = False

@@ -3,102 +3,56 @@
 A version stays open while a request holds it, also after another has taken its place.
 """
 
+import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from threading import Event
-from typing import Protocol
 
 from pipework.closing import Closing
-from pipework.errors import NotReadyError, UnknownModelError
-from pipework.examples import Example
-from pipework.predictions import Prediction
-from serve.stages import Timed
-from serve.statistics import Load, Totals
-from serve.terms import Terms
-from serve.text_tensors import Answer, Texts
+from pipework.errors import NotReadyError, PipeError, UnknownModelError
+from serve.answerer import Answerer
+from serve.entry import Entry, State
+from serve.keeper import UNLOADED, Keeper
+from serve.observed import saw_model
+from serve.repository import NEWEST, Policy
+from serve.table import Table
+
+__all__ = ["Answerer", "ControlError", "Entry", "Models", "State"]
 
 
-class Answerer(Protocol):
-    """What the doors need of one version of a model."""
+class ControlError(PipeError):
+    """A client may not load and unload models here."""
 
-    name: str
-    version: str
-    engine: str
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can still answer."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether it answers now."""
-
-    @property
-    def load(self) -> Load:
-        """How busy it is."""
-
-    @property
-    def totals(self) -> Totals:
-        """What was asked of it."""
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        """The names of the tensors that the model takes."""
-
-    @property
-    def classes(self) -> int:
-        """How many logits a text is answered with."""
-
-    def check_room(self) -> None:
-        """Check that a request would be accepted now; see `Scheduler.check_room`."""
-
-    async def predict(
-        self, examples: Sequence[Example], top_k: int | None = None, terms: Terms | None = None
-    ) -> Timed[list[Prediction]]:
-        """Answer each example."""
-
-    async def answer(self, texts: Texts, terms: Terms | None = None) -> Timed[Answer]:
-        """Answer texts as tensors."""
-
-    def close(self) -> None:
-        """Finish what was accepted, and free the engines. Blocks until then."""
-
-
-class State(StrEnum):
-    """Of a version, in the words of the protocol's repository extension."""
-
-    READY = "READY"
-    UNAVAILABLE = "UNAVAILABLE"
-    LOADING = "LOADING"
-    UNLOADING = "UNLOADING"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """A version in the index of the repository; `reason` says why it is not ready."""
-
-    name: str
-    version: str
-    state: State
-    reason: str = ""
+    http_status = 403
 
 
 class Models(Closing):
-    """Serves what it is given."""
+    """Serves what it is given, or what a keeper takes up from a repository."""
 
-    def __init__(self, answerers: Sequence[Answerer]) -> None:
-        """Take over versions, which are closed with it; of each model the newest last."""
-        self._versions: dict[str, dict[str, Answerer]] = {}
-        for one in answerers:
-            self._versions.setdefault(one.name, {})[one.version] = one
+    def __init__(
+        self,
+        answerers: Sequence[Answerer] = (),
+        keeper: Keeper | None = None,
+        *,
+        control: bool = False,
+    ) -> None:
+        """Take over versions, or a keeper of them, which are closed with it.
+
+        Args:
+            answerers: of each model the newest last; where there is a keeper, none.
+            keeper: of a repository.
+            control: whether clients may load and unload models.
+        """
+        self._table = Table(answerers) if keeper is None else keeper.table
+        self._keeper = keeper
+        self._control = control
         self.stopping = Event()
 
     @property
     def names(self) -> list[str]:
-        """The names of the models."""
-        return list(self._versions)
+        """The names of the models that are served."""
+        return self._table.names
 
     @contextmanager
     def lease(self, name: str = "", version: str = "") -> Iterator[Answerer]:
@@ -106,9 +60,17 @@ class Models(Closing):
 
         Raises:
             UnknownModelError: there is none of that name, or several and none was named.
-            NotReadyError: it is being loaded.
+            NotReadyError: it is being loaded, or it could not be; the message says why.
         """
-        yield self._find(name, version)
+        saw_model("", "")  # what was found before, as by who looked for room, may not be it
+        with ExitStack() as held:
+            try:
+                one = held.enter_context(self._table.lease(name, version))
+            except UnknownModelError:
+                self._check_available(name, version)
+                raise
+            saw_model(one.name, one.version)
+            yield one
 
     def versions(self, name: str) -> list[Answerer]:
         """Return what serves a model, the newest version last.
@@ -116,21 +78,50 @@ class Models(Closing):
         Raises:
             UnknownModelError: there is none of that name.
         """
-        if name not in self._versions:
-            known = ", ".join(map(repr, self._versions)) or "none"
-            message = f"there is no model {name[:50]!r}; there is {known}"
-            raise UnknownModelError(message)
-        return list(self._versions[name].values())
+        return self._table.versions(name)
+
+    def policy(self, name: str) -> Policy:
+        """Return which versions of a model are served."""
+        return NEWEST if self._keeper is None else self._keeper.policy(name)
 
     def serving(self) -> list[Answerer]:
         """Return every version that serves."""
-        return [one for versions in self._versions.values() for one in versions.values()]
+        return self._table.serving()
 
     def index(self) -> list[Entry]:
-        """Return what there is, ready or not."""
-        return [
-            Entry(name=one.name, version=one.version, state=State.READY) for one in self.serving()
-        ]
+        """Return what there is, ready or not, by name and version."""
+        found = {(one.name, one.version): _leaving(one) for one in self._table.leaving()}
+        found |= {(one.name, one.version): _entry(one) for one in self.serving()}
+        for entry in self._keeper.entries() if self._keeper else ():
+            key = entry.name, entry.version
+            served = found.get(key)
+            # Of a version that serves while its changed files do not, the reason is told.
+            found[key] = replace(served, reason=entry.reason) if served else entry
+        return [found[key] for key in sorted(found, key=lambda key: (key[0], _number(key[1])))]
+
+    def check_control(self) -> None:
+        """Check that clients may load and unload models.
+
+        Raises:
+            ControlError: they may not.
+        """
+        self._controlled()
+
+    async def load(self, name: str) -> None:
+        """Take up what is new of a model: `Keeper.load`, for clients.
+
+        Raises:
+            PipeError: as `Keeper.load` and `check_control` say.
+        """
+        await asyncio.to_thread(self._controlled().load, name)
+
+    async def unload(self, name: str) -> None:
+        """Serve a model no more until it is loaded: `Keeper.unload`, for clients.
+
+        Raises:
+            PipeError: as `Keeper.unload` and `check_control` say.
+        """
+        await asyncio.to_thread(self._controlled().unload, name)
 
     def check_alive(self) -> None:
         """Check that the server can still answer.
@@ -139,7 +130,7 @@ class Models(Closing):
             NotReadyError: only a restart helps.
         """
         for one in self.serving():
-            if not one.alive:
+            if not one.alive and not (self._keeper and self._keeper.reopens(one)):
                 message = f"the engine of {one.name} {one.version} has stopped"
                 raise NotReadyError(message)
 
@@ -150,32 +141,73 @@ class Models(Closing):
             NotReadyError: an engine is dead or being opened, or the server is stopping.
         """
         self.check_alive()
-        if self.stopping.is_set():
-            message = "the server is stopping"
-            raise NotReadyError(message)
+        self._check_running()
         for one in self.serving():
-            if not one.ready:
-                message = f"the engine of {one.name} {one.version} is being opened again"
-                raise NotReadyError(message)
+            _check_answers(one)
+
+    def check_model(self, name: str, version: str = "") -> None:
+        """Check that a version, the newest if none is named, answers now.
+
+        Raises:
+            UnknownModelError: there is none of that name.
+            NotReadyError: it does not, or the server is stopping.
+        """
+        self._check_running()
+        with self.lease(name, version) as one:
+            _check_answers(one)
 
     def close(self) -> None:
         """Finish what was accepted and free the engines. Blocks until then."""
-        for one in self.serving():
-            one.close()
+        if self._keeper is None:
+            self._table.close()
+        else:
+            self._keeper.close()
 
-    def _find(self, name: str, version: str) -> Answerer:
-        if not name:
-            if len(self._versions) != 1:
-                known = ", ".join(map(repr, self._versions)) or "none"
-                message = f"expected the name of a model; there are {known}"
-                raise UnknownModelError(message)
-            (name,) = self._versions
-        versions = self.versions(name)
-        if not version:
-            return versions[-1]
-        for one in versions:
-            if one.version == version:
-                return one
-        known = ", ".join(repr(one.version) for one in versions)
-        message = f"there is no version {version[:50]!r} of {name!r}; there is {known}"
-        raise UnknownModelError(message)
+    def _check_running(self) -> None:
+        if self.stopping.is_set():
+            message = "the server is stopping"
+            raise NotReadyError(message)
+
+    def _controlled(self) -> Keeper:
+        if not self._control:
+            message = "this server loads and unloads nothing on request"
+            raise ControlError(message, "start it with --set models.control=true")
+        if self._keeper is None:
+            message = "this server serves one run folder, which stays loaded"
+            raise ControlError(message, "serve a repository: pipe serve REPOSITORY")
+        return self._keeper
+
+    def _check_available(self, name: str, version: str) -> None:
+        """Check that what is not served is not in the repository either.
+
+        Raises:
+            NotReadyError: it is, and the message says why it is not served.
+        """
+        for entry in self._keeper.entries() if self._keeper else ():
+            asked = entry.name == name and version in {"", entry.version}
+            if asked and entry.reason != UNLOADED:
+                what = f"model {name} {entry.version}".rstrip()
+                message = f"{what} is not served: {entry.reason or entry.state}"
+                raise NotReadyError(message)
+
+
+def _check_answers(one: Answerer) -> None:
+    if not (one.alive and one.ready):
+        how = "is being opened again" if one.alive else "has stopped"
+        message = f"the engine of {one.name} {one.version} {how}"
+        raise NotReadyError(message)
+
+
+def _entry(one: Answerer) -> Entry:
+    state, reason = State.READY, ""
+    if not (one.alive and one.ready):
+        state, reason = State.UNAVAILABLE, "the engine has stopped"
+    return Entry(name=one.name, version=one.version, state=state, reason=reason)
+
+
+def _leaving(one: Answerer) -> Entry:
+    return Entry(name=one.name, version=one.version, state=State.UNLOADING)
+
+
+def _number(version: str) -> tuple[int, str]:
+    return (int(version), "") if version.isdecimal() else (0, version)

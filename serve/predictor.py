@@ -22,15 +22,19 @@ from pipework.examples import Example
 from pipework.inputs import fitting
 from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, decide
+from serve.card import Card
 from serve.config import QueueSettings
 from serve.engines import open_first, open_proven
 from serve.intake import Intake
+from serve.observed import saw_stages, saw_texts
 from serve.scheduler import Scheduler
 from serve.stages import Stages, Timed
 from serve.statistics import Load, Refused, Statistics, Totals
 from serve.terms import Terms, too_late
 from serve.text_tensors import TEXT, TEXT_PAIR, Answer, Texts
 
+WARM_TEXT = "A text of usual length that wakes the engine before the first request."
+WARM_SPANS = ((2, 6), (37, 43))
 Logits = NDArray[np.float32]
 T = TypeVar("T")
 
@@ -42,6 +46,7 @@ class Predictor(Closing):
         name: of the model.
         version: of it; if not given, a short digest of the engine's files.
         engine: the name of the engine that answers.
+        card: what the version says of itself.
     """
 
     def __init__(
@@ -52,16 +57,20 @@ class Predictor(Closing):
         name: str | None = None,
         version: str | None = None,
         queue: QueueSettings | None = None,
+        prove: bool = False,
     ) -> None:
         """Open a run with the engine of that name, or the first that can answer here.
+
+        With `prove` it is proven here whatever its record says, by the rows kept with it.
 
         Raises:
             RunFolderError: a file, a digest or a proof does not hold; the message names it.
             MissingDependencyError: the engine's runtime is not installed.
+            CheckFailedError: the proof that was made here failed.
         """
         manifest = read_manifest(run)
         queue = queue or QueueSettings()
-        record, opened = open_first(run, manifest, engine)
+        record, opened = open_first(run, manifest, engine, prove=prove)
         with ExitStack() as unfinished:
             engines = [unfinished.enter_context(opened)]
             again = partial(open_proven, run, manifest, record.name)
@@ -83,6 +92,7 @@ class Predictor(Closing):
         self.name = name or manifest.identity.name
         self.version = version or record.digest[:12]
         self.engine = record.name
+        self.card = Card.of(manifest, record)
 
     @property
     def alive(self) -> bool:
@@ -123,6 +133,19 @@ class Predictor(Closing):
         """
         self._scheduler.check_room()
 
+    def warm(self) -> None:
+        """Answer a text, for whose memory and threads the first request would else wait.
+
+        It is not counted among the requests. Blocks until it is answered.
+        """
+        given = self._input
+        pair = WARM_TEXT if given.pair else None
+        spans = WARM_SPANS if given.marked else None
+        example = Example(text=WARM_TEXT, text_pair=pair, entities=spans)
+        checked = fitting(example, given, "the text that warms")
+        found = self._intake.submit([checked], Terms()).result()
+        Answer.of(found.logits_NC, self._task)
+
     async def predict(
         self, examples: Sequence[Example], top_k: int | None = None, terms: Terms | None = None
     ) -> Timed[list[Prediction]]:
@@ -159,12 +182,14 @@ class Predictor(Closing):
     async def _decided(
         self, examples: Sequence[Example], terms: Terms, decide: Callable[[Logits], T]
     ) -> Timed[T]:
+        saw_texts(len(examples))
         async with self._counted(terms):
             logits_NC, before = await self._logits(examples, terms)
             start_s = time.perf_counter()
             value = decide(logits_NC)
             stages = replace(before, decode_s=time.perf_counter() - start_s)
         self._statistics.answered(len(examples), stages)
+        saw_stages(stages)
         return Timed(value=value, stages=stages)
 
     @asynccontextmanager

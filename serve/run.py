@@ -1,23 +1,32 @@
-"""Serve a run folder until told to stop."""
+"""Serve a run folder or a repository until told to stop."""
 
+import asyncio
 import gc
+import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from pipework.errors import ConfigError
 from serve.app import build_app
+from serve.certificate import Certificate, read_certificate
 from serve.config import ServeSettings
-from serve.models import Models
-from serve.predictor import Predictor
+from serve.connections import bounded_protocol
+from serve.grace import Grace, drain_s
+from serve.inference_protocol.grpc import GrpcDoor
+from serve.inference_protocol.key_interceptor import KeyInterceptor
+from serve.keys import read_keys
+from serve.opening import open_models
+from serve.watch import Watch
 
 # How long a thread keeps the interpreter that another waits for. The default of 5 ms is what a door
 # would wait for each time that a tokenizer or an engine's thread runs Python.
@@ -25,6 +34,7 @@ SWITCH_S = 0.0005
 # What is there when the server is ready stays: looking through it for garbage took a fourth of the
 # time of a request. Then 20,000 new objects are a few dozen requests.
 YOUNG_OBJECTS = 20_000
+POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,12 +46,29 @@ class Address:
     grpc_port: int = 8001
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listening:
+    """Where a server listens.
+
+    Attributes:
+        url: of HTTP.
+        grpc: host:port of gRPC.
+    """
+
+    url: str
+    grpc: str
+
+    def __str__(self) -> str:
+        """Return both in a line, the URL first."""
+        return f"{self.url} and gRPC on {self.grpc}"
+
+
 def serve(
     target: Path,
     settings: ServeSettings | None = None,
     *,
     address: Address | None = None,
-    ready: Callable[[str], None],
+    ready: Callable[[Listening], None],
 ) -> None:
     """Serve a run folder or a repository until SIGTERM or SIGINT.
 
@@ -51,38 +78,64 @@ def serve(
         target: what `pipe train` and `pipe export` wrote, or `pipe export --to triton`.
         settings: how to serve it.
         address: where to listen.
-        ready: called once when requests are accepted, with the URL of HTTP.
+        ready: called once when requests are accepted, with where.
 
     Raises:
-        RunFolderError: the run folder is not complete, unchanged and proven.
-        MissingDependencyError: the engine's runtime is not installed.
-        ConfigError: host and port cannot be listened on.
+        RunFolderError: the run folder is not complete, unchanged and proven; of a repository, no
+            model of it can be served.
+        MissingDependencyError: the engine's runtime, or what sends traces, is not installed.
+        ConfigError: host and a port cannot be listened on; the keys or the certificate are not
+            what they should be.
     """
     settings = settings or ServeSettings()
     address = address or Address()
     sys.setswitchinterval(SWITCH_S)
     host, port = address.host, address.port
+    keys = read_keys(settings.security.keys_file, os.environ)
+    certificate = read_certificate(settings.security)
     with (
-        _bound(host, port) as listener,
-        Models([Predictor(target, queue=settings.queue)]) as models,
+        _bound(host, port, "--port") as listener,
+        _bound(host, address.grpc_port, "--grpc-port") as held,
+        ExitStack() as last,
+        open_models(target, settings) as models,
+        Watch(models, settings) as watch,
     ):
-        app = build_app(models, settings)
-        config = uvicorn.Config(
-            app,
-            lifespan="off",
-            log_config=None,  # what is logged, and where, is the caller's choice
-            access_log=False,
-            proxy_headers=False,  # the address of the client is used for nothing
-            timeout_graceful_shutdown=settings.grace_s,
+        last.enter_context(Grace(models.stopping, settings.grace_s))
+        app = build_app(models, settings, keys, watch)
+        config = _config(app, settings, certificate)
+        scheme = "https" if certificate else "http"
+        listening = Listening(url=f"{scheme}://{_named(listener)}", grpc=_named(held))
+        door = GrpcDoor(
+            models,
+            settings,
+            held,
+            credentials=certificate.of_grpc() if certificate else None,
+            interceptors=[KeyInterceptor(keys)],
         )
-        url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-        _Server(config, lambda: ready(url), models.stopping).run(sockets=[listener])
+        _Server(config, lambda: ready(listening), models.stopping, door).run(sockets=[listener])
+
+
+def _config(
+    app: FastAPI, settings: ServeSettings, certificate: Certificate | None
+) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=bounded_protocol(settings.limits),
+        ws="none",
+        lifespan="off",
+        log_config=None,  # what is logged, and where, is the caller's choice
+        access_log=False,
+        proxy_headers=False,  # the address of the client is used for nothing
+        timeout_graceful_shutdown=drain_s(settings.grace_s),
+        ssl_certfile=certificate.chain if certificate else None,
+        ssl_keyfile=certificate.private_key if certificate else None,
+    )
 
 
 @contextmanager
-def _bound(host: str, port: int) -> Iterator[socket.socket]:
-    # Bound before the model is loaded, so that a taken port is told at once. Uvicorn listens on it
-    # later, so that nobody connects to a server that cannot answer yet.
+def _bound(host: str, port: int, option: str) -> Iterator[socket.socket]:
+    # Bound before the model is loaded, so that a taken port is told at once. The servers listen
+    # later, so that nobody connects to one that cannot answer yet.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named because asyncio switches Nagle's algorithm off only where it is: without
     # that, each answer waits 40 ms for the client's delayed acknowledgement.
@@ -92,22 +145,40 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
             listener.bind((host, port))
         except (OSError, OverflowError) as error:
             message = f"cannot listen on {host}:{port}: {error}"
-            raise ConfigError(message, "choose another --port (0 for any free one)") from error
+            raise ConfigError(message, f"choose another {option} (0 for any free one)") from error
         yield listener
 
 
+def _named(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], stopping: Event) -> None:
+    def __init__(
+        self, config: uvicorn.Config, ready: Callable[[], None], stopping: Event, beside: GrpcDoor
+    ) -> None:
         super().__init__(config)
         self._ready = ready
         self._stopping = stopping
+        self._beside = beside
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        await self._beside.start()
         gc.collect()
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS)
         self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        grace_s = self.config.timeout_graceful_shutdown
+        beside = asyncio.create_task(self._beside.stop(grace_s))
+        await super().shutdown(sockets)
+        while not (beside.done() or self.force_exit):
+            await asyncio.wait((beside,), timeout=POLL_S)
+        if self.force_exit:
+            await self._beside.stop(0)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         # Unlike Uvicorn's own, this does not keep the signal: kept ones are raised again after the

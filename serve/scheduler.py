@@ -24,6 +24,7 @@ from pipework.encoding import Encoding
 from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.evaluation import Engine
 from serve.config import QueueSettings
+from serve.engines.collated import CollatedEngine
 from serve.statistics import Load, Refused
 from serve.terms import Terms, too_late
 from serve.waiting import Batch, Computed, Job, Logits, Waiting, tokens
@@ -65,6 +66,7 @@ class Scheduler(Closing):
         self._waiting = Waiting(self._settings.batch_tokens, alike=alike)
         self._places = 0
         self._batches = self._tokens = self._texts = self._deaths = 0
+        self._computed_tokens = 0
         self._compute_s = 0.0
         self._refused = dict.fromkeys(Refused, 0)
         self._recent_tokens = self._recent_s = 0.0
@@ -99,6 +101,7 @@ class Scheduler(Closing):
                 batches=self._batches,
                 batch_tokens=self._tokens,
                 batch_texts=self._texts,
+                computed_tokens=self._computed_tokens,
                 compute_s=self._compute_s,
                 refused={str(reason): count for reason, count in self._refused.items()},
                 engines=self._running,
@@ -255,7 +258,7 @@ class Scheduler(Closing):
 
     def _compute(self, engine: Engine, batch: Batch) -> bool:
         """Answer a batch; return whether the engine gave an answer to any of it."""
-        start_s = time.perf_counter()
+        start_s, before = time.perf_counter(), _computed_tokens(engine)
         try:
             logits_NC = engine.infer([one for take in batch for one in take.encodings])
         except Exception as error:  # noqa: BLE001  (the runtimes' errors share no narrower base)
@@ -266,15 +269,17 @@ class Scheduler(Closing):
             batch[0].job.fail(error)
             return isinstance(error, PipeError)
         end_s = time.perf_counter()
-        self._count(batch, end_s - start_s)
+        self._count(batch, end_s - start_s, _computed_tokens(engine) - before)
         _deliver(batch, logits_NC, end_s - start_s, end_s)
         return True
 
-    def _count(self, batch: Batch, elapsed_s: float) -> None:
+    def _count(self, batch: Batch, elapsed_s: float, computed_tokens: int = 0) -> None:
         with self._changed:
             self._batches += 1
             self._tokens += tokens(batch)
             self._texts += sum(take.stop - take.start for take in batch)
+            # An engine that does not say what it computes is taken to compute what it was asked.
+            self._computed_tokens += computed_tokens or tokens(batch)
             self._compute_s += elapsed_s
             self._recent_tokens = MEMORY * self._recent_tokens + tokens(batch)
             self._recent_s = MEMORY * self._recent_s + elapsed_s
@@ -310,6 +315,10 @@ def _deliver(batch: Batch, logits_NC: Logits, elapsed_s: float, now_s: float) ->
         stop = start + take.stop - take.start
         take.job.fill(take, logits_NC[start:stop], elapsed_s, now_s)
         start = stop
+
+
+def _computed_tokens(engine: Engine) -> int:
+    return engine.computed_tokens if isinstance(engine, CollatedEngine) else 0
 
 
 def _me() -> threading.Thread:

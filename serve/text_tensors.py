@@ -58,12 +58,14 @@ class Answer:
         score_N: float32, of the label with the highest probability; of a regression, its value.
         probabilities_NC: float32, as `pipework.predictions.probabilities` gives them.
         logits_NC: float32.
+        labels_C: what the classes are called.
     """
 
     label_N: NDArray[np.object_]
     score_N: NDArray[np.float32]
     probabilities_NC: NDArray[np.float32]
     logits_NC: NDArray[np.float32]
+    labels_C: tuple[str, ...]
 
     @classmethod
     def of(cls, logits_NC: NDArray[np.float32], task: Task) -> "Answer":
@@ -75,6 +77,7 @@ class Answer:
             score_N=probabilities_NC.max(axis=1, initial=-np.inf),
             probabilities_NC=probabilities_NC,
             logits_NC=logits_NC,
+            labels_C=task.labels,
         )
 
     def rows(self, start: int, stop: int) -> "Answer":
@@ -84,6 +87,7 @@ class Answer:
             score_N=self.score_N[start:stop],
             probabilities_NC=self.probabilities_NC[start:stop],
             logits_NC=self.logits_NC[start:stop],
+            labels_C=self.labels_C,
         )
 
     def tensors(self) -> dict[str, NDArray[np.generic]]:

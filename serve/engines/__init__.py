@@ -64,13 +64,14 @@ def open_proven(run: Path, manifest: Manifest, name: str | None = None) -> Engin
 
 
 def open_first(
-    run: Path, manifest: Manifest, name: str | None = None
+    run: Path, manifest: Manifest, name: str | None = None, *, prove: bool = False
 ) -> tuple[EngineRecord, Engine]:
     """Open an engine after checking its parity and the digests of its files and the tokenizer.
 
     An engine that was built and not run, or that was proven on another kind of processor, is
-    proven here first, by the rows that are kept with it. Without a name, one that cannot be opened
-    here is passed over, which is logged; a file that changed is not.
+    proven here first, by the rows that are kept with it; with `prove` any engine is. Without
+    a name, one that cannot be opened here is passed over, which is logged; a file that changed is
+    not.
 
     Raises:
         RunFolderError: naming the engine or the file that does not hold.
@@ -83,14 +84,14 @@ def open_first(
     for record in usable_engines(manifest, name):
         verify_files(run, record.files)
         try:
-            return record, _proven_here(run, manifest, record)
+            return record, _proven_here(run, manifest, record, prove=prove)
         except PipeError as reason:
             log.warning("engine %s is not served here: %s; %s", record.name, reason, reason.hint)
             reasons.append(reason)
     raise reasons[0]
 
 
-def _proven_here(run: Path, manifest: Manifest, record: EngineRecord) -> Engine:
+def _proven_here(run: Path, manifest: Manifest, record: EngineRecord, *, prove: bool) -> Engine:
     path = run / _file(record, MODELS[record.format])
     try:
         engine = open_engine(path, record, manifest, tensorrt=record.tensorrt)
@@ -100,7 +101,7 @@ def _proven_here(run: Path, manifest: Manifest, record: EngineRecord) -> Engine:
         raise NoGpuError(message, error.hint) from error
     if record.tensorrt is None:  # whose profiles say which calls it takes
         engine.learn_costs(manifest.input.max_length)
-    if record.parity is None or record.parity.processor != engine.processor:
+    if prove or record.parity is None or record.parity.processor != engine.processor:
         try:
             kept = KeptRows.read(run / _file(record, KEPT_ROWS))
             prove_here(engine, record, kept, manifest.task)

@@ -18,7 +18,13 @@ from serve.costs import measure
 
 
 class CollatedEngine(Closing):
-    """An Engine over a runtime that takes arrays by name. Not for several threads at once."""
+    """An Engine over a runtime that takes arrays by name. Not for several threads at once.
+
+    Attributes:
+        computed_tokens: that all calls of `infer` had computed, with those that fill up rows.
+    """
+
+    computed_tokens = 0
 
     def __init__(self, collate: Collate, classes: int | None = None) -> None:
         """Make a first call, of one token: it shows that the graph runs, and the number of classes.
@@ -60,6 +66,7 @@ class CollatedEngine(Closing):
         """Return logits [N, C]; [0, C] for no inputs."""
         logits_NC = np.empty((len(encodings), self._classes), np.float32)
         for feed in self._collate.feeds(encodings):
+            self.computed_tokens += feed.arrays["input_ids"].size
             logits_NC[feed.rows] = self._run(feed.arrays)
         return logits_NC
 

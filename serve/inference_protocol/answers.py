@@ -1,33 +1,43 @@
-"""An answer becomes a body of the protocol: JSON, and behind it the tensors that go as bytes.
+"""An answer becomes the tensors that were asked for, and over HTTP a body: JSON, bytes behind it.
 
 Shapes: N texts, C classes.
 """
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
-from serve.inference_protocol.requests import SIZE, Asked
-from serve.inference_protocol.tensors import ProtocolError, datatype, listed, packed
+import numpy as np
+from numpy.typing import NDArray
+
+from serve.inference_protocol.asked import Asked
+from serve.inference_protocol.classification import classify
+from serve.inference_protocol.requests import SIZE
+from serve.inference_protocol.tensors import datatype, listed, packed
 from serve.text_tensors import Answer
+
+Chosen = tuple[str, NDArray[np.generic], bool]
+
+
+def chosen(asked: Asked, answer: Answer) -> Iterator[Chosen]:
+    """Yield of each output that is asked for its name, its elements, and whether they go as bytes.
+
+    The first dimension of each is N.
+    """
+    tensors = answer.tensors()
+    for name, wanted in asked.outputs.items():
+        if not wanted.best:
+            yield name, tensors[name], wanted.as_bytes
+            continue
+        values_NC = tensors[name].astype(np.float32, copy=False)
+        yield name, classify(values_NC, answer.labels_C, wanted.best), wanted.as_bytes
 
 
 def write_answer(asked: Asked, answer: Answer, name: str, version: str) -> tuple[bytes, int | None]:
-    """Return the body, and how many bytes of it are JSON where there are others too.
-
-    Raises:
-        ProtocolError: an output is asked for that there is not.
-    """
-    tensors = answer.tensors()
-    outputs = asked.outputs
-    if outputs is None:
-        outputs = dict.fromkeys(tensors, asked.as_bytes)
+    """Return the body, and how many bytes of it are JSON where there are others too."""
     described: list[dict[str, Any]] = []
     behind: list[bytes] = []
-    for output, as_bytes in outputs.items():
-        if output not in tensors:
-            message = f"output {output[:50]!r}: there is none; there are {', '.join(tensors)}"
-            raise ProtocolError(message)
-        array = tensors[output]
+    for output, array, as_bytes in chosen(asked, answer):
         one: dict[str, Any] = {"name": output, "datatype": datatype(array), "shape": array.shape}
         if as_bytes:
             behind.append(packed(array))

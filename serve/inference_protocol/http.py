@@ -4,22 +4,27 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from pipework import __version__
 from pipework.errors import InputError, TooLargeError
 from serve.config import LimitSettings
 from serve.headers import read_terms, timing
 from serve.inference_protocol.answers import write_answer
+from serve.inference_protocol.asked import check_texts
+from serve.inference_protocol.description import (
+    ModelConfig,
+    ModelMetadata,
+    ServerMetadata,
+    config,
+    metadata,
+)
 from serve.inference_protocol.requests import HEAD_LENGTH, read_infer
+from serve.inference_protocol.statistics import StatisticsAnswer, chosen_versions, statistics
 from serve.inference_protocol.tensors import ProtocolError
-from serve.models import Answerer, Models
+from serve.models import Models
 from serve.rest import read_body, unless_gone
 from serve.schemas import ErrorResponse
-from serve.text_tensors import Texts
 
-PLATFORM = "pipework"
 MODEL = "/v2/models/{name}"
 VERSION = MODEL + "/versions/{version}"
-TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorResponse, "description": "not a request of the protocol"},
     404: {"model": ErrorResponse, "description": "no such model or version"},
@@ -41,8 +46,8 @@ def build_protocol_router(models: Models, limits: LimitSettings) -> APIRouter:
 
 def _add_server(router: APIRouter, models: Models) -> None:
     @router.get("/v2", summary="What this server is")
-    async def server() -> dict[str, Any]:
-        return {"name": PLATFORM, "version": __version__, "extensions": ["binary_tensor_data"]}
+    async def server() -> ServerMetadata:
+        return ServerMetadata()
 
     @router.get("/v2/health/live", summary="Alive?", responses={503: _ERRORS[503]})
     async def live() -> Response:
@@ -54,39 +59,32 @@ def _add_server(router: APIRouter, models: Models) -> None:
         models.check_ready()
         return Response()
 
+    @router.get("/v2/models/stats", summary="What all models have done")
+    async def stats() -> StatisticsAnswer:
+        return statistics(models.serving())
+
 
 def _add_model(router: APIRouter, models: Models, limits: LimitSettings) -> None:
-    async def metadata(name: str, version: str = "") -> dict[str, Any]:
+    async def show(name: str, version: str = "") -> ModelMetadata:
         with models.lease(name, version) as model:
-            return {
-                "name": name,
-                "versions": [one.version for one in models.versions(name)],
-                "platform": PLATFORM,
-                "inputs": [_described(one, "BYTES", 1) for one in model.inputs],
-                "outputs": [_described(*one) for one in _outputs(model)],
-            }
+            return metadata(model, [one.version for one in models.versions(name)])
 
-    async def config(name: str, version: str = "") -> dict[str, Any]:
+    async def configured(name: str, version: str = "") -> ModelConfig:
         with models.lease(name, version) as model:
-            return {
-                "name": name,
-                "platform": PLATFORM,
-                "backend": PLATFORM,
-                "version_policy": {"latest": {"num_versions": 1}},
-                "max_batch_size": limits.texts,
-                "input": [_configured(one, "BYTES", 1) for one in model.inputs],
-                "output": [_configured(*one) for one in _outputs(model)],
-            }
+            return config(model, limits.texts, models.policy(name))
+
+    async def stats(name: str, version: str = "") -> StatisticsAnswer:
+        return statistics(chosen_versions(models, name, version))
 
     async def ready(name: str, version: str = "") -> Response:
-        with models.lease(name, version):
-            models.check_ready()
+        models.check_model(name, version)
         return Response()
 
     for path in (MODEL, VERSION):
         for tail, done, summary in (
-            ("", metadata, "A model's tensors"),
-            ("/config", config, "A model's configuration, in Triton's form"),
+            ("", show, "A model's tensors"),
+            ("/config", configured, "A model's configuration, in Triton's form"),
+            ("/stats", stats, "What a model has done, in Triton's form"),
             ("/ready", ready, "Is a model ready?"),
         ):
             router.get(
@@ -104,8 +102,9 @@ def _add_infer(router: APIRouter, models: Models, limits: LimitSettings) -> None
         with models.lease(name, version) as model:
             asked = read_infer(body, request.headers.get(HEAD_LENGTH), model.inputs)
             check_texts(asked.texts, limits)
+            answer = model.answer(asked.texts, asked.terms(terms))
             try:
-                found = await unless_gone(request, model.answer(asked.texts, terms))
+                found = await unless_gone(request, answer)
             except TooLargeError:
                 raise
             except InputError as error:
@@ -120,34 +119,3 @@ def _add_infer(router: APIRouter, models: Models, limits: LimitSettings) -> None
     summary = "Classify texts as tensors"
     router.post(MODEL + "/infer", summary=summary, responses=_ERRORS)(infer)
     router.post(VERSION + "/infer", include_in_schema=False)(infer)
-
-
-def check_texts(texts: Texts, limits: LimitSettings) -> None:
-    """Check the number of texts.
-
-    Raises:
-        TooLargeError: there are too many.
-    """
-    found = len(texts.text)
-    if found > limits.texts:
-        message = f"inputs: expected at most {limits.texts} texts, found {found}"
-        raise TooLargeError(message, "send several requests")
-
-
-def _outputs(model: Answerer) -> list[tuple[str, str, int]]:
-    """Return each output's name, type and width."""
-    classes = model.classes
-    return [
-        ("label", "BYTES", 1),
-        ("score", "FP32", 1),
-        ("probabilities", "FP32", classes),
-        ("logits", "FP32", classes),
-    ]
-
-
-def _described(name: str, datatype: str, width: int) -> dict[str, Any]:
-    return {"name": name, "datatype": datatype, "shape": [-1, width]}
-
-
-def _configured(name: str, datatype: str, width: int) -> dict[str, Any]:
-    return {"name": name, "data_type": TYPES[datatype], "dims": [width]}

@@ -128,6 +128,26 @@ def test_another_model_of_that_name_is_refused(proven, repository):
     assert tree(repository) == before
 
 
+def test_a_model_of_other_labels_is_refused_though_there_are_as_many(proven, repository):
+    add(proven, repository)
+    manifest = read_manifest(proven)
+    labels = manifest.task.labels
+    assert (repository / "topics" / "labels.txt").read_text().splitlines() == [*labels]
+    task = manifest.task.model_copy(update={"labels": labels[::-1]})
+    write_manifest(proven, manifest.model_copy(update={"task": task}))
+    with pytest.raises(ConfigError, match=r"is of another model: labels\.txt differ"):
+        add(proven, repository)
+
+
+def test_a_model_that_was_written_without_labels_takes_further_versions(proven, repository):
+    add(proven, repository)
+    (repository / "topics" / "labels.txt").unlink()
+    path = repository / "topics" / FILE_NAME
+    path.write_text(path.read_text().replace('  label_filename: "labels.txt"\n', ""))
+    changed_engine(proven)
+    assert add(proven, repository).folder.name == "2"
+
+
 def test_a_folder_that_is_no_model_is_told(exported_run, repository):
     (repository / "topics").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"config\.pbtxt is not the config of a model"):

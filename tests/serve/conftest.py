@@ -1,11 +1,13 @@
 """A real run folder, made without torch: a small ONNX graph, a tokenizer, a true manifest."""
 
 import functools
+import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,11 +22,24 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
+from pipework.encoding import TextEncoder
 from pipework.engine_record import EngineFormat, EngineRecord, Layout, Parity, Precision, Tolerance
-from pipework.manifest import Data, Identity, Input, Manifest, Model, Reading, write_manifest
+from pipework.examples import Example
+from pipework.kept_rows import KeptRows
+from pipework.manifest import (
+    Data,
+    Identity,
+    Input,
+    Manifest,
+    Model,
+    Reading,
+    read_manifest,
+    write_manifest,
+)
 from pipework.processor import processor
 from pipework.record import record_file
 from pipework.task import Metric, Task, TaskKind
+from serve.engines import open_engine
 
 WORDS = [
     "[PAD]",
@@ -52,15 +67,22 @@ TOLERANCE = Tolerance(max_abs=1e-4, mean_abs=1e-5, spread=1e-4, flips_outside=0,
 
 MakeRun = Callable[..., Path]
 
+# Of a run that can be proven again.
+KEPT_TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"] * 3
+
 # What the command line does, until errors and all: a line when ready, an error in words.
 RUNNER = """
 import sys
 from pathlib import Path
 from pipework.errors import PipeError
+from pipework.settings import load_settings
+from serve.config import ServeSettings
 from serve.run import Address, serve
 try:
-    address = Address(port=int(sys.argv[2]), grpc_port=0)
-    serve(Path(sys.argv[1]), address=address, ready=lambda url: print(url, flush=True))
+    address = Address(port=int(sys.argv[2]), grpc_port=int(sys.argv[3]))
+    settings = load_settings(ServeSettings, None, sys.argv[4:])
+    ready = lambda at: print(at, flush=True)
+    serve(Path(sys.argv[1]), settings, address=address, ready=ready)
 except PipeError as error:
     sys.exit(str(error))
 """
@@ -72,6 +94,7 @@ class Server:
 
     process: subprocess.Popen[str]
     url: str
+    grpc: str
     ready_after_s: float
 
     def proc(self, name: str) -> str:
@@ -86,12 +109,22 @@ class Server:
 
 @pytest.fixture(scope="session")
 def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """A function that starts a process that serves a run folder: run, port=0."""
+    """A function that starts a process that serves a run folder.
+
+    run, port=0, grpc_port=0, settings=(), and what its environment has besides.
+    """
     processes = []
 
-    def start(run: Path, port: int = 0) -> subprocess.Popen[str]:
+    def start(
+        run: Path,
+        port: int = 0,
+        grpc_port: int = 0,
+        settings: Sequence[str] = (),
+        **environment: str,
+    ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-c", RUNNER, str(run), str(port)],
+            [sys.executable, "-c", RUNNER, str(run), str(port), str(grpc_port), *settings],
+            env={**os.environ, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -108,22 +141,23 @@ def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 @pytest.fixture(scope="session")
-def start_server(launch: Callable[..., subprocess.Popen[str]]) -> Callable[[Path], Server]:
-    """A function that starts a server and waits until it is ready."""
+def start_server(launch: Callable[..., subprocess.Popen[str]]) -> Callable[..., Server]:
+    """A function that starts a server and waits until it is ready: run, settings, environment."""
 
-    def start(run: Path) -> Server:
+    def start(run: Path, *settings: str, **environment: str) -> Server:
         begun_s = time.perf_counter()
-        process = launch(run)
+        process = launch(run, settings=settings, **environment)
         assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        assert url, process.communicate(timeout=10)[1]
-        return Server(process=process, url=url, ready_after_s=time.perf_counter() - begun_s)
+        words = process.stdout.readline().split()  # URL and gRPC on HOST:PORT
+        assert words, process.communicate(timeout=10)[1]
+        ready_after_s = time.perf_counter() - begun_s
+        return Server(process=process, url=words[0], grpc=words[-1], ready_after_s=ready_after_s)
 
     return start
 
 
 @pytest.fixture(scope="session")
-def server(run: Path, start_server: Callable[[Path], Server]) -> Server:
+def server(run: Path, start_server: Callable[..., Server]) -> Server:
     """A running server that no test stops."""
     return start_server(run)
 
@@ -169,6 +203,80 @@ def regression_run(make_run: MakeRun) -> Path:
 def slow_run(make_run: MakeRun) -> Path:
     """A model that computes for milliseconds a text, so that requests pile up."""
     return make_run(layers=60)
+
+
+@pytest.fixture(scope="session")
+def kept_run(make_run: MakeRun) -> Path:
+    """A folder that is only read, with rows that prove its engine again."""
+    run = make_run()
+    keep_rows(run)
+    return run
+
+
+@pytest.fixture
+def shelf(kept_run: Path, tmp_path: Path) -> "Shelf":
+    """A repository without models."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return Shelf(folder, kept_run)
+
+
+class Shelf:
+    """A repository, to which versions are added as `pipe export` adds them.
+
+    Version 1 says weather, sport or money; version 2 says weather-2 and so on.
+    """
+
+    def __init__(self, folder: Path, run: Path) -> None:
+        self.folder = folder
+        self._run = run
+
+    def add(
+        self, version: int = 1, name: str = "topics", *, wrong: bool = False, policy: str = ""
+    ) -> Path:
+        """Add a version, whose answers are not those of its kept rows where it is wrong."""
+        partial = self.folder.parent / "partial"
+        run = Path(shutil.copytree(self._run, partial / str(version)))
+        manifest = read_manifest(run)
+        if version > 1:
+            labels = tuple(f"{label}-{version}" for label in LABELS)
+            task = manifest.task.model_copy(update={"labels": labels})
+            write_manifest(run, manifest.model_copy(update={"task": task}))
+        if wrong:
+            keep_rows(run, wrong=0.5)
+        model = self.folder / name
+        if policy or not model.exists():
+            self.configure(policy, name)
+        run.rename(model / str(version))
+        return model / str(version)
+
+    def configure(self, text: str, name: str = "topics") -> None:
+        """Write a model's config; what is given stands beside the backend."""
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        backend = "" if "backend" in text else 'backend: "python"'
+        (folder / "config.pbtxt").write_text(f'name: "{name}" {backend} {text}')
+
+    def mend(self, version: int, name: str = "topics") -> None:
+        """Have the kept rows of a version say what it answers."""
+        keep_rows(self.folder / name / str(version))
+
+
+def keep_rows(run: Path, *, wrong: float = 0.0) -> None:
+    """Keep rows with what the engine answers to them, which stands for the checkpoint here."""
+    folder = run / "engines" / "onnx"
+    manifest = read_manifest(run)
+    (record,) = manifest.engines
+    encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
+    encodings = encoder.encode([Example(text=text) for text in KEPT_TEXTS])
+    with open_engine(folder / "model.onnx", record, manifest) as engine:
+        logits_NC = engine.infer(encodings) + np.float32(wrong)
+    partial = folder / "rows.partial"
+    KeptRows(encodings=encodings, logits_NC=logits_NC).write(partial)
+    partial.replace(folder / "rows.npz")
+    files = tuple(record_file(run, folder / name) for name in ("model.onnx", "rows.npz"))
+    record = record.model_copy(update={"files": files})
+    write_manifest(run, manifest.model_copy(update={"engines": (record,)}))
 
 
 def build_run(

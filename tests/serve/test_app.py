@@ -11,7 +11,9 @@ import pytest
 from pipework.errors import InputError, NotReadyError, TooBusyError
 from pipework.examples import Example
 from pipework.predictions import OneLabel, Prediction
+from pipework.task import TaskKind
 from serve.app import build_app
+from serve.card import Card
 from serve.config import LimitSettings, ServeSettings
 from serve.models import Models
 from serve.stages import Stages, Timed
@@ -30,6 +32,7 @@ class FakeAnswerer:
     version = "1"
     engine = "onnx"
     alive = ready = True
+    card = Card(kind=TaskKind.SINGLE_LABEL, labels=("sport", "money"), precision="fp32")
     load = LOAD
     totals = Totals()
     inputs = ("text",)
@@ -204,9 +207,9 @@ def test_metrics_count_requests_and_show_the_load(app: App) -> None:
     app.predict(json={"texts": ["a"]})
     app.predict(content=b"rain")
     lines = app.ask("GET", "/metrics").text.splitlines()
-    assert 'pipework_requests_total{status="200"} 1.0' in lines
-    assert 'pipework_requests_total{status="400"} 1.0' in lines
-    assert "pipework_request_seconds_count 1.0" in lines
+    assert 'pipework_requests_total{door="v1",model="fake",status="200"} 1.0' in lines
+    assert 'pipework_requests_total{door="v1",model="fake",status="400"} 1.0' in lines
+    assert 'pipework_request_duration_seconds_count{door="v1",model="fake"} 1.0' in lines
     for name, value in (
         ("queue_requests", 2),
         ("queue_tokens", 30),
@@ -261,8 +264,10 @@ def test_a_browser_without_network_shows_the_operations(server, tmp_path: Path) 
     ).stdout
     shown = re.findall(r'data-path="([^"]+)"', page)
     assert shown == [
-        *("/v1/predict", "/healthz", "/readyz", "/metrics"),
-        *("/v2", "/v2/health/live", "/v2/health/ready"),
-        *(f"/v2/models/{{name}}{tail}" for tail in ("", "/config", "/ready", "/infer")),
+        *("/v1/predict", "/v1/status", "/healthz", "/readyz", "/metrics"),
+        *("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/stats"),
+        *(f"/v2/models/{{name}}{tail}" for tail in ("", "/config", "/stats", "/ready", "/infer")),
+        "/v2/repository/index",
+        *(f"/v2/repository/models/{{name}}/{done}" for done in ("load", "unload")),
     ]
     assert "Unable to render" not in page

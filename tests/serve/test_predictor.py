@@ -107,6 +107,28 @@ def test_the_version_names_the_files_of_the_engine(run: Path, predictor: Predict
     assert predictor.name == "topics"
 
 
+@pytest.mark.parametrize("kind", ["run", "pair_run", "entity_run", "multi_run", "regression_run"])
+def test_a_model_of_any_kind_is_warmed_and_no_request_counted(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    with Predictor(request.getfixturevalue(kind)) as predictor:
+        predictor.warm()
+        assert predictor.load.batch_texts == 1
+        assert predictor.totals.answered == 0
+
+
+def test_what_is_to_be_proven_here_is_proven_by_the_rows_kept_with_it(
+    run: Path, kept_run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "serve.engines.proof")
+    Predictor(kept_run).close()
+    assert not caplog.records  # its record says that it was proven on this kind of processor
+    Predictor(kept_run, prove=True).close()
+    assert "engine onnx proven on" in caplog.text
+    with pytest.raises(RunFolderError, match=r"expected one file rows\.npz"):
+        Predictor(run, prove=True)
+
+
 def test_a_closed_predictor_refuses(run: Path) -> None:
     predictor = Predictor(run)
     predictor.close()

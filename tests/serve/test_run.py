@@ -15,7 +15,7 @@ import pytest
 BIG = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 400}
 BIG_TOKENS = 400 * 29
 StartServer = Callable[[Path], Any]
-GONE = 'pipework_requests_total{status="499"}'
+GONE = 'pipework_requests_total{door="v1",model="topics",status="499"}'
 READY_WITHIN_S = 20  # the promise is 3; the machines of CI are shared and slow
 
 

@@ -45,7 +45,8 @@ def test_the_server_says_what_it_is(client, name):
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready(name)
-    assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    extensions = client.get_server_metadata()["extensions"]
+    assert {"binary_tensor_data", "classification", "statistics"} <= {*extensions}
     metadata = client.get_model_metadata(name)
     (version,) = metadata["versions"]
     assert client.is_model_ready(name, version)
@@ -148,3 +149,33 @@ def test_requests_are_counted_with_the_others(client, server, name):
     before = counted()
     client.infer(name, [tensor(["rain"])])
     assert counted() == before + 1
+
+
+def test_a_request_has_the_time_that_it_says(client, name):
+    with pytest.raises(InferenceServerException, match="deadline") as caught:
+        client.infer(name, [tensor(["rain"])], timeout=1)
+    assert caught.value.status() == "504"
+    assert client.infer(name, [tensor(["rain"])], timeout=60_000_000, priority=2)
+
+
+def test_statistics_count_requests_and_texts_and_their_time(client, name):
+    def counted():
+        (of_version,) = client.get_inference_statistics(name)["model_stats"]
+        return of_version
+
+    before = counted()
+    client.infer(name, [tensor(["rain", "sun"])])
+    with pytest.raises(InferenceServerException):
+        client.infer(name, [tensor(["rain"])], timeout=1)
+    after = counted()
+    assert after["inference_count"] == before["inference_count"] + 2
+    assert after["execution_count"] > before["execution_count"]
+    assert after["last_inference"] > before["last_inference"]
+    spent, spent_before = after["inference_stats"], before["inference_stats"]
+    for part in ("success", "queue", "compute_input", "compute_infer", "compute_output", "fail"):
+        assert spent[part]["count"] == spent_before[part]["count"] + 1, part
+        assert spent[part]["ns"] > spent_before[part]["ns"], part
+    assert client.get_inference_statistics()["model_stats"] == [after]
+    assert client.get_inference_statistics(name, after["version"])["model_stats"] == [after]
+    with pytest.raises(InferenceServerException, match="there is no version '9'"):
+        client.get_inference_statistics(name, "9")

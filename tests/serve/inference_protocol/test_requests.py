@@ -3,8 +3,10 @@ import json
 import numpy as np
 import pytest
 
+from serve.inference_protocol.asked import OUTPUTS, Wanted
 from serve.inference_protocol.requests import read_infer
 from serve.inference_protocol.tensors import ProtocolError, packed
+from serve.terms import Terms
 from serve.text_tensors import TEXT, TEXT_PAIR
 
 ONE = (TEXT,)
@@ -16,6 +18,10 @@ def tensor(**given):
 
 def body(*inputs, **given):
     return json.dumps({"inputs": list(inputs) or [tensor()], **given}).encode()
+
+
+def wanted(name, **parameters):
+    return body(outputs=[{"name": name, "parameters": parameters}])
 
 
 def as_bytes(texts, name="text", **parameters):
@@ -31,7 +37,8 @@ def as_bytes(texts, name="text", **parameters):
 def test_json_is_read_flat_and_in_rows(shape, data):
     asked = read_infer(body(tensor(shape=shape, data=data), id="7"), None, ONE)
     assert (asked.id, asked.texts.text) == ("7", [b"a", "ü".encode()])
-    assert (asked.texts.text_pair, asked.outputs, asked.as_bytes) == (None, None, False)
+    assert asked.texts.text_pair is None
+    assert asked.outputs == dict.fromkeys(OUTPUTS, Wanted(as_bytes=False))
 
 
 def test_a_pair_may_come_as_bytes_and_as_json():
@@ -44,11 +51,32 @@ def test_a_pair_may_come_as_bytes_and_as_json():
 def test_outputs_are_as_bytes_where_they_or_the_request_say_so():
     outputs = [{"name": "label"}, {"name": "score", "parameters": {"binary_data": False}}]
     asked = read_infer(body(outputs=outputs, parameters={"binary_data_output": True}), None, ONE)
-    assert asked.outputs == {"label": True, "score": False}
-    assert asked.as_bytes
+    assert asked.outputs == {"label": Wanted(as_bytes=True), "score": Wanted(as_bytes=False)}
     asked = read_infer(body(outputs=[{"name": "label"}]), None, ONE)
-    assert asked.outputs == {"label": False}
-    assert read_infer(body(outputs=[]), None, ONE).outputs is None  # all
+    assert asked.outputs == {"label": Wanted(as_bytes=False)}
+    assert [*read_infer(body(outputs=[]), None, ONE).outputs] == [*OUTPUTS]
+
+
+def test_classes_in_words_are_asked_for_with_their_number():
+    outputs = [{"name": "logits", "parameters": {"classification": 2, "binary_data": True}}]
+    asked = read_infer(body(outputs=outputs), None, ONE)
+    assert asked.outputs == {"logits": Wanted(as_bytes=True, best=2)}
+
+
+@pytest.mark.parametrize(("priority", "bulk"), [(0, True), (1, False), (2, True), (10**9, True)])
+def test_a_request_may_say_its_priority(priority, bulk):
+    asked = read_infer(body(parameters={"priority": priority}), None, ONE)
+    assert asked.terms(Terms(bulk=True)).bulk is bulk
+
+
+def test_the_sooner_deadline_counts():
+    asked = read_infer(body(parameters={"timeout": 2_000_000}), None, ONE)
+    assert 1 < asked.terms(Terms()).left_s <= 2
+    assert 1 < asked.terms(Terms.within(60)).left_s <= 2
+    assert asked.terms(Terms.within(0.5)).left_s <= 0.5
+    forever = read_infer(body(parameters={"timeout": 10**40}), None, ONE)
+    assert forever.terms(Terms()).left_s <= 86_400
+    assert read_infer(body(), None, ONE).terms(Terms()) == Terms()
 
 
 def test_what_is_not_known_is_passed_over():
@@ -84,10 +112,12 @@ NO_NUMBER, _ = as_bytes([b"ab"], binary_data_size=True)
         (body(tensor(parameters={"binary_data_size": 0})), "found both data and"),
         (body(SHORT), "expected a binary_data_size of 0 to 0, found 99"),
         (body(NO_NUMBER), "found True"),
-        (
-            body(outputs=[{"name": "label", "parameters": {"classification": 2}}]),
-            "classification is not offered",
-        ),
+        (wanted("label", classification=2), "classification is offered of probabilities and log"),
+        (wanted("logits", classification="2"), "classification: expected a whole number"),
+        (wanted("length"), "output 'length': there is none; there are label, score, prob"),
+        (body(parameters={"timeout": -1}), "parameter timeout: expected a whole number from 0"),
+        (body(parameters={"priority": True}), "parameter priority: .* found True"),
+        (body(parameters={"priority": -(10**4000)}), "parameter priority"),
     ],
 )
 def test_what_is_not_a_request_is_refused_in_one_line(sent, said):

@@ -1,0 +1,226 @@
+"""Connections of HTTP: how many, how long a request may take to come, and what is no HTTP at all.
+
+Uvicorn bounds none of that: a head or a body may come a byte a minute, a head may be endless, and
+its own limit of connections refuses also those that were there before the limit was reached, health
+checks among them. Time does not count while a client waits for us.
+"""
+
+import json
+import logging
+import sys
+from asyncio import TimerHandle, Transport
+from http import HTTPStatus
+
+import httptools
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from pipework.errors import NotReadyError
+from serve.config import LimitSettings
+from serve.failures import failure
+from serve.key_guard import HEALTH
+
+log = logging.getLogger(__name__)
+HEAD_BYTES = 64 * 2**10
+UPGRADING = (b"upgrade", b"connection", b"http2-settings")
+CLOSED = (b"connection", b"close")
+
+
+def bounded_protocol(limits: LimitSettings) -> type[HttpToolsProtocol]:
+    """Return what uvicorn takes as `http`: its own protocol with limits."""
+    return type("BoundedProtocol", (_BoundedProtocol,), {"limits": limits})
+
+
+class _BoundedProtocol(HttpToolsProtocol):
+    """A connection.
+
+    Attributes:
+        _in_head, _in_body: whether a head, or a body, has begun and not ended.
+        _came: bytes of the request, as they came.
+        _data: what is being read.
+        _timer: when it fires, the rest of the request took too long.
+        _ending: when it fires, the answer took too long to be read.
+    """
+
+    limits: LimitSettings
+    _in_head = _in_body = False
+    _came = 0
+    _data = b""
+    _timer: TimerHandle | None = None
+    _ending: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        count, most = len(self.connections), self.limits.connections
+        if count > 2 * most:  # those who are told so in words are bounded too
+            transport.abort()
+            return
+        if count > most:
+            if count == most + 1:
+                log.warning("the limit of %d connections is reached", most)
+            self.app = _Refusal(self.app, most)
+        self._wait(self.limits.header_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._timer, self._ending):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._came += len(data)
+        self._data = data
+        super().data_received(data)
+        self._data = b""
+        if self.transport.is_closing():
+            return
+        most = HEAD_BYTES if self._in_head else 2 * self.limits.body_bytes + HEAD_BYTES
+        if self._came > most:
+            self._refuse_size()
+        elif self._timer is None and not self._in_body and self._answered:
+            self._wait(self.limits.header_s)  # bytes between requests begin none, but wake it
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._came = 0
+        self._wait(self.limits.header_s)
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._in_body = False, True
+        self._wait(self.limits.body_s)
+        if self.parser.should_upgrade():
+            return
+        app = self.app
+        if sum(len(name) + len(value) for name, value in self.headers) + len(self.url) > HEAD_BYTES:
+            self.app = _too_long_a_head
+            self.url = b"/"  # the parser of URLs reads none that long
+        super().on_headers_complete()
+        self.app = app
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        self._wait(None)
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing() or self.transport.get_write_buffer_size():
+            # A client that does not read its answer would keep the connection for ever.
+            self._ending = self.loop.call_later(self.limits.body_s, self.transport.abort)
+        elif self._ending is not None:
+            self._ending.cancel()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  (uvicorn's own words)
+        """Answer what is no HTTP, in our form."""
+        self._answer(HTTPStatus.BAD_REQUEST, "expected HTTP/1.1, found something else")
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Read a request, that also wishes for another protocol, as if it did not.
+
+        As HTTP allows. Java's client wishes for HTTP/2 with every first request. The parser leaves
+        such a request without its body and stops, so that another reads it once more.
+        """
+        upgrade = sys.exception()
+        assert isinstance(upgrade, httptools.HttpParserUpgrade)  # uvicorn calls this for that only
+        if self.parser.get_method() == b"CONNECT":  # which is no wish
+            self.send_400_response("")
+            return
+        (end,) = upgrade.args
+        kept = [one for one in self.headers if one[0] not in UPGRADING]
+        lines = [self.parser.get_method() + b" " + self.url + b" HTTP/1.1"]
+        lines += [b": ".join(one) for one in kept]
+        self.parser = httptools.HttpRequestParser(self)
+        super().data_received(b"\r\n".join((*lines, b"", self._data[end:])))
+
+    @property
+    def _cycle(self) -> RequestResponseCycle | None:
+        return self.cycle  # uvicorn's type does not say that there is none before the first head
+
+    @property
+    def _answered(self) -> bool:
+        return self._cycle is None or self._cycle.response_complete
+
+    def _wait(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if self.transport.is_closing():
+            return
+        if self.flow.read_paused or (self._in_head and not self._answered):
+            self._wait(self.limits.header_s)  # it waits for us
+        elif self._in_head or self._in_body:
+            limit_s = self.limits.header_s if self._in_head else self.limits.body_s
+            part = "head" if self._in_head else "body"
+            text = f"the {part} of the request did not come within {limit_s:g} s"
+            self._answer(HTTPStatus.REQUEST_TIMEOUT, text)
+        else:
+            self.transport.close()
+
+    def _refuse_size(self) -> None:
+        if self._in_head:
+            self._answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _LONG_HEAD)
+        else:
+            self.transport.close()  # it was told of the limit, and goes on
+
+    def _answer(self, status: HTTPStatus, text: str) -> None:
+        """Write an answer that no app gives, and close."""
+        if self._answered or not self.cycle.response_started:
+            body = json.dumps({"error": text}).encode()
+            lines = [
+                STATUS_LINE[status] + b"content-type: application/json",
+                b"content-length: %d" % len(body),
+                b": ".join(CLOSED),
+                b"",
+                body,
+            ]
+            self.transport.write(b"\r\n".join(lines))
+        if not self._answered:  # the app's answer comes too late
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.close()
+
+
+_LONG_HEAD = f"expected a head of at most {HEAD_BYTES} bytes, found more"
+
+
+class HeadTooLongError(NotReadyError):
+    """The head of a request is too long."""
+
+    http_status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+
+
+async def _too_long_a_head(scope: Scope, receive: Receive, send: Send) -> None:
+    await failure(HeadTooLongError(_LONG_HEAD))(scope, receive, _closing(send))
+
+
+class _Refusal:
+    """ASGI app of a connection too many: says so, save to those who ask for the health."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in HEALTH:
+            await self._app(scope, receive, _closing(send))
+            return
+        error = NotReadyError(f"{self._most} connections are open, which is the limit", "try again")
+        await failure(error)(scope, receive, _closing(send))
+
+
+def _closing(send: Send) -> Send:
+    async def close(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], CLOSED]}
+        await send(message)
+
+    return close

@@ -1,0 +1,40 @@
+"""The one place where errors become answers: `{"error": one line}` with the status of the error."""
+
+import logging
+from http import HTTPStatus
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from pipework.errors import PipeError, TooBusyError
+from serve.observed import REQUEST_ID, current
+
+log = logging.getLogger(__name__)
+
+
+async def answer_error(_: Request, error: Exception) -> Response:
+    """Answer a request that any error ended."""
+    return failure(error)
+
+
+def failure(error: Exception) -> Response:
+    """Turn an error into an answer; what is a bug is told to nobody but the log."""
+    headers: dict[str, str] = {}
+    if observed := current():  # a bug is answered outside of all that adds headers
+        headers[REQUEST_ID] = observed.id
+    match error:
+        case PipeError():
+            status = error.http_status
+            text = f"{error}; {error.hint}" if error.hint else str(error)
+            if isinstance(error, TooBusyError):
+                headers["Retry-After"] = str(error.retry_after_s)
+            headers.update(getattr(error, "headers", {}))
+        case HTTPException():
+            status, text = error.status_code, str(error.detail)
+            headers.update(error.headers or {})
+        case _:  # a bug: uvicorn logs the traceback, and the client learns no more than this
+            status, text = 500, "internal error; the server's log has the traceback"
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and isinstance(error, PipeError):
+        log.error("%s %s", status, text)
+    return JSONResponse({"error": text}, status, headers)

@@ -1,0 +1,109 @@
+"""What surrounds every method of gRPC: messages are read here, and errors become statuses."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc import RpcMethodHandler as Handler
+from grpc.aio import ServicerContext as Context
+
+from pipework.errors import NotReadyError
+from serve.inference_protocol.statuses import status_of
+
+
+class AnswerErrors(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Aborts a call with the status of the error that its method met.
+
+    Bytes that are no message are an error of the request, too, where grpc would call them its own.
+    Once `ending` is set, nothing more is read from streams: a client may hold one for ever.
+    """
+
+    def __init__(self, ending: asyncio.Event) -> None:
+        """Take what is set when the server stops."""
+        self._ending = ending
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[object], Awaitable[Handler]],
+        details: Any,  # noqa: ANN401  (grpc has no types)
+    ) -> Handler | None:
+        """Return the handler of a call, surrounded."""
+        handler: Handler | None = await continuation(details)
+        name = details.method.rpartition("/")[2]
+        answer = handler and handler.response_serializer
+        if handler and handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(_one(handler, name), None, answer)
+        if handler and handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(_from_one(handler, name), None, answer)
+        if handler and handler.stream_stream:
+            several = _several(handler, name, self._ending)
+            return grpc.stream_stream_rpc_method_handler(several, None, answer)
+        return handler
+
+
+def _one(handler: Handler, name: str) -> Callable[[bytes, Context], Awaitable[object]]:
+    async def answer(request: bytes, context: Context) -> object:
+        async with _aborting(context, name):
+            found = handler.unary_unary(handler.request_deserializer(request), context)
+            return await found if inspect.isawaitable(found) else found
+
+    return answer
+
+
+def _from_one(handler: Handler, name: str) -> Callable[[bytes, Context], AsyncIterator[object]]:
+    async def answer(request: bytes, context: Context) -> AsyncIterator[object]:
+        async with _aborting(context, name):
+            async for one in handler.unary_stream(handler.request_deserializer(request), context):
+                yield one
+
+    return answer
+
+
+def _several(
+    handler: Handler, name: str, ending: asyncio.Event
+) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[object]]:
+    async def answer(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:
+        read = (handler.request_deserializer(one) async for one in _until(ending, requests))
+        async with _aborting(context, name):
+            async for one in handler.stream_stream(read, context):
+                yield one
+
+    return answer
+
+
+@asynccontextmanager
+async def _aborting(context: Context, name: str) -> AsyncIterator[None]:
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise  # the method has said what it had to
+    except Exception as error:  # noqa: BLE001  (the edge: here any error becomes a status)
+        status = status_of(error, name)
+        await context.abort(status.code, status.text, status.metadata)
+
+
+async def _until(ending: asyncio.Event, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield requests as they come.
+
+    Raises:
+        NotReadyError: the server stops.
+    """
+    stop = asyncio.create_task(ending.wait())
+    try:
+        while True:
+            following = asyncio.ensure_future(anext(requests, None))
+            await asyncio.wait((stop, following), return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                following.cancel()
+                message = "the server is stopping"
+                raise NotReadyError(message)
+            request = following.result()
+            if request is None:
+                return
+            yield request
+    finally:
+        stop.cancel()

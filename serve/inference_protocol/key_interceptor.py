@@ -1,0 +1,43 @@
+"""Before the door of gRPC: who has no key in the metadata is answered UNAUTHENTICATED."""
+
+from collections.abc import Awaitable, Callable
+
+import grpc
+
+from serve.keys import ApiKeys, KeyNeededError
+
+OPEN = (
+    "/grpc.health.v1.Health/",
+    "/inference.GRPCInferenceService/ServerLive",
+    "/inference.GRPCInferenceService/ServerReady",
+)
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]]
+
+
+class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Lets calls pass that carry a key, and those that ask for the health of the server."""
+
+    def __init__(self, keys: ApiKeys) -> None:
+        """Guard with keys."""
+        self._keys = keys
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler:
+        """Pass a call on, or refuse it before its message is read."""
+        if handler_call_details.method.startswith(OPEN):
+            return await continuation(handler_call_details)
+        pairs = handler_call_details.invocation_metadata or ()
+        try:
+            self._keys.check((key, value) for key, value in pairs if isinstance(value, str))
+        except KeyNeededError as error:
+            return _refusal(f"{error}; {error.hint}")
+        return await continuation(handler_call_details)
+
+
+def _refusal(text: str) -> grpc.RpcMethodHandler:
+    async def refuse(_: object, context: grpc.aio.ServicerContext) -> None:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
+
+    # Of streams, whatever the method is: this kind does not wait for the client's message.
+    return grpc.stream_stream_rpc_method_handler(refuse)

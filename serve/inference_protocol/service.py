@@ -1,0 +1,151 @@
+"""The protocol over gRPC: `inference.GRPCInferenceService`, as tritonclient asks Triton.
+
+Errors are raised, and `interceptor` makes statuses of them. What is not written here is not
+offered: shared memory, traces and the settings of logs.
+"""
+
+from collections.abc import AsyncIterator, Callable
+
+from grpc.aio import ServicerContext as Context
+from tritonclient.grpc import service_pb2 as proto
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
+
+from pipework.errors import PipeError
+from serve.config import ServeSettings
+from serve.inference_protocol import description
+from serve.inference_protocol.asked import DAY_US, check_texts
+from serve.inference_protocol.messages import message, read_message, write_message
+from serve.inference_protocol.statistics import chosen_versions, statistics
+from serve.inference_protocol.statuses import status_of
+from serve.inference_protocol.stream import in_order
+from serve.models import Models, State
+from serve.stages import Stages
+from serve.terms import Terms
+
+TIMING = "server-timing"
+FINAL = "triton_final_response"
+
+
+class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # it has no types
+    """Answers with models."""
+
+    def __init__(self, models: Models, settings: ServeSettings) -> None:
+        """Take models, which stay the caller's to close."""
+        self._models = models
+        self._settings = settings
+
+    async def ServerLive(self, _: proto.ServerLiveRequest, __: Context) -> proto.ServerLiveResponse:
+        """Say whether the server can still answer."""
+        return proto.ServerLiveResponse(live=_holds(self._models.check_alive))
+
+    async def ServerReady(
+        self, _: proto.ServerReadyRequest, __: Context
+    ) -> proto.ServerReadyResponse:
+        """Say whether requests may be sent."""
+        return proto.ServerReadyResponse(ready=_holds(self._models.check_ready))
+
+    async def ModelReady(
+        self, request: proto.ModelReadyRequest, _: Context
+    ) -> proto.ModelReadyResponse:
+        """Say whether a model can be asked; one that is not known cannot."""
+
+        def check() -> None:
+            with self._models.lease(request.name, request.version):
+                self._models.check_ready()
+
+        return proto.ModelReadyResponse(ready=_holds(check))
+
+    async def ServerMetadata(
+        self, _: proto.ServerMetadataRequest, __: Context
+    ) -> proto.ServerMetadataResponse:
+        """Say what the server is."""
+        return message(description.ServerMetadata(), proto.ServerMetadataResponse)
+
+    async def ModelMetadata(
+        self, request: proto.ModelMetadataRequest, _: Context
+    ) -> proto.ModelMetadataResponse:
+        """Say what a model takes and gives."""
+        with self._models.lease(request.name, request.version) as model:
+            versions = [one.version for one in self._models.versions(model.name)]
+            described = description.metadata(model, versions)
+        return message(described, proto.ModelMetadataResponse)
+
+    async def ModelConfig(
+        self, request: proto.ModelConfigRequest, _: Context
+    ) -> proto.ModelConfigResponse:
+        """Say a model's configuration."""
+        with self._models.lease(request.name, request.version) as model:
+            policy = self._models.policy(model.name)
+            described = description.config(model, self._settings.limits.texts, policy)
+        return proto.ModelConfigResponse(config=message(described, ModelConfig))
+
+    async def ModelStatistics(
+        self, request: proto.ModelStatisticsRequest, _: Context
+    ) -> proto.ModelStatisticsResponse:
+        """Say what models have done."""
+        versions = chosen_versions(self._models, request.name, request.version)
+        return message(statistics(versions), proto.ModelStatisticsResponse)
+
+    async def ModelInfer(
+        self, request: proto.ModelInferRequest, context: Context
+    ) -> proto.ModelInferResponse:
+        """Answer a request; the stages' times go behind it."""
+        answer, stages = await self._infer(request, _given(context))
+        context.set_trailing_metadata(((TIMING, stages.header()),))
+        return answer
+
+    async def ModelStreamInfer(
+        self, requests: AsyncIterator[proto.ModelInferRequest], context: Context
+    ) -> AsyncIterator[proto.ModelStreamInferResponse]:
+        """Answer requests in their order; the error of one is its answer, and ends nothing."""
+
+        async def answer(request: proto.ModelInferRequest) -> proto.ModelStreamInferResponse:
+            try:
+                found, _ = await self._infer(request, _given(context))
+            except Exception as error:  # noqa: BLE001  (the edge of a request in a stream)
+                text = status_of(error, "ModelStreamInfer").text
+                found = proto.ModelInferResponse(model_name=request.model_name, id=request.id)
+                return proto.ModelStreamInferResponse(error_message=text, infer_response=found)
+            found.parameters[FINAL].bool_param = True
+            return proto.ModelStreamInferResponse(infer_response=found)
+
+        async for one in in_order(requests, answer):
+            yield one
+
+    async def RepositoryIndex(
+        self, request: proto.RepositoryIndexRequest, _: Context
+    ) -> proto.RepositoryIndexResponse:
+        """List the versions that there are, or those that are ready."""
+        entries = [
+            proto.RepositoryIndexResponse.ModelIndex(
+                name=one.name, version=one.version, state=one.state, reason=one.reason
+            )
+            for one in self._models.index()
+            if one.state is State.READY or not request.ready
+        ]
+        return proto.RepositoryIndexResponse(models=entries)
+
+    async def _infer(
+        self, request: proto.ModelInferRequest, given: Terms
+    ) -> tuple[proto.ModelInferResponse, Stages]:
+        with self._models.lease(request.model_name, request.model_version) as model:
+            asked = read_message(request, model)
+            check_texts(asked.texts, self._settings.limits)
+            found = await model.answer(asked.texts, asked.terms(given))
+            answer = write_message(asked, found.value, model.name, model.version)
+        return answer, found.stages
+
+
+def _given(context: Context) -> Terms:
+    """Return the terms of a call: its deadline."""
+    left_s = context.time_remaining()
+    return Terms.within(None if left_s is None else min(left_s, DAY_US / 1e6))
+
+
+def _holds(check: Callable[[], None]) -> bool:
+    try:
+        check()
+    except PipeError:
+        return False
+    return True

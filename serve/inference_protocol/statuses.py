@@ -1,0 +1,78 @@
+"""The one place where errors become gRPC's statuses.
+
+The codes are those of https://github.com/grpc/grpc/blob/master/doc/statuscodes.md
+"""
+
+import logging
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+from grpc import StatusCode
+
+from pipework.errors import PipeError, TooBusyError
+
+log = logging.getLogger(__name__)
+RETRY_AFTER = "retry-after"
+SHOWN = 500  # characters of a text: it goes in a header, which gRPC bounds
+CODES = {
+    400: StatusCode.INVALID_ARGUMENT,
+    401: StatusCode.UNAUTHENTICATED,
+    403: StatusCode.PERMISSION_DENIED,
+    404: StatusCode.NOT_FOUND,
+    413: StatusCode.INVALID_ARGUMENT,
+    422: StatusCode.INVALID_ARGUMENT,
+    429: StatusCode.RESOURCE_EXHAUSTED,
+    499: StatusCode.CANCELLED,
+    503: StatusCode.UNAVAILABLE,
+    504: StatusCode.DEADLINE_EXCEEDED,
+}
+Metadata = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Status:
+    """How a request is refused.
+
+    Attributes:
+        code: of gRPC.
+        text: one line.
+        metadata: that goes behind: `retry-after`, in seconds, where the queue is full.
+    """
+
+    code: StatusCode
+    text: str
+    metadata: Metadata = ()
+
+
+def status_of(error: Exception, method: str) -> Status:
+    """Return the status of any error that a method met; a bug's traceback is logged."""
+    match error:
+        case PipeError():
+            text = f"{error}; {error.hint}" if error.hint else str(error)
+            found = Status(
+                code=code_of(error.http_status), text=text[:SHOWN], metadata=_metadata(error)
+            )
+            if found.code in {StatusCode.INTERNAL, StatusCode.UNAVAILABLE}:
+                log.error("%s %s %s", method, found.code.name, text)
+            return found
+        case DecodeError():
+            text = "expected a message of the protocol, found bytes that are none"
+            return Status(code=StatusCode.INVALID_ARGUMENT, text=text)
+        case NotImplementedError():
+            text = f"{method} is not offered by this server"
+            return Status(code=StatusCode.UNIMPLEMENTED, text=text)
+        case _:
+            log.error("%s failed", method, exc_info=error)
+            text = "internal error; the server's log has the traceback"
+            return Status(code=StatusCode.INTERNAL, text=text)
+
+
+def code_of(http_status: int) -> StatusCode:
+    """Return what gRPC says where HTTP says this."""
+    return CODES.get(http_status, StatusCode.INTERNAL)
+
+
+def _metadata(error: PipeError) -> Metadata:
+    if isinstance(error, TooBusyError):
+        return ((RETRY_AFTER, str(error.retry_after_s)),)
+    return ()

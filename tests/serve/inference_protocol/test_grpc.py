@@ -1,0 +1,353 @@
+"""tritonclient asks our server over gRPC as it asks Triton."""
+
+import queue
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from tritonclient.grpc import service_pb2 as proto
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from tritonclient.utils import InferenceServerException
+
+from serve.inference_protocol.tensors import packed
+
+TEXTS = ["rain", "goal team", "bank of the 雨", ""]
+LONG = ["rain sun wind goal team match bank rate stock " * 3] * 400
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+SERVING, NOT_SERVING = (
+    health_pb2.HealthCheckResponse.SERVING,
+    health_pb2.HealthCheckResponse.NOT_SERVING,
+)
+OF_REQUESTS = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}
+
+
+@pytest.fixture
+def client(server):
+    with triton.InferenceServerClient(server.grpc) as client:
+        yield client
+
+
+@pytest.fixture
+def channel(server):
+    with grpc.insecure_channel(server.grpc) as channel:
+        yield channel
+
+
+@pytest.fixture
+def stub(channel):
+    return GRPCInferenceServiceStub(channel)
+
+
+@pytest.fixture
+def name(client):
+    (model,) = client.get_model_repository_index().models
+    return model.name
+
+
+def tensor(texts, name="text", *, rows=True):
+    array = np.array([text.encode() for text in texts], np.object_)
+    array = array[:, None] if rows else array
+    found = triton.InferInput(name, list(array.shape), "BYTES")
+    found.set_data_from_numpy(array)
+    return found
+
+
+def request(name, texts=("rain",), **given):
+    raw = packed(np.array([text.encode() for text in texts], np.object_))
+    inputs = [{"name": "text", "datatype": "BYTES", "shape": [len(texts)]}]
+    values = {"model_name": name, "inputs": inputs, "raw_input_contents": [raw]}
+    return proto.ModelInferRequest(**{**values, **given})
+
+
+def expected(server, texts):
+    answer = httpx.post(f"{server.url}/v1/predict", json={"texts": texts}).json()
+    return [one["label"] for one in answer["predictions"]]
+
+
+def waiting(server, what="requests"):
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    (line,) = [one for one in lines if one.startswith(f"pipework_queue_{what}{{")]
+    return float(line.split()[-1])
+
+
+def wait_until(holds):
+    end_s = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_the_server_says_what_it_is(client, server, name):
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready(name)
+    assert not client.is_model_ready("other")
+    http = f"{server.url}/v2/models/{name}"
+    metadata = client.get_model_metadata(name, as_json=True)
+    assert client.is_model_ready(name, metadata["versions"][0])
+    described = httpx.get(http).json()
+    for one in (*metadata["inputs"], *metadata["outputs"]):
+        one["shape"] = [int(width) for width in one["shape"]]  # 64 bits are strings in this JSON
+    assert metadata == described
+    config = client.get_model_config(name).config
+    assert [one.name for one in config.output] == [one["name"] for one in described["outputs"]]
+    assert config.max_batch_size == httpx.get(f"{http}/config").json()["max_batch_size"]
+    extensions = httpx.get(f"{server.url}/v2").json()["extensions"]
+    assert client.get_server_metadata().extensions == extensions
+
+
+@pytest.mark.parametrize("rows", [True, False])
+@pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
+def test_answers_are_those_of_v1(client, server, name, rows, compression):
+    outputs = [triton.InferRequestedOutput(one) for one in ("probabilities", "label")]
+    found = client.infer(
+        name,
+        [tensor(TEXTS, rows=rows)],
+        outputs=outputs,
+        request_id="7",
+        compression_algorithm=compression,
+    )
+    assert (found.get_response().id, found.get_response().model_name) == ("7", name)
+    labels = [label.decode() for label in found.as_numpy("label").ravel()]
+    assert labels == expected(server, TEXTS)
+    assert found.as_numpy("probabilities").shape == (4, 3)
+    assert found.as_numpy("logits") is None
+    assert client.infer(name, [tensor(TEXTS)]).as_numpy("logits").shape == (4, 3)
+
+
+def test_texts_may_be_typed_contents(stub, server, name):
+    contents = {"bytes_contents": [text.encode() for text in TEXTS]}
+    inputs = [{"name": "text", "datatype": "BYTES", "shape": [4, 1], "contents": contents}]
+    answer = stub.ModelInfer(proto.ModelInferRequest(model_name=name, inputs=inputs))
+    assert [one.name for one in answer.outputs] == ["label", "score", "probabilities", "logits"]
+    labels = expected(server, TEXTS)
+    assert answer.raw_output_contents[0] == packed(
+        np.array([label.encode() for label in labels], np.object_)
+    )
+
+
+def test_pairs_are_answered(pair_run, start_server):
+    with triton.InferenceServerClient(start_server(pair_run).grpc) as client:
+        (model,) = client.get_model_repository_index().models
+        given = [tensor(["goal", "bank"], "text_pair"), tensor(["rain", "goal"])]
+        labels = client.infer(model.name, given).as_numpy("label").ravel().tolist()
+        assert labels == [b"sport", b"money"]
+        with pytest.raises(InferenceServerException, match="expected text and text_pair"):
+            client.infer(model.name, given[:1])
+
+
+def test_classes_in_words(client, name):
+    outputs = [triton.InferRequestedOutput("probabilities", class_count=2)]
+    words = client.infer(name, [tensor(["goal", "rain"])], outputs=outputs)
+    found = words.as_numpy("probabilities")
+    assert found.shape == (2, 2)
+    value, index, label = found[0, 0].decode().split(":")
+    assert (index, label) == ("1", "sport")
+    assert 0.5 < float(value) <= 1
+    with pytest.raises(InferenceServerException, match="classification is offered of"):
+        client.infer(
+            name, [tensor(["goal"])], outputs=[triton.InferRequestedOutput("label", class_count=1)]
+        )
+
+
+def test_the_times_of_the_stages_go_behind_the_answer(stub, name):
+    _, call = stub.ModelInfer.with_call(request(name))
+    timing = dict(call.trailing_metadata())["server-timing"]
+    assert [part.partition(";dur=")[0] for part in timing.split(", ")] == [
+        *("tokenize", "queue", "infer", "decode")
+    ]
+
+
+def test_what_is_wrong_is_said_with_its_status(client, name):
+    def refused(match, texts=("rain",), model=name, version="", given="text", **options):
+        with pytest.raises(InferenceServerException, match=match) as caught:
+            client.infer(model, [tensor(texts, given)], version, **options)
+        assert "\n" not in caught.value.message()
+        return caught.value.status().removeprefix("StatusCode.")
+
+    assert refused("there is no model 'other'; there is", model="other") == "NOT_FOUND"
+    assert refused("there is no version '3' of", version="3") == "NOT_FOUND"
+    assert refused("inputs: expected text, found words", given="words") == "INVALID_ARGUMENT"
+    assert refused("at most 1024 texts, found 1025", ["a"] * 1025) == "INVALID_ARGUMENT"
+    assert refused("at most 100000 characters", ["r" * 100_001]) == "INVALID_ARGUMENT"
+    assert refused("deadline passed", timeout=1) == "DEADLINE_EXCEEDED"
+    assert refused("[Dd]eadline", client_timeout=1e-6) == "DEADLINE_EXCEEDED"
+    assert refused("larger than max", ["r" * 2**20] * 9) == "RESOURCE_EXHAUSTED"
+    with pytest.raises(InferenceServerException, match="TraceSetting is not offered") as caught:
+        client.get_trace_settings()
+    assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"raw_input_contents": [b"", b""]}, "expected 1, one for each input, found 2"),
+        ({"raw_input_contents": [b"\5\0\0\0r"]}, "element 0 should have 5 bytes"),
+        ({"raw_input_contents": [b"\1\0\0\0\xff"]}, "input 0: text is not UTF-8"),
+        ({"raw_input_contents": []}, r"expected \[1\] elements, found 0"),
+        ({"inputs": []}, "expected 0, one for each input, found 1"),
+        ({"inputs": [], "raw_input_contents": []}, "inputs: expected text, found"),
+        (
+            {"inputs": [{"name": "text", "datatype": "INT64", "shape": [1]}]},
+            "datatype BYTES, found 'INT64'",
+        ),
+        (
+            {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2**62, 2**62]}]},
+            r"expected shape \[N\] or \[N, 1\]",
+        ),
+        (
+            {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1]}]},
+            r"expected \[-1\] elements, found 1",
+        ),
+        ({"parameters": {"priority": {"string_param": "high"}}}, "parameter priority: expected"),
+        ({"outputs": [{"name": "length"}]}, "output 'length': there is none"),
+    ],
+)
+def test_what_is_not_a_request_is_refused_in_one_line(stub, name, given, said):
+    with pytest.raises(grpc.RpcError, match=said) as caught:
+        stub.ModelInfer(request(name, **given))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "\n" not in caught.value.details()
+
+
+def test_no_damage_to_a_message_is_an_error_of_the_server(server, channel, name):
+    """It is the client's, or the message is still one."""
+    random = np.random.default_rng(0)
+    outputs = [{"name": "logits", "parameters": {"classification": {"int64_param": 2}}}]
+    whole = request(name, TEXTS, outputs=outputs, id="1").SerializeToString()
+    infer = channel.unary_unary(INFER)
+    codes, said = [], []
+    for number in range(600):
+        damaged = bytearray(whole if number % 3 else random.bytes(random.integers(80)))
+        for place in random.integers(0, len(damaged) or 1, random.integers(0, 4)):
+            damaged[place : place + 1] = random.bytes(random.integers(3))
+        try:
+            infer(bytes(damaged), timeout=20)
+        except grpc.RpcError as error:
+            codes.append(error.code())
+            said.append(error.details())
+    assert {*codes} <= OF_REQUESTS
+    assert "\n" not in "".join(said)
+    assert 0 < len(codes) < 600
+    assert infer(whole)
+    assert server.process.poll() is None
+
+
+def test_what_is_small_compressed_and_large_unpacked_is_refused(channel):
+    infer = channel.unary_unary(INFER)
+    with pytest.raises(grpc.RpcError) as caught:
+        infer(b"\0" * 2**26, compression=grpc.Compression.Gzip)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_a_stream_is_answered_in_order_and_an_error_is_an_answer(client, server, name):
+    found: queue.Queue[object] = queue.Queue()
+    client.start_stream(lambda result, error: found.put(error or result))
+    for number, text in enumerate(TEXTS * 50):
+        model = "other" if number == 3 else name
+        client.async_stream_infer(model, [tensor([text])], request_id=str(number))
+    answers = [found.get(timeout=20) for _ in range(200)]
+    client.stop_stream()
+    assert "there is no model 'other'" in answers.pop(3).message()
+    ids = [int(one.get_response().id) for one in answers]
+    assert ids == [number for number in range(200) if number != 3]
+    labels = [one.as_numpy("label")[0, 0].decode() for one in answers]
+    wanted = expected(server, TEXTS) * 50
+    assert labels == [*wanted[:3], *wanted[4:]]
+
+
+def test_bytes_that_are_no_message_end_a_stream_behind_what_came_before(channel, name):
+    stream = channel.stream_stream(STREAM)
+    sent = [request(name, id="a").SerializeToString(), b"\xff" * 9]
+    answers = stream(iter(sent))
+    assert b"a" in next(answers)
+    with pytest.raises(grpc.RpcError) as caught:
+        next(answers)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_cancelled_request_leaves_the_queue(slow_run, start_server):
+    server = start_server(slow_run)
+    with triton.InferenceServerClient(server.grpc) as client, ThreadPoolExecutor(1) as pool:
+        (model,) = client.get_model_repository_index().models
+        first = pool.submit(client.infer, model.name, [tensor(LONG)])
+        wait_until(lambda: waiting(server) == 1)
+        second = client.async_infer(model.name, [tensor(LONG * 2)], lambda **_: None)
+        wait_until(lambda: waiting(server) == 2)
+        second.cancel()
+        wait_until(lambda: waiting(server) < 2)
+        assert first.result().as_numpy("label").shape == (400, 1)
+    with httpx.Client(base_url=server.url) as http:
+        stats = http.get("/v2/models/stats").json()["model_stats"]
+    assert stats[0]["inference_stats"]["success"]["count"] == 1
+    assert server.stop() == 0
+
+
+def test_a_full_queue_says_when_to_come_back(slow_run, start_server):
+    server = start_server(slow_run)
+    with grpc.insecure_channel(server.grpc) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        (model,) = stub.RepositoryIndex(proto.RepositoryIndexRequest()).models
+        calls = [stub.ModelInfer.future(request(model.name, LONG * 2)) for _ in range(6)]
+        wait_until(lambda: waiting(server, "tokens") >= 65_536)
+        with pytest.raises(grpc.RpcError, match="the queue is full") as refused:
+            stub.ModelInfer(request(model.name))
+        server.process.kill()
+        assert all(call.exception() for call in calls)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert int(dict(refused.value.trailing_metadata())["retry-after"]) >= 1
+
+
+def test_sigterm_answers_what_was_accepted_and_ends_streams_and_watches(slow_run, start_server):
+    server = start_server(slow_run)
+    found: queue.Queue[object] = queue.Queue()
+    with grpc.insecure_channel(server.grpc) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        (model,) = stub.RepositoryIndex(proto.RepositoryIndexRequest()).models
+        health = health_pb2_grpc.HealthStub(channel)
+        watch = health.Watch(health_pb2.HealthCheckRequest())
+        assert next(watch).status == SERVING
+        with triton.InferenceServerClient(server.grpc) as client:
+            client.start_stream(lambda result, error: found.put(error or result))
+            client.async_stream_infer(model.name, [tensor(LONG)], request_id="stream")
+            accepted = [stub.ModelInfer.future(request(model.name, LONG)) for _ in range(3)]
+            wait_until(lambda: waiting(server) >= 3)
+            began_s = time.monotonic()
+            assert server.stop() == 0
+            assert time.monotonic() - began_s < 25  # the grace time is 30
+            assert found.get(timeout=20).get_response().id == "stream"
+            assert "the server is stopping" in found.get(timeout=20).message()
+        assert [len(one.result().outputs) for one in accepted] == [4] * 3
+        assert [one.status for one in watch] == [NOT_SERVING]
+
+
+def test_health_is_told_of_the_server_and_its_service(channel):
+    health = health_pb2_grpc.HealthStub(channel)
+    for service in ("", "inference.GRPCInferenceService"):
+        assert health.Check(health_pb2.HealthCheckRequest(service=service)).status == SERVING
+    with pytest.raises(grpc.RpcError, match="there is no service 'other'") as caught:
+        health.Check(health_pb2.HealthCheckRequest(service="other"))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_the_services_can_be_listed_by_who_does_not_know_them(channel):
+    asked = reflection_pb2.ServerReflectionRequest(list_services="")
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    (answer,) = stub.ServerReflectionInfo(iter([asked]))
+    names = {one.name for one in answer.list_services_response.service}
+    assert {"inference.GRPCInferenceService", "grpc.health.v1.Health"} <= names
+
+
+def test_a_taken_port_is_told_before_the_model_is_loaded(tmp_path, server, launch):
+    port = int(server.grpc.rpartition(":")[2])
+    process = launch(tmp_path / "no run", grpc_port=port)
+    said = process.communicate(timeout=60)[1]
+    assert said.startswith(f"cannot listen on 127.0.0.1:{port}: ")
+    assert said.count("\n") == 1

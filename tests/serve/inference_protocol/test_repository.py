@@ -1,0 +1,146 @@
+"""tritonclient lists, loads and unloads models of a running server, as it does with Triton's."""
+
+import asyncio
+import time
+
+import httpx
+import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+from serve.inference_protocol.description import described
+from serve.repository import Policy
+
+CONTROL = ("models.control=true", "models.poll_s=0")
+READY = {"name": "topics", "version": "1", "state": "READY"}
+
+
+@pytest.fixture
+def controlled(shelf, start_server):
+    shelf.add(1)
+    server = start_server(shelf.folder, *CONTROL)
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture
+def client(controlled):
+    with triton.InferenceServerClient(controlled.url.removeprefix("http://")) as client:
+        yield client
+
+
+def ask(url, texts=("rain",)):
+    answer = httpx.post(f"{url}/v1/predict", json={"texts": [*texts], "model": "topics"})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["version"], answer.json()["predictions"][0]["label"]
+
+
+def test_a_new_version_is_loaded_and_a_model_unloaded(client, controlled, shelf):
+    assert client.get_model_repository_index() == [READY]
+    assert client.get_model_config("topics")["version_policy"] == {"latest": {"num_versions": 1}}
+    shelf.add(2, policy="version_policy { latest { num_versions: 2 } }")
+    client.load_model("topics")
+    assert client.get_model_metadata("topics")["versions"] == ["1", "2"]
+    assert client.get_model_config("topics")["version_policy"] == {"latest": {"num_versions": 2}}
+    assert ask(controlled.url) == ("2", "weather-2")
+    client.unload_model("topics")
+    assert not client.is_model_ready("topics")
+    assert {one["state"] for one in client.get_model_repository_index()} == {"UNAVAILABLE"}
+    asked = {"/v2/models/topics/infer": {"inputs": []}, "/v1/predict": {"texts": ["rain"]}}
+    for path, body in asked.items():
+        assert httpx.post(f"{controlled.url}{path}", json=body).status_code == 404
+    assert client.is_server_ready()
+    client.load_model("topics")
+    assert client.is_model_ready("topics")
+    assert client.is_model_ready("topics", "1")
+
+
+def test_what_cannot_be_loaded_is_said_and_listed(client, controlled, shelf):
+    shelf.add(2, wrong=True)
+    with pytest.raises(InferenceServerException, match="answers differently") as caught:
+        client.load_model("topics")
+    assert caught.value.status() == "400"
+    index = client.get_model_repository_index()
+    assert index[0] == READY
+    assert index[1]["state"] == "UNAVAILABLE"
+    assert "answers differently" in index[1]["reason"]
+    path = f"{controlled.url}/v2/repository/index"
+    assert httpx.post(path, json={"ready": True}).json() == [READY]
+    assert ask(controlled.url) == ("1", "weather")
+    assert client.is_server_ready()
+    for name in ("other", "..", "%2e%2e%2ftopics"):
+        with pytest.raises(InferenceServerException) as caught:
+            client.load_model(name)
+        assert caught.value.status() == "404"
+
+
+def test_a_model_is_never_brought_by_the_request(client, controlled):
+    with pytest.raises(InferenceServerException, match="loaded from the repository only"):
+        client.load_model("topics", config="{}")
+    code = {"parameters": {"file:1/model.py": "aW1wb3J0IG9z"}}
+    answer = httpx.post(f"{controlled.url}/v2/repository/models/topics/load", json=code)
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("parameter 'file:1/model.py': models are loaded from")
+    for path in ("index", "models/topics/load", "models/topics/unload"):
+        for body in (b"{", b"[]", b'{"ready": 1, "parameters": 1}', b"\xff"):
+            answer = httpx.post(f"{controlled.url}/v2/repository/{path}", content=body)
+            assert answer.status_code == 400
+            assert answer.json()["error"].startswith(("body: expected", "ready: ", "parameters: "))
+    assert ask(controlled.url) == ("1", "weather")
+
+
+def test_a_server_takes_up_versions_by_itself_and_loses_no_request(shelf, start_server):
+    shelf.add(1)
+    server = start_server(shelf.folder, "models.poll_s=0.05")
+    answers, stop = [], asyncio.Event()
+
+    async def ask(client):
+        while not stop.is_set():
+            answer = await client.post("/v1/predict", json={"texts": ["goal"]})
+            assert answer.status_code == 200, answer.text
+            found = answer.json()
+            answers.append((found["version"], found["predictions"][0]["label"]))
+
+    async def switch():
+        limit_s = time.monotonic() + 30
+        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+            tasks = [asyncio.create_task(ask(client)) for _ in range(16)]
+            for version in (1, 2, 3):
+                if version > 1:
+                    shelf.add(version)
+                while not answers or answers[-1][0] != str(version):
+                    assert time.monotonic() < limit_s
+                    await asyncio.sleep(0.02)
+            stop.set()
+            await asyncio.gather(*tasks)
+
+    asyncio.run(switch())
+    assert {*answers} == {("1", "sport"), ("2", "sport-2"), ("3", "sport-3")}
+    index = httpx.post(f"{server.url}/v2/repository/index")
+    assert [one["version"] for one in index.json() if one["state"] == "READY"] == ["3"]
+    for control in ("load", "unload"):
+        answer = httpx.post(f"{server.url}/v2/repository/models/topics/{control}")
+        assert answer.status_code == 403
+        assert answer.json()["error"].endswith("start it with --set models.control=true")
+    assert server.stop() == 0
+
+
+def test_a_repository_that_cannot_be_served_ends_the_start_in_one_line(shelf, launch):
+    shelf.add(1, wrong=True)
+    process = launch(shelf.folder)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (1, "")
+    (*_, said) = err.splitlines()
+    assert said.startswith(f"no model of {shelf.folder} can be served: topics 1: engine onnx")
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (Policy(), {"all": {}}),
+        (Policy(latest=3), {"latest": {"num_versions": 3}}),
+        (Policy(specific=(1, 4)), {"specific": {"versions": [1, 4]}}),
+    ],
+)
+def test_a_policy_is_shown_as_the_config_has_it(policy, expected):
+    assert described(policy) == expected
