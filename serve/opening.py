@@ -3,13 +3,17 @@
 from functools import partial
 from pathlib import Path
 
+from pipework.engine_record import EngineRecord
 from pipework.errors import MissingDependencyError
-from pipework.manifest import read_manifest
+from pipework.evaluation import Engine
+from pipework.manifest import Manifest, read_manifest
 from serve.answerer import Answerer
 from serve.config import ServeSettings
+from serve.engines import open_first
+from serve.engines.remote import open_remote
 from serve.keeper import Keeper
 from serve.models import Models
-from serve.predictor import Predictor
+from serve.predictor import Opening, Predictor
 from serve.repository import Behind, VersionFolder, is_repository
 
 
@@ -35,13 +39,19 @@ def open_version(found: VersionFolder, settings: ServeSettings) -> Answerer:
     Raises:
         RunFolderError: a file, a digest or a proof does not hold; the message names it.
         CheckFailedError: it answers differently from the checkpoint.
-        MissingDependencyError: the engine's runtime is not there.
+        MissingDependencyError: the engine's runtime is not there, or no tritonserver is named.
+        NotReadyError: the tritonserver that computes its logits does not answer.
     """
     found.check_inside(read_manifest(found.folder))
+    opening: Opening = partial(open_first, prove=True)
     if found.behind is not None:
-        raise _no_triton(found.behind, settings)
+        opening = partial(_open_there, behind=found.behind, url=settings.triton_url)
     predictor = Predictor(
-        found.folder, name=found.name, version=found.version, queue=settings.queue, prove=True
+        found.folder,
+        name=found.name,
+        version=found.version,
+        queue=settings.queue,
+        opening=opening,
     )
     try:
         predictor.warm()
@@ -51,8 +61,11 @@ def open_version(found: VersionFolder, settings: ServeSettings) -> Answerer:
     return predictor
 
 
-def _no_triton(behind: Behind, settings: ServeSettings) -> MissingDependencyError:
-    # A version with its logits computed by a remote tritonserver is opened in place of this.
-    where = settings.triton_url or "no tritonserver"
-    message = f"its logits are computed by {behind.name} of a tritonserver, and {where} is asked"
-    return MissingDependencyError(message, "name it: --set triton_url=HOST:PORT")
+def _open_there(
+    run: Path, manifest: Manifest, *, behind: Behind, url: str
+) -> tuple[EngineRecord, Engine]:
+    """Open the engine that a tritonserver has, as a version of another model."""
+    if not url:
+        message = f"its logits are computed by {behind.name} of a tritonserver, and none is named"
+        raise MissingDependencyError(message, "name it: --set triton_url=HOST:PORT")
+    return manifest.engines[0], open_remote(run, manifest, behind, url)

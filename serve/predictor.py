@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 
 from pipework.closing import Closing
 from pipework.encoding import TextEncoder
-from pipework.engine_record import Layout
+from pipework.engine_record import EngineRecord, Layout
+from pipework.evaluation import Engine
 from pipework.examples import Example
 from pipework.inputs import fitting
-from pipework.manifest import read_manifest
+from pipework.manifest import Manifest, read_manifest
 from pipework.predictions import Prediction, decide
 from serve.card import Card
 from serve.config import QueueSettings
-from serve.engines import open_first, open_proven
+from serve.engines import open_first
 from serve.intake import Intake
 from serve.observed import saw_stages, saw_texts
 from serve.scheduler import Scheduler
@@ -37,6 +38,7 @@ WARM_TEXT = "A text of usual length that wakes the engine before the first reque
 WARM_SPANS = ((2, 6), (37, 43))
 Logits = NDArray[np.float32]
 T = TypeVar("T")
+Opening = Callable[[Path, Manifest], tuple[EngineRecord, Engine]]
 
 
 class Predictor(Closing):
@@ -57,11 +59,11 @@ class Predictor(Closing):
         name: str | None = None,
         version: str | None = None,
         queue: QueueSettings | None = None,
-        prove: bool = False,
+        opening: Opening | None = None,
     ) -> None:
         """Open a run with the engine of that name, or the first that can answer here.
 
-        With `prove` it is proven here whatever its record says, by the rows kept with it.
+        With `opening` that gives the engines, each of them proven, whatever the name.
 
         Raises:
             RunFolderError: a file, a digest or a proof does not hold; the message names it.
@@ -70,10 +72,10 @@ class Predictor(Closing):
         """
         manifest = read_manifest(run)
         queue = queue or QueueSettings()
-        record, opened = open_first(run, manifest, engine, prove=prove)
+        record, opened = (opening or partial(open_first, name=engine))(run, manifest)
         with ExitStack() as unfinished:
             engines = [unfinished.enter_context(opened)]
-            again = partial(open_proven, run, manifest, record.name)
+            again = partial(_again, run, manifest, opening or partial(open_first, name=record.name))
             more = queue.instances - 1
             engines.extend(unfinished.enter_context(again()) for _ in range(more))
             encoder = TextEncoder.open(
@@ -223,3 +225,7 @@ class Predictor(Closing):
         """Finish what was accepted, refuse the rest, free the engine. Blocks until then."""
         self._intake.close()
         self._scheduler.close()
+
+
+def _again(run: Path, manifest: Manifest, opening: Opening) -> Engine:
+    return opening(run, manifest)[1]

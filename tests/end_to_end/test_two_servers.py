@@ -27,7 +27,9 @@ from pipework.errors import MissingDependencyError
 from pipework.examples import Example
 from pipework.manifest import read_manifest
 from pipework.progress import Silent
-from serve.triton_server import Installation, TritonServer
+from serve.triton_doors import Rules
+from serve.triton_installation import Installation
+from serve.triton_server import TritonServer
 
 # tritonclient.http.aio leaves answers unread where only their status counts.
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")
@@ -93,7 +95,8 @@ def theirs(repository):
         installation = Installation.find()
     except MissingDependencyError as error:
         pytest.skip(f"{error}: {error.hint}")
-    with TritonServer(repository, installation=installation) as running:
+    rules = Rules(control=True)
+    with TritonServer(repository, rules=rules, installation=installation) as running:
         yield Server(http=running.url.removeprefix("http://"), grpc=running.grpc)
 
 

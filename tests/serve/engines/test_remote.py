@@ -11,17 +11,13 @@ import onnxruntime
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from pipework.errors import CheckFailedError, NotReadyError, RunFolderError
+from pipework.errors import CheckFailedError, NotReadyError
 from pipework.manifest import read_manifest
 from serve.engines import remote
-from serve.engines.remote import Behind, open_remote
+from serve.engines.remote import open_remote
+from serve.repository import Behind
 
-CONFIG = """
-name: "front"
-max_batch_size: 8
-parameters { key: "tensor_model" value { string_value: "front-engine" } }
-parameters { key: "first_only" value { string_value: "true" } }
-"""
+BEHIND = Behind(name="front-engine", first_only=True, batch=8)
 
 
 class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
@@ -74,25 +70,11 @@ def version(front, tmp_path):
     """A version of a text model in a repository, and the rows that prove it."""
     model = tmp_path / "repository" / "front"
     shutil.copytree(front[0], model / "1")
-    (model / "config.pbtxt").write_text(CONFIG)
     return model / "1", front[2]
 
 
 def opened(version, url):
-    behind = Behind.read(version.parent)
-    return open_remote(version, read_manifest(version), behind, url)
-
-
-def test_the_model_behind_is_read_from_the_config(version, tmp_path):
-    model = version[0].parent
-    assert Behind.read(model) == Behind(name="front-engine", first_only=True, batch=8)
-    (model / "config.pbtxt").write_text('name: "alone"')
-    assert Behind.read(model) is None
-    (model / "config.pbtxt").write_text("name?")
-    with pytest.raises(RunFolderError, match=r"config\.pbtxt is not the config of a model"):
-        Behind.read(model)
-    with pytest.raises(RunFolderError, match="No such file"):
-        Behind.read(tmp_path / "nowhere")
+    return open_remote(version, read_manifest(version), BEHIND, url)
 
 
 def test_it_is_proven_when_it_is_opened_and_its_calls_are_no_larger_than_triton_takes(
