@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pipework.errors import InputError, NotReadyError, RunFolderError
 from pipework.examples import Example
 from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, SeveralLabels, Value
+from serve.engines import open_first
 from serve.engines.onnxruntime import OnnxRuntimeEngine
 from serve.predictor import Predictor
 
@@ -123,10 +125,10 @@ def test_what_is_to_be_proven_here_is_proven_by_the_rows_kept_with_it(
     caplog.set_level("INFO", "serve.engines.proof")
     Predictor(kept_run).close()
     assert not caplog.records  # its record says that it was proven on this kind of processor
-    Predictor(kept_run, prove=True).close()
+    Predictor(kept_run, opening=partial(open_first, prove=True)).close()
     assert "engine onnx proven on" in caplog.text
     with pytest.raises(RunFolderError, match=r"expected one file rows\.npz"):
-        Predictor(run, prove=True)
+        Predictor(run, opening=partial(open_first, prove=True))
 
 
 def test_a_closed_predictor_refuses(run: Path) -> None:
