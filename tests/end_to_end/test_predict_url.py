@@ -83,23 +83,34 @@ def url(request):
     return request.getfixturevalue(who)[door] + ("/v2/models/topics" if who == "triton" else "")
 
 
-def test_a_server_answers_texts_lines_and_files_as_the_run_folder_does(
-    exported_run, rows, url, tmp_path
-):
-    local = pipe("predict", exported_run, "--file", rows).stdout
-    assert len(local.splitlines()) == 150
-    assert pipe("predict", "--url", url, "--file", rows).stdout == local
-    asked = pipe("predict", "--url", url, *ROWS[:2])
-    assert asked.stdout.splitlines() == local.splitlines()[:2], asked.stderr
-    assert pipe("predict", "--url", url, stdin="\n".join(ROWS) + "\n").stdout == local
+@pytest.fixture(scope="module")
+def local(exported_run, rows, tmp_path_factory):
+    """What the run folder answers to the rows, as jsonl."""
+    out = tmp_path_factory.mktemp("local") / "out.jsonl"
+    pipe("predict", exported_run, "--file", rows, "--out", out)
+    return read(out)
+
+
+def test_a_server_answers_a_file_as_the_run_folder_does(rows, url, local, tmp_path):
     out = tmp_path / "out.jsonl"
-    done = pipe("predict", "--url", url, "--file", rows, "--columns", "text=text", "--out", out)
-    assert done.stderr.endswith(f"150 predictions in {out}\n")
+    done = pipe("predict", "--url", url, "--file", rows, "--out", out)
+    assert done.stderr.endswith(f"150 predictions in {out}\n"), done.stderr
     assert re.search(r"asking .*: 150 of 150 rows, [\d,]+ rows/s", done.stderr)
-    pipe("predict", exported_run, "--file", rows, "--out", tmp_path / "local.jsonl")
-    for found, expected in zip(read(out), read(tmp_path / "local.jsonl"), strict=True):
-        assert found["label"] == expected["label"]
-        assert found["scores"] == pytest.approx(expected["scores"], abs=1e-6)
+    for found, expected in zip(read(out), local, strict=True):
+        assert found.pop("scores") == pytest.approx(expected["scores"], abs=1e-6)
+        assert found.pop("score") == pytest.approx(expected["score"], abs=1e-6)
+        assert found == {name: expected[name] for name in ("text", "label")}
+
+
+def test_texts_and_lines_look_as_those_of_the_run_folder(exported_run, ours, tmp_path):
+    expected = pipe("predict", exported_run, *ROWS[:3]).stdout
+    assert pipe("predict", "--url", ours["http"], *ROWS[:3]).stdout == expected
+    lines = "\n".join(ROWS[:3]) + "\n"
+    assert pipe("predict", "--url", ours["http"], stdin=lines).stdout == expected
+    path = tmp_path / "rows.csv"
+    path.write_text("".join(f"7,{row}\n" for row in ROWS[:3]))
+    words = ("--url", ours["grpc"], "--file", path, "--columns", "text=1")
+    assert pipe("predict", *words).stdout == expected
 
 
 def read(path):

@@ -212,8 +212,9 @@ def test_our_server_in_front_of_triton_answers_as_predict_does_and_recovers_with
     repository, exported_run, tmp_path
 ):
     """Texts are tokenised here and computed by `front-engine` there, proven before they count."""
-    alone = tmp_path / "repository"
-    shutil.copytree(repository / "front", alone / "front")
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    shutil.copytree(repository / "front", ours / "front")
+    shutil.copytree(repository / "front-engine", theirs / "front-engine")
     doors = Doors(grpc=Doors().chosen().grpc)  # the same again, when it is started again
     settings = ServeSettings(triton_url=f"127.0.0.1:{doors.grpc}")
     labels, probabilities = predicted(exported_run, TEXTS)
@@ -227,12 +228,12 @@ def test_our_server_in_front_of_triton_answers_as_predict_does_and_recovers_with
         assert scores == pytest.approx(probabilities, abs=1e-6)
 
     with ExitStack() as opened:
-        with TritonServer(repository, doors):
-            models = opened.enter_context(open_models(alone, settings))
+        with TritonServer(theirs, doors):
+            models = opened.enter_context(open_models(ours, settings))
             check(models)
         with pytest.raises(NotReadyError, match=r"front-engine 1 on .*: UNAVAILABLE"):
             check(models)
-        with TritonServer(repository, doors):
+        with TritonServer(theirs, doors):
             answered_at_last(lambda: check(models))
 
 
