@@ -17,7 +17,8 @@ class QueueSettings(Settings):
         tokens: once so many tokens wait, further requests are refused. (A request is not refused
             for its own size: `limits` are for that.)
         requests: once so many requests wait, further ones are refused.
-        instances: engines of each model, which share the processors.
+        instances: engines of each model; on a CPU each gets its share of the processors. On
+            several GPUs start a server for each, with CUDA_VISIBLE_DEVICES.
     """
 
     batch_tokens: Positive = 1024

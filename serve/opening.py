@@ -62,7 +62,12 @@ def open_version(found: VersionFolder, settings: ServeSettings) -> Answerer:
 
 
 def _open_there(
-    run: Path, manifest: Manifest, *, behind: Behind, url: str
+    run: Path,
+    manifest: Manifest,
+    *,
+    threads: int | None,  # noqa: ARG001  (Triton has its own)
+    behind: Behind,
+    url: str,
 ) -> tuple[EngineRecord, Engine]:
     """Open the engine that a tritonserver has, as a version of another model."""
     if not url:

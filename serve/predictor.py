@@ -10,7 +10,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from pipework.manifest import Manifest, read_manifest
 from pipework.predictions import Prediction, decide
 from serve.card import Card
 from serve.config import QueueSettings
+from serve.cpus import cpu_limit
 from serve.engines import open_first
 from serve.intake import Intake
 from serve.observed import saw_stages, saw_texts
@@ -38,7 +39,15 @@ WARM_TEXT = "A text of usual length that wakes the engine before the first reque
 WARM_SPANS = ((2, 6), (37, 43))
 Logits = NDArray[np.float32]
 T = TypeVar("T")
-Opening = Callable[[Path, Manifest], tuple[EngineRecord, Engine]]
+
+
+class Opening(Protocol):
+    """Opens an engine of a run folder, as `open_first` does."""
+
+    def __call__(
+        self, run: Path, manifest: Manifest, *, threads: int | None
+    ) -> tuple[EngineRecord, Engine]:
+        """Return it, proven, and its record; `threads` is its share of the processors."""
 
 
 class Predictor(Closing):
@@ -72,10 +81,14 @@ class Predictor(Closing):
         """
         manifest = read_manifest(run)
         queue = queue or QueueSettings()
-        record, opened = (opening or partial(open_first, name=engine))(run, manifest)
+        threads = None if queue.instances == 1 else max(1, cpu_limit() // queue.instances)
+        first = opening or partial(open_first, name=engine)
+        record, opened = first(run, manifest, threads=threads)
         with ExitStack() as unfinished:
             engines = [unfinished.enter_context(opened)]
-            again = partial(_again, run, manifest, opening or partial(open_first, name=record.name))
+            again = partial(
+                _again, opening or partial(open_first, name=record.name), run, manifest, threads
+            )
             more = queue.instances - 1
             engines.extend(unfinished.enter_context(again()) for _ in range(more))
             encoder = TextEncoder.open(
@@ -227,5 +240,5 @@ class Predictor(Closing):
         self._scheduler.close()
 
 
-def _again(run: Path, manifest: Manifest, opening: Opening) -> Engine:
-    return opening(run, manifest)[1]
+def _again(opening: Opening, run: Path, manifest: Manifest, threads: int | None) -> Engine:
+    return opening(run, manifest, threads=threads)[1]

@@ -58,13 +58,20 @@ def runs_here(record: EngineRecord) -> bool:
     return record.tensorrt is None or fits_here(record.tensorrt)
 
 
-def open_proven(run: Path, manifest: Manifest, name: str | None = None) -> Engine:
+def open_proven(
+    run: Path, manifest: Manifest, name: str | None = None, *, threads: int | None = None
+) -> Engine:
     """Open the engine of that name, or the first that can answer here: see `open_first`."""
-    return open_first(run, manifest, name)[1]
+    return open_first(run, manifest, name, threads=threads)[1]
 
 
 def open_first(
-    run: Path, manifest: Manifest, name: str | None = None, *, prove: bool = False
+    run: Path,
+    manifest: Manifest,
+    name: str | None = None,
+    *,
+    prove: bool = False,
+    threads: int | None = None,
 ) -> tuple[EngineRecord, Engine]:
     """Open an engine after checking its parity and the digests of its files and the tokenizer.
 
@@ -72,6 +79,13 @@ def open_first(
     proven here first, by the rows that are kept with it; with `prove` any engine is. Without
     a name, one that cannot be opened here is passed over, which is logged; a file that changed is
     not.
+
+    Args:
+        run: the run folder.
+        manifest: of it.
+        name: of an engine.
+        prove: whether a proof is made here in any case.
+        threads: of the runtime on a CPU; None for as many as the container may use.
 
     Raises:
         RunFolderError: naming the engine or the file that does not hold.
@@ -84,30 +98,32 @@ def open_first(
     for record in usable_engines(manifest, name):
         verify_files(run, record.files)
         try:
-            return record, _proven_here(run, manifest, record, prove=prove)
+            return record, _proven_here(run, manifest, record, prove=prove, threads=threads)
         except PipeError as reason:
             log.warning("engine %s is not served here: %s; %s", record.name, reason, reason.hint)
             reasons.append(reason)
     raise reasons[0]
 
 
-def _proven_here(run: Path, manifest: Manifest, record: EngineRecord, *, prove: bool) -> Engine:
+def _proven_here(
+    run: Path, manifest: Manifest, record: EngineRecord, *, prove: bool, threads: int | None
+) -> Engine:
     path = run / _file(record, MODELS[record.format])
     try:
-        engine = open_engine(path, record, manifest, tensorrt=record.tensorrt)
+        engine = open_engine(path, record, manifest, tensorrt=record.tensorrt, threads=threads)
     except NoGpuError as error:
         how = "proven elsewhere" if record.proven else "built, not run"
         message = f"engine {record.name} was {how}, and it cannot run here: {error}"
         raise NoGpuError(message, error.hint) from error
-    if record.tensorrt is None:  # whose profiles say which calls it takes
-        engine.learn_costs(manifest.input.max_length)
-    if prove or record.parity is None or record.parity.processor != engine.processor:
-        try:
+    try:
+        if record.tensorrt is None:  # whose profiles say which calls it takes
+            engine.learn_costs(manifest.input.max_length)
+        if prove or record.parity is None or record.parity.processor != engine.processor:
             kept = KeptRows.read(run / _file(record, KEPT_ROWS))
             prove_here(engine, record, kept, manifest.task)
-        except BaseException:
-            engine.close()
-            raise
+    except BaseException:
+        engine.close()
+        raise
     return engine
 
 
@@ -118,6 +134,7 @@ def open_engine(
     *,
     whole: bool = False,
     tensorrt: TensorRt | None = None,
+    threads: int | None = None,
 ) -> CollatedEngine:
     """Open an engine's file. Whether it was proven is `open_proven`'s to ask.
 
@@ -127,6 +144,7 @@ def open_engine(
         manifest: of the run, for what its inputs look like.
         whole: whether each batch is one call, as a proof over given shapes wants it.
         tensorrt: of a TensorRT engine, what its record says of it.
+        threads: of the runtime on a CPU; None for as many as the container may use.
 
     Raises:
         RunFolderError: the files are not an engine that fits the model's input.
@@ -143,12 +161,12 @@ def open_engine(
             _need("onnxruntime")
             from serve.engines.onnxruntime import OnnxRuntimeEngine  # noqa: PLC0415  (optional)
 
-            return OnnxRuntimeEngine(path, collate)
+            return OnnxRuntimeEngine(path, collate, threads=threads)
         case EngineFormat.OPENVINO:
             _need("openvino")
             from serve.engines.openvino import OpenVinoEngine  # noqa: PLC0415  (optional)
 
-            return OpenVinoEngine(path, collate, precision=variant.precision)
+            return OpenVinoEngine(path, collate, precision=variant.precision, threads=threads)
         case EngineFormat.TENSORRT:
             from serve.engines.tensorrt import TensorRtEngine  # noqa: PLC0415  (optional)
 

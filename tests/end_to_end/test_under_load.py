@@ -193,9 +193,11 @@ def test_no_request_is_lost_or_answered_wrongly(repository, expected, tmp_path):
             asyncio.run(ordeal(repository, process, url, expected, seen))
             code = process.wait(PATIENCE_S)
         finally:
+            ended = process.poll()
             process.kill()
-        log.seek(0)
-        said = log.read()
+            log.seek(0)
+            said = log.read()
+            print(seen, ended, said)  # noqa: T201  (shown where the test fails)
     assert seen.wrong == []
     assert {str(number) for number in range(2, 3 + SWITCHES)} <= seen.versions
     assert "an engine died" in said

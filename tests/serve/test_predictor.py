@@ -10,6 +10,7 @@ from pipework.errors import InputError, NotReadyError, RunFolderError
 from pipework.examples import Example
 from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, SeveralLabels, Value
+from serve.config import QueueSettings
 from serve.engines import open_first
 from serve.engines.onnxruntime import OnnxRuntimeEngine
 from serve.predictor import Predictor
@@ -158,3 +159,23 @@ def test_a_tokenizer_that_does_not_open_leaves_no_engine_open(
 def _refuse(*_: object, **__: object) -> None:
     message = "no tokenizer"
     raise RunFolderError(message)
+
+
+def test_several_engines_share_the_processors_and_answer_alike(
+    run: Path, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def opened(self: OnnxRuntimeEngine, *given: object, **options: object) -> None:
+        threads.append(options["threads"])
+        init(self, *given, **options)  # type: ignore[arg-type]
+
+    init = OnnxRuntimeEngine.__init__
+    monkeypatch.setattr(OnnxRuntimeEngine, "__init__", opened)
+    monkeypatch.setattr("serve.predictor.cpu_limit", lambda: 8)
+    examples = [Example(text=text) for text in ("rain", "goal team")]
+    with Predictor(run, queue=QueueSettings(instances=3)) as several:
+        assert several.load.engines == 3
+        found = asyncio.run(several.predict(examples)).value
+    assert threads == [2, 2, 2]
+    assert found == asyncio.run(predictor.predict(examples)).value
