@@ -3,18 +3,16 @@
 from functools import partial
 from pathlib import Path
 
-from pipework.engine_record import EngineRecord
-from pipework.errors import MissingDependencyError
-from pipework.evaluation import Engine
-from pipework.manifest import Manifest, read_manifest
+from pipework.errors import MissingDependencyError, RunFolderError
+from pipework.manifest import read_manifest
+from pipework.record import FILE_NAME as MANIFEST
 from serve.answerer import Answerer
 from serve.config import ServeSettings
-from serve.engines import open_first
-from serve.engines.remote import open_remote
 from serve.keeper import Keeper
 from serve.models import Models
-from serve.predictor import Opening, Predictor
-from serve.repository import Behind, VersionFolder, is_repository
+from serve.openers import Here, OnTriton, Opener
+from serve.predictor import Predictor
+from serve.repository import VersionFolder, is_repository
 
 
 def open_models(target: Path, settings: ServeSettings) -> Models:
@@ -27,10 +25,18 @@ def open_models(target: Path, settings: ServeSettings) -> Models:
     """
     control = settings.models.control
     if not is_repository(target):
+        _check_run(target)
         return Models([Predictor(target, queue=settings.queue)], control=control)
     opening = partial(open_version, settings=settings)
     keeper = Keeper(target, opening, poll_s=settings.models.poll_s)
     return Models((), keeper, control=control)
+
+
+def _check_run(target: Path) -> None:
+    if target.is_dir() and not (target / MANIFEST).exists():
+        message = f"{target} is no run folder, for want of {MANIFEST}, and holds no models"
+        hint = f"expected a run folder, or a repository with NAME/VERSION/{MANIFEST}"
+        raise RunFolderError(message, hint)
 
 
 def open_version(found: VersionFolder, settings: ServeSettings) -> Answerer:
@@ -40,18 +46,15 @@ def open_version(found: VersionFolder, settings: ServeSettings) -> Answerer:
         RunFolderError: a file, a digest or a proof does not hold; the message names it.
         CheckFailedError: it answers differently from the checkpoint.
         MissingDependencyError: the engine's runtime is not there, or no tritonserver is named.
-        NotReadyError: the tritonserver that computes its logits does not answer.
+        NotReadyError: the tritonserver that computes does not answer.
     """
     found.check_inside(read_manifest(found.folder))
-    opening: Opening = partial(open_first, prove=True)
-    if found.behind is not None:
-        opening = partial(_open_there, behind=found.behind, url=settings.triton_url)
     predictor = Predictor(
         found.folder,
         name=found.name,
         version=found.version,
         queue=settings.queue,
-        opening=opening,
+        opener=_opener(found, settings),
     )
     try:
         predictor.warm()
@@ -61,16 +64,10 @@ def open_version(found: VersionFolder, settings: ServeSettings) -> Answerer:
     return predictor
 
 
-def _open_there(
-    run: Path,
-    manifest: Manifest,
-    *,
-    threads: int | None,  # noqa: ARG001  (Triton has its own)
-    behind: Behind,
-    url: str,
-) -> tuple[EngineRecord, Engine]:
-    """Open the engine that a tritonserver has, as a version of another model."""
-    if not url:
-        message = f"its logits are computed by {behind.name} of a tritonserver, and none is named"
-        raise MissingDependencyError(message, "name it: --set triton_url=HOST:PORT")
-    return manifest.engines[0], open_remote(run, manifest, behind, url)
+def _opener(found: VersionFolder, settings: ServeSettings) -> Opener:
+    if found.behind is None:
+        return Here(prove=True)
+    if not settings.triton_url:
+        message = f"its logits are computed by {found.behind.name}, a model of a tritonserver"
+        raise MissingDependencyError(message, "name the server: --set triton_url=HOST:PORT")
+    return OnTriton(behind=found.behind, url=settings.triton_url)

@@ -10,25 +10,24 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipework.closing import Closing
 from pipework.encoding import TextEncoder
-from pipework.engine_record import EngineRecord, Layout
-from pipework.evaluation import Engine
+from pipework.engine_record import Layout
 from pipework.examples import Example
 from pipework.inputs import fitting
-from pipework.manifest import Manifest, read_manifest
+from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, decide
 from serve.card import Card
 from serve.config import QueueSettings
 from serve.cpus import cpu_limit
-from serve.engines import open_first
 from serve.intake import Intake
 from serve.observed import saw_stages, saw_texts
+from serve.openers import Here, Opener
 from serve.scheduler import Scheduler
 from serve.stages import Stages, Timed
 from serve.statistics import Load, Refused, Statistics, Totals
@@ -39,15 +38,6 @@ WARM_TEXT = "A text of usual length that wakes the engine before the first reque
 WARM_SPANS = ((2, 6), (37, 43))
 Logits = NDArray[np.float32]
 T = TypeVar("T")
-
-
-class Opening(Protocol):
-    """Opens an engine of a run folder, as `open_first` does."""
-
-    def __call__(
-        self, run: Path, manifest: Manifest, *, threads: int | None
-    ) -> tuple[EngineRecord, Engine]:
-        """Return it, proven, and its record; `threads` is its share of the processors."""
 
 
 class Predictor(Closing):
@@ -68,27 +58,32 @@ class Predictor(Closing):
         name: str | None = None,
         version: str | None = None,
         queue: QueueSettings | None = None,
-        opening: Opening | None = None,
+        opener: Opener | None = None,
     ) -> None:
-        """Open a run with the engine of that name, or the first that can answer here.
+        """Open a run with the engine of that name, or the first that can answer.
 
-        With `opening` that gives the engines, each of them proven, whatever the name.
+        Args:
+            run: its folder.
+            engine: see above.
+            name: see there.
+            version: see there.
+            queue: before the engines.
+            opener: opens them; if not given, here, with the proofs that they have.
 
         Raises:
             RunFolderError: a file, a digest or a proof does not hold; the message names it.
             MissingDependencyError: the engine's runtime is not installed.
-            CheckFailedError: the proof that was made here failed.
+            CheckFailedError: a proof that was made when it was opened failed.
+            NotReadyError: a tritonserver that computes does not answer.
         """
         manifest = read_manifest(run)
         queue = queue or QueueSettings()
+        opener = opener or Here()
         threads = None if queue.instances == 1 else max(1, cpu_limit() // queue.instances)
-        first = opening or partial(open_first, name=engine)
-        record, opened = first(run, manifest, threads=threads)
+        record, opened = opener.first(run, manifest, engine, threads)
         with ExitStack() as unfinished:
             engines = [unfinished.enter_context(opened)]
-            again = partial(
-                _again, opening or partial(open_first, name=record.name), run, manifest, threads
-            )
+            again = partial(opener.again, run, manifest, record.name, threads)
             more = queue.instances - 1
             engines.extend(unfinished.enter_context(again()) for _ in range(more))
             encoder = TextEncoder.open(
@@ -238,7 +233,3 @@ class Predictor(Closing):
         """Finish what was accepted, refuse the rest, free the engine. Blocks until then."""
         self._intake.close()
         self._scheduler.close()
-
-
-def _again(opening: Opening, run: Path, manifest: Manifest, threads: int | None) -> Engine:
-    return opening(run, manifest, threads=threads)[1]

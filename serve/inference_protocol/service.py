@@ -5,6 +5,7 @@ offered: shared memory, traces and the settings of logs.
 """
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from grpc.aio import ServicerContext as Context
 from tritonclient.grpc import service_pb2 as proto
@@ -16,10 +17,11 @@ from serve.config import ServeSettings
 from serve.inference_protocol import description
 from serve.inference_protocol.asked import DAY_US, check_texts
 from serve.inference_protocol.messages import message, read_message, write_message
+from serve.inference_protocol.repository import check_nothing_sent
 from serve.inference_protocol.statistics import chosen_versions, statistics
 from serve.inference_protocol.statuses import status_of
 from serve.inference_protocol.stream import in_order
-from serve.models import Models, State
+from serve.models import Models
 from serve.stages import Stages
 from serve.terms import Terms
 
@@ -49,12 +51,8 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         self, request: proto.ModelReadyRequest, _: Context
     ) -> proto.ModelReadyResponse:
         """Say whether a model can be asked; one that is not known cannot."""
-
-        def check() -> None:
-            with self._models.lease(request.name, request.version):
-                self._models.check_ready()
-
-        return proto.ModelReadyResponse(ready=_holds(check))
+        ready = _holds(partial(self._models.check_model, request.name, request.version))
+        return proto.ModelReadyResponse(ready=ready)
 
     async def ServerMetadata(
         self, _: proto.ServerMetadataRequest, __: Context
@@ -122,9 +120,25 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
                 name=one.name, version=one.version, state=one.state, reason=one.reason
             )
             for one in self._models.index()
-            if one.state is State.READY or not request.ready
+            if one.ready or not request.ready
         ]
         return proto.RepositoryIndexResponse(models=entries)
+
+    async def RepositoryModelLoad(
+        self, request: proto.RepositoryModelLoadRequest, _: Context
+    ) -> proto.RepositoryModelLoadResponse:
+        """Take up what is new of a model."""
+        self._models.check_control()
+        check_nothing_sent(request.parameters)
+        await self._models.load(request.model_name)
+        return proto.RepositoryModelLoadResponse()
+
+    async def RepositoryModelUnload(
+        self, request: proto.RepositoryModelUnloadRequest, _: Context
+    ) -> proto.RepositoryModelUnloadResponse:
+        """Serve a model no more, until it is loaded."""
+        await self._models.unload(request.model_name)
+        return proto.RepositoryModelUnloadResponse()
 
     async def _infer(
         self, request: proto.ModelInferRequest, given: Terms
