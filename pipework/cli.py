@@ -126,35 +126,33 @@ def evaluate(
 
 @app.command()
 def predict(
-    run: Run,
-    texts: Annotated[
-        list[str] | None, typer.Argument(help="texts; a pair is split by a tab")
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN|TEXT",
+            help="run folder, unless there is --url, then texts; a tab splits a pair",
+        ),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="data file, columns as in training")] = None,
     out: Annotated[Path | None, typer.Option(help="write to a .tsv or .jsonl file")] = None,
+    url: Annotated[str | None, typer.Option(help="server to ask, http(s):// or grpc(s)://")] = None,
+    columns: Annotated[str | None, typer.Option(help="with --url, of --file: text=NAME")] = None,
 ) -> None:
     """Answer texts given here, in a file, or line by line on standard input."""
-    from export.answer import (
-        format_prediction,
-        predict_run,
-        unlabelled,
-        write_predictions,
-    )
+    from export.answer import format_prediction, write_predictions
+    from export.predict import answers
     from pipework import console
-    from pipework.examples import split_pair
-    from pipework.lines import decoded_lines
 
-    if texts and file is not None:
-        message = "expected texts or --file, found both"
-        raise ConfigError(message)
-    lines = texts or (line for _, line in decoded_lines(sys.stdin.buffer, "standard input"))
-    examples = (split_pair(line) for line in lines) if file is None else unlabelled(run, file)
-    answers = predict_run(run, examples)
-    if out is not None:
-        write_predictions(answers, out, console.progress())
-        return
-    for example, prediction in answers:
-        sys.stdout.write(format_prediction(example, prediction) + "\n")
+    progress = console.progress()
+    try:
+        found = answers(words or [], file, url, columns, progress=progress)
+        if out is not None:
+            write_predictions(found, out, progress)
+            return
+        for example, prediction in found:
+            sys.stdout.write(format_prediction(example, prediction) + "\n")
+    finally:
+        progress.close()
 
 
 @app.command()

@@ -35,6 +35,12 @@ class TextInput(_Strict):
         "first entity and of the second, in a text without marks",
     )
 
+    @classmethod
+    def of(cls, example: Example) -> Self:
+        """Return an input as it is sent."""
+        entities = None if example.entities is None else [list(span) for span in example.entities]
+        return cls(text=example.text, text_pair=example.text_pair, entities=entities)
+
     def example(self) -> Example:
         """Return the input as the model's parts know it."""
         entities: Spans | None = None

@@ -9,7 +9,7 @@ from pipework.record import FILE_NAME as MANIFEST
 from pipework.settings import Settings
 from serve.config import ServeSettings
 from serve.models import State
-from serve.run import Address
+from serve.run import Address, Listening
 from serve.triton_doors import Doors, Rules
 from serve.triton_server import TritonServer, stopped_quietly
 from serve.triton_watch import CONFIG, Watch, in_a_line
@@ -23,7 +23,7 @@ def serve_triton(
     settings: ServeSettings,
     *,
     address: Address,
-    ready: Callable[[str], None],
+    ready: Callable[[Listening], None],
     say: Callable[[str], None],
 ) -> None:
     """Serve a repository by a tritonserver until SIGTERM or SIGINT.
@@ -32,7 +32,7 @@ def serve_triton(
         repository: what `pipe export --to triton` wrote.
         settings: how to serve it; of them `models` and `grace_s`.
         address: where to listen.
-        ready: called once when requests are accepted, with the URL of HTTP.
+        ready: called once when requests are accepted, with where.
         say: is told each version's state, and each change of it, in a line.
 
     Raises:
@@ -56,8 +56,8 @@ def serve_triton(
             raise NotReadyError(message, hint, "\n".join(map(in_a_line, first)))
         for one in first:
             say(in_a_line(one))
-        say(f"gRPC on {server.grpc}, metrics on {server.metrics}")
-        ready(server.url)
+        say(f"metrics on {server.metrics}")
+        ready(Listening(url=server.url, grpc=server.grpc))
         with Watch(server, repository, first, say=say, poll_s=settings.models.poll_s):
             server.wait()
 

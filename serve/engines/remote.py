@@ -22,6 +22,7 @@ from pipework.closing import Closing
 from pipework.encoding import Encoding
 from pipework.errors import NotReadyError, RunFolderError
 from pipework.manifest import Manifest
+from pipework.record import verify_files
 from serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, Arrays, open_behind
 
 CONFIG = "config.pbtxt"
@@ -221,6 +222,7 @@ def open_remote(run: Path, manifest: Manifest, behind: Behind, url: str) -> Remo
         NotReadyError: Triton is not there, or has not loaded the model: try again later.
         CheckFailedError: the model answers differently from the checkpoint.
     """
+    verify_files(run, (manifest.input.tokenizer,))
     model = RemoteModel(url, behind.name, run.name)
     try:
         engine = RemoteEngine(run, manifest, behind, model)

@@ -1,8 +1,11 @@
 """A written repository on the real tritonserver, asked by NVIDIA's own client."""
 
+import asyncio
 import shutil
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -16,11 +19,14 @@ from export.model_repository import Wanted, add_version
 from export.run import export
 from export.triton_config import FILE_NAME, from_text, to_text
 from pipework.engine_record import EngineFormat, Layout, Precision, Variant
-from pipework.errors import MissingDependencyError
+from pipework.errors import MissingDependencyError, NotReadyError
 from pipework.examples import Example
 from pipework.manifest import read_manifest
 from pipework.progress import Silent
+from serve.config import ServeSettings
 from serve.engines import open_proven
+from serve.opening import open_models
+from serve.triton_doors import Doors
 from serve.triton_installation import Installation
 from serve.triton_server import TritonServer
 
@@ -199,3 +205,43 @@ def test_a_text_pair_is_refused_by_a_model_of_single_texts(http):
         one.set_data_from_numpy(np.array([[b"text"]], np.object_))
     with pytest.raises(InferenceServerException, match="text_pair"):
         http.infer("text", inputs)
+
+
+@pytest.mark.usefixtures("server")
+def test_our_server_in_front_of_triton_answers_as_predict_does_and_recovers_with_it(
+    repository, exported_run, tmp_path
+):
+    """Texts are tokenised here and computed by `front-engine` there, proven before they count."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    shutil.copytree(repository / "front", ours / "front")
+    shutil.copytree(repository / "front-engine", theirs / "front-engine")
+    doors = Doors(grpc=Doors().chosen().grpc)  # the same again, when it is started again
+    settings = ServeSettings(triton_url=f"127.0.0.1:{doors.grpc}")
+    labels, probabilities = predicted(exported_run, TEXTS)
+
+    def check(models):
+        with models.lease("front") as one:
+            found = asyncio.run(one.predict([Example(text=text) for text in TEXTS])).value
+        assert [each.label for each in found] == labels
+        names = read_manifest(exported_run).task.labels
+        scores = [[each.scores[name] for name in names] for each in found]
+        assert scores == pytest.approx(probabilities, abs=1e-6)
+
+    with ExitStack() as opened:
+        with TritonServer(theirs, doors):
+            models = opened.enter_context(open_models(ours, settings))
+            check(models)
+        with pytest.raises(NotReadyError, match=r"front-engine 1 on .*: UNAVAILABLE"):
+            check(models)
+        with TritonServer(theirs, doors):
+            answered_at_last(lambda: check(models))
+
+
+def answered_at_last(ask):
+    end_s = time.monotonic() + 30
+    while time.monotonic() < end_s:
+        try:
+            return ask()
+        except NotReadyError:
+            time.sleep(0.2)
+    return ask()

@@ -15,7 +15,7 @@ FROZEN = {
     "check": "inputs overrides as_json",
     "eval": "run file split engine as_json",
     "export": "run to precision layout repository overrides",
-    "predict": "run texts file out",
+    "predict": "words file out url columns",
     "serve": "target backend host port grpc_port overrides",
     "show": "run as_json html",
     "train": "config out overrides nproc resume",

@@ -74,10 +74,11 @@ def test_a_repository_is_served_its_state_shown_and_its_doors_are_closed(reposit
     """A new version is taken up and said, and nobody else can load or unload one."""
     mine = shutil.copytree(repository, tmp_path / "repository")
     with served(mine, "--set", "models.poll_s=1") as process:
-        broken, value, doors, serving = until_serving(process)
+        broken, value, metrics, serving = until_serving(process)
         assert re.match(r"broken 1: UNAVAILABLE, .*tokenizer\.json changed: sha256", broken)
         assert value == "value 1: READY"
-        url, grpc = serving.removeprefix("serving on "), re.match(r"gRPC on (\S+),", doors)[1]
+        url, grpc = re.fullmatch(r"serving on (\S+) and gRPC on (\S+)", serving).groups()
+        assert "nv_inference" in httpx.get(metrics.removeprefix("metrics on ")).text
         assert httpx.get(f"{url}/v2/health/ready").status_code == 200
         for door in ("models/value/unload", "index"):
             assert httpx.post(f"{url}/v2/repository/{door}", json={}).status_code == 403
@@ -103,7 +104,7 @@ def test_a_repository_is_served_its_state_shown_and_its_doors_are_closed(reposit
 
 def test_with_control_clients_load_and_unload(repository):
     with served(repository, "--set", "models.control=true") as process:
-        url = until_serving(process)[-1].removeprefix("serving on ")
+        url = until_serving(process)[-1].split()[2]
         done = httpx.post(f"{url}/v2/repository/models/value/unload", json={}, timeout=60)
         assert done.status_code == 200
         assert process.stdout.readline() == "value 1: UNAVAILABLE, unloaded\n"

@@ -231,3 +231,10 @@ def test_a_model_is_served_when_triton_has_come(version, triton, kept_run):
             assert time.monotonic() < limit_s
             time.sleep(0.02)
         assert asked(models) == ["weather", "sport"]
+
+
+def test_a_tokenizer_that_was_changed_is_not_served(version, triton):
+    tokenizer = version[0] / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text() + " ")
+    with pytest.raises(RunFolderError, match=r"tokenizer\.json changed"):
+        opened(version[0], triton.url)

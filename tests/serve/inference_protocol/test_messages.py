@@ -8,6 +8,7 @@ from tritonclient.grpc.service_pb2 import (
 )
 
 from pipework.task import Metric, Task, TaskKind
+from serve.config import LimitSettings
 from serve.inference_protocol.asked import OUTPUTS, Wanted
 from serve.inference_protocol.description import ModelConfig, TensorConfig
 from serve.inference_protocol.messages import message, read_message, write_message
@@ -23,6 +24,7 @@ from serve.text_tensors import TEXT, TEXT_PAIR, Answer
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
 ANSWER = Answer.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32), TASK)
 ONE, PAIR = (TEXT,), (TEXT, TEXT_PAIR)
+LIMITS = LimitSettings()
 
 
 def tensor(name="text", shape=(2, 1), contents=None):
@@ -40,14 +42,14 @@ def test_raw_contents_are_in_the_order_of_the_inputs():
         inputs=[tensor("text_pair"), tensor("text", [2])],
         raw_input_contents=[raw(b"x", b"y"), raw(b"a", b"b")],
     )
-    asked = read_message(request, PAIR)
+    asked = read_message(request, PAIR, LIMITS)
     assert (asked.id, asked.texts.text, asked.texts.text_pair) == ("7", [b"a", b"b"], [b"x", b"y"])
     assert asked.outputs == dict.fromkeys(OUTPUTS, Wanted(as_bytes=True))
 
 
 def test_typed_contents_are_read():
     request = ModelInferRequest(inputs=[tensor(contents=[b"a", b"b"])])
-    assert read_message(request, ONE).texts.text == [b"a", b"b"]
+    assert read_message(request, ONE, LIMITS).texts.text == [b"a", b"b"]
 
 
 def test_outputs_and_parameters_are_read():
@@ -59,7 +61,7 @@ def test_outputs_and_parameters_are_read():
         ],
         parameters={"timeout": {"int64_param": 5}, "priority": {"uint64_param": 2}, "mine": {}},
     )
-    asked = read_message(request, ONE)
+    asked = read_message(request, ONE, LIMITS)
     assert asked.outputs == {
         "logits": Wanted(as_bytes=True, best=2),
         "label": Wanted(as_bytes=True),
@@ -80,7 +82,7 @@ def test_outputs_and_parameters_are_read():
 )
 def test_what_is_not_a_request_is_refused_in_one_line(given, said):
     with pytest.raises(ProtocolError, match=said) as caught:
-        read_message(ModelInferRequest(**given), ONE)
+        read_message(ModelInferRequest(**given), ONE, LIMITS)
     assert "\n" not in str(caught.value)
 
 
@@ -93,7 +95,7 @@ def test_an_answer_has_what_was_asked_for_as_raw_contents():
             {"name": "probabilities", "parameters": {"classification": {"int64_param": 1}}},
         ],
     )
-    answer = write_message(read_message(request, ONE), ANSWER, "run", "1")
+    answer = write_message(read_message(request, ONE, LIMITS), ANSWER, "run", "1")
     logits = {"name": "logits", "datatype": "FP32", "shape": [2, 2]}
     classes = {"name": "probabilities", "datatype": "BYTES", "shape": [2, 1]}
     assert answer == ModelInferResponse(

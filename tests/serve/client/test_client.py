@@ -2,27 +2,38 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError, TooLargeError
+from pipework.errors import (
+    DeadlineError,
+    InputError,
+    NotReadyError,
+    PipeError,
+    TooBusyError,
+    TooLargeError,
+    UnknownModelError,
+)
 from pipework.predictions import OneLabel, Prediction, SeveralLabels, Value
 from serve.client import Client
+from serve.client.address import Address, Manner
+from serve.client.client import _is_ours
+from serve.client.rest import RestDoor
+from serve.client.web import Web
 
 
 def client_of(status: int, body: bytes, headers: dict[str, str] | None = None) -> Client:
     """A client whose server always answers the same."""
     client = Client("http://fake")
-    client._http = httpx.Client(  # noqa: SLF001
-        base_url="http://fake",
-        transport=httpx.MockTransport(
-            lambda _: httpx.Response(status, headers=headers, content=body)
-        ),
-    )
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, headers=headers, content=body))
+    web = Web("http://fake", Manner(timeout_s=1), transport)
+    client._door = RestDoor(web, Address.of("http://fake"))  # noqa: SLF001
     return client
 
 
@@ -92,7 +103,9 @@ def test_what_is_no_request_is_refused_before_it_is_sent() -> None:
         (400, InputError),
         (413, TooLargeError),
         (422, InputError),
+        (404, UnknownModelError),
         (503, NotReadyError),
+        (504, DeadlineError),
         (500, PipeError),
     ],
 )
@@ -145,7 +158,112 @@ def test_ready_tells_a_serving_server_from_a_stopping_one(server) -> None:
         assert not client.ready()
 
 
+FOUND = b'{"model": "m", "version": "1", "predictions": [{"score": 2.5}]}'
+
+
+def over(client: Client, answers: list[httpx.Response]) -> list[httpx.Request]:
+    """Have a client answered so, one after the other; return what it will have sent."""
+    sent: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return answers[min(len(sent), len(answers)) - 1]
+
+    web = Web("http://fake", client._manner, httpx.MockTransport(answer))  # noqa: SLF001
+    client._door = RestDoor(web, client._address)  # noqa: SLF001
+    return sent
+
+
+def test_key_deadline_priority_and_model_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPEWORK_API_KEY", "from-outside")
+    url = "http://fake/v2/models/m/versions/3"
+    for client, key in (
+        (Client(url, 2.5, bulk=True), "from-outside"),
+        (Client(url, 2.5, bulk=True, key="mine"), "mine"),
+    ):
+        (request,) = asked(client)
+        assert request.headers["Authorization"] == f"Bearer {key}"
+        assert request.headers["X-Request-Timeout-Ms"] == "2500"
+        assert request.headers["X-Priority"] == "bulk"
+        assert json.loads(request.content) == {"texts": ["a"], "model": "m", "version": "3"}
+    (request,) = asked(Client("http://fake", key=""))
+    assert "Authorization" not in request.headers
+    assert "X-Priority" not in request.headers
+
+
+def asked(client: Client) -> list[httpx.Request]:
+    sent = over(client, [httpx.Response(200, content=FOUND)])
+    with client:
+        assert client.predict(["a"]) == [Value(score=2.5)]
+    return sent
+
+
+BUSY = httpx.Response(429, headers={"Retry-After": "7"}, json={"error": "full"})
+AWAY = httpx.Response(503, json={"error": "away"})
+
+
+def test_a_refused_request_is_sent_again_after_the_time_that_is_named_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    with Client("http://fake", retries=3) as client:
+        monkeypatch.setattr(client._closed, "wait", slept.append)  # noqa: SLF001
+        sent = over(client, [BUSY, AWAY, AWAY, httpx.Response(200, content=FOUND)])
+        assert client.predict(["a"]) == [Value(score=2.5)]
+        assert len(sent) == 4
+        assert slept[0] == 7
+        assert 0.5 <= slept[1] <= 1 <= slept[2] <= 2
+        sent = over(client, [BUSY])
+        with pytest.raises(TooBusyError):
+            client.predict(["a"])
+        assert len(sent) == 4
+    with Client("http://fake") as client:  # as it is, none is
+        sent = over(client, [BUSY])
+        with pytest.raises(TooBusyError):
+            client.predict(["a"])
+        assert len(sent) == 1
+
+
+def test_what_waits_to_be_sent_again_is_given_up_when_the_client_is_closed() -> None:
+    client = Client("http://fake", retries=5)
+    sent = over(client, [BUSY])
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(client.predict, ["a"])
+        while not sent:
+            time.sleep(0.01)
+        client.close()
+        with pytest.raises(TooBusyError):
+            answer.result(5)
+    assert len(sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "ours"),
+    [
+        (200, b'{"name": "pipework"}', True),
+        (200, b'{"name": "triton"}', False),
+        (404, b"", True),
+        (200, b"<html>", True),
+        (200, b"[]", True),
+    ],
+)
+def test_the_server_says_by_its_name_how_it_is_asked(
+    status: int, body: bytes, *, ours: bool
+) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, content=body))
+    with Web("http://fake", Manner(timeout_s=1), transport) as web:
+        assert _is_ours(web) is ours
+
+
+def test_a_key_that_is_missing_is_told_with_how_to_name_one() -> None:
+    body = b'{"error": "expected an API key, found none; send it"}'
+    with client_of(401, body) as client, pytest.raises(PipeError, match=r"found none$") as caught:
+        client.predict(["a"])
+    assert "PIPEWORK_API_KEY" in caught.value.hint
+
+
 def test_the_client_loads_neither_server_nor_engine() -> None:
-    code = "import sys, serve.client; print({'fastapi', 'uvicorn', 'onnxruntime'} & {*sys.modules})"
+    heavy = {"fastapi", "uvicorn", "onnxruntime", "grpc"}
+    code = f"import sys, serve.client; print({heavy} & {{*sys.modules}})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout == "set()\n"

@@ -1,0 +1,121 @@
+"""The Open Inference Protocol over HTTP: `/v2`, with tensors as JSON.
+
+Shapes: N texts, C classes.
+"""
+
+import json
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, RootModel
+
+from pipework.errors import PipeError
+from serve.client.address import Address
+from serve.client.protocol import Described, ProtocolDoor
+from serve.client.tensors import WANTED, Found, Tensors
+from serve.client.web import Web, read
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Tensor(_Part):
+    name: str
+    shape: list[int]
+    data: list[str] | list[float] = []
+
+
+class _Answer(_Part):
+    outputs: list[_Tensor]
+
+
+class _Metadata(_Part):
+    inputs: list[_Tensor]
+    outputs: list[_Tensor]
+
+
+class _Entry(_Part):
+    name: str
+    state: str = ""
+
+
+class _Index(RootModel[list[_Entry]]):
+    pass
+
+
+class HttpDoor(ProtocolDoor):
+    """A Door to any server of the protocol, by HTTP."""
+
+    def __init__(self, web: Web, address: Address) -> None:
+        """Take over connections."""
+        super().__init__(address)
+        self._web = web
+
+    def ready(self) -> bool:
+        """Whether the server takes requests."""
+        try:
+            return self._web.get("/v2/health/ready").status_code == HTTPStatus.OK
+        except PipeError:
+            return False
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._web.close()
+
+    def _infer(self, model: str, version: str, given: Tensors) -> Found:
+        found = self._answer(model, version, given, [{"name": name} for name in WANTED])
+        values = {name: found[name].data for name in WANTED}
+        return Found(
+            label_N=[str(label) for label in values["label"]],
+            score_N=np.array(values["score"], np.float32),
+            probabilities_NC=np.array(values["probabilities"], np.float32).reshape(
+                found["probabilities"].shape
+            ),
+        )
+
+    def _classify(self, model: str, version: str, given: Tensors, best: int) -> Sequence[str]:
+        output = {"name": WANTED[-1], "parameters": {"classification": best}}
+        found = self._answer(model, version, given, [output])
+        return [str(one) for one in found[WANTED[-1]].data]
+
+    def _describe(self, model: str, version: str) -> Described:
+        found = read(_Metadata, self._web.get(_path(model, version)))
+        shapes = {one.name: one.shape for one in found.outputs}
+        return Described(
+            inputs=tuple(one.name for one in found.inputs),
+            classes=shapes[WANTED[-1]][-1] if {*WANTED} <= {*shapes} else 0,
+        )
+
+    def _models(self) -> Sequence[str]:
+        found = read(_Index, self._web.post("/v2/repository/index", "{}"))
+        return list(dict.fromkeys(one.name for one in found.root if one.state == "READY"))
+
+    def _answer(
+        self, model: str, version: str, given: Tensors, outputs: Sequence[dict[str, Any]]
+    ) -> dict[str, _Tensor]:
+        inputs = [
+            {
+                "name": name,
+                "datatype": "BYTES",
+                "shape": [len(values), 1],
+                "data": [value.decode() for value in values],
+            }
+            for name, values in given.items()
+        ]
+        body = json.dumps({"inputs": inputs, "outputs": outputs})
+        found = read(_Answer, self._web.post(f"{_path(model, version)}/infer", body)).outputs
+        named = {one.name: one for one in found}
+        missing = [one["name"] for one in outputs if one["name"] not in named]
+        if missing:
+            message = f"model {model} answered without {missing[0]}"
+            raise PipeError(message, "is it a model of pipework?")
+        return named
+
+
+def _path(model: str, version: str) -> str:
+    tail = f"/versions/{quote(version, safe='')}" if version else ""
+    return f"/v2/models/{quote(model, safe='')}{tail}"

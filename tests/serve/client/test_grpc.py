@@ -1,0 +1,141 @@
+"""Over real gRPC, from a service of the generated stubs that answers as it is told."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
+
+from pipework.errors import (
+    InputError,
+    NotReadyError,
+    PipeError,
+    TooBusyError,
+    UnknownModelError,
+)
+from pipework.predictions import OneLabel
+from serve.client import Client
+
+CODES = grpc.StatusCode
+PROBABILITIES = np.array([[0.25, 0.75]], np.float32)
+
+
+class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """Two models, one of which takes texts; what was asked is kept."""
+
+    def __init__(self):
+        self.asked, self.said, self.fault, self.words = [], [], None, True
+
+    def ServerReady(self, request, context):  # noqa: ARG002, N802
+        return service_pb2.ServerReadyResponse(ready=self.fault is None)
+
+    def RepositoryIndex(self, request, context):  # noqa: ARG002, N802
+        index = service_pb2.RepositoryIndexResponse()
+        for name in ("topics", "topics-engine"):
+            index.models.add(name=name, version="1", state="READY")
+        return index
+
+    def ModelMetadata(self, request, context):  # noqa: ARG002, N802
+        found = service_pb2.ModelMetadataResponse(name=request.name)
+        found.inputs.add(name="text" if request.name == "topics" else "input_ids")
+        for name in ("label", "score", "probabilities"):
+            found.outputs.add(name=name, shape=[-1, 2])
+        return found
+
+    def ModelInfer(self, request, context):  # noqa: N802
+        if self.fault is not None:
+            code, text, *behind = self.fault
+            context.set_trailing_metadata(behind)
+            context.abort(code, text)
+        self.asked.append(request)
+        self.said.append((dict(context.invocation_metadata()), context.time_remaining()))
+        answer = service_pb2.ModelInferResponse()
+        if "classification" in request.outputs[0].parameters:
+            if not self.words:
+                context.abort(CODES.INVALID_ARGUMENT, "classification is not offered")
+            words = np.array([[b"0.75:1:sun", b"0.25:0:rain"]], np.object_)
+            answer.outputs.add(name="probabilities", datatype="BYTES", shape=[1, 2])
+            answer.raw_output_contents.append(serialize_byte_tensor(words).item())
+            return answer
+        label = np.array([[b"sun"]], np.object_)
+        answer.outputs.add(name="label", datatype="BYTES", shape=[1, 1])
+        answer.outputs.add(name="score", datatype="FP32", shape=[1, 1])
+        answer.outputs.add(name="probabilities", datatype="FP32", shape=[1, 2])
+        answer.raw_output_contents.extend(
+            [serialize_byte_tensor(label).item(), np.float32(0.75).tobytes()]
+        )
+        answer.raw_output_contents.append(PROBABILITIES.tobytes())
+        return answer
+
+
+@pytest.fixture
+def service():
+    serving, server = Service(), grpc.server(ThreadPoolExecutor(2))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(serving, server)
+    serving.url = f"grpc://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    yield serving
+    server.stop(None).wait()
+
+
+def test_the_only_model_of_texts_is_asked_and_its_classes_are_named_once(service):
+    with Client(service.url, key="mine", bulk=True) as client:
+        assert client.ready()
+        for text in ("雨", "b"):
+            (found,) = client.predict([text])
+    assert found == OneLabel(label="sun", score=0.75, scores={"sun": 0.75, "rain": 0.25})
+    named, first, second = service.asked
+    assert {one.model_name for one in service.asked} == {"topics"}
+    assert named.outputs[0].parameters["classification"].int64_param == 2
+    assert not second.outputs[0].parameters
+    assert deserialize_bytes_tensor(first.raw_input_contents[0]).tolist() == ["雨".encode()]
+    assert first.parameters["priority"].uint64_param == 2
+    metadata, left_s = service.said[1]
+    assert metadata["authorization"] == "Bearer mine"
+    assert 25 < left_s < 31
+
+
+def test_where_classes_are_not_named_the_label_is_all(service):
+    service.words = False
+    with Client(f"{service.url}/v2/models/topics") as client:
+        assert client.predict(["a"]) == [OneLabel(label="sun", score=0.75, scores={"sun": 0.75})]
+
+
+def test_a_model_of_tensors_is_told(service):
+    with (
+        Client(f"{service.url}/v2/models/topics-engine") as client,
+        pytest.raises(UnknownModelError, match="topics-engine does not take text and give label"),
+    ):
+        client.predict(["a"])
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ((CODES.INVALID_ARGUMENT, "because"), InputError),
+        ((CODES.NOT_FOUND, "because"), UnknownModelError),
+        ((CODES.UNAVAILABLE, "because"), NotReadyError),
+        ((CODES.RESOURCE_EXHAUSTED, "because", ("retry-after", "7")), TooBusyError),
+        ((CODES.UNAUTHENTICATED, "because"), PipeError),
+        ((CODES.INTERNAL, "because"), PipeError),
+    ],
+)
+def test_each_status_becomes_its_error(service, fault, kind):
+    service.fault = fault
+    with Client(service.url) as client, pytest.raises(PipeError, match="because") as caught:
+        client.predict(["a"])
+    assert type(caught.value) is kind
+    if kind is TooBusyError:
+        assert caught.value.retry_after_s == 7
+
+
+def test_a_server_that_is_not_there_or_silent_is_told(service):
+    with Client("grpc://127.0.0.1:9/v2/models/m") as client:
+        assert not client.ready()
+        with pytest.raises(PipeError, match=r"grpc://127\.0\.0\.1:9 cannot be reached"):
+            client.predict(["a"])
+    service.fault = (CODES.DEADLINE_EXCEEDED, "late")
+    with Client(service.url) as client, pytest.raises(PipeError, match="not answer within 30"):
+        client.predict(["a"])
