@@ -74,7 +74,8 @@ def test_names_and_versions_are_those_of_the_folders(shelf):
 def test_a_run_folder_is_served_as_it_was(run):
     with open_models(run, ServeSettings(models=ModelSettings(control=True))) as models:
         (one,) = models.serving()
-        assert (one.name, len(one.version)) == ("topics", 12)
+        assert one.name == "topics"
+        assert len(one.version) >= 12  # of the engine's digest, not a folder's number
         assert models.index() == [Entry(name="topics", version=one.version, state=State.READY)]
         with pytest.raises(ControlError, match="serves one run folder"):
             load(models)
