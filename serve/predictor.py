@@ -45,7 +45,8 @@ class Predictor(Closing):
 
     Attributes:
         name: of the model.
-        version: of it; if not given, a short digest of the engine's files.
+        version: of it; if not given, a short digest of the engine's files, in decimal: clients of
+            the protocol (perf_analyzer is one) read versions as numbers.
         engine: the name of the engine that answers.
         card: what the version says of itself.
     """
@@ -92,7 +93,7 @@ class Predictor(Closing):
         self._input = manifest.input
         self._statistics = Statistics()
         self.name = name or manifest.identity.name
-        self.version = version or record.digest[:12]
+        self.version = version or str(int(record.digest[:12], 16))
         self.engine = record.name
         self.card = Card.of(manifest, record)
 

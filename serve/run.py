@@ -109,6 +109,7 @@ def serve(
             models,
             settings,
             held,
+            watch,
             credentials=certificate.of_grpc() if certificate else None,
             interceptors=[KeyInterceptor(keys)],
         )

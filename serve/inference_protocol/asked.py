@@ -10,7 +10,7 @@ from math import prod
 from pipework.errors import TooLargeError
 from serve.config import LimitSettings
 from serve.inference_protocol.description import BYTES, output_forms
-from serve.inference_protocol.tensors import ProtocolError
+from serve.inference_protocol.tensors import ProtocolError, shown
 from serve.terms import Terms
 from serve.text_tensors import TEXT, TEXT_PAIR, Texts
 
@@ -74,13 +74,13 @@ def check_tensor(
         ProtocolError: it is not.
     """
     if name in seen:
-        message = f"input {name[:50]}: found twice"
+        message = f"input {shown(name)}: found twice"
         raise ProtocolError(message)
     if datatype != BYTES:
-        message = f"input {name[:50]}: expected datatype {BYTES}, found {datatype[:20]!r}"
+        message = f"input {shown(name)}: expected datatype {BYTES}, found {datatype[:20]!r}"
         raise ProtocolError(message)
     if len(shape) not in {1, 2} or [*shape[1:]] not in ([], [1]):
-        message = f"input {name[:50]}: expected shape [N] or [N, 1], found {[*shape[:8]]}"
+        message = f"input {shown(name)}: expected shape [N] or [N, 1], found {[*shape[:8]]}"
         raise ProtocolError(message)
 
 
@@ -99,8 +99,8 @@ def check_count(name: str, shape: Sequence[int], count: int, limits: LimitSettin
     if count > limits.texts:
         check_number(prod(shape), limits)
     if count != prod(shape):
-        shown = "more" if 0 <= prod(shape) < count else count
-        message = f"input {name[:50]}: expected {[*shape]} elements, found {shown}"
+        found = "more" if 0 <= prod(shape) < count else count
+        message = f"input {shown(name)}: expected {[*shape]} elements, found {found}"
         raise ProtocolError(message)
 
 
@@ -116,7 +116,7 @@ def read_texts(found: Mapping[str, list[bytes]], names: Sequence[str]) -> Texts:
     """
     expected = " and ".join(names)
     if {*found} != {*names}:
-        message = f"inputs: expected {expected}, found {', '.join(found)[:100]}"
+        message = f"inputs: expected {expected}, found {', '.join(map(shown, found))[:100]}"
         raise ProtocolError(message)
     pairs = found.get(TEXT_PAIR)
     if pairs is not None and len(pairs) != len(found[TEXT]):

@@ -17,6 +17,7 @@ from serve.inference_protocol.health import Health
 from serve.inference_protocol.interceptor import AnswerErrors
 from serve.inference_protocol.service import InferenceService
 from serve.models import Models
+from serve.watch import Watch
 
 INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 HEALTH = "grpc.health.v1.Health"
@@ -31,6 +32,7 @@ class GrpcDoor:
         models: Models,
         settings: ServeSettings,
         held: socket.socket,
+        watch: Watch,
         *,
         credentials: grpc.ServerCredentials | None = None,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
@@ -41,12 +43,14 @@ class GrpcDoor:
             models: stay the caller's to close.
             settings: limits of requests.
             held: bound to the address to listen on, so that it stays free until then.
+            watch: looks at requests, and stays the caller's to close.
             credentials: for TLS; without, nothing is hidden.
             interceptors: see each call before anything is read of it.
         """
         self._models = models
         self._settings = settings
         self._held = held
+        self._watch = watch
         self._credentials = credentials
         self._interceptors = interceptors
         self._ending = asyncio.Event()
@@ -83,7 +87,7 @@ class GrpcDoor:
             options=_options(limits),
             maximum_concurrent_rpcs=queue.requests + limits.connections,
         )
-        service = InferenceService(self._models, self._settings)
+        service = InferenceService(self._models, self._settings, self._watch)
         health = Health(self._models, (INFERENCE,), self._ending)
         add_GRPCInferenceServiceServicer_to_server(service, server)
         add_HealthServicer_to_server(health, server)

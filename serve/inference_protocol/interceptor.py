@@ -92,18 +92,19 @@ async def _until(ending: asyncio.Event, requests: AsyncIterator[bytes]) -> Async
     Raises:
         NotReadyError: the server stops.
     """
-    stop = asyncio.create_task(ending.wait())
+    stop: asyncio.Future[object] = asyncio.ensure_future(ending.wait())
+    following = stop
     try:
         while True:
             following = asyncio.ensure_future(anext(requests, None))
             await asyncio.wait((stop, following), return_when=asyncio.FIRST_COMPLETED)
             if not following.done():
-                following.cancel()
                 message = "the server is stopping"
                 raise NotReadyError(message)
             request = following.result()
-            if request is None:
+            if not isinstance(request, bytes):  # the client has said all
                 return
             yield request
     finally:
         stop.cancel()
+        following.cancel()

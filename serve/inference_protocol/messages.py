@@ -6,7 +6,7 @@ https://github.com/triton-inference-server/common/blob/main/protobuf/grpc_servic
 Shapes: N texts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from google.protobuf.json_format import ParseDict
@@ -28,15 +28,16 @@ from serve.inference_protocol.asked import (
     read_texts,
     read_wanted,
 )
-from serve.inference_protocol.tensors import ProtocolError, datatype, elements, packed
-from serve.models import Answerer
+from serve.inference_protocol.tensors import ProtocolError, datatype, elements, packed, shown
 from serve.text_tensors import Answer
 
 M = TypeVar("M", bound=Message)
 
 
-def read_message(request: ModelInferRequest, model: Answerer, limits: LimitSettings) -> Asked:
-    """Read a request for a model.
+def read_message(
+    request: ModelInferRequest, names: Sequence[str], limits: LimitSettings | None = None
+) -> Asked:
+    """Read a request for a model that takes inputs of those names.
 
     Raises:
         ProtocolError: the request is not one; the message says where.
@@ -45,7 +46,7 @@ def read_message(request: ModelInferRequest, model: Answerer, limits: LimitSetti
     parameters = _parameters(request.parameters)
     return Asked(
         id=request.id,
-        texts=read_texts(_inputs(request, limits), model.inputs),
+        texts=read_texts(_inputs(request, limits or LimitSettings()), names),
         outputs=_outputs(request),
         timeout_us=read_number(parameters, "timeout"),
         priority=read_number(parameters, "priority"),
@@ -78,7 +79,7 @@ def _inputs(request: ModelInferRequest, limits: LimitSettings) -> dict[str, list
     for index, tensor in enumerate(request.inputs):
         check_tensor(tensor.name, tensor.datatype, tensor.shape, found)
         if raw and tensor.HasField("contents"):
-            text = f"input {tensor.name}: found both contents and raw_input_contents"
+            text = f"input {shown(tensor.name)}: found both contents and raw_input_contents"
             raise ProtocolError(text)
         if raw:
             found[tensor.name] = elements(

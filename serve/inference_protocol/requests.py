@@ -18,7 +18,7 @@ from serve.inference_protocol.asked import (
     read_texts,
     read_wanted,
 )
-from serve.inference_protocol.tensors import ProtocolError, elements
+from serve.inference_protocol.tensors import ProtocolError, elements, shown
 from serve.schemas import explain
 
 HEAD_LENGTH = "Inference-Header-Content-Length"
@@ -130,17 +130,19 @@ def _size(tensor: InputTensor, left: int) -> int | None:
     if size is None:
         return None
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= left:
-        message = f"input {tensor.name}: expected a {SIZE} of 0 to {left}, found {size!r:.20}"
+        message = (
+            f"input {shown(tensor.name)}: expected a {SIZE} of 0 to {left}, found {size!r:.20}"
+        )
         raise ProtocolError(message)
     if tensor.data is not None:
-        message = f"input {tensor.name}: found both data and {SIZE}"
+        message = f"input {shown(tensor.name)}: found both data and {SIZE}"
         raise ProtocolError(message)
     return size
 
 
 def _from_json(tensor: InputTensor) -> list[bytes]:
     if tensor.data is None:
-        message = f"input {tensor.name}: found neither data nor {SIZE}"
+        message = f"input {shown(tensor.name)}: found neither data nor {SIZE}"
         raise ProtocolError(message)
     flat = (one if isinstance(one, list) else [one] for one in tensor.data)
     return [text.encode() for row in flat for text in row]

@@ -5,7 +5,9 @@ offered: shared memory, traces and the settings of logs.
 """
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
+from grpc import StatusCode
 from grpc.aio import ServicerContext as Context
 from tritonclient.grpc import service_pb2 as proto
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -16,12 +18,15 @@ from serve.config import ServeSettings
 from serve.inference_protocol import description
 from serve.inference_protocol.asked import DAY_US, check_texts
 from serve.inference_protocol.messages import message, read_message, write_message
+from serve.inference_protocol.repository import check_nothing_sent
 from serve.inference_protocol.statistics import chosen_versions, statistics
-from serve.inference_protocol.statuses import status_of
+from serve.inference_protocol.statuses import code_of, status_of
 from serve.inference_protocol.stream import in_order
-from serve.models import Models, State
+from serve.models import Models
+from serve.observed import REQUEST_ID, Door, Observed
 from serve.stages import Stages
 from serve.terms import Terms
+from serve.watch import Watch
 
 TIMING = "server-timing"
 FINAL = "triton_final_response"
@@ -30,10 +35,11 @@ FINAL = "triton_final_response"
 class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # it has no types
     """Answers with models."""
 
-    def __init__(self, models: Models, settings: ServeSettings) -> None:
-        """Take models, which stay the caller's to close."""
+    def __init__(self, models: Models, settings: ServeSettings, watch: Watch) -> None:
+        """Take models, and what looks at requests; both stay the caller's to close."""
         self._models = models
         self._settings = settings
+        self._watch = watch
 
     async def ServerLive(self, _: proto.ServerLiveRequest, __: Context) -> proto.ServerLiveResponse:
         """Say whether the server can still answer."""
@@ -49,12 +55,8 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         self, request: proto.ModelReadyRequest, _: Context
     ) -> proto.ModelReadyResponse:
         """Say whether a model can be asked; one that is not known cannot."""
-
-        def check() -> None:
-            with self._models.lease(request.name, request.version):
-                self._models.check_ready()
-
-        return proto.ModelReadyResponse(ready=_holds(check))
+        ready = _holds(partial(self._models.check_model, request.name, request.version))
+        return proto.ModelReadyResponse(ready=ready)
 
     async def ServerMetadata(
         self, _: proto.ServerMetadataRequest, __: Context
@@ -91,8 +93,9 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         self, request: proto.ModelInferRequest, context: Context
     ) -> proto.ModelInferResponse:
         """Answer a request; the stages' times go behind it."""
-        answer, stages = await self._infer(request, _given(context))
-        context.set_trailing_metadata(((TIMING, stages.header()),))
+        answer, observed = await self._infer(request, context)
+        timing = observed.stages or Stages()
+        context.set_trailing_metadata(((TIMING, timing.header()), (REQUEST_ID, observed.id)))
         return answer
 
     async def ModelStreamInfer(
@@ -102,7 +105,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
 
         async def answer(request: proto.ModelInferRequest) -> proto.ModelStreamInferResponse:
             try:
-                found, _ = await self._infer(request, _given(context))
+                found, _ = await self._infer(request, context)
             except Exception as error:  # noqa: BLE001  (the edge of a request in a stream)
                 text = status_of(error, "ModelStreamInfer").text
                 found = proto.ModelInferResponse(model_name=request.model_name, id=request.id)
@@ -122,19 +125,53 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
                 name=one.name, version=one.version, state=one.state, reason=one.reason
             )
             for one in self._models.index()
-            if one.state is State.READY or not request.ready
+            if one.ready or not request.ready
         ]
         return proto.RepositoryIndexResponse(models=entries)
 
+    async def RepositoryModelLoad(
+        self, request: proto.RepositoryModelLoadRequest, _: Context
+    ) -> proto.RepositoryModelLoadResponse:
+        """Take up what is new of a model, where clients may."""
+        self._models.check_control()
+        check_nothing_sent(request.parameters)
+        await self._models.load(request.model_name)
+        return proto.RepositoryModelLoadResponse()
+
+    async def RepositoryModelUnload(
+        self, request: proto.RepositoryModelUnloadRequest, _: Context
+    ) -> proto.RepositoryModelUnloadResponse:
+        """Serve a model no more until it is loaded, where clients may."""
+        await self._models.unload(request.model_name)
+        return proto.RepositoryModelUnloadResponse()
+
     async def _infer(
+        self, request: proto.ModelInferRequest, context: Context
+    ) -> tuple[proto.ModelInferResponse, Observed]:
+        with self._watch.request(Door.GRPC, _metadata(context)) as observed:
+            observed.status = StatusCode.CANCELLED.name  # where it ends without an error
+            try:
+                answer = await self._answer(request, _given(context))
+            except Exception as error:
+                observed.status = code_of(error).name
+                raise
+            observed.status = StatusCode.OK.name
+        return answer, observed
+
+    async def _answer(
         self, request: proto.ModelInferRequest, given: Terms
-    ) -> tuple[proto.ModelInferResponse, Stages]:
+    ) -> proto.ModelInferResponse:
         with self._models.lease(request.model_name, request.model_version) as model:
-            asked = read_message(request, model, self._settings.limits)
+            model.check_room()  # before anything is done for a request that would be refused
+            asked = read_message(request, model.inputs, self._settings.limits)
             check_texts(asked.texts, self._settings.limits)
             found = await model.answer(asked.texts, asked.terms(given))
-            answer = write_message(asked, found.value, model.name, model.version)
-        return answer, found.stages
+            return write_message(asked, found.value, model.name, model.version)
+
+
+def _metadata(context: Context) -> dict[str, str]:
+    pairs = context.invocation_metadata() or ()
+    return {name: value for name, value in pairs if isinstance(value, str)}
 
 
 def _given(context: Context) -> Terms:

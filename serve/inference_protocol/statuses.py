@@ -14,7 +14,7 @@ from pipework.errors import PipeError, TooBusyError
 log = logging.getLogger(__name__)
 RETRY_AFTER = "retry-after"
 SHOWN = 500  # characters of a text: it goes in a header, which gRPC bounds
-CODES = {
+CODES = {  # of gRPC, where HTTP says this
     400: StatusCode.INVALID_ARGUMENT,
     401: StatusCode.UNAUTHENTICATED,
     403: StatusCode.PERMISSION_DENIED,
@@ -46,30 +46,35 @@ class Status:
 
 def status_of(error: Exception, method: str) -> Status:
     """Return the status of any error that a method met; a bug's traceback is logged."""
+    code = code_of(error)
+    metadata: Metadata = ()
     match error:
         case PipeError():
             text = f"{error}; {error.hint}" if error.hint else str(error)
-            found = Status(
-                code=code_of(error.http_status), text=text[:SHOWN], metadata=_metadata(error)
-            )
-            if found.code in {StatusCode.INTERNAL, StatusCode.UNAVAILABLE}:
-                log.error("%s %s %s", method, found.code.name, text)
-            return found
+            metadata = _metadata(error)
+            if code in {StatusCode.INTERNAL, StatusCode.UNAVAILABLE}:
+                log.error("%s %s %s", method, code.name, text)
         case DecodeError():
             text = "expected a message of the protocol, found bytes that are none"
-            return Status(code=StatusCode.INVALID_ARGUMENT, text=text)
         case NotImplementedError():
             text = f"{method} is not offered by this server"
-            return Status(code=StatusCode.UNIMPLEMENTED, text=text)
         case _:
             log.error("%s failed", method, exc_info=error)
             text = "internal error; the server's log has the traceback"
-            return Status(code=StatusCode.INTERNAL, text=text)
+    return Status(code=code, text=text[:SHOWN], metadata=metadata)
 
 
-def code_of(http_status: int) -> StatusCode:
-    """Return what gRPC says where HTTP says this."""
-    return CODES.get(http_status, StatusCode.INTERNAL)
+def code_of(error: Exception) -> StatusCode:
+    """Return the code of any error."""
+    match error:
+        case PipeError():
+            return CODES.get(error.http_status, StatusCode.INTERNAL)
+        case DecodeError():
+            return StatusCode.INVALID_ARGUMENT
+        case NotImplementedError():
+            return StatusCode.UNIMPLEMENTED
+        case _:
+            return StatusCode.INTERNAL
 
 
 def _metadata(error: PipeError) -> Metadata:

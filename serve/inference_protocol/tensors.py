@@ -20,6 +20,11 @@ class ProtocolError(InputError):
     http_status = 400
 
 
+def shown(name: str) -> str:
+    """Return a name that a client gave, fit for a line of a message."""
+    return name[:50] if name.isprintable() else repr(name[:50])
+
+
 def elements(packed: memoryview, name: str, most: int) -> list[bytes]:
     """Return the elements of a BYTES tensor, or the first of them where there are more than `most`.
 
@@ -34,8 +39,8 @@ def elements(packed: memoryview, name: str, most: int) -> list[bytes]:
         if data + length > len(packed):
             left = max(0, len(packed) - data)
             message = (
-                f"input {name}: element {len(found)} should have {length} bytes after its length "
-                f"of {LENGTH.size}, and {left} are left"
+                f"input {shown(name)}: element {len(found)} should have {length} bytes after its "
+                f"length of {LENGTH.size}, and {left} are left"
             )
             raise ProtocolError(message)
         found.append(bytes(packed[data : data + length]))

@@ -27,7 +27,9 @@ from pipework.errors import MissingDependencyError
 from pipework.examples import Example
 from pipework.manifest import read_manifest
 from pipework.progress import Silent
-from serve.triton_server import Installation, TritonServer
+from serve.triton_doors import Rules
+from serve.triton_installation import Installation
+from serve.triton_server import TritonServer
 
 # tritonclient.http.aio leaves answers unread where only their status counts.
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")
@@ -76,8 +78,8 @@ def model(exported_run):
     return read_manifest(exported_run).identity.name
 
 
-def ours(run):
-    command = [PIPE, "serve", run, "--port", "0", "--grpc-port", "0"]
+def ours(repository):
+    command = [PIPE, "serve", repository, "--port", "0", "--grpc-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline()
@@ -93,13 +95,15 @@ def theirs(repository):
         installation = Installation.find()
     except MissingDependencyError as error:
         pytest.skip(f"{error}: {error.hint}")
-    with TritonServer(repository, installation=installation) as running:
+    # As `pipe serve --backend triton --set models.control=true` starts it.
+    rules = Rules(control=True, strict=False)
+    with TritonServer(repository, rules=rules, installation=installation) as running:
         yield Server(http=running.url.removeprefix("http://"), grpc=running.grpc)
 
 
 @pytest.fixture(scope="module", params=["pipework", "triton"])
-def server(request, exported_run, repository):
-    yield from theirs(repository) if request.param == "triton" else ours(exported_run)
+def server(request, repository):
+    yield from theirs(repository) if request.param == "triton" else ours(repository)
 
 
 @pytest.fixture(params=CLIENTS)

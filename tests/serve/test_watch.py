@@ -27,7 +27,7 @@ class Watched:
         self._caplog = caplog
         self.models = models
         settings = ServeSettings(logs=LogSettings(requests=True))
-        self._app = build_app(models, settings, Watch(models, settings))
+        self._app = build_app(models, settings, watch=Watch(models, settings))
 
     def ask(self, method: str, path: str, **options: object) -> httpx.Response:
         async def send() -> httpx.Response:

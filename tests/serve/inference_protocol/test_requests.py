@@ -107,6 +107,7 @@ NO_NUMBER, _ = as_bytes([b"ab"], binary_data_size=True)
         (body(tensor(shape=[2.0])), "expected a valid integer, found a number"),
         (body(tensor(name="words")), "inputs: expected text, found words"),
         (body(tensor(), tensor(name="text_pair")), "expected text, found text, text_pair"),
+        (body(tensor(name="a\nb")), r"inputs: expected text, found 'a\\nb'"),
         (body(tensor(), tensor()), "input text: found twice"),
         (body(tensor(data=None)), "input text: found neither data nor binary_data_size"),
         (body(tensor(parameters={"binary_data_size": 0})), "found both data and"),

@@ -1,0 +1,153 @@
+"""Messages that nobody means well with: the client's error each, and the server goes on.
+
+PIPEWORK_FUZZ_CASES says how many; a night's run takes tens of thousands.
+"""
+
+import os
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2 as proto
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from serve.inference_protocol.tensors import packed
+
+CASES = int(os.environ.get("PIPEWORK_FUZZ_CASES", "500"))
+METHOD = "/inference.GRPCInferenceService/Model{}"
+OF_REQUESTS = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}
+OF_TIME = {grpc.StatusCode.DEADLINE_EXCEEDED}
+NAMES = ("text", "text", "text", "text_pair", "", "words", "t" * 5000, "te\nxt", "雨", "\0")
+OUTPUTS = ("label", "logits", "probabilities", "score", "", "length", "雨" * 999)
+TYPES = ("BYTES", "BYTES", "BYTES", "BYTES", "INT64", "FP32", "", "bytes", "B" * 999)
+SHAPES = ([1], [1], [1, 1], [1, 1], [0], [], [-1], [2], [1, 2], [2**62] * 2, [1] * 999)
+RAW = (
+    *(packed(np.array([text], np.object_)) for text in (b"rain", b"", b"\xff", "雨".encode())),
+    *(b"", b"\0", b"\xff" * 8, b"\4\0\0\0rai", b"\0\0\0\0" * 1000),
+)
+PARAMETERS = (
+    *({"int64_param": number} for number in (0, 1, 2, 3, -1, 2**63 - 1, -(2**63))),
+    *({"uint64_param": 2**64 - 1}, {"double_param": float("nan")}, {"bool_param": True}),
+    *({"string_param": "2"}, {}),
+)
+KEYS = ("timeout", "priority", "classification", "binary_data", "sequence_id", "")
+
+
+@pytest.fixture
+def channel(server):
+    with grpc.insecure_channel(server.grpc) as channel:
+        yield channel
+
+
+@pytest.fixture
+def name(channel):
+    index = GRPCInferenceServiceStub(channel).RepositoryIndex(proto.RepositoryIndexRequest())
+    return index.models[0].name
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(0)
+
+
+def resident_kb(server):
+    (line,) = [one for one in server.proc("status").splitlines() if one.startswith("VmRSS")]
+    return int(line.split()[1])
+
+
+def pick(random, values):
+    return values[random.integers(len(values))]
+
+
+def parameters(random):
+    return {pick(random, KEYS): pick(random, PARAMETERS) for _ in range(random.integers(3))}
+
+
+def tensor(random):
+    given = {"name": pick(random, NAMES), "datatype": pick(random, TYPES)}
+    given |= {"shape": pick(random, SHAPES), "parameters": parameters(random)}
+    match random.integers(6):
+        case 0:
+            given["contents"] = {"bytes_contents": [pick(random, RAW)]}
+        case 1:
+            given["contents"] = {"int64_contents": [1, 2]}
+    return given
+
+
+def strange(random, name):
+    """A message whose parts are right or wrong, each by chance."""
+    inputs = [tensor(random) for _ in range(pick(random, (1, 1, 1, 1, 0, 2, 3)))]
+    raw = [pick(random, RAW) for _ in inputs][: None if random.integers(5) else -1]
+    outputs = [
+        {"name": pick(random, OUTPUTS), "parameters": parameters(random)}
+        for _ in range(random.integers(3))
+    ]
+    return proto.ModelInferRequest(
+        model_name=name if random.integers(9) else pick(random, NAMES),
+        model_version="" if random.integers(9) else pick(random, NAMES),
+        id=pick(random, NAMES),
+        inputs=inputs,
+        outputs=outputs,
+        parameters=parameters(random),
+        raw_input_contents=raw if random.integers(4) else [],
+    )
+
+
+def damaged(random, whole):
+    """A message with bytes changed, taken out or put in; now and then nothing but noise."""
+    if random.integers(3) == 0:
+        return random.bytes(random.integers(80))
+    found = bytearray(whole)
+    for place in random.integers(0, len(found), random.integers(0, 4)):
+        found[place : place + 1] = random.bytes(random.integers(3))
+    return bytes(found)
+
+
+def refusals(infer, requests):
+    """The errors of those that are refused."""
+    found = []
+    for request in requests:
+        try:
+            infer(request, timeout=20)
+        except grpc.RpcError as error:
+            found.append(error)
+    return found
+
+
+def check(server, found, allowed):
+    assert {error.code() for error in found} <= allowed
+    assert 0 < len(found) < CASES  # some are still requests
+    assert not [error.details() for error in found if "\n" in error.details()]
+    assert server.process.poll() is None
+
+
+def test_no_damage_to_a_message_is_an_error_of_the_server(server, channel, name, random):
+    inputs = [{"name": "text", "datatype": "BYTES", "shape": [1]}]
+    outputs = [{"name": "logits", "parameters": {"classification": {"int64_param": 2}}}]
+    whole = proto.ModelInferRequest(
+        model_name=name, id="1", inputs=inputs, outputs=outputs, raw_input_contents=RAW[:1]
+    ).SerializeToString()
+    infer = channel.unary_unary(METHOD.format("Infer"))
+    found = refusals(infer, (damaged(random, whole) for _ in range(CASES)))
+    check(server, found, OF_REQUESTS)
+    assert infer(whole)
+
+
+def test_no_strange_message_is_an_error_of_the_server(server, channel, name, random):
+    infer = GRPCInferenceServiceStub(channel).ModelInfer
+    refusals(infer, (strange(random, name) for _ in range(CASES)))
+    before_kb = resident_kb(server)
+    found = refusals(infer, (strange(random, name) for _ in range(CASES)))
+    check(server, found, OF_REQUESTS | OF_TIME)
+    assert resident_kb(server) < before_kb + 20_000
+
+
+def test_a_stream_of_strange_messages_answers_each(channel, name, random):
+    stream = GRPCInferenceServiceStub(channel).ModelStreamInfer
+    requests = [strange(random, name) for _ in range(CASES)]
+    answers = [*stream(iter(requests), timeout=60)]
+    said = [one.error_message for one in answers]
+    assert len(answers) == CASES
+    assert 0 < sum(map(bool, said)) < CASES
+    assert not [one for one in said if "internal error" in one]
+    assert [one.infer_response.id for one in answers] == [one.id for one in requests]

@@ -1,0 +1,82 @@
+import asyncio
+
+import pytest
+
+from serve.inference_protocol.stream import MOST, in_order
+
+
+async def numbers(count, read):
+    for number in range(count):
+        read.append(number)
+        yield number
+
+
+def test_the_slow_first_is_answered_first_and_the_others_are_computed_meanwhile():
+    done = []
+
+    async def answer(number):
+        await asyncio.sleep(0.05 if number == 0 else 0)
+        done.append(number)
+        return number
+
+    async def ask():
+        return [one async for one in in_order(numbers(5, []), answer)]
+
+    assert asyncio.run(ask()) == [0, 1, 2, 3, 4]
+    assert done == [1, 2, 3, 4, 0]
+
+
+def test_no_more_is_read_than_is_computed():
+    read = []
+
+    async def ask():
+        never = asyncio.Event()
+        answers = in_order(numbers(1000, read), lambda _: never.wait())
+        first = asyncio.ensure_future(anext(answers))
+        await asyncio.sleep(0.05)
+        first.cancel()
+
+    asyncio.run(ask())
+    assert MOST <= len(read) <= MOST + 2
+
+
+def test_an_error_of_the_stream_comes_behind_what_was_read_before_it():
+    async def requests():
+        yield 1
+        yield 2
+        message = "broken"
+        raise ValueError(message)
+
+    async def answer(number):
+        await asyncio.sleep(0.01)
+        return number
+
+    async def ask():
+        answers = in_order(requests(), answer)
+        assert [await anext(answers), await anext(answers)] == [1, 2]
+        with pytest.raises(ValueError, match="broken"):
+            await anext(answers)
+
+    asyncio.run(ask())
+
+
+def test_who_goes_away_leaves_nothing_that_computes():
+    cancelled = []
+
+    async def answer(number):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(number)
+            raise
+
+    async def ask():
+        answers = in_order(numbers(3, []), answer)
+        first = asyncio.ensure_future(anext(answers))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        await asyncio.wait((first,))
+        await asyncio.sleep(0)
+
+    asyncio.run(ask())
+    assert sorted(cancelled) == [0, 1, 2]
