@@ -48,7 +48,8 @@ class Admission:
             name, version = asked[1], asked[2] or ""
         try:
             with self._models.lease(name, version) as model:
-                model.check_room()
+                if model.ready:  # else who reads the request refuses it, and counts that
+                    model.check_room()
         except TooBusyError as error:
             return error
         except PipeError:  # whatever else is wrong is told by who reads the request

@@ -2,7 +2,7 @@
 
 A new version is opened beside the old one, and takes its place when it has been proven and has
 answered. One that cannot be opened leaves the old one where it is, and is not tried again until
-its files change.
+its files change; at each look only where another server, that it needs, is not ready.
 """
 
 import logging
@@ -32,8 +32,11 @@ class LoadError(PipeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Failure:
+    """Why a version could not be opened; whether that may pass while its files stay the same."""
+
     found: VersionFolder
     reason: str
+    passing: bool
 
 
 class Keeper(Closing):
@@ -135,7 +138,8 @@ class Keeper(Closing):
 
     def reopens(self, one: Answerer) -> bool:
         """Whether a version whose engine is dead will be opened again."""
-        return self._poll_s > 0 and (one.name, one.version) not in self._failed
+        failure = self._failed.get((one.name, one.version))
+        return self._poll_s > 0 and (failure is None or failure.passing)
 
     def entries(self) -> Iterator[Entry]:
         """Yield what is not served though it should be, with the reason; or is being loaded."""
@@ -209,14 +213,16 @@ class Keeper(Closing):
         """Open a version, or keep the reason why it cannot be opened."""
         key = found.name, found.version
         before = self._failed.get(key)
-        if before is not None and before.found == found:
+        if before is not None and before.found == found and not before.passing:
             return None
         self._loading = key
         try:
             opened = self._open(found)
         except Exception as error:  # noqa: BLE001  (the runtimes' errors share no narrower base)
             reason = _said(error)
-            self._failed = self._failed | {key: _Failure(found=found, reason=reason)}
+            passing = isinstance(error, NotReadyError)
+            failure = _Failure(found=found, reason=reason, passing=passing)
+            self._failed = self._failed | {key: failure}
             if before is None or before.reason != reason:
                 log.warning("model %s version %s is not served: %s", *key, reason)
             return None

@@ -3,14 +3,16 @@
 from functools import partial
 from pathlib import Path
 
-from pipework.errors import MissingDependencyError
+from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.manifest import read_manifest
+from pipework.record import FILE_NAME as MANIFEST
 from serve.answerer import Answerer
 from serve.config import ServeSettings
 from serve.keeper import Keeper
 from serve.models import Models
+from serve.openers import Here, OnTriton, Opener
 from serve.predictor import Predictor
-from serve.repository import Behind, VersionFolder, is_repository
+from serve.repository import VersionFolder, is_repository
 
 
 def open_models(target: Path, settings: ServeSettings) -> Models:
@@ -23,10 +25,18 @@ def open_models(target: Path, settings: ServeSettings) -> Models:
     """
     control = settings.models.control
     if not is_repository(target):
+        _check_run(target)
         return Models([Predictor(target, queue=settings.queue)], control=control)
     opening = partial(open_version, settings=settings)
     keeper = Keeper(target, opening, poll_s=settings.models.poll_s)
     return Models((), keeper, control=control)
+
+
+def _check_run(target: Path) -> None:
+    if target.is_dir() and not (target / MANIFEST).exists():
+        message = f"{target} is no run folder, for want of {MANIFEST}, and holds no models"
+        hint = f"expected a run folder, or a repository with NAME/VERSION/{MANIFEST}"
+        raise RunFolderError(message, hint)
 
 
 def open_version(found: VersionFolder, settings: ServeSettings) -> Answerer:
@@ -35,13 +45,16 @@ def open_version(found: VersionFolder, settings: ServeSettings) -> Answerer:
     Raises:
         RunFolderError: a file, a digest or a proof does not hold; the message names it.
         CheckFailedError: it answers differently from the checkpoint.
-        MissingDependencyError: the engine's runtime is not there.
+        MissingDependencyError: the engine's runtime is not there, or no tritonserver is named.
+        NotReadyError: the tritonserver that computes does not answer.
     """
     found.check_inside(read_manifest(found.folder))
-    if found.behind is not None:
-        raise _no_triton(found.behind, settings)
     predictor = Predictor(
-        found.folder, name=found.name, version=found.version, queue=settings.queue, prove=True
+        found.folder,
+        name=found.name,
+        version=found.version,
+        queue=settings.queue,
+        opener=_opener(found, settings),
     )
     try:
         predictor.warm()
@@ -51,8 +64,10 @@ def open_version(found: VersionFolder, settings: ServeSettings) -> Answerer:
     return predictor
 
 
-def _no_triton(behind: Behind, settings: ServeSettings) -> MissingDependencyError:
-    # A version with its logits computed by a remote tritonserver is opened in place of this.
-    where = settings.triton_url or "no tritonserver"
-    message = f"its logits are computed by {behind.name} of a tritonserver, and {where} is asked"
-    return MissingDependencyError(message, "name it: --set triton_url=HOST:PORT")
+def _opener(found: VersionFolder, settings: ServeSettings) -> Opener:
+    if found.behind is None:
+        return Here(prove=True)
+    if not settings.triton_url:
+        message = f"its logits are computed by {found.behind.name}, a model of a tritonserver"
+        raise MissingDependencyError(message, "name the server: --set triton_url=HOST:PORT")
+    return OnTriton(behind=found.behind, url=settings.triton_url)

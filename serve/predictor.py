@@ -25,9 +25,9 @@ from pipework.predictions import Prediction, decide
 from serve.card import Card
 from serve.config import QueueSettings
 from serve.cpus import cpu_limit
-from serve.engines import open_first, open_proven
 from serve.intake import Intake
 from serve.observed import saw_stages, saw_texts
+from serve.openers import Here, Opener
 from serve.scheduler import Scheduler
 from serve.stages import Stages, Timed
 from serve.statistics import Load, Refused, Statistics, Totals
@@ -59,24 +59,32 @@ class Predictor(Closing):
         name: str | None = None,
         version: str | None = None,
         queue: QueueSettings | None = None,
-        prove: bool = False,
+        opener: Opener | None = None,
     ) -> None:
-        """Open a run with the engine of that name, or the first that can answer here.
+        """Open a run with the engine of that name, or the first that can answer.
 
-        With `prove` it is proven here whatever its record says, by the rows kept with it.
+        Args:
+            run: its folder.
+            engine: see above.
+            name: see there.
+            version: see there.
+            queue: before the engines.
+            opener: opens them; if not given, here, with the proofs that they have.
 
         Raises:
             RunFolderError: a file, a digest or a proof does not hold; the message names it.
             MissingDependencyError: the engine's runtime is not installed.
-            CheckFailedError: the proof that was made here failed.
+            CheckFailedError: a proof that was made when it was opened failed.
+            NotReadyError: a tritonserver that computes does not answer.
         """
         manifest = read_manifest(run)
         queue = queue or QueueSettings()
+        opener = opener or Here()
         threads = None if queue.instances == 1 else max(1, cpu_limit() // queue.instances)
-        record, opened = open_first(run, manifest, engine, prove=prove, threads=threads)
+        record, opened = opener.first(run, manifest, engine, threads)
         with ExitStack() as unfinished:
             engines = [unfinished.enter_context(opened)]
-            again = partial(open_proven, run, manifest, record.name, threads=threads)
+            again = partial(opener.again, run, manifest, record.name, threads)
             more = queue.instances - 1
             engines.extend(unfinished.enter_context(again()) for _ in range(more))
             encoder = TextEncoder.open(

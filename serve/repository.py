@@ -20,7 +20,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from pipework.errors import RunFolderError
 from pipework.manifest import Manifest
 from pipework.record import FILE_NAME as MANIFEST
-from serve.engines.triton import FIRST_ONLY, TENSOR_MODEL
+from serve.engines.remote import Behind
 
 CONFIG = "config.pbtxt"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -63,21 +63,6 @@ class Policy:
 
 
 NEWEST = Policy(latest=1)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Behind:
-    """The model of a tritonserver that computes the logits of a text model.
-
-    Attributes:
-        name: of it; its version is the text model's.
-        first_only: see `serve.collate.Collate`.
-        batch: the most texts of a call.
-    """
-
-    name: str
-    first_only: bool
-    batch: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,7 +166,7 @@ def _described(folder: Path, root: Path, config: ModelConfig) -> ModelFolder:
     if not chosen:
         message = f"{folder} holds no whole version; expected {folder.name}/1/{MANIFEST}"
         raise RunFolderError(message)
-    behind = _behind(config)
+    behind = Behind.of(config)
     versions = (_version(folder / str(number), root, there, behind) for number in chosen)
     return ModelFolder(name=folder.name, policy=policy, versions=tuple(versions), there=there)
 
@@ -200,17 +185,6 @@ def _read_config(folder: Path, root: Path) -> ModelConfig | None:
         message = f"{path} is of model {config.name!r}, expected the folder's name {folder.name!r}"
         raise ValueError(message)
     return config
-
-
-def _behind(config: ModelConfig) -> Behind | None:
-    if TENSOR_MODEL not in config.parameters:
-        return None
-    values = config.parameters
-    return Behind(
-        name=str(values[TENSOR_MODEL].string_value),
-        first_only=FIRST_ONLY in values and values[FIRST_ONLY].string_value == "true",
-        batch=max(1, int(config.max_batch_size)),
-    )
 
 
 def _version(

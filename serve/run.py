@@ -111,7 +111,7 @@ def serve(
             held,
             watch,
             credentials=certificate.of_grpc() if certificate else None,
-            interceptors=[KeyInterceptor(keys)],
+            interceptors=[KeyInterceptor(keys, watch)],
         )
         _Server(config, lambda: ready(listening), models.stopping, door).run(sockets=[listener])
 

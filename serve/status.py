@@ -1,5 +1,7 @@
 """GET /v1/status: what the server serves and how busy it is, for the page and for people."""
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
@@ -87,14 +89,18 @@ def build_status_router(models: Models, recent: Recent) -> APIRouter:
         return ServerStatus(
             server=__version__,
             stopping=models.stopping.is_set(),
-            models=[
-                ModelStatus(name=name, versions=[_version(one) for one in models.versions(name)])
-                for name in models.names
-            ],
+            models=_by_name(models.serving()),
             recent=_recent(recent),
         )
 
     return router
+
+
+def _by_name(serving: Sequence[Answerer]) -> list[ModelStatus]:
+    versions: dict[str, list[VersionStatus]] = {}
+    for one in serving:
+        versions.setdefault(one.name, []).append(_version(one))
+    return [ModelStatus(name=name, versions=found) for name, found in versions.items()]
 
 
 def _recent(recent: Recent) -> RecentStatus:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pipework.closing import Closing
 from pipework.errors import UnknownModelError
 from serve.answerer import Answerer
+from serve.memory import return_free_memory
 
 log = logging.getLogger(__name__)
 SHOWN = 50  # characters of a name that is not known
@@ -117,6 +118,7 @@ class Table(Closing):
         one = held.answerer
         try:
             one.close()
+            return_free_memory()
             log.info("model %s version %s is closed", one.name, one.version)
         except Exception:  # the runtimes' errors share no narrower base
             log.exception("model %s version %s could not be closed", one.name, one.version)

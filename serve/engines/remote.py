@@ -65,9 +65,14 @@ class Behind:
         except (OSError, ValueError, text_format.ParseError) as error:
             message = f"{path} is not the config of a model: {error}"
             raise RunFolderError(message, "export it again: pipe export --to triton") from error
-        named = config.parameters[TENSOR_MODEL].string_value
-        if not named:
+        return cls.of(config)
+
+    @classmethod
+    def of(cls, config: model_config_pb2.ModelConfig) -> "Behind | None":
+        """Return what the config of a text model names; None where it computes by itself."""
+        if TENSOR_MODEL not in config.parameters:
             return None
+        named = str(config.parameters[TENSOR_MODEL].string_value)
         first_only = config.parameters[FIRST_ONLY].string_value == "true"
         return cls(name=named, first_only=first_only, batch=max(1, config.max_batch_size))
 

@@ -77,7 +77,7 @@ def _add_model(router: APIRouter, models: Models, limits: LimitSettings) -> None
 
     async def configured(name: str, version: str = "") -> ModelConfig:
         with models.lease(name, version) as model:
-            return config(model, limits.texts, models.policy(name))
+            return config(model, limits.texts, models.policy(model.name))
 
     async def stats(name: str, version: str = "") -> StatisticsAnswer:
         return statistics(chosen_versions(models, name, version))

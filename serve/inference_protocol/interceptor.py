@@ -12,7 +12,7 @@ from grpc import RpcMethodHandler as Handler
 from grpc.aio import ServicerContext as Context
 
 from pipework.errors import NotReadyError
-from serve.inference_protocol.statuses import status_of
+from serve.inference_protocol.statuses import said_id, status_of
 
 
 class AnswerErrors(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
@@ -83,7 +83,7 @@ async def _aborting(context: Context, name: str) -> AsyncIterator[None]:
         raise  # the method has said what it had to
     except Exception as error:  # noqa: BLE001  (the edge: here any error becomes a status)
         status = status_of(error, name)
-        await context.abort(status.code, status.text, status.metadata)
+        await context.abort(status.code, status.text, (*status.metadata, *said_id()))
 
 
 async def _until(ending: asyncio.Event, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -5,21 +5,25 @@ from collections.abc import Awaitable, Callable
 import grpc
 
 from serve.keys import ApiKeys, KeyNeededError
+from serve.observed import Door
+from serve.watch import Watch
 
 OPEN = (
     "/grpc.health.v1.Health/",
     "/inference.GRPCInferenceService/ServerLive",
     "/inference.GRPCInferenceService/ServerReady",
 )
+INFER = ("/ModelInfer", "/ModelStreamInfer")
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]]
 
 
 class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Lets calls pass that carry a key, and those that ask for the health of the server."""
 
-    def __init__(self, keys: ApiKeys) -> None:
-        """Guard with keys."""
+    def __init__(self, keys: ApiKeys, watch: Watch | None = None) -> None:
+        """Guard with keys; `watch` sees who is refused."""
         self._keys = keys
+        self._watch = watch
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -31,6 +35,10 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc 
         try:
             self._keys.check((key, value) for key, value in pairs if isinstance(value, str))
         except KeyNeededError as error:
+            if self._watch and handler_call_details.method.endswith(INFER):
+                given = {key: value for key, value in pairs if isinstance(value, str)}
+                with self._watch.request(Door.GRPC, given) as seen:
+                    seen.status = grpc.StatusCode.UNAUTHENTICATED.name
             return _refusal(f"{error}; {error.hint}")
         return await continuation(handler_call_details)
 

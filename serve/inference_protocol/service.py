@@ -20,10 +20,10 @@ from serve.inference_protocol.asked import DAY_US, check_texts
 from serve.inference_protocol.messages import message, read_message, write_message
 from serve.inference_protocol.repository import check_nothing_sent
 from serve.inference_protocol.statistics import chosen_versions, statistics
-from serve.inference_protocol.statuses import code_of, status_of
+from serve.inference_protocol.statuses import code_of, said_id, status_of
 from serve.inference_protocol.stream import in_order
 from serve.models import Models
-from serve.observed import REQUEST_ID, Door, Observed
+from serve.observed import Door, Observed
 from serve.stages import Stages
 from serve.terms import Terms
 from serve.watch import Watch
@@ -95,7 +95,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         """Answer a request; the stages' times go behind it."""
         answer, observed = await self._infer(request, context)
         timing = observed.stages or Stages()
-        context.set_trailing_metadata(((TIMING, timing.header()), (REQUEST_ID, observed.id)))
+        context.set_trailing_metadata(((TIMING, timing.header()), *said_id()))
         return answer
 
     async def ModelStreamInfer(

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from grpc import StatusCode
 
 from pipework.errors import PipeError, TooBusyError
+from serve.observed import REQUEST_ID, current
 
 log = logging.getLogger(__name__)
 RETRY_AFTER = "retry-after"
@@ -75,6 +76,12 @@ def code_of(error: Exception) -> StatusCode:
             return StatusCode.UNIMPLEMENTED
         case _:
             return StatusCode.INTERNAL
+
+
+def said_id() -> Metadata:
+    """Return the metadata that says the request's id."""
+    observed = current()
+    return ((REQUEST_ID, observed.id),) if observed else ()
 
 
 def _metadata(error: PipeError) -> Metadata:

@@ -410,7 +410,7 @@ for (const id of ["model", "version"]) $(id).addEventListener("change", showChoi
 for (const button of document.querySelectorAll("[data-mark]")) {
   button.addEventListener("click", () => mark(button.dataset.mark));
 }
-$("key").addEventListener("input", () => {
+$("key").addEventListener("change", () => {
   key = $("key").value;
 });
 watch();

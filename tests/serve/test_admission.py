@@ -15,6 +15,7 @@ class Full:
     """A version whose queue is full, or that has another error."""
 
     name, version = "topics", "1"
+    ready = True
 
     def __init__(self, error: PipeError | None) -> None:
         self.error = error

@@ -13,9 +13,10 @@ from pipework.examples import Example
 from serve.config import ModelSettings, ServeSettings
 from serve.engines.onnxruntime import OnnxRuntimeEngine
 from serve.entry import Entry, State
-from serve.keeper import LoadError
+from serve.keeper import Keeper, LoadError
 from serve.models import ControlError, Models
 from serve.opening import open_models
+from serve.predictor import Predictor
 
 ALL = "version_policy { all { } }"
 WORDS = {"rain": "weather", "goal": "sport", "bank": "money"}
@@ -188,6 +189,24 @@ def test_a_failure_is_told_once_and_tried_again_when_the_files_change(shelf, cap
         wait_for(lambda: states(models) == [("topics", "2", "READY", "")])
 
 
+def test_what_waits_for_another_server_is_tried_at_each_look(shelf, caplog):
+    shelf.add(1)
+    asked = []
+
+    def open_it(found):
+        asked.append(found.version)
+        if found.version == "2" and len(asked) < 6:
+            message = "Triton does not answer"
+            raise NotReadyError(message)
+        return Predictor(found.folder, name=found.name, version=found.version)
+
+    with Models((), Keeper(shelf.folder, open_it, poll_s=0.02)) as models:
+        shelf.add(2)
+        wait_for(lambda: asyncio.run(label(models)) == ("2", "weather-2"))
+    assert asked == ["1", *["2"] * 5]
+    assert caplog.text.count("Triton does not answer") == 1
+
+
 def test_a_repository_that_cannot_be_read_keeps_its_models(shelf, caplog):
     shelf.add(1)
     with opened(shelf, poll_s=0.02) as models:
@@ -308,7 +327,7 @@ def test_clients_control_nothing_unless_they_may(shelf):
 def test_a_model_that_asks_a_tritonserver_says_so(shelf, models):
     key = 'parameters { key: "tensor_model" value { string_value: "asked-engine" } }'
     shelf.add(1, name="asked", policy=key)
-    with pytest.raises(LoadError, match="computed by asked-engine of a tritonserver"):
+    with pytest.raises(LoadError, match="computed by asked-engine, a model of a"):
         load(models, "asked")
     assert models.names == ["topics"]
 
@@ -338,15 +357,6 @@ def test_a_repository_of_nothing_that_can_be_served_is_an_error_in_one_line(shel
     assert "topics 1: engine onnx answers differently" in said
     assert "worse: " in said
     assert "\n" not in said
-
-
-def test_a_dead_engine_is_neither_ready_nor_alive_where_nothing_opens_it(models):
-    (one,) = models.serving()
-    one.close()  # as dead as can be
-    assert [entry.state for entry in models.index()] == [State.UNAVAILABLE]
-    for check in (models.check_alive, models.check_ready, lambda: models.check_model("topics")):
-        with pytest.raises(NotReadyError, match="the engine of topics 1 has stopped"):
-            check()
 
 
 def test_a_dead_engine_is_opened_again_by_the_next_look(shelf):
@@ -381,10 +391,3 @@ def test_closing_stops_the_looking_and_frees_all(shelf):
         load(models)
     assert "repository" not in {thread.name for thread in threading.enumerate()}
     lease.__exit__(None, None, None)
-
-
-def test_what_is_given_is_served_without_a_repository(shelf):
-    shelf.add(1)
-    with opened(shelf) as kept, Models(kept.serving(), control=True) as models:
-        assert models.names == ["topics"]
-        assert models.policy("topics").latest == 1

@@ -13,9 +13,10 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, Page, Request, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from serve.app import build_app
+from serve.keys import ApiKeys
 from serve.models import Models
 from serve.page import FILES, HERE
 from serve.predictor import Predictor
@@ -38,10 +39,10 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-def serve_models(stack: ExitStack, predictors: list[Predictor]) -> str:
+def serve_models(stack: ExitStack, predictors: list[Predictor], keys: ApiKeys | None = None) -> str:
     """Serve models in a thread, and return the URL."""
     models = stack.enter_context(Models(predictors))
-    config = uvicorn.Config(build_app(models), port=0, lifespan="off", log_config=None)
+    config = uvicorn.Config(build_app(models, keys=keys), port=0, lifespan="off", log_config=None)
     server = uvicorn.Server(config)
     listener = config.bind_socket()
     thread = threading.Thread(target=server.run, args=([listener],))
@@ -287,29 +288,28 @@ def test_a_busy_server_says_when_to_come_back(one: str, open_page: Callable[...,
 
 
 def test_a_key_is_asked_for_where_one_is_needed_and_stays_in_memory(
-    one: str, open_page: Callable[..., Page]
+    run: Path, browser: Browser
 ) -> None:
-    def guard(route: Route) -> None:
-        if route.request.headers.get("authorization") == "Bearer open-sesame":
-            route.continue_()
-        else:
-            route.fulfill(status=401, json={"error": "expected an API key, found none"})
-
-    page = open_page(one)
-    expect(page.locator("#key")).to_be_hidden()
-    page.route("**/v1/**", guard)
-    ask(page, "goal")
-    expect(page.locator("#error")).to_have_text("This server wants an API key.")
-    expect(page.locator("#key")).to_be_focused()
-    page.keyboard.type("wrong")
-    page.keyboard.press("Enter")
-    expect(page.locator("#error")).to_have_text("The server does not know this API key.")
-    page.locator("#key").fill("open-sesame")
-    page.keyboard.press("Enter")
-    expect(page.locator("#verdict")).to_contain_text("sport")
-    expect(page.locator("#state")).to_have_attribute("data-state", "ready")
-    kept = "JSON.stringify([localStorage, sessionStorage, document.cookie, location.href])"
-    assert "sesame" not in page.evaluate(kept)
+    with ExitStack() as stack:
+        url = serve_models(stack, [Predictor(run)], ApiKeys(["open-sesame"]))
+        page = browser.new_page()
+        stack.callback(page.close)
+        page.goto(url)
+        expect(page.locator("#state-words")).to_have_text("wants an API key")
+        expect(page.locator("#key")).to_be_focused()
+        page.locator("#text").fill("goal")
+        page.locator("#text").press("Enter")
+        expect(page.locator("#error")).to_have_text("This server wants an API key.")
+        expect(page.locator("#key")).to_be_focused()
+        page.keyboard.type("wrong")
+        page.keyboard.press("Enter")
+        expect(page.locator("#error")).to_have_text("The server does not know this API key.")
+        page.locator("#key").fill("open-sesame")
+        page.keyboard.press("Enter")
+        expect(page.locator("#verdict")).to_contain_text("sport")
+        expect(page.locator("#state")).to_have_attribute("data-state", "ready")
+        kept = "JSON.stringify([localStorage, sessionStorage, document.cookie, location.href])"
+        assert "sesame" not in page.evaluate(kept)
 
 
 def test_enter_of_an_input_method_does_not_send(one: str, open_page: Callable[..., Page]) -> None:

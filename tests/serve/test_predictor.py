@@ -11,6 +11,7 @@ from pipework.manifest import read_manifest
 from pipework.predictions import Prediction, SeveralLabels, Value
 from serve.config import QueueSettings
 from serve.engines.onnxruntime import OnnxRuntimeEngine
+from serve.openers import Here
 from serve.predictor import Predictor
 
 
@@ -124,10 +125,10 @@ def test_what_is_to_be_proven_here_is_proven_by_the_rows_kept_with_it(
     caplog.set_level("INFO", "serve.engines.proof")
     Predictor(kept_run).close()
     assert not caplog.records  # its record says that it was proven on this kind of processor
-    Predictor(kept_run, prove=True).close()
+    Predictor(kept_run, opener=Here(prove=True)).close()
     assert "engine onnx proven on" in caplog.text
     with pytest.raises(RunFolderError, match=r"expected one file rows\.npz"):
-        Predictor(run, prove=True)
+        Predictor(run, opener=Here(prove=True))
 
 
 def test_a_closed_predictor_refuses(run: Path) -> None:

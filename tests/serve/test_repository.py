@@ -7,7 +7,8 @@ import pytest
 
 from pipework.errors import RunFolderError
 from pipework.manifest import read_manifest
-from serve.repository import Behind, Policy, is_repository, read_repository
+from serve.engines.remote import Behind
+from serve.repository import Policy, is_repository, read_repository
 
 
 def served(shelf, name="topics"):

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,8 +101,9 @@ def log(run: Path, collector: Collector) -> list[dict[str, Any]]:
         },
     )
     assert process.stdout is not None
-    url = process.stdout.readline().rpartition(" ")[2].strip()
-    assert url, process.communicate(timeout=10)[1]
+    found = re.search(r"http://\S+", process.stdout.readline())
+    assert found, process.communicate(timeout=10)[1]
+    url = found[0]
     headers = {
         "traceparent": f"00-{TRACE}-{PARENT}-01",
         "x-request-id": "first",
@@ -181,6 +183,7 @@ def test_a_collector_that_is_away_does_not_hold_up_the_end(
     from serve.observed import Door, Observed  # noqa: PLC0415
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")  # it would try so long
     monkeypatch.setattr(traces, "FLUSH_S", 0.2)
     sent = traces.Traces()
     sent.finished(Observed(door=Door.V1, id="a", status="200"))

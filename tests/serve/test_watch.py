@@ -134,6 +134,17 @@ def test_the_status_tells_the_thresholds_of_several_labels(
     assert thresholds == {"weather": 0.75, "sport": 0.75, "money": 0.25}
 
 
+def test_a_request_that_comes_too_late_is_counted_once(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Models([Predictor(run, name="topics")]) as models:
+        watched = Watched(models, caplog)
+        (version,) = models.serving()
+        version.close()
+        assert watched.ask("POST", "/v1/predict", json={"texts": ["goal"]}).status_code == 503
+        assert version.load.refused["not_ready"] == 1
+
+
 def test_traces_without_their_package_are_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,8 +1,10 @@
 """Over real gRPC: what answers is ONNX Runtime behind the service of Triton's generated stubs."""
 
+import asyncio
 import shutil
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -12,9 +14,12 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from pipework.errors import CheckFailedError, NotReadyError, RunFolderError
+from pipework.examples import Example
 from pipework.manifest import read_manifest
+from serve.config import ModelSettings, ServeSettings
 from serve.engines import remote
 from serve.engines.remote import Behind, open_remote
+from serve.opening import open_models
 
 CONFIG = """
 name: "front"
@@ -182,3 +187,47 @@ def test_a_triton_that_is_silent_is_given_up(version, monkeypatch):
         url = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(NotReadyError, match="DEADLINE_EXCEEDED"):
             opened(version[0], url)
+
+
+def asked(models):
+    async def ask():
+        with models.lease("front") as one:
+            found = await one.predict([Example(text="rain"), Example(text="goal")])
+        return [one.label for one in found.value]
+
+    return asyncio.run(ask())
+
+
+def test_a_repository_serves_texts_whose_logits_triton_computes(version, triton):
+    triton.stop()
+    repository = version[0].parents[1]
+    shutil.copytree(repository / "front", repository / "second")
+    config = CONFIG.replace('name: "front"', 'name: "second"')
+    (repository / "second" / "config.pbtxt").write_text(config)
+    settings = ServeSettings(triton_url=triton.url, models=ModelSettings(poll_s=0.05))
+    with pytest.raises(RunFolderError, match=r"front 1: the model front-engine 1 on .* not answer"):
+        open_models(repository, settings)
+    triton.start(triton.port)
+    with open_models(repository, settings) as models:
+        assert models.names == ["front", "second"]
+        assert asked(models) == ["weather", "sport"]
+        triton.stop()
+        with pytest.raises(NotReadyError, match="did not answer"):
+            asked(models)
+
+
+def test_a_model_is_served_when_triton_has_come(version, triton, kept_run):
+    repository = version[0].parents[1]
+    shutil.copytree(kept_run, repository / "alone" / "1")
+    triton.loaded = False
+    settings = ServeSettings(triton_url=triton.url, models=ModelSettings(poll_s=0.05))
+    with open_models(repository, settings) as models:
+        assert models.names == ["alone"]
+        with pytest.raises(NotReadyError, match=r"model front 1 is not served: .*NOT_FOUND"):
+            asked(models)
+        triton.loaded = True
+        limit_s = time.monotonic() + 20
+        while "front" not in models.names:
+            assert time.monotonic() < limit_s
+            time.sleep(0.02)
+        assert asked(models) == ["weather", "sport"]

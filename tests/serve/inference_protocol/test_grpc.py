@@ -375,3 +375,28 @@ def test_a_taken_port_is_told_before_the_model_is_loaded(tmp_path, server, launc
     said = process.communicate(timeout=60)[1]
     assert said.startswith(f"cannot listen on 127.0.0.1:{port}: ")
     assert said.count("\n") == 1
+
+
+def counted(server, status):
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    name = f'pipework_requests_total{{door="grpc",model="topics",status="{status}"}}'
+    return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0)
+
+
+def test_calls_are_counted_by_their_status_and_say_their_id(server, stub, name):
+    before = counted(server, "OK"), counted(server, "INVALID_ARGUMENT")
+    _, call = stub.ModelInfer.with_call(request(name), metadata=[("x-request-id", "mine")])
+    assert dict(call.trailing_metadata())["x-request-id"] == "mine"
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ModelInfer(request(name, raw_input_contents=[b"x"]))
+    assert dict(caught.value.trailing_metadata())["x-request-id"]
+    after = counted(server, "OK"), counted(server, "INVALID_ARGUMENT")
+    assert after == (before[0] + 1, before[1] + 1)
+
+
+def test_each_request_of_a_stream_is_counted(server, stub, name):
+    before = counted(server, "OK"), counted(server, "INVALID_ARGUMENT")
+    asked = [request(name), request(name, raw_input_contents=[b"x"]), request(name)]
+    assert len(list(stub.ModelStreamInfer(iter(asked)))) == 3
+    after = counted(server, "OK"), counted(server, "INVALID_ARGUMENT")
+    assert after == (before[0] + 2, before[1] + 1)

@@ -1,6 +1,7 @@
 """A real gRPC server with keys; what it serves is small, and from the generated stubs."""
 
 import asyncio
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -9,6 +10,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serve.inference_protocol.key_interceptor import KeyInterceptor
 from serve.keys import ApiKeys
+from serve.watch import Watch
 
 KEY = "a-key-of-0123456789"
 
@@ -25,11 +27,11 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             yield service_pb2.ModelStreamInferResponse(error_message="read")
 
 
-def talk(ask):
+def talk(ask, watch=None):
     """Run `ask(channel)` with a server of one key."""
 
     async def run():
-        server = grpc.aio.server(interceptors=[KeyInterceptor(ApiKeys([KEY]))])
+        server = grpc.aio.server(interceptors=[KeyInterceptor(ApiKeys([KEY]), watch)])
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Service(), server)
         health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
         port = server.add_insecure_port("127.0.0.1:0")
@@ -102,3 +104,20 @@ def test_a_stream_with_a_key_passes():
         return (await call.read()).error_message
 
     assert talk(ask) == "read"
+
+
+def test_who_asks_a_model_without_a_key_is_counted_as_refused():
+    watch = Watch(SimpleNamespace(serving=list))
+
+    async def ask(channel):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for call, message in (
+            (stub.ModelInfer, service_pb2.ModelInferRequest()),
+            (stub.ServerMetadata, service_pb2.ServerMetadataRequest()),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError, match="UNAUTHENTICATED"):
+                await call(message)
+
+    talk(ask, watch)
+    lines = watch.metrics.text().decode().splitlines()
+    assert 'pipework_rejections_total{model="",reason="unauthorized",version=""} 1.0' in lines

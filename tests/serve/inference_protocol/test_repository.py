@@ -5,11 +5,9 @@ import time
 
 import httpx
 import pytest
+import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
-
-from serve.inference_protocol.description import described
-from serve.repository import Policy
 
 CONTROL = ("models.control=true", "models.poll_s=0")
 READY = {"name": "topics", "version": "1", "state": "READY"}
@@ -89,6 +87,26 @@ def test_a_model_is_never_brought_by_the_request(client, controlled):
     assert ask(controlled.url) == ("1", "weather")
 
 
+def test_grpc_controls_the_same_models(controlled, shelf):
+    with triton_grpc.InferenceServerClient(controlled.grpc) as client:
+        shelf.add(2)
+        client.load_model("topics")
+        assert ask(controlled.url) == ("2", "weather-2")
+        client.unload_model("topics")
+        assert not client.is_model_ready("topics")
+        (listed,) = client.get_model_repository_index(as_json=True)["models"]
+        assert (listed["state"], listed["reason"]) == ("UNAVAILABLE", "unloaded")
+        shelf.add(3, wrong=True)
+        for match, code, name, given in (
+            ("answers differently", "INVALID_ARGUMENT", "topics", {}),
+            ("loaded from the repository only", "INVALID_ARGUMENT", "topics", {"config": "{}"}),
+            ("the repository has no model '..'", "NOT_FOUND", "..", {}),
+        ):
+            with pytest.raises(InferenceServerException, match=match) as caught:
+                client.load_model(name, **given)
+            assert code in caught.value.status()
+
+
 def test_a_server_takes_up_versions_by_itself_and_loses_no_request(shelf, start_server):
     shelf.add(1)
     server = start_server(shelf.folder, "models.poll_s=0.05")
@@ -118,11 +136,22 @@ def test_a_server_takes_up_versions_by_itself_and_loses_no_request(shelf, start_
     assert {*answers} == {("1", "sport"), ("2", "sport-2"), ("3", "sport-3")}
     index = httpx.post(f"{server.url}/v2/repository/index")
     assert [one["version"] for one in index.json() if one["state"] == "READY"] == ["3"]
-    for control in ("load", "unload"):
-        answer = httpx.post(f"{server.url}/v2/repository/models/topics/{control}")
-        assert answer.status_code == 403
-        assert answer.json()["error"].endswith("start it with --set models.control=true")
     assert server.stop() == 0
+
+
+def test_clients_control_nothing_unless_they_may(server):
+    with triton.InferenceServerClient(server.url.removeprefix("http://")) as client:
+        (listed,) = client.get_model_repository_index()
+        assert (listed["name"], listed["state"]) == ("topics", "READY")
+        for control in (client.load_model, client.unload_model):
+            with pytest.raises(InferenceServerException, match="--set models") as caught:
+                control("topics")
+            assert caught.value.status() == "403"
+    with triton_grpc.InferenceServerClient(server.grpc) as client:
+        for control in (client.load_model, client.unload_model):
+            with pytest.raises(InferenceServerException, match="nothing on request") as caught:
+                control("topics")
+            assert "PERMISSION_DENIED" in caught.value.status()
 
 
 def test_a_repository_that_cannot_be_served_ends_the_start_in_one_line(shelf, launch):
@@ -132,15 +161,3 @@ def test_a_repository_that_cannot_be_served_ends_the_start_in_one_line(shelf, la
     assert (process.returncode, out) == (1, "")
     (*_, said) = err.splitlines()
     assert said.startswith(f"no model of {shelf.folder} can be served: topics 1: engine onnx")
-
-
-@pytest.mark.parametrize(
-    ("policy", "expected"),
-    [
-        (Policy(), {"all": {}}),
-        (Policy(latest=3), {"latest": {"num_versions": 3}}),
-        (Policy(specific=(1, 4)), {"specific": {"versions": [1, 4]}}),
-    ],
-)
-def test_a_policy_is_shown_as_the_config_has_it(policy, expected):
-    assert described(policy) == expected

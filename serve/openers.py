@@ -1,0 +1,77 @@
+"""How the engines of a version are opened: here, or on a remote tritonserver."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pipework.engine_record import EngineRecord
+from pipework.evaluation import Engine
+from pipework.manifest import Manifest
+from serve.engines import open_first, open_proven
+from serve.engines.remote import Behind, open_remote
+
+
+class Opener(Protocol):
+    """Opens the first engine of a version, and others like it."""
+
+    def first(
+        self, run: Path, manifest: Manifest, name: str | None, threads: int | None
+    ) -> tuple[EngineRecord, Engine]:
+        """Open the engine of that name, or the first that can answer.
+
+        `threads` is how many it may use, None for all that there are.
+
+        Raises:
+            PipeError: there is none.
+        """
+
+    def again(self, run: Path, manifest: Manifest, name: str, threads: int | None) -> Engine:
+        """Open the same engine once more.
+
+        Raises:
+            PipeError: it cannot be opened.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Here:
+    """Engines of this process.
+
+    With `prove` the first is proven here whatever its record says, by the rows kept with it.
+    """
+
+    prove: bool = False
+
+    def first(
+        self, run: Path, manifest: Manifest, name: str | None, threads: int | None
+    ) -> tuple[EngineRecord, Engine]:
+        """Open it: `serve.engines.open_first`."""
+        return open_first(run, manifest, name, prove=self.prove, threads=threads)
+
+    def again(self, run: Path, manifest: Manifest, name: str, threads: int | None) -> Engine:
+        """Open it: `serve.engines.open_proven`."""
+        return open_proven(run, manifest, name, threads=threads)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnTriton:
+    """The model of a tritonserver that computes behind a text model; it is always proven.
+
+    Attributes:
+        behind: that model.
+        url: host:port of the server's gRPC door.
+    """
+
+    behind: Behind
+    url: str
+
+    def first(
+        self, run: Path, manifest: Manifest, _: str | None, __: int | None
+    ) -> tuple[EngineRecord, Engine]:
+        """Open it: `serve.engines.remote.open_remote`."""
+        (record,) = manifest.engines
+        return record, open_remote(run, manifest, self.behind, self.url)
+
+    def again(self, run: Path, manifest: Manifest, _: str, __: int | None) -> Engine:
+        """Open it: `serve.engines.remote.open_remote`."""
+        return open_remote(run, manifest, self.behind, self.url)
