@@ -8,7 +8,7 @@ demo: .venv/ready-run
 	.venv/bin/python -m benchmarks.demo
 
 test: .venv/ready-dev
-	.venv/bin/pytest
+	.venv/bin/pytest -n auto --dist loadfile
 
 check: .venv/ready-dev
 	.venv/bin/ruff format --check .
