@@ -68,7 +68,11 @@ class OpenVinoEngine(CollatedEngine):
 
 @cache
 def _core() -> ov.Core:
-    """Return the runtime, of which its makers want one in a process."""
+    """Return the runtime of the process, which is never given up.
+
+    When its last part ends in another thread than it began in, the memory that the first thread
+    handles signals on is gone (sigaltstack), and the next signal kills the process.
+    """
     return ov.Core()
 
 
