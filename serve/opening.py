@@ -34,7 +34,8 @@ def open_models(target: Path, settings: ServeSettings) -> Models:
 
 def _check_run(target: Path) -> None:
     if target.is_dir() and not (target / MANIFEST).exists():
-        message = f"{target} is no run folder, for want of {MANIFEST}, and holds no models"
+        what = "no repository and no run folder, or its training did not finish"
+        message = f"{target} holds no {MANIFEST} and no models: {what}"
         hint = f"expected a run folder, or a repository with NAME/VERSION/{MANIFEST}"
         raise RunFolderError(message, hint)
 

@@ -96,7 +96,7 @@ def theirs(repository):
     except MissingDependencyError as error:
         pytest.skip(f"{error}: {error.hint}")
     # As `pipe serve --backend triton --set models.control=true` starts it.
-    rules = Rules(control=True)
+    rules = Rules(control=True, strict=False)
     with TritonServer(repository, rules=rules, installation=installation) as running:
         yield Server(http=running.url.removeprefix("http://"), grpc=running.grpc)
 

@@ -6,7 +6,7 @@ from serve.opening import open_models
 
 
 def test_a_folder_that_is_neither_a_run_nor_a_repository_is_told_what_was_expected(tmp_path):
-    with pytest.raises(RunFolderError, match="is no run folder, for want of") as caught:
+    with pytest.raises(RunFolderError, match="or its training did not finish") as caught:
         open_models(tmp_path, ServeSettings())
     assert caught.value.hint == (
         "expected a run folder, or a repository with NAME/VERSION/manifest.json"

@@ -147,7 +147,7 @@ def test_by_keyboard_alone_a_text_is_typed_sent_and_answered(
     assert widths == sorted(widths, reverse=True)
     assert widths[0] > 2 * widths[1]
     expect(page.locator("#by")).to_have_text(
-        re.compile("Answered by model topics, version [0-9a-f]{12}, engine onnx")
+        re.compile("Answered by model topics, version [0-9]+, engine onnx")
     )
 
 
