@@ -39,11 +39,21 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
-    """Where to listen: an address or name, and the ports of the two doors, 0 for any free one."""
+    """Where to listen: an address or name, and the ports of the two doors, 0 for any free one.
+
+    Raises:
+        ConfigError: both ports are the same.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     grpc_port: int = 8001
+
+    def __post_init__(self) -> None:
+        """Check the ports."""
+        if self.port and self.port == self.grpc_port:
+            message = f"--port and --grpc-port are both {self.port}: HTTP and gRPC need one each"
+            raise ConfigError(message, "choose another --grpc-port (0 for any free one)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +123,7 @@ def serve(
             credentials=certificate.of_grpc() if certificate else None,
             interceptors=[KeyInterceptor(keys, watch)],
         )
+        _reuse(listener)
         _Server(config, lambda: ready(listening), models.stopping, door).run(sockets=[listener])
 
 
@@ -141,13 +152,28 @@ def _bound(host: str, port: int, option: str) -> Iterator[socket.socket]:
     # The protocol is named because asyncio switches Nagle's algorithm off only where it is: without
     # that, each answer waits 40 ms for the client's delayed acknowledgement.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((host, port))
+            _bind(listener, (host, port))
         except (OSError, OverflowError) as error:
             message = f"cannot listen on {host}:{port}: {error}"
             raise ConfigError(message, f"choose another {option} (0 for any free one)") from error
         yield listener
+
+
+def _bind(listener: socket.socket, where: tuple[str, int]) -> None:
+    # Two sockets with SO_REUSEADDR may be bound to one port until one of them listens, so that two
+    # servers that load their models would not see each other. Only a port whose last connections
+    # are still closing cannot be had without.
+    try:
+        listener.bind(where)
+    except OSError:
+        _reuse(listener)
+        listener.bind(where)
+
+
+def _reuse(listener: socket.socket) -> None:
+    # Inherited by the connections, so that the port can be had again while they close.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
 def _named(listener: socket.socket) -> str:
