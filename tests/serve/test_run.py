@@ -163,6 +163,8 @@ def test_a_port_whose_last_connection_is_closing_can_be_had_again(
         kept.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
         assert kept.recv(12) == b"HTTP/1.1 200"
         assert server.stop() == 0  # it closes first, so that its end waits for a minute
+        while kept.recv(4096):
+            pass
     again = launch(run, port)
     assert again.stdout is not None
     assert again.stdout.readline().startswith(f"http://127.0.0.1:{port} ")
