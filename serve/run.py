@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from pipework.errors import ConfigError
 from serve.app import build_app
 from serve.certificate import Certificate, read_certificate
-from serve.config import ServeSettings
+from serve.config import LimitSettings, ServeSettings
 from serve.connections import bounded_protocol
 from serve.grace import Grace, drain_s
 from serve.inference_protocol.grpc import GrpcDoor
@@ -123,8 +123,9 @@ def serve(
             credentials=certificate.of_grpc() if certificate else None,
             interceptors=[KeyInterceptor(keys, watch)],
         )
+        server = _Server(config, settings.limits, lambda: ready(listening), models.stopping, door)
         _reuse(listener)
-        _Server(config, lambda: ready(listening), models.stopping, door).run(sockets=[listener])
+        server.run(sockets=[listener])
 
 
 def _config(
@@ -183,20 +184,49 @@ def _named(listener: socket.socket) -> str:
 
 class _Server(uvicorn.Server):
     def __init__(
-        self, config: uvicorn.Config, ready: Callable[[], None], stopping: Event, beside: GrpcDoor
+        self,
+        config: uvicorn.Config,
+        limits: LimitSettings,
+        ready: Callable[[], None],
+        stopping: Event,
+        beside: GrpcDoor,
     ) -> None:
         super().__init__(config)
+        self._limits = limits
         self._ready = ready
         self._stopping = stopping
         self._beside = beside
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await self._listen(sockets or [])
         await self._beside.start()
         gc.collect()
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS)
         self._ready()
+
+    async def _listen(self, sockets: list[socket.socket]) -> None:
+        # As Uvicorn's own startup, which gives a handshake of TLS a minute.
+        config = self.config
+
+        def connection() -> asyncio.Protocol:
+            return config.http_protocol_class(  # type: ignore[call-arg]  # uvicorn's type is wide
+                config=config, server_state=self.server_state, app_state={}
+            )
+
+        loop = asyncio.get_running_loop()
+        limit_s = self._limits.header_s if config.ssl else None
+        self.servers = [
+            await loop.create_server(
+                connection,
+                sock=one,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=limit_s,
+            )
+            for one in sockets
+        ]
+        self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         grace_s = self.config.timeout_graceful_shutdown
