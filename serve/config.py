@@ -38,7 +38,7 @@ class LimitSettings(Settings):
     Attributes:
         body_bytes: of a request.
         texts: of a request.
-        characters: of a text; 100,000 is also the most, as the tensors of texts hold no longer ones.
+        characters: of a text; 100,000 is also the most, through whichever door it comes.
         connections: at a time, of HTTP; further ones are answered 503.
         header_s: seconds for the head of a request to come, and before it for TLS to be agreed.
         body_s: seconds for its body to come, and for the answer to be read.
