@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import socket
@@ -26,8 +27,10 @@ from serve.inference_protocol.grpc import GrpcDoor
 from serve.inference_protocol.key_interceptor import KeyInterceptor
 from serve.keys import read_keys
 from serve.opening import open_models
+from serve.signals import handled_by
 from serve.watch import Watch
 
+log = logging.getLogger(__name__)
 # How long a thread keeps the interpreter that another waits for. The default of 5 ms is what a door
 # would wait for each time that a tokenizer or an engine's thread runs Python.
 SWITCH_S = 0.0005
@@ -82,7 +85,8 @@ def serve(
 ) -> None:
     """Serve a run folder or a repository until SIGTERM or SIGINT.
 
-    It returns when all that was accepted is answered.
+    It returns when all that was accepted is answered. While models are still being opened, such a
+    signal ends the process with 0.
 
     Args:
         target: what `pipe train` and `pipe export` wrote, or `pipe export --to triton`.
@@ -106,6 +110,7 @@ def serve(
     with (
         _bound(host, port, "--port") as listener,
         _bound(host, address.grpc_port, "--grpc-port") as held,
+        handled_by(_stop_at_once),
         ExitStack() as last,
         open_models(target, settings) as models,
         Watch(models, settings) as watch,
@@ -126,6 +131,12 @@ def serve(
         server = _Server(config, settings.limits, lambda: ready(listening), models.stopping, door)
         _reuse(listener)
         server.run(sockets=[listener])
+
+
+def _stop_at_once(sign: int, _: FrameType | None) -> None:
+    # Until the server listens for signals: nothing was accepted, and nothing need be answered.
+    log.warning("stopped by %s", signal.Signals(sign).name)
+    sys.exit(0)
 
 
 def _config(

@@ -1,11 +1,14 @@
 import json
+import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +179,29 @@ def test_one_port_for_both_doors_is_told_before_anything_is_done() -> None:
     with pytest.raises(ConfigError, match="--port and --grpc-port are both 8001"):
         Address(port=8001)
     Address(port=0, grpc_port=0)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_models_load_ends_it_with_0_and_a_line(
+    shelf: Any, launch: Callable[..., subprocess.Popen[str]], sign: signal.Signals
+) -> None:
+    shelf.add(1)
+    config = shelf.folder / "topics" / "config.pbtxt"
+    config.unlink()
+    os.mkfifo(config)  # who reads it waits
+    process = launch(shelf.folder)
+    kept: list[int] = []
+    wait_for(lambda: is_read(config, kept))
+    process.send_signal(sign)
+    out, err = process.communicate(timeout=READY_WITHIN_S)
+    os.close(kept[0])
+    assert (process.returncode, out, err) == (0, "", f"stopped by {sign.name}\n")
+
+
+def is_read(pipe: Path, kept: list[int]) -> bool:
+    with suppress(OSError):  # nobody reads it yet
+        kept.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    return bool(kept)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "engines/onnx/model.onnx"])
