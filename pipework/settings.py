@@ -21,6 +21,7 @@ from pipework.errors import ConfigError
 SUFFIXES = (".toml", ".json", ".ini")
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[float, Field(ge=0)]
+AboveZero = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 

@@ -2,9 +2,14 @@
 
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
-from pipework.settings import NotNegative, Positive, Settings
+from pydantic import Field
+
+from pipework.settings import AboveZero, NotNegative, Positive, Settings
 from serve.text_tensors import MAX_CHARACTERS
+
+Characters = Annotated[int, Field(ge=1, le=MAX_CHARACTERS)]
 
 
 class QueueSettings(Settings):
@@ -33,18 +38,18 @@ class LimitSettings(Settings):
     Attributes:
         body_bytes: of a request.
         texts: of a request.
-        characters: of a text.
+        characters: of a text; 100,000 is also the most, through whichever door it comes.
         connections: at a time, of HTTP; further ones are answered 503.
-        header_s: seconds for the head of a request to come.
+        header_s: seconds for the head of a request to come, and before it for TLS to be agreed.
         body_s: seconds for its body to come, and for the answer to be read.
     """
 
     body_bytes: Positive = 8 * 2**20
     texts: Positive = 1024
-    characters: Positive = MAX_CHARACTERS
+    characters: Characters = MAX_CHARACTERS
     connections: Positive = 1000
-    header_s: NotNegative = 10.0
-    body_s: NotNegative = 60.0
+    header_s: AboveZero = 10.0
+    body_s: AboveZero = 60.0
 
 
 class ModelSettings(Settings):

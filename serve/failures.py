@@ -11,6 +11,9 @@ from pipework.errors import PipeError, TooBusyError
 from serve.observed import REQUEST_ID, current
 
 log = logging.getLogger(__name__)
+# They say how the server or the client fares, and may come with each request: what lies behind them
+# is logged where it happens, and they are counted.
+EXPECTED = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 
 
 async def answer_error(_: Request, error: Exception) -> Response:
@@ -35,7 +38,7 @@ def failure(error: Exception) -> Response:
             headers.update(error.headers or {})
         case _:  # a bug: uvicorn logs the traceback, and the client learns no more than this
             status, text = 500, "internal error; the server's log has the traceback"
-    late = status == HTTPStatus.GATEWAY_TIMEOUT  # the client's own wish, and no fault
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and isinstance(error, PipeError) and not late:
+    fault = status >= HTTPStatus.INTERNAL_SERVER_ERROR and status not in EXPECTED
+    if fault and isinstance(error, PipeError):
         log.error("%s %s", status, text)
     return JSONResponse({"error": text}, status, headers)

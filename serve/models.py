@@ -138,11 +138,16 @@ class Models(Closing):
         """Check that requests may be sent.
 
         Raises:
-            NotReadyError: an engine is dead or being opened, or the server is stopping.
+            NotReadyError: an engine is dead or being opened, no model is served, or the server is
+                stopping.
         """
         self.check_alive()
         self._check_running()
-        for one in self.serving():
+        serving = self.serving()
+        if not serving:
+            message = "no model is served"
+            raise NotReadyError(message)
+        for one in serving:
             _check_answers(one)
 
     def check_model(self, name: str, version: str = "") -> None:

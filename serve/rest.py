@@ -137,7 +137,7 @@ def check_limits(examples: list[Example], limits: LimitSettings) -> None:
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await work, and cancel it when the client hangs up.
+    """Await work, and cancel it when the client hangs up. In any case it has ended afterwards.
 
     Raises:
         ClientGoneError: it did.
@@ -151,8 +151,10 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
             raise ClientGoneError(message)
         return task.result()
     finally:
-        task.cancel()
         hang_up.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)  # nobody asks how it ended
 
 
 async def _hang_up(request: Request) -> None:

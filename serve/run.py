@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import socket
@@ -19,15 +20,17 @@ from fastapi import FastAPI
 from pipework.errors import ConfigError
 from serve.app import build_app
 from serve.certificate import Certificate, read_certificate
-from serve.config import ServeSettings
+from serve.config import LimitSettings, ServeSettings
 from serve.connections import bounded_protocol
 from serve.grace import Grace, drain_s
 from serve.inference_protocol.grpc import GrpcDoor
 from serve.inference_protocol.key_interceptor import KeyInterceptor
 from serve.keys import read_keys
 from serve.opening import open_models
+from serve.signals import handled_by
 from serve.watch import Watch
 
+log = logging.getLogger(__name__)
 # How long a thread keeps the interpreter that another waits for. The default of 5 ms is what a door
 # would wait for each time that a tokenizer or an engine's thread runs Python.
 SWITCH_S = 0.0005
@@ -39,11 +42,21 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
-    """Where to listen: an address or name, and the ports of the two doors, 0 for any free one."""
+    """Where to listen: an address or name, and the ports of the two doors, 0 for any free one.
+
+    Raises:
+        ConfigError: both ports are the same.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     grpc_port: int = 8001
+
+    def __post_init__(self) -> None:
+        """Check the ports."""
+        if self.port and self.port == self.grpc_port:
+            message = f"--port and --grpc-port are both {self.port}: HTTP and gRPC need one each"
+            raise ConfigError(message, "choose another --grpc-port (0 for any free one)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +85,8 @@ def serve(
 ) -> None:
     """Serve a run folder or a repository until SIGTERM or SIGINT.
 
-    It returns when all that was accepted is answered.
+    It returns when all that was accepted is answered. While models are still being opened, such a
+    signal ends the process with 0.
 
     Args:
         target: what `pipe train` and `pipe export` wrote, or `pipe export --to triton`.
@@ -96,6 +110,7 @@ def serve(
     with (
         _bound(host, port, "--port") as listener,
         _bound(host, address.grpc_port, "--grpc-port") as held,
+        handled_by(_stop_at_once),
         ExitStack() as last,
         open_models(target, settings) as models,
         Watch(models, settings) as watch,
@@ -113,7 +128,15 @@ def serve(
             credentials=certificate.of_grpc() if certificate else None,
             interceptors=[KeyInterceptor(keys, watch)],
         )
-        _Server(config, lambda: ready(listening), models.stopping, door).run(sockets=[listener])
+        server = _Server(config, settings.limits, lambda: ready(listening), models.stopping, door)
+        _reuse(listener)
+        server.run(sockets=[listener])
+
+
+def _stop_at_once(sign: int, _: FrameType | None) -> None:
+    # Until the server listens for signals: nothing was accepted, and nothing need be answered.
+    log.warning("stopped by %s", signal.Signals(sign).name)
+    sys.exit(0)
 
 
 def _config(
@@ -141,13 +164,28 @@ def _bound(host: str, port: int, option: str) -> Iterator[socket.socket]:
     # The protocol is named because asyncio switches Nagle's algorithm off only where it is: without
     # that, each answer waits 40 ms for the client's delayed acknowledgement.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((host, port))
+            _bind(listener, (host, port))
         except (OSError, OverflowError) as error:
             message = f"cannot listen on {host}:{port}: {error}"
             raise ConfigError(message, f"choose another {option} (0 for any free one)") from error
         yield listener
+
+
+def _bind(listener: socket.socket, where: tuple[str, int]) -> None:
+    # Two sockets with SO_REUSEADDR may be bound to one port until one of them listens, so that two
+    # servers that load their models would not see each other. Only a port whose last connections
+    # are still closing cannot be had without.
+    try:
+        listener.bind(where)
+    except OSError:
+        _reuse(listener)
+        listener.bind(where)
+
+
+def _reuse(listener: socket.socket) -> None:
+    # Inherited by the connections, so that the port can be had again while they close.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
 def _named(listener: socket.socket) -> str:
@@ -157,20 +195,49 @@ def _named(listener: socket.socket) -> str:
 
 class _Server(uvicorn.Server):
     def __init__(
-        self, config: uvicorn.Config, ready: Callable[[], None], stopping: Event, beside: GrpcDoor
+        self,
+        config: uvicorn.Config,
+        limits: LimitSettings,
+        ready: Callable[[], None],
+        stopping: Event,
+        beside: GrpcDoor,
     ) -> None:
         super().__init__(config)
+        self._limits = limits
         self._ready = ready
         self._stopping = stopping
         self._beside = beside
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await self._listen(sockets or [])
         await self._beside.start()
         gc.collect()
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS)
         self._ready()
+
+    async def _listen(self, sockets: list[socket.socket]) -> None:
+        # As Uvicorn's own startup, which gives a handshake of TLS a minute.
+        config = self.config
+
+        def connection() -> asyncio.Protocol:
+            return config.http_protocol_class(  # type: ignore[call-arg]  # uvicorn's type is wide
+                config=config, server_state=self.server_state, app_state={}
+            )
+
+        loop = asyncio.get_running_loop()
+        limit_s = self._limits.header_s if config.ssl else None
+        self.servers = [
+            await loop.create_server(
+                connection,
+                sock=one,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=limit_s,
+            )
+            for one in sockets
+        ]
+        self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         grace_s = self.config.timeout_graceful_shutdown

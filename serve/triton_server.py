@@ -22,6 +22,7 @@ import httpx
 from pipework.closing import Closing
 from pipework.errors import NotReadyError, PipeError
 from serve.models import Entry, State
+from serve.signals import handled_by
 from serve.triton_doors import Doors, Rules
 from serve.triton_echo import check_echo, write_echo
 from serve.triton_installation import Installation
@@ -31,7 +32,6 @@ TAIL = 20  # lines of a log that are shown
 LOG_BYTES = 8 * 2**20  # a log that grows beyond is begun anew
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (where the python backend passes tensors)
-STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class TritonServer(Closing):
@@ -139,7 +139,7 @@ class TritonServer(Closing):
             told.append(sign)
             (self._process.kill if again else self._process.terminate)()
 
-        with _handled_by(pass_on):
+        with handled_by(pass_on):
             code = self._process.wait()
         late.cancel()
         # A client that stays connected makes it wait and call that an error.
@@ -199,18 +199,8 @@ def reason(log: str) -> str:
 @contextmanager
 def stopped_quietly() -> Iterator[None]:
     """End the process with 0 at SIGTERM and SIGINT, until these are passed on to a server."""
-    with _handled_by(lambda *_: sys.exit(0)):
+    with handled_by(lambda *_: sys.exit(0)):
         yield
-
-
-@contextmanager
-def _handled_by(handler: "signal._HANDLER") -> Iterator[None]:
-    before = {sign: signal.signal(sign, handler) for sign in STOPPING}
-    try:
-        yield
-    finally:
-        for sign, earlier in before.items():
-            signal.signal(sign, earlier)
 
 
 def _entry(name: str, version: str = "", state: str = "UNAVAILABLE", reason: str = "") -> Entry:

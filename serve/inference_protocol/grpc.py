@@ -13,7 +13,7 @@ from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_
 
 from pipework.errors import ConfigError
 from serve.config import LimitSettings, ServeSettings
-from serve.inference_protocol.health import Health
+from serve.inference_protocol.health import MOST_WATCHES, Health
 from serve.inference_protocol.interceptor import AnswerErrors
 from serve.inference_protocol.service import InferenceService
 from serve.models import Models
@@ -83,9 +83,10 @@ class GrpcDoor:
     def _built(self) -> grpc.aio.Server:
         limits, queue = self._settings.limits, self._settings.queue
         server = grpc.aio.server(
-            interceptors=[*self._interceptors, AnswerErrors(self._ending)],
+            interceptors=[*self._interceptors, AnswerErrors(self._ending, limits.connections)],
             options=_options(limits),
-            maximum_concurrent_rpcs=queue.requests + limits.connections,
+            # So that streams and watches, which may last for ever, leave room for requests.
+            maximum_concurrent_rpcs=queue.requests + limits.connections + MOST_WATCHES,
         )
         service = InferenceService(self._models, self._settings, self._watch)
         health = Health(self._models, (INFERENCE,), self._ending)

@@ -12,6 +12,7 @@ from grpc import RpcMethodHandler as Handler
 from grpc.aio import ServicerContext as Context
 
 from pipework.errors import NotReadyError
+from serve.inference_protocol.places import Places
 from serve.inference_protocol.statuses import said_id, status_of
 
 
@@ -22,9 +23,10 @@ class AnswerErrors(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ha
     Once `ending` is set, nothing more is read from streams: a client may hold one for ever.
     """
 
-    def __init__(self, ending: asyncio.Event) -> None:
-        """Take what is set when the server stops."""
+    def __init__(self, ending: asyncio.Event, most_streams: int) -> None:
+        """Take what is set when the server stops, and how many streams may be open at a time."""
         self._ending = ending
+        self._streams = Places(most_streams, "streams")
 
     async def intercept_service(
         self,
@@ -40,7 +42,7 @@ class AnswerErrors(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ha
         if handler and handler.unary_stream:
             return grpc.unary_stream_rpc_method_handler(_from_one(handler, name), None, answer)
         if handler and handler.stream_stream:
-            several = _several(handler, name, self._ending)
+            several = _several(handler, name, self._ending, self._streams)
             return grpc.stream_stream_rpc_method_handler(several, None, answer)
         return handler
 
@@ -64,13 +66,14 @@ def _from_one(handler: Handler, name: str) -> Callable[[bytes, Context], AsyncIt
 
 
 def _several(
-    handler: Handler, name: str, ending: asyncio.Event
+    handler: Handler, name: str, ending: asyncio.Event, streams: Places
 ) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[object]]:
     async def answer(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:
         read = (handler.request_deserializer(one) async for one in _until(ending, requests))
         async with _aborting(context, name):
-            async for one in handler.stream_stream(read, context):
-                yield one
+            with streams.hold():
+                async for one in handler.stream_stream(read, context):
+                    yield one
 
     return answer
 

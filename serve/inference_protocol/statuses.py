@@ -53,7 +53,7 @@ def status_of(error: Exception, method: str) -> Status:
         case PipeError():
             text = f"{error}; {error.hint}" if error.hint else str(error)
             metadata = _metadata(error)
-            if code in {StatusCode.INTERNAL, StatusCode.UNAVAILABLE}:
+            if code is StatusCode.INTERNAL:  # as `serve.failures` says
                 log.error("%s %s %s", method, code.name, text)
         case DecodeError():
             text = "expected a message of the protocol, found bytes that are none"

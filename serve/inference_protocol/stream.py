@@ -36,7 +36,12 @@ async def _read(
 ) -> None:
     try:
         async for request in requests:
-            await waiting.put(asyncio.ensure_future(answer(request)))
+            computed = asyncio.ensure_future(answer(request))
+            try:
+                await waiting.put(computed)
+            except asyncio.CancelledError:  # nobody else knows of it
+                computed.cancel()
+                raise
     except Exception as error:  # noqa: BLE001  (raised again where the answers are taken)
         failed: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         failed.set_exception(error)

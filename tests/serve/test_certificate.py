@@ -1,6 +1,7 @@
 """TLS with certificates that the openssl program makes."""
 
 import shutil
+import socket
 import ssl
 import subprocess
 from pathlib import Path
@@ -61,6 +62,20 @@ def test_a_server_with_a_certificate_speaks_tls_and_nothing_else(made, run, star
     with client, pytest.raises(InferenceServerException, match="UNAVAILABLE"):
         client.get_server_metadata(client_timeout=10)
     assert server.stop() == 0
+
+
+def test_a_handshake_that_does_not_end_is_cut_off(made, run, start_server):
+    server = start_server(
+        run,
+        f"security.certificate={made.certificate}",
+        f"security.private_key={made.private_key}",
+        "limits.header_s=0.5",
+    )
+    host, port = server.url.removeprefix("https://").split(":")
+    for piece in (b"", b"\x16\x03\x01"):  # TLS would wait for a minute
+        with socket.create_connection((host, int(port)), timeout=20) as opened:
+            opened.sendall(piece)
+            assert opened.recv(1) == b""
 
 
 def test_without_files_there_is_no_tls():

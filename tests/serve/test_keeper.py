@@ -263,6 +263,15 @@ def test_an_unloaded_model_stays_so_until_it_is_loaded(shelf):
         assert asyncio.run(label(models)) == ("2", "weather-2")
 
 
+def test_a_server_whose_models_are_all_unloaded_is_alive_and_not_ready(models):
+    asyncio.run(models.unload("topics"))
+    models.check_alive()
+    with pytest.raises(NotReadyError, match="no model is served"):
+        models.check_ready()
+    load(models)
+    models.check_ready()
+
+
 def test_unloading_waits_for_what_holds_the_model(models):
     unloading = threading.Thread(target=lambda: asyncio.run(models.unload("topics")))
     with models.lease("topics") as one:

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 
 import pytest
 from starlette.requests import Request
@@ -78,10 +79,33 @@ def test_work_is_cancelled_when_the_client_hangs_up() -> None:
     async def ask() -> None:
         with pytest.raises(ClientGoneError):
             await _within(unless_gone(request_of({"type": "http.disconnect"}), work()))
-        await asyncio.sleep(0)
         assert cancelled == [True]
 
     asyncio.run(ask())
+
+
+def test_cancelled_work_has_ended_when_the_client_is_gone_and_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ended = []
+
+    async def work() -> list[Prediction]:
+        try:
+            return await asyncio.Future()
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(True)
+            message = "failed while it was cancelled"
+            raise InputError(message)
+
+    async def ask() -> None:
+        with pytest.raises(ClientGoneError):
+            await _within(unless_gone(request_of({"type": "http.disconnect"}), work()))
+        assert ended == [True]
+
+    asyncio.run(ask())
+    gc.collect()
+    assert not caplog.records
 
 
 def test_a_hang_up_in_the_middle_of_the_body_is_no_fault_of_the_server() -> None:

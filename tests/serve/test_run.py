@@ -1,16 +1,22 @@
 import json
+import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+from pipework.errors import ConfigError
+from serve.run import Address, _bound
 
 BIG = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 400}
 BIG_TOKENS = 400 * 29
@@ -141,6 +147,61 @@ def test_a_taken_port_is_told_in_one_line(run: Path, fails_with: Callable[..., s
         said = fails_with(run, port)
     assert said.startswith(f"cannot listen on 127.0.0.1:{port}: ")
     assert said.count("\n") == 1
+
+
+def test_a_port_that_another_server_holds_while_it_loads_is_told(
+    run: Path, fails_with: Callable[..., str]
+) -> None:
+    with _bound("127.0.0.1", 0, "--port") as held:
+        port = held.getsockname()[1]
+        assert fails_with(run, port).startswith(f"cannot listen on 127.0.0.1:{port}: ")
+
+
+def test_a_port_whose_last_connection_is_closing_can_be_had_again(
+    run: Path, start_server: StartServer, launch: Callable[..., subprocess.Popen[str]]
+) -> None:
+    server = start_server(run)
+    port = int(server.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as kept:
+        kept.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert kept.recv(12) == b"HTTP/1.1 200"
+        assert server.stop() == 0  # it closes first, so that its end waits for a minute
+        while kept.recv(4096):
+            pass
+    again = launch(run, port)
+    assert again.stdout is not None
+    assert again.stdout.readline().startswith(f"http://127.0.0.1:{port} ")
+    again.terminate()
+    assert again.wait(60) == 0
+
+
+def test_one_port_for_both_doors_is_told_before_anything_is_done() -> None:
+    with pytest.raises(ConfigError, match="--port and --grpc-port are both 8001"):
+        Address(port=8001)
+    Address(port=0, grpc_port=0)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_models_load_ends_it_with_0_and_a_line(
+    shelf: Any, launch: Callable[..., subprocess.Popen[str]], sign: signal.Signals
+) -> None:
+    shelf.add(1)
+    config = shelf.folder / "topics" / "config.pbtxt"
+    config.unlink()
+    os.mkfifo(config)  # who reads it waits
+    process = launch(shelf.folder)
+    kept: list[int] = []
+    wait_for(lambda: is_read(config, kept))
+    process.send_signal(sign)
+    out, err = process.communicate(timeout=READY_WITHIN_S)
+    os.close(kept[0])
+    assert (process.returncode, out, err) == (0, "", f"stopped by {sign.name}\n")
+
+
+def is_read(pipe: Path, kept: list[int]) -> bool:
+    with suppress(OSError):  # nobody reads it yet
+        kept.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    return bool(kept)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "engines/onnx/model.onnx"])

@@ -3,6 +3,8 @@
 import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import chain
 
 import grpc
 import httpx
@@ -15,6 +17,7 @@ from tritonclient.grpc import service_pb2 as proto
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
+from serve.inference_protocol.health import MOST_WATCHES
 from serve.inference_protocol.tensors import packed
 
 TEXTS = ["rain", "goal team", "bank of the 雨", ""]
@@ -359,6 +362,49 @@ def test_health_is_told_of_the_server_and_its_service(channel):
     with pytest.raises(grpc.RpcError, match="there is no service 'other'") as caught:
         health.Check(health_pb2.HealthCheckRequest(service="other"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_watches_without_end_are_bounded(channel):
+    health = health_pb2_grpc.HealthStub(channel)
+    held = [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(MOST_WATCHES)]
+    assert {next(one).status for one in held} == {SERVING}
+    with pytest.raises(grpc.RpcError, match="64 watches are open, which is the limit") as caught:
+        next(health.Watch(health_pb2.HealthCheckRequest()))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    for one in held:
+        one.cancel()
+    wait_until(lambda: may_watch(health))
+
+
+def may_watch(health) -> bool:
+    watch = health.Watch(health_pb2.HealthCheckRequest())
+    try:
+        return next(watch).status == SERVING
+    except grpc.RpcError:
+        return False
+    finally:
+        watch.cancel()
+
+
+def test_streams_without_end_are_bounded(run, start_server):
+    server = start_server(run, "limits.connections=2")
+    never: queue.Queue[None] = queue.Queue()
+    with ExitStack() as last:
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [
+            last.enter_context(grpc.insecure_channel(server.grpc, options=own)) for _ in range(3)
+        ]
+        stubs = [GRPCInferenceServiceStub(one) for one in channels]
+        (model,) = stubs[0].RepositoryIndex(proto.RepositoryIndexRequest()).models
+        asked = request(model.name)
+        idle = [one.ModelStreamInfer(chain([asked], iter(never.get, None))) for one in stubs]
+        last.callback(lambda: [never.put(None) for _ in idle])
+        for one in idle[:2]:
+            assert next(one).infer_response.outputs
+        with pytest.raises(grpc.RpcError, match="2 streams are open, which is the limit") as caught:
+            next(idle[2])
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert stubs[2].ModelInfer(asked).outputs
 
 
 def test_the_services_can_be_listed_by_who_does_not_know_them(channel):

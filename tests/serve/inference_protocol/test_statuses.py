@@ -67,3 +67,11 @@ def test_of_a_bug_the_log_has_the_traceback_and_the_client_one_line(caplog):
     assert "secret" not in status.text
     assert "ModelInfer failed" in caplog.text
     assert "ZeroDivisionError: secret" in caplog.text
+
+
+def test_only_faults_of_the_server_are_logged(caplog):
+    for error in (NotReadyError("dead"), DeadlineError("late"), TooBusyError("full", 3)):
+        status_of(error, "ModelInfer")
+    assert not caplog.records
+    status_of(PipeError("broken"), "ModelInfer")
+    assert [one.message for one in caplog.records] == ["ModelInfer INTERNAL broken"]

@@ -60,8 +60,9 @@ def test_an_error_of_the_stream_comes_behind_what_was_read_before_it():
     asyncio.run(ask())
 
 
-def test_who_goes_away_leaves_nothing_that_computes():
-    cancelled = []
+@pytest.mark.parametrize("count", [3, 2 * MOST])
+def test_who_goes_away_leaves_nothing_that_computes(count):
+    cancelled, read = [], []
 
     async def answer(number):
         try:
@@ -71,12 +72,14 @@ def test_who_goes_away_leaves_nothing_that_computes():
             raise
 
     async def ask():
-        answers = in_order(numbers(3, []), answer)
+        answers = in_order(numbers(count, read), answer)
         first = asyncio.ensure_future(anext(answers))
         await asyncio.sleep(0.01)
         first.cancel()
         await asyncio.wait((first,))
-        await asyncio.sleep(0)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert sorted(cancelled) == read
+        assert len(read) == min(count, MOST + 2)
 
     asyncio.run(ask())
-    assert sorted(cancelled) == [0, 1, 2]

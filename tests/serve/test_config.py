@@ -1,0 +1,19 @@
+import pytest
+
+from pipework.errors import ConfigError
+from pipework.settings import load_settings
+from serve.config import ServeSettings
+from serve.text_tensors import MAX_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (f"limits.characters={MAX_CHARACTERS + 1}", "less than or equal to 100000, found 100001"),
+        ("limits.header_s=0", "greater than 0, found 0"),
+        ("limits.body_s=0", "greater than 0, found 0"),
+    ],
+)
+def test_a_limit_that_cannot_be_followed_is_refused(wrong: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"--set {wrong.partition('=')[0]}: .*{said}"):
+        load_settings(ServeSettings, None, [wrong])
