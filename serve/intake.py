@@ -1,5 +1,6 @@
 """Requests become encodings in worker threads: what waits together is tokenised in one call."""
 
+import logging
 import threading
 import time
 from collections import deque
@@ -13,8 +14,9 @@ from pipework.errors import NotReadyError, PipeError
 from pipework.examples import Example
 from serve.scheduler import STOPPING, Scheduler
 from serve.terms import Terms
-from serve.waiting import Computed, Job
+from serve.waiting import Computed, Job, waited_for
 
+log = logging.getLogger(__name__)
 THREADS = 2
 TEXTS = 256  # of a call, and of one request more: so that a second thread has something to do
 Encode = Callable[[Sequence[Example]], list[Encoding]]
@@ -77,7 +79,14 @@ class Intake(Closing):
     def _work(self) -> None:
         while taken := self._take():
             live = [asked for asked in taken if not asked.future.cancelled()]
-            self._scheduler.enqueue(self._jobs(live) if live else [], reserved=len(taken))
+            jobs: list[Job] = []
+            try:
+                jobs = self._jobs(live) if live else []
+            except BaseException as error:  # what a library panics with, too; the thread goes on
+                log.exception("requests could not be tokenised")
+                for one in live:
+                    _fail(one, error)
+            self._scheduler.enqueue(jobs, reserved=len(taken))
 
     def _take(self) -> list[_Asked]:
         """Wait for requests; none means that all is done."""
@@ -98,10 +107,6 @@ class Intake(Closing):
                 return [job for one in asked for job in self._jobs([one])]
             _fail(asked[0], error)
             return []
-        except Exception as error:  # noqa: BLE001  (a bug, told to who asked; the thread goes on)
-            for one in asked:
-                _fail(one, error)
-            return []
         now_s = time.perf_counter()
         jobs, start = [], 0
         for one in asked:
@@ -121,7 +126,8 @@ def _job(asked: _Asked, encodings: Sequence[Encoding], now_s: float) -> Job:
     )
 
 
-def _fail(asked: _Asked, error: Exception) -> None:
-    # False for a request that was cancelled meanwhile: nobody waits for it.
-    if asked.future.set_running_or_notify_cancel():
-        asked.future.set_exception(error)
+def _fail(asked: _Asked, error: BaseException) -> None:
+    if waited_for(asked.future):
+        asked.future.set_exception(
+            error if isinstance(error, Exception) else RuntimeError(repr(error))
+        )

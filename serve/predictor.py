@@ -36,6 +36,7 @@ from serve.text_tensors import TEXT, TEXT_PAIR, Answer, Texts
 
 WARM_TEXT = "A text of usual length that wakes the engine before the first request."
 WARM_SPANS = ((2, 6), (37, 43))
+AT_ONCE = 20_000  # logits that are decided where all doors wait: milliseconds
 Logits = NDArray[np.float32]
 T = TypeVar("T")
 
@@ -197,7 +198,10 @@ class Predictor(Closing):
         async with self._counted(terms):
             logits_NC, before = await self._logits(examples, terms)
             start_s = time.perf_counter()
-            value = decide(logits_NC)
+            if logits_NC.size > AT_ONCE:
+                value = await asyncio.to_thread(decide, logits_NC)
+            else:
+                value = decide(logits_NC)
             stages = replace(before, decode_s=time.perf_counter() - start_s)
         self._statistics.answered(len(examples), stages)
         saw_stages(stages)
@@ -207,11 +211,14 @@ class Predictor(Closing):
     async def _counted(self, terms: Terms) -> AsyncIterator[None]:
         """Give up at the deadline, and count what is not answered."""
         start_s = time.perf_counter()
+        limit = asyncio.timeout(terms.left_s)
         try:
             terms.check()
-            async with asyncio.timeout(terms.left_s):
+            async with limit:
                 yield
         except TimeoutError as error:
+            if not limit.expired():  # it is an engine's
+                raise
             self._scheduler.count(Refused.DEADLINE)
             self._statistics.failed(time.perf_counter() - start_s)
             raise too_late() from error

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 
 from pipework.closing import Closing
@@ -33,6 +32,7 @@ log = logging.getLogger(__name__)
 MEMORY = 0.9  # of the rate: how much the past counts at each batch
 DEATHS = 3  # of an engine, without a batch computed in between, until it is given up
 ATTEMPTS = 3  # of a request, with engines that died of its batch
+PAUSE_S = 4.0  # before an engine that could not be opened is tried again
 FAILURES = 3  # batches in a row that an engine failed with: it is as good as dead
 STOPPING = "the server is stopping"
 
@@ -136,12 +136,13 @@ class Scheduler(Closing):
         """
         with self._changed:
             self._places -= reserved
-            if not self._abandoned:
+            abandoned = self._abandoned
+            if not abandoned:
                 for job in jobs:
                     self._waiting.add(job)
                 self._changed.notify(len(jobs))
         for job in jobs:
-            if self._abandoned:
+            if abandoned:
                 job.fail(NotReadyError(self._refusal))
             job.future.add_done_callback(partial(self._forget, job))
 
@@ -190,57 +191,69 @@ class Scheduler(Closing):
             self._waiting.discard(job)
 
     def _work(self, engine: Engine) -> None:
+        try:
+            self._live(engine)
+        finally:
+            with self._changed:
+                last = not any(one.is_alive() for one in self._threads if one is not _me())
+            if last:
+                self._abandon()
+
+    def _live(self, engine: Engine) -> None:
         """Compute until all is done; an engine that dies is replaced."""
         current: Engine | None = engine
         deaths = 0
         while current is not None:
-            before = self._batches
-            try:
-                self._compute_all(current)
-                current.close()
+            batches, death = self._compute_all(current)
+            with self._changed:
+                self._running -= 1
+                self._deaths += death is not None
+            _close(current)
+            if death is None:
                 break
-            except BaseException as death:  # a thread's last: whatever it is, requests wait
-                log.exception("an engine died")
-                with suppress(Exception):
-                    current.close()
-                deaths = deaths + 1 if self._batches == before else 1
-                current = self._replacement(death, deaths)
-        with self._changed:
-            self._running -= current is not None
-            last = not any(one.is_alive() for one in self._threads if one is not _me())
-        if last:
-            self._abandon()
+            log.error("an engine died", exc_info=death)
+            deaths = 1 if batches else deaths + 1
+            current = self._replacement(deaths)
 
-    def _replacement(self, death: BaseException, deaths: int) -> Engine | None:
-        with self._changed:
-            self._deaths += 1
-            self._running -= 1
-        while self._reopen is not None and deaths < DEATHS:
+    def _replacement(self, deaths: int) -> Engine | None:
+        """Open an engine, unless that is of no use any more."""
+        while self._reopen is not None and deaths < DEATHS and not self._finished():
             try:
                 opened = self._reopen()
-            except Exception:  # the runtimes' errors share no narrower base
-                log.exception("the engine could not be opened again after %r", death)
+            except BaseException:  # a thread's last: whatever it is, requests wait
+                log.exception("the engine could not be opened again")
                 deaths += 1
-                time.sleep(1 << deaths)
+                with self._changed:  # a moment, unless nobody is left to wait for it
+                    self._changed.wait_for(self._finished, PAUSE_S if deaths < DEATHS else 0)
                 continue
             with self._changed:
                 self._running += 1
-            log.warning("the engine was opened again after %r", death)
+            log.warning("the engine was opened again")
             return opened
         return None
 
-    def _compute_all(self, engine: Engine) -> None:
-        failures = 0
+    def _finished(self) -> bool:
+        return bool(self._refusal and not self._waiting and not self._places)
+
+    def _compute_all(self, engine: Engine) -> tuple[int, BaseException | None]:
+        """Compute until all is done, or the engine dies.
+
+        Returns:
+            How many batches it has computed, and what it died of.
+        """
+        batches = failures = 0
         while batch := self._next():
             try:
                 computed = self._compute(engine, batch)
-            except BaseException as death:
+            except BaseException as death:  # noqa: BLE001  (a thread's last: requests wait)
                 self._give_back(batch, death)
-                raise
+                return batches, death
+            batches += computed
             failures = 0 if computed else failures + 1
             if failures == FAILURES:
                 message = f"the engine failed with {FAILURES} batches in a row"
-                raise _DeadError(message)
+                return batches, _DeadError(message)
+        return batches, None
 
     def _next(self) -> Batch:
         """Wait for a batch; an empty one means that all is done."""
@@ -319,6 +332,13 @@ def _deliver(batch: Batch, logits_NC: Logits, elapsed_s: float, now_s: float) ->
 
 def _computed_tokens(engine: Engine) -> int:
     return engine.computed_tokens if isinstance(engine, CollatedEngine) else 0
+
+
+def _close(engine: Engine) -> None:
+    try:
+        engine.close()
+    except Exception:  # the runtimes' errors share no narrower base
+        log.exception("an engine could not be closed")
 
 
 def _me() -> threading.Thread:

@@ -6,11 +6,13 @@ takes one batch at a time and then goes behind the others, so that small ones wa
 it and not for all, and it waits for each of them once.
 
 For engines that pad, requests like the first one in length come before others that came earlier:
-they are looked for among the next WINDOW batches, and none is passed by more than PASSED times.
+they are looked for among the next WINDOW batches, and one that was passed by PASSED times goes
+before all that were not.
 
 Shapes: N inputs of a request, C classes.
 """
 
+import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -60,6 +62,8 @@ class Job:
     attempts: int = 0
     passed: int = 0
     logits_NC: Logits | None = None
+    # Engines fill parts of one request at the same time.
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         """Count what is to be done."""
@@ -95,25 +99,28 @@ class Job:
 
     def fill(self, take: "Take", logits_KC: Logits, infer_s: float, now_s: float) -> None:
         """Keep the logits of some inputs; with the last ones the request is answered."""
-        if self.logits_NC is None:
-            self.logits_NC = np.empty((len(self.encodings), logits_KC.shape[1]), np.float32)
-        self.logits_NC[take.start : take.stop] = logits_KC
-        self.left -= take.stop - take.start
-        self.infer_s += infer_s
-        # False for a request that was cancelled meanwhile: nobody waits for it.
-        if not self.left and self.future.set_running_or_notify_cancel():
-            waited_s = max(0.0, now_s - self.queued_s - self.infer_s)
-            found = Computed(
-                logits_NC=self.logits_NC,
-                tokenize_s=self.tokenize_s,
-                queue_s=waited_s,
-                infer_s=self.infer_s,
-            )
-            self.future.set_result(found)
+        with self.lock:
+            if self.logits_NC is None:
+                self.logits_NC = np.empty((len(self.encodings), logits_KC.shape[1]), np.float32)
+            self.logits_NC[take.start : take.stop] = logits_KC
+            self.left -= take.stop - take.start
+            self.infer_s += infer_s
+            if self.left or not waited_for(self.future):
+                return
+        waited_s = max(0.0, now_s - self.queued_s - self.infer_s)
+        found = Computed(
+            logits_NC=self.logits_NC,
+            tokenize_s=self.tokenize_s,
+            queue_s=waited_s,
+            infer_s=self.infer_s,
+        )
+        self.future.set_result(found)
 
     def fail(self, error: BaseException) -> None:
         """Answer with an error, unless it is answered."""
-        if not self.future.done() and self.future.set_running_or_notify_cancel():
+        with self.lock:
+            failing = waited_for(self.future)
+        if failing:
             self.future.set_exception(error)
 
 
@@ -226,7 +233,8 @@ class Waiting:
                 break
             chosen.append(job)
             taken += job.tokens
-        rest = [job for job in window if job not in chosen]
+        going = set(map(id, chosen))
+        rest = [job for job in window if id(job) not in going]
         for job in rest:
             job.passed += 1
         jobs.extendleft(reversed([*chosen, *rest]))
@@ -250,6 +258,13 @@ class Waiting:
 
     def _jobs(self) -> list[Job]:
         return [*self._interactive, *self._bulk]
+
+
+def waited_for(future: "Future[Computed]") -> bool:
+    """Return whether somebody waits for a future that has no answer yet, which then gets one."""
+    if future.running() or future.done():
+        return False
+    return future.set_running_or_notify_cancel()  # False where it was cancelled meanwhile
 
 
 def tokens(batch: Batch) -> int:

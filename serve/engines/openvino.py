@@ -6,6 +6,7 @@ Shapes: B inputs of one call, C classes.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ class OpenVinoEngine(CollatedEngine):
             MissingDependencyError: the processor does not compute in bf16, which is asked for.
             RunFolderError: the file is not a model, or its inputs and outputs are not the above.
         """
-        core = ov.Core()
+        core = _core()
         if precision is Precision.BF16:
             _check_bf16(path, core)
         try:
@@ -47,7 +48,8 @@ class OpenVinoEngine(CollatedEngine):
             index = inputs.get("text_index")
             first_only = index is None or index.get_partial_shape()[1] == ov.Dimension(1)
             options = _options(precision, threads or cpu_limit())
-            self._request = core.compile_model(model, "CPU", options).create_infer_request()
+            self._model = core.compile_model(model, "CPU", options)
+            self._request = self._model.create_infer_request()
             super().__init__(collate.reading(first_only=first_only))
         except Exception as error:  # the runtime's errors share no narrower base
             message = f"{path} is not a model to serve: {_said(error)}"
@@ -61,6 +63,17 @@ class OpenVinoEngine(CollatedEngine):
     def close(self) -> None:
         """Free the model and its threads. Closing twice is allowed."""
         self._request = None
+        self._model = None
+
+
+@cache
+def _core() -> ov.Core:
+    """Return the runtime of the process, which is never given up.
+
+    When its last part ends in another thread than it began in, the memory that the first thread
+    handles signals on is gone (sigaltstack), and the next signal kills the process.
+    """
+    return ov.Core()
 
 
 def _check_bf16(path: Path, core: ov.Core) -> None:

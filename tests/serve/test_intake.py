@@ -42,6 +42,8 @@ class Encoder:
         self.calls.append([one.text for one in examples])
         self.entered.set()
         assert self.go.wait(TIMEOUT_S)
+        if any(one.text == "panic" for one in examples):
+            raise KeyboardInterrupt  # no Exception, as what a library in Rust panics with
         if any(one.text == "bad" for one in examples):
             message = "a bad text"
             raise InputError(message)
@@ -144,3 +146,13 @@ def test_closing_hands_on_what_was_accepted_and_refuses_more(
     with pytest.raises(NotReadyError, match="stopping"):
         intake.submit(texts("b"), Terms())
     scheduler.reserve()  # the refused one holds no place
+
+
+def test_a_tokenizer_that_panics_answers_its_requests_and_goes_on(
+    intake: Intake, scheduler: Scheduler
+) -> None:
+    for _ in range(8):  # more than threads, more than places in the queue
+        with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
+            intake.submit(texts("panic"), Terms()).result(TIMEOUT_S)
+    assert intake.submit(texts("a"), Terms()).result(TIMEOUT_S).logits_NC.tolist() == [[97, 1]]
+    scheduler.reserve()

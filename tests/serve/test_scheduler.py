@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipework.encoding import Encoding
 from pipework.errors import DeadlineError, NotReadyError, TooBusyError
 from serve.config import QueueSettings
-from serve.scheduler import ATTEMPTS, FAILURES, Scheduler
+from serve.scheduler import ATTEMPTS, DEATHS, FAILURES, Scheduler
 from serve.terms import Terms
 from serve.waiting import Job
 
@@ -389,3 +389,36 @@ def test_when_one_of_two_engines_dies_the_other_computes_its_batch(engine: HeldE
         other.go.set()
         assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in asked] == [*range(6)]
         assert scheduler.ready
+
+
+def test_an_engine_that_always_dies_is_given_up_beside_one_that_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batches of the other do not count for it."""
+    monkeypatch.setattr("serve.scheduler.ATTEMPTS", 1000)
+
+    def deadly() -> HeldEngine:
+        one = HeldEngine()
+        one.error = SystemExit()
+        one.go.set()
+        return one
+
+    works = HeldEngine()
+    works.go.set()
+    settings = QueueSettings(batch_tokens=2, requests=1000)
+    with Scheduler([deadly(), works], settings, reopen=deadly) as scheduler:
+        asked = [scheduler.submit(inputs(number)) for number in range(200)]
+        assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in asked] == [*range(200)]
+        assert scheduler.load.deaths <= DEATHS
+        assert scheduler.ready
+
+
+def test_an_engine_that_cannot_be_closed_is_not_opened_again(engine: HeldEngine) -> None:
+    def refuse() -> None:
+        message = "it cannot be closed"
+        raise RuntimeError(message)
+
+    engine.close = refuse  # type: ignore[method-assign]
+    scheduler = Scheduler([engine], reopen=HeldEngine)
+    scheduler.close()
+    assert scheduler.load.deaths == 0

@@ -1,4 +1,6 @@
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -168,3 +170,32 @@ def test_a_closed_engine_may_be_closed_again(model: Path) -> None:
     engine = opened(model)
     engine.close()
     engine.close()
+
+
+# The end of OpenVINO's runtime in another thread than its start takes away the memory that the
+# first thread handles signals on: the next signal kills the process.
+SIGNALLED = """
+import os, signal, sys, threading
+from pathlib import Path
+from pipework.engine_record import Layout, Precision
+from pipework.padding import Padding
+from serve.collate import Collate
+from serve.engines.openvino import OpenVinoEngine
+
+signal.signal(signal.SIGUSR1, lambda *_: print("alive"))
+collate = Collate(
+    layout=Layout.PADDED, padding=Padding(pad_id=0, type_ids=False), spans=False
+)
+engine = OpenVinoEngine(Path(sys.argv[1]), collate, precision=Precision.FP32)
+closing = threading.Thread(target=engine.close)
+closing.start()
+closing.join()
+os.kill(os.getpid(), signal.SIGUSR1)
+"""
+
+
+def test_a_process_that_closed_an_engine_elsewhere_outlives_a_signal(model: Path) -> None:
+    command = [sys.executable, "-c", SIGNALLED, str(model)]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
