@@ -4,12 +4,12 @@ At twice the load that a server bears, half of what comes is refused: what a ref
 from the answers.
 """
 
-import json
 import re
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipework.errors import PipeError, TooBusyError
+from serve.failures import failure
 from serve.models import Models
 from serve.schemas import PREDICT_PATH
 
@@ -30,14 +30,7 @@ class Admission:
         if busy is None:
             await self._app(scope, receive, send)
             return
-        body = json.dumps({"error": f"{busy}; {busy.hint}"}).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"retry-after", str(busy.retry_after_s).encode()),
-        ]
-        await send({"type": "http.response.start", "status": busy.http_status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await failure(busy)(scope, receive, send)
 
     def _busy(self, scope: Scope) -> TooBusyError | None:
         name = version = ""

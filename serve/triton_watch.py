@@ -1,5 +1,6 @@
 """What changes in a repository is loaded, and what changes in a tritonserver is said."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Protocol
 from pipework.closing import Closing
 from serve.models import Entry, State
 
+log = logging.getLogger(__name__)
 CONFIG = "config.pbtxt"
 LOOK_S = 2.0  # between two looks at the states, where the repository is not looked at
 Held = Mapping[str, tuple[int, tuple[str, ...]]]  # of each model: its config's time, its versions
@@ -75,7 +77,10 @@ class Watch(Closing):
 
     def _watch(self) -> None:
         while not self._ended.wait(self._every_s):
-            self.look()
+            try:
+                self.look()
+            except Exception:  # a bug must not end the looking
+                log.exception("the repository could not be looked at")
 
 
 def held(repository: Path) -> Held:

@@ -17,7 +17,7 @@ from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 from pipework.errors import ConfigError, PipeError
 from serve.client.address import Address, Manner
 from serve.client.door import refusal, silent, unreachable
-from serve.client.protocol import Described, ProtocolDoor
+from serve.client.protocol import OURS, Classified, Described, ProtocolDoor
 from serve.client.tensors import WANTED, Found, Tensors
 
 BULK_PRIORITY = 2  # the protocol's parameter: 1 is the highest
@@ -62,24 +62,25 @@ class GrpcDoor(ProtocolDoor):
         self._channel.close()
 
     def _infer(self, model: str, version: str, given: Tensors) -> Found:
-        found = self._answer(model, version, given, dict.fromkeys(WANTED, 0))
+        answer = self._answer(model, version, given, dict.fromkeys(WANTED, 0))
+        found = _arrays(answer)
         return Found(
             label_N=[label.decode() for label in found["label"].ravel().tolist()],
             score_N=found["score"].ravel(),
             probabilities_NC=found["probabilities"],
+            version=answer.model_version,
         )
 
-    def _classify(self, model: str, version: str, given: Tensors, best: int) -> Sequence[str]:
-        found = self._answer(model, version, given, {WANTED[-1]: best})
-        return [one.decode() for one in found[WANTED[-1]].ravel().tolist()]
+    def _classify(self, model: str, version: str, given: Tensors, best: int) -> Classified:
+        answer = self._answer(model, version, given, {WANTED[-1]: best})
+        best_C = [one.decode() for one in _arrays(answer)[WANTED[-1]].ravel().tolist()]
+        return Classified(version=answer.model_version, best=best_C)
 
     def _describe(self, model: str, version: str) -> Described:
         request = service_pb2.ModelMetadataRequest(name=model, version=version)
         found = self._said(self._stub.ModelMetadata, request)
-        shapes = {one.name: one.shape for one in found.outputs}
         return Described(
-            inputs=tuple(one.name for one in found.inputs),
-            classes=int(shapes[WANTED[-1]][-1]) if {*WANTED} <= {*shapes} else 0,
+            inputs=[one.name for one in found.inputs], outputs=[one.name for one in found.outputs]
         )
 
     def _models(self) -> Sequence[str]:
@@ -88,7 +89,7 @@ class GrpcDoor(ProtocolDoor):
 
     def _answer(
         self, model: str, version: str, given: Tensors, outputs: dict[str, int]
-    ) -> dict[str, Any]:
+    ) -> "service_pb2.ModelInferResponse":
         request = service_pb2.ModelInferRequest(model_name=model, model_version=version)
         for name, values in given.items():
             shape = [len(values), 1]
@@ -102,14 +103,11 @@ class GrpcDoor(ProtocolDoor):
         if self._manner.bulk:
             request.parameters["priority"].uint64_param = BULK_PRIORITY
         found = self._said(self._stub.ModelInfer, request)
-        named = {
-            one.name: _array(one, raw)
-            for one, raw in zip(found.outputs, found.raw_output_contents, strict=True)
-        }
-        if not {*outputs} <= {*named}:
-            message = f"model {model} answered without {', '.join({*outputs} - {*named})}"
-            raise PipeError(message, "is it a model of pipework?")
-        return named
+        missing = {*outputs} - {one.name for one in found.outputs}
+        if missing:
+            message = f"model {model} answered without {', '.join(sorted(missing))}"
+            raise PipeError(message, OURS)
+        return found
 
     def _said(self, call: Call, request: object) -> Any:  # noqa: ANN401  (generated messages)
         try:
@@ -140,6 +138,11 @@ def _channel(address: Address) -> "grpc.Channel":
     return grpc.secure_channel(
         address.host, grpc.ssl_channel_credentials(root_certificates=roots), options=OPTIONS
     )
+
+
+def _arrays(answer: "service_pb2.ModelInferResponse") -> dict[str, Any]:
+    outputs = zip(answer.outputs, answer.raw_output_contents, strict=True)
+    return {one.name: _array(one, raw) for one, raw in outputs}
 
 
 def _array(output: Any, raw: bytes) -> Any:  # noqa: ANN401  (generated messages)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, RootModel
 
 from pipework.errors import PipeError
 from serve.client.address import Address
-from serve.client.protocol import Described, ProtocolDoor
+from serve.client.protocol import OURS, Classified, Described, ProtocolDoor
 from serve.client.tensors import WANTED, Found, Tensors
 from serve.client.web import Web, read
 
@@ -30,7 +30,12 @@ class _Tensor(_Part):
 
 
 class _Answer(_Part):
+    model_version: str | None = None
     outputs: list[_Tensor]
+
+    @property
+    def named(self) -> dict[str, _Tensor]:
+        return {one.name: one for one in self.outputs}
 
 
 class _Metadata(_Part):
@@ -67,7 +72,8 @@ class HttpDoor(ProtocolDoor):
         self._web.close()
 
     def _infer(self, model: str, version: str, given: Tensors) -> Found:
-        found = self._answer(model, version, given, [{"name": name} for name in WANTED])
+        answer = self._answer(model, version, given, [{"name": name} for name in WANTED])
+        found = answer.named
         values = {name: found[name].data for name in WANTED}
         return Found(
             label_N=[str(label) for label in values["label"]],
@@ -75,19 +81,19 @@ class HttpDoor(ProtocolDoor):
             probabilities_NC=np.array(values["probabilities"], np.float32).reshape(
                 found["probabilities"].shape
             ),
+            version=answer.model_version or "",
         )
 
-    def _classify(self, model: str, version: str, given: Tensors, best: int) -> Sequence[str]:
+    def _classify(self, model: str, version: str, given: Tensors, best: int) -> Classified:
         output = {"name": WANTED[-1], "parameters": {"classification": best}}
-        found = self._answer(model, version, given, [output])
-        return [str(one) for one in found[WANTED[-1]].data]
+        answer = self._answer(model, version, given, [output])
+        best_C = [str(one) for one in answer.named[WANTED[-1]].data]
+        return Classified(version=answer.model_version or "", best=best_C)
 
     def _describe(self, model: str, version: str) -> Described:
         found = read(_Metadata, self._web.get(_path(model, version)))
-        shapes = {one.name: one.shape for one in found.outputs}
         return Described(
-            inputs=tuple(one.name for one in found.inputs),
-            classes=shapes[WANTED[-1]][-1] if {*WANTED} <= {*shapes} else 0,
+            inputs=[one.name for one in found.inputs], outputs=[one.name for one in found.outputs]
         )
 
     def _models(self) -> Sequence[str]:
@@ -96,7 +102,7 @@ class HttpDoor(ProtocolDoor):
 
     def _answer(
         self, model: str, version: str, given: Tensors, outputs: Sequence[dict[str, Any]]
-    ) -> dict[str, _Tensor]:
+    ) -> _Answer:
         inputs = [
             {
                 "name": name,
@@ -107,13 +113,12 @@ class HttpDoor(ProtocolDoor):
             for name, values in given.items()
         ]
         body = json.dumps({"inputs": inputs, "outputs": outputs})
-        found = read(_Answer, self._web.post(f"{_path(model, version)}/infer", body)).outputs
-        named = {one.name: one for one in found}
-        missing = [one["name"] for one in outputs if one["name"] not in named]
+        found = read(_Answer, self._web.post(f"{_path(model, version)}/infer", body))
+        missing = [one["name"] for one in outputs if one["name"] not in found.named]
         if missing:
             message = f"model {model} answered without {missing[0]}"
-            raise PipeError(message, "is it a model of pipework?")
-        return named
+            raise PipeError(message, OURS)
+        return found
 
 
 def _path(model: str, version: str) -> str:

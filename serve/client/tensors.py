@@ -24,11 +24,24 @@ Tensors = Mapping[str, Sequence[bytes]]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Found:
-    """The tensors of an answer."""
+    """The tensors of an answer, and the version that gave it; "" where the server does not say."""
 
     label_N: Sequence[str]
     score_N: NDArray[np.float32]
     probabilities_NC: NDArray[np.float32]
+    version: str = ""
+
+    def check(self, count: int) -> None:
+        """Check that there is an answer to each of `count` texts.
+
+        Raises:
+            ValueError: there is not.
+        """
+        shape = self.probabilities_NC.shape
+        rows = {len(self.label_N), len(self.score_N), *shape[:1]}
+        if len(shape) != len("NC") or rows != {count}:
+            message = f"expected probabilities [{count}, C], found {[*shape]}"
+            raise ValueError(message)
 
 
 def tensors(examples: Sequence[Example]) -> Tensors:

@@ -14,18 +14,16 @@ from pathlib import Path
 
 import grpc
 import numpy as np
-from google.protobuf import text_format
 from numpy.typing import NDArray
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from pipework.closing import Closing
 from pipework.encoding import Encoding
-from pipework.errors import NotReadyError, RunFolderError
+from pipework.errors import NotReadyError
 from pipework.manifest import Manifest
 from pipework.record import verify_files
 from serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, Arrays, open_behind
 
-CONFIG = "config.pbtxt"
 CALL_S = 30.0  # for one call; the model may stand in a queue there
 PAUSE_S = 1.0  # after a failure, before Triton is asked again: else each request waited for it
 OPTIONS = (
@@ -49,24 +47,6 @@ class Behind:
     name: str
     first_only: bool
     batch: int
-
-    @classmethod
-    def read(cls, model: Path) -> "Behind | None":
-        """Read the config of a text model; None where it computes by itself.
-
-        Args:
-            model: its folder in a repository.
-
-        Raises:
-            RunFolderError: the config is missing, or not one.
-        """
-        path = model / CONFIG
-        try:
-            config = text_format.Parse(path.read_text("utf-8"), model_config_pb2.ModelConfig())
-        except (OSError, ValueError, text_format.ParseError) as error:
-            message = f"{path} is not the config of a model: {error}"
-            raise RunFolderError(message, "export it again: pipe export --to triton") from error
-        return cls.of(config)
 
     @classmethod
     def of(cls, config: model_config_pb2.ModelConfig) -> "Behind | None":
@@ -214,7 +194,7 @@ def open_remote(run: Path, manifest: Manifest, behind: Behind, url: str) -> Remo
     Args:
         run: the folder of the text model's version.
         manifest: of it.
-        behind: see `Behind.read`; its version is that of the text model.
+        behind: see `Behind.of`; its version is that of the text model.
         url: host:port of the server's gRPC door.
 
     Raises:

@@ -19,6 +19,7 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from export.answer import open_encoder
 from export.config import ExportSettings, TritonSettings
@@ -32,7 +33,7 @@ from pipework.progress import Silent
 from train.evaluate import open_reference
 
 PACKED = Variant(format=EngineFormat.OPENVINO, precision=Precision.BF16, layout=Layout.PACKED)
-CLIENTS, SWITCHES, HANG_UPS = 12, 10, 200
+CLIENTS, HANG_UPS = 12, 200
 APART = 0.02  # of a probability: what bf16 may change
 PATIENCE_S = 60
 TEXTS = [
@@ -41,17 +42,22 @@ TEXTS = [
     for middle in ("went to extra time", "fell again", "", "was seen by " + "many " * 30)
     for last in ("on Sunday", "in the rain, they said")
 ]
-# What `pipe serve` does, and on SIGUSR1 an engine's thread dies of its next batch.
+# What `pipe serve` does. On SIGUSR1 an engine's thread dies of its next batch; SIGUSR2 holds the
+# engines before their next batch, and lets them go on when it comes again.
 SERVER = """
-import signal, sys
+import faulthandler, signal, sys
 from pathlib import Path
-from serve.config import ModelSettings, ServeSettings
+from threading import Event
+from serve.config import ModelSettings, QueueSettings, ServeSettings
 from serve.engines.collated import CollatedEngine
 from serve.run import Address, serve
 
-infer, killed = CollatedEngine.infer, []
+faulthandler.enable()
+infer, killed, free = CollatedEngine.infer, [], Event()
+free.set()
 
 def deadly(engine, encodings):
+    free.wait()
     if killed:
         killed.clear()
         raise SystemExit
@@ -59,23 +65,31 @@ def deadly(engine, encodings):
 
 CollatedEngine.infer = deadly
 signal.signal(signal.SIGUSR1, lambda *_: killed.append(True))
+signal.signal(signal.SIGUSR2, lambda *_: free.clear() if free.is_set() else free.set())
+instances, batch_tokens = map(int, sys.argv[2:])
 serve(
     Path(sys.argv[1]),
-    ServeSettings(models=ModelSettings(poll_s=0.1)),
+    ServeSettings(
+        models=ModelSettings(poll_s=0.1),
+        queue=QueueSettings(instances=instances, batch_tokens=batch_tokens),
+    ),
     address=Address(port=0, grpc_port=0),
     ready=lambda said: print(said, flush=True),
 )
 """
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Seen:
-    """What the clients saw."""
+    """What the clients saw; with `last` set they send nothing more."""
 
     answers: int = 0
     wrong: list[str] = field(default_factory=list)
     versions: set[str] = field(default_factory=set)
-    stopped_s: float = float("inf")
+    last: bool = False
+    late: int = 0
+    hung_up: float = 0
+    batch_tokens: float = 0
 
 
 @pytest.fixture(scope="module")
@@ -101,22 +115,19 @@ def expected(exported_run):
 
 
 async def client(session, url, expected, seen, seed):
-    """Ask until the server stops, and hold each answer against the checkpoint's."""
+    """Ask until the last request, and hold each answer against the checkpoint's."""
     labels, scores = expected
     choose = random.Random(seed)
-    while True:
+    while not (seen.last or seen.wrong):
         texts = choose.choices(TEXTS, k=choose.choice([1, 1, 2, 8]))
-        sent_s = time.monotonic()
         try:
             async with session.post(f"{url}/v1/predict", json={"texts": texts}) as answer:
                 found = await answer.json()
         except (aiohttp.ClientError, OSError) as error:
-            if sent_s < seen.stopped_s:
-                seen.wrong.append(f"{error!r}, sent before SIGTERM")
+            seen.wrong.append(repr(error))
             return
         if answer.status != 200:
-            if sent_s < seen.stopped_s:
-                seen.wrong.append(f"{answer.status}: {found}")
+            seen.wrong.append(f"{answer.status}: {found}")
             return
         seen.answers += 1
         seen.versions.add(found["version"])
@@ -138,9 +149,9 @@ async def goes_on(seen, answers=60):
     await until(lambda: seen.answers >= before + answers or seen.wrong)
 
 
-async def switch_versions(repository, seen):
+async def switch_versions(repository, seen, switches):
     model = repository / "text"
-    for version in range(3, 3 + SWITCHES):
+    for version in range(3, 3 + switches):
         partial = repository.with_name("partial")
         shutil.copytree(model / str(version - 2), partial)
         partial.rename(model / str(version))
@@ -157,30 +168,82 @@ def hang_up(url):
         connection.sendall(head.encode() + body)
 
 
-async def ordeal(repository, process, url, expected, seen):
+async def counted(session, url, name, **labels):
+    """Return the sum of a metric's series that have these labels."""
+    async with session.get(f"{url}/metrics") as answer:
+        text = await answer.text()
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and {*labels.items()} <= {*sample.labels.items()}
+    )
+
+
+def refuses(url):
+    """Whether no connection is taken any more: SIGTERM has come."""
+    host, port = url.removeprefix("http://").split(":")
+    try:
+        socket.create_connection((host, int(port))).close()
+    except OSError:
+        return True
+    return False
+
+
+async def stop(session, process, url, seen):
+    """Stop the server while it has read one request of each client and answered none.
+
+    What a server reads after SIGTERM it may lose: so nothing is sent then, and the two answers
+    before it show that it has looked at its connections since the clients sent.
+    """
+    process.send_signal(signal.SIGUSR2)
+    answers = -1
+    while answers != seen.answers:  # all clients wait
+        answers = seen.answers
+        await asyncio.sleep(0.3)
+    seen.last = True
+    for _ in range(2):
+        await counted(session, url, "pipework_batches_total")
+    process.send_signal(signal.SIGTERM)
+    await until(lambda: refuses(url))
+    process.send_signal(signal.SIGUSR2)
+    seen.late = -answers
+
+
+async def ordeal(repository, process, url, expected, seen, switches):
     async with aiohttp.ClientSession() as session:
         clients = [
             asyncio.create_task(client(session, url, expected, seen, seed))
             for seed in range(CLIENTS)
         ]
         await goes_on(seen)
-        await switch_versions(repository, seen)
+        await switch_versions(repository, seen, switches)
         process.send_signal(signal.SIGUSR1)
         await goes_on(seen, 200)
         for _ in range(HANG_UPS):
             await asyncio.to_thread(hang_up, url)
         await goes_on(seen)
-        seen.stopped_s = time.monotonic()
-        process.send_signal(signal.SIGTERM)
+        seen.hung_up = await counted(session, url, "pipework_requests_total", status="499")
+        batches = await counted(session, url, "pipework_batches_total")
+        seen.batch_tokens = await counted(session, url, "pipework_batch_tokens_total") / batches
+        await stop(session, process, url, seen)
         await asyncio.wait_for(asyncio.gather(*clients), PATIENCE_S)
+        seen.late += seen.answers
 
 
 @pytest.mark.slow
-def test_no_request_is_lost_or_answered_wrongly(repository, expected, tmp_path):
+@pytest.mark.parametrize(
+    ("instances", "batch_tokens", "switches"),
+    [(1, 1024, 8), pytest.param(2, 64, 2, id="requests larger than a batch, two engines")],
+)
+def test_no_request_is_lost_or_answered_wrongly(
+    repository, expected, tmp_path, instances, batch_tokens, switches
+):
+    served = shutil.copytree(repository, tmp_path / "served" / "repository")
     with (
         (tmp_path / "log").open("w+") as log,
         subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(repository)],
+            [sys.executable, "-c", SERVER, str(served), str(instances), str(batch_tokens)],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -190,7 +253,7 @@ def test_no_request_is_lost_or_answered_wrongly(repository, expected, tmp_path):
         url = next(word for word in process.stdout.readline().split() if "://" in word)
         seen = Seen()
         try:
-            asyncio.run(ordeal(repository, process, url, expected, seen))
+            asyncio.run(ordeal(served, process, url, expected, seen, switches))
             code = process.wait(PATIENCE_S)
         finally:
             ended = process.poll()
@@ -199,7 +262,10 @@ def test_no_request_is_lost_or_answered_wrongly(repository, expected, tmp_path):
             said = log.read()
             print(seen, ended, said)  # noqa: T201  (shown where the test fails)
     assert seen.wrong == []
-    assert {str(number) for number in range(2, 3 + SWITCHES)} <= seen.versions
+    assert {str(number) for number in range(2, 3 + switches)} <= seen.versions
     assert "an engine died" in said
     assert "was opened again" in said
+    assert seen.hung_up > HANG_UPS / 4  # others are answered before it is known
+    assert 0 < seen.batch_tokens <= batch_tokens
+    assert seen.late == CLIENTS
     assert code == 0

@@ -1,4 +1,5 @@
 import shutil
+from queue import Queue
 
 import pytest
 
@@ -53,6 +54,20 @@ def test_what_is_new_in_the_repository_is_loaded_once_and_what_is_gone_unloaded(
         server.entries = []  # it is ending
         watch.look()
         assert said == ["m 2: READY"]
+
+
+def test_what_cannot_be_looked_at_is_logged_and_looked_at_again(tmp_path, caplog):
+    said = Queue()
+
+    def full(line):
+        said.put(line)
+        raise OSError(line)
+
+    server = Server()
+    with Watch(server, tmp_path, [], say=full, poll_s=0.01):
+        server.entries = [entry("2")]
+        assert [said.get(timeout=20) for _ in range(2)] == ["m 2: READY"] * 2
+    assert "could not be looked at" in caplog.text
 
 
 def test_only_what_changed_is_said():

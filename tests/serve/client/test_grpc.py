@@ -19,6 +19,7 @@ from pipework.predictions import OneLabel
 from serve.client import Client
 
 CODES = grpc.StatusCode
+NAMES = {"1": (b"rain", b"sun"), "2": (b"sun", b"rain")}
 PROBABILITIES = np.array([[0.25, 0.75]], np.float32)
 
 
@@ -27,6 +28,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     def __init__(self):
         self.asked, self.said, self.fault, self.words = [], [], None, True
+        self.versions, self.shape = ["1"], [1, 2]  # those that answer next; the last stays
 
     def ServerReady(self, request, context):  # noqa: ARG002, N802
         return service_pb2.ServerReadyResponse(ready=self.fault is None)
@@ -41,7 +43,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         found = service_pb2.ModelMetadataResponse(name=request.name)
         found.inputs.add(name="text" if request.name == "topics" else "input_ids")
         for name in ("label", "score", "probabilities"):
-            found.outputs.add(name=name, shape=[-1, 2])
+            found.outputs.add(name=name, shape=self.shape)
         return found
 
     def ModelInfer(self, request, context):  # noqa: N802
@@ -51,18 +53,20 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             context.abort(code, text)
         self.asked.append(request)
         self.said.append((dict(context.invocation_metadata()), context.time_remaining()))
-        answer = service_pb2.ModelInferResponse()
+        version = self.versions.pop(0) if len(self.versions) > 1 else self.versions[0]
+        names = NAMES[version]
+        answer = service_pb2.ModelInferResponse(model_version=version)
         if "classification" in request.outputs[0].parameters:
             if not self.words:
                 context.abort(CODES.INVALID_ARGUMENT, "classification is not offered")
-            words = np.array([[b"0.75:1:sun", b"0.25:0:rain"]], np.object_)
+            words = np.array([[b"0.75:1:%b" % names[1], b"0.25:0:%b" % names[0]]], np.object_)
             answer.outputs.add(name="probabilities", datatype="BYTES", shape=[1, 2])
             answer.raw_output_contents.append(serialize_byte_tensor(words).item())
             return answer
-        label = np.array([[b"sun"]], np.object_)
+        label = np.array([[names[1]]], np.object_)
         answer.outputs.add(name="label", datatype="BYTES", shape=[1, 1])
         answer.outputs.add(name="score", datatype="FP32", shape=[1, 1])
-        answer.outputs.add(name="probabilities", datatype="FP32", shape=[1, 2])
+        answer.outputs.add(name="probabilities", datatype="FP32", shape=self.shape)
         answer.raw_output_contents.extend(
             [serialize_byte_tensor(label).item(), np.float32(0.75).tobytes()]
         )
@@ -86,13 +90,13 @@ def test_the_only_model_of_texts_is_asked_and_its_classes_are_named_once(service
         for text in ("雨", "b"):
             (found,) = client.predict([text])
     assert found == OneLabel(label="sun", score=0.75, scores={"sun": 0.75, "rain": 0.25})
-    named, first, second = service.asked
+    first, named, second = service.asked
     assert {one.model_name for one in service.asked} == {"topics"}
     assert named.outputs[0].parameters["classification"].int64_param == 2
     assert not second.outputs[0].parameters
     assert deserialize_bytes_tensor(first.raw_input_contents[0]).tolist() == ["雨".encode()]
     assert first.parameters["priority"].uint64_param == 2
-    metadata, left_s = service.said[1]
+    metadata, left_s = service.said[0]
     assert metadata["authorization"] == "Bearer mine"
     assert 25 < left_s < 31
 
@@ -101,6 +105,31 @@ def test_where_classes_are_not_named_the_label_is_all(service):
     service.words = False
     with Client(f"{service.url}/v2/models/topics") as client:
         assert client.predict(["a"]) == [OneLabel(label="sun", score=0.75, scores={"sun": 0.75})]
+
+
+def test_classes_are_called_what_the_version_that_answered_calls_them(service):
+    with Client(service.url) as client:
+        client.predict(["a"])
+        service.versions = ["2"]
+        assert client.predict(["a"])[0].scores == {"rain": 0.75, "sun": 0.25}
+        service.versions = ["1"]
+        assert client.predict(["a"])[0].scores == {"sun": 0.75, "rain": 0.25}
+    asked = [one for one in service.asked if "classification" in one.outputs[0].parameters]
+    assert len(asked) == 2
+
+
+def test_a_version_that_comes_between_answer_and_names_is_asked_again(service):
+    service.versions = ["1", "2"]
+    with Client(service.url) as client:
+        assert client.predict(["a"])[0].scores == {"rain": 0.75, "sun": 0.25}
+
+
+@pytest.mark.parametrize("shape", [[], [2], [1, 3], [-1, 1, 2]])
+def test_tensors_of_another_shape_are_told_in_a_line(service, shape):
+    service.shape = shape
+    with Client(service.url) as client, pytest.raises(PipeError, match="cannot be read") as caught:
+        client.predict(["a"])
+    assert "\n" not in str(caught.value)
 
 
 def test_a_model_of_tensors_is_told(service):

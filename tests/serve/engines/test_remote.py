@@ -11,7 +11,9 @@ import grpc
 import numpy as np
 import onnxruntime
 import pytest
+from google.protobuf import text_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pipework.errors import CheckFailedError, NotReadyError, RunFolderError
 from pipework.examples import Example
@@ -84,20 +86,8 @@ def version(front, tmp_path):
 
 
 def opened(version, url):
-    behind = Behind.read(version.parent)
+    behind = Behind.of(text_format.Parse(CONFIG, ModelConfig()))
     return open_remote(version, read_manifest(version), behind, url)
-
-
-def test_the_model_behind_is_read_from_the_config(version, tmp_path):
-    model = version[0].parent
-    assert Behind.read(model) == Behind(name="front-engine", first_only=True, batch=8)
-    (model / "config.pbtxt").write_text('name: "alone"')
-    assert Behind.read(model) is None
-    (model / "config.pbtxt").write_text("name?")
-    with pytest.raises(RunFolderError, match=r"config\.pbtxt is not the config of a model"):
-        Behind.read(model)
-    with pytest.raises(RunFolderError, match="No such file"):
-        Behind.read(tmp_path / "nowhere")
 
 
 def test_it_is_proven_when_it_is_opened_and_its_calls_are_no_larger_than_triton_takes(

@@ -1,0 +1,54 @@
+"""Answers of a foreign server, which may be of any shape."""
+
+import json
+
+import httpx
+import pytest
+
+from pipework.errors import PipeError
+from pipework.predictions import OneLabel
+from serve.client.address import Address, Manner
+from serve.client.http import HttpDoor
+from serve.client.web import Web
+from serve.schemas import PredictRequest
+
+METADATA = {
+    "inputs": [{"name": "text", "shape": [-1, 1]}],
+    "outputs": [{"name": name, "shape": []} for name in ("label", "score", "probabilities")],
+}
+
+
+def door(shape, data):
+    """A door to a server that says so of one text."""
+
+    def answer(request):
+        if request.method == "GET":
+            return httpx.Response(200, json=METADATA)
+        if "classification" in request.content.decode():
+            words = {"name": "probabilities", "shape": [2], "data": ["0.75:1:sun", "0.25:0:rain"]}
+            return httpx.Response(200, json={"model_version": "1", "outputs": [words]})
+        outputs = [
+            {"name": "label", "shape": [1, 1], "data": ["sun"]},
+            {"name": "score", "shape": [1, 1], "data": [0.75]},
+            {"name": "probabilities", "shape": shape, "data": data},
+        ]
+        return httpx.Response(200, content=json.dumps({"model_version": "1", "outputs": outputs}))
+
+    web = Web("http://fake", Manner(timeout_s=1), httpx.MockTransport(answer))
+    return HttpDoor(web, Address.of("http://fake/v2/models/m"))
+
+
+def test_tensors_become_predictions():
+    with door([1, 2], [0.25, 0.75]) as asked:
+        found = asked.ask(PredictRequest(texts=["a"]))
+    assert found == [OneLabel(label="sun", score=0.75, scores={"sun": 0.75, "rain": 0.25})]
+
+
+@pytest.mark.parametrize(
+    ("shape", "data"),
+    [([], [0.5]), ([2], [0.25, 0.75]), ([1, 3], [0.25, 0.75]), ([0, 2], []), ([1, 1], ["x"])],
+)
+def test_tensors_of_another_shape_are_told_in_a_line(shape, data):
+    with door(shape, data) as asked, pytest.raises(PipeError, match="cannot be read") as caught:
+        asked.ask(PredictRequest(texts=["a"]))
+    assert "\n" not in str(caught.value)
