@@ -47,7 +47,8 @@ def test_a_new_version_is_loaded_and_a_model_unloaded(client, controlled, shelf)
     asked = {"/v2/models/topics/infer": {"inputs": []}, "/v1/predict": {"texts": ["rain"]}}
     for path, body in asked.items():
         assert httpx.post(f"{controlled.url}{path}", json=body).status_code == 404
-    assert client.is_server_ready()
+    assert client.is_server_live()
+    assert not client.is_server_ready()  # no model is left
     client.load_model("topics")
     assert client.is_model_ready("topics")
     assert client.is_model_ready("topics", "1")
