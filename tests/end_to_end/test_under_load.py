@@ -234,7 +234,7 @@ async def ordeal(repository, process, url, expected, seen, switches):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("instances", "batch_tokens", "switches"),
-    [(1, 1024, 8), pytest.param(2, 64, 2, id="requests larger than a batch, two engines")],
+    [(1, 1024, 10), pytest.param(2, 64, 1, id="requests larger than a batch, two engines")],
 )
 def test_no_request_is_lost_or_answered_wrongly(
     repository, expected, tmp_path, instances, batch_tokens, switches
