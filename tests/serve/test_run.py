@@ -89,7 +89,7 @@ def test_sigterm_answers_all_that_was_accepted_and_exits_0(
             pool.submit(httpx.post, f"{server.url}/v1/predict", json=BIG, timeout=60)
             for _ in range(4)
         ]
-        wait_for(lambda: metric(server.url, "pipework_queue_requests") >= 3)
+        wait_for(lambda: metric(server.url, "pipework_queue_requests") >= 4)
         assert server.stop() == 0
         answers = [future.result() for future in asked]
     assert [answer.status_code for answer in answers] == [200] * 4
