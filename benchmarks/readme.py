@@ -24,6 +24,8 @@ from benchmarks.results import (
     TrainingResult,
     read_result,
 )
+from benchmarks.serving_results import ServingResult
+from benchmarks.serving_table import HEAD, serving_rows
 from pipework.errors import CheckFailedError, ConfigError, PipeError
 from pipework.record import write_atomically
 
@@ -38,6 +40,7 @@ class Table(StrEnum):
 
     ACCURACY = "accuracy"
     SERVING = "serving"
+    SERVING_LOAD = "serving_load"
     OFFLINE = "offline"
     ENGINES = "engines"
     FAMILIES = "families"
@@ -118,6 +121,10 @@ def _table(name: Table, results: Results) -> str:  # noqa: C901, PLR0911  (one f
             return _accuracy([one for one in results if isinstance(one, TrainingResult)])
         case Table.SERVING:
             return _serving([result for result in benches if result.levels])
+        case Table.SERVING_LOAD:
+            loads = [one for one in results if isinstance(one, ServingResult)]
+            rows = (row for one in loads for row in serving_rows(one))
+            return _markdown(HEAD, rows) + _source(loads)
         case Table.OFFLINE:
             return _offline([result for result in benches if result.offline])
         case Table.ENGINES:

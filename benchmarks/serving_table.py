@@ -1,0 +1,60 @@
+"""A server under load as Markdown: what was wanted of it and what was seen."""
+
+from benchmarks import cells
+from benchmarks.serving_results import Memory, OpenLevel, ServingResult
+
+HEAD = ("model", "load", "wanted", "seen")
+Row = tuple[str, str, str, str]
+
+
+def serving_rows(result: ServingResult) -> list[Row]:
+    """Return the rows of a result."""
+    alone, peak = result.offline, result.single_texts_per_s
+    before, after = result.offline_texts_per_s
+    rows = [
+        ("its engine alone", "", f"{before:,.0f} texts/s before, {after:,.0f} after the rest"),
+        (f"{result.several} texts a request", "90 % of it", _of(result.several_texts_per_s, alone)),
+        ("single texts", "70 % of it", _of(peak, alone)),
+        (
+            "half of that, open",
+            f"p99 under {cells.ms(4 * result.batch_ms)} ms, 4 batches",
+            f"p99 {_p99(result.half)} ms",
+        ),
+        ("twice that: answered", "90 % of the peak", _of(result.double.goodput, peak)),
+        ("twice that: refused", "under 50 ms", _refused(result.double)),
+        ("half again, at once", "as before", f"p99 {_p99(result.after)} ms"),
+    ]
+    if result.memory is not None:
+        memory = result.memory
+        rows.append(
+            (
+                f"{memory.minutes:g} minutes of all lengths",
+                "flat after a minute",
+                _memory(memory),
+            )
+        )
+    name = f"{result.model}, {result.engine}"
+    return [(name, *row) for row in rows]
+
+
+def _memory(memory: Memory) -> str:
+    first, end = f"{memory.after_first_minute_mib:,.0f}", f"{memory.at_end_mib:,.0f}"
+    return f"{first} MiB after one, {end} at the end, {memory.peak_mib:,.0f} at most"
+
+
+def _of(value: float, whole: float) -> str:
+    return f"{value:,.0f} texts/s, {value / whole:.0%}"
+
+
+def _p99(level: OpenLevel) -> str:
+    return "-" if level.latency_ms is None else cells.ms(level.latency_ms.p99)
+
+
+def _refused(level: OpenLevel) -> str:
+    if level.rejected_ms is None:
+        return "none"
+    times = level.rejected_ms
+    shown = (
+        f"p50 {cells.ms(times.p50)}, p99 {cells.ms(times.p99)}, at most {cells.ms(times.max)} ms"
+    )
+    return f"{level.rejected:,} of {level.sent:,}: {shown}"

@@ -1,0 +1,81 @@
+"""A server under load, for a moment: the wiring, and what the README makes of it."""
+
+import pytest
+
+from benchmarks.latency_results import Latency
+from benchmarks.results import read_result, write_result
+from benchmarks.serving import Plan, main, measure
+from benchmarks.serving_results import Memory, OpenLevel, ServingResult
+from benchmarks.serving_table import serving_rows
+from pipework.progress import Silent
+
+
+@pytest.mark.slow
+def test_a_real_server_is_measured_and_stored(exported_run, tmp_path):
+    plan = Plan(run=exported_run, name="sample", seconds=0.6, minutes=0.05)
+    result = measure(plan, Silent())
+    write_result(tmp_path / "result.json", result)
+    assert read_result(tmp_path / "result.json") == result
+    assert result.engine == "onnx-fp32"
+    assert result.half.answered == result.half.sent > 0
+    assert result.double.rate == pytest.approx(4 * result.half.rate, rel=1e-2)
+    assert result.single_texts_per_s > 0
+    assert result.memory.peak_mib >= result.memory.at_end_mib > 10
+
+
+def test_a_folder_that_cannot_be_served_is_told(tmp_path, capsys):
+    assert main([str(tmp_path), "nothing", "--out", str(tmp_path / "result.json")]) == 2
+    assert "holds no manifest.json" in capsys.readouterr().err
+    assert not (tmp_path / "result.json").exists()
+
+
+def times(p99):
+    return Latency(p50=1.0, p90=2.0, p95=3.0, p99=p99, mean=1.5, max=p99 + 1)
+
+
+def level(rate, goodput, rejected=0):
+    return OpenLevel(
+        rate=rate,
+        duration_s=10,
+        texts_per_request=1,
+        sent=1000,
+        answered=1000 - rejected,
+        rejected=rejected,
+        late=0,
+        goodput=goodput,
+        latency_ms=times(50.0),
+        rejected_ms=times(9.0) if rejected else None,
+        errors={},
+    )
+
+
+def test_the_table_holds_what_was_seen_against_what_was_wanted(served):
+    result = ServingResult(
+        model="headlines",
+        engine="onnx-fp32",
+        texts="synthetic",
+        batch_tokens=1024,
+        offline_texts_per_s=(390.0, 410.0),
+        batch_ms=40.0,
+        several_texts_per_s=380.0,
+        several=8,
+        single_texts_per_s=300.0,
+        half=level(150, 150),
+        double=level(600, 285, rejected=400),
+        after=level(150, 149),
+        memory=Memory(minutes=10, after_first_minute_mib=300, at_end_mib=301, peak_mib=305),
+        command=("python",),
+        provenance=served.provenance,
+    )
+    seen = [row[-1] for row in serving_rows(result)]
+    assert seen == [
+        "390 texts/s before, 410 after the rest",
+        "380 texts/s, 95%",
+        "300 texts/s, 75%",
+        "p99 50.0 ms",
+        "285 texts/s, 95%",
+        "400 of 1,000: p50 1.00, p99 9.00, at most 10.0 ms",
+        "p99 50.0 ms",
+        "300 MiB after one, 301 at the end, 305 at most",
+    ]
+    assert serving_rows(result)[3][2] == "p99 under 160 ms, 4 batches"
