@@ -39,7 +39,8 @@ class LimitSettings(Settings):
         body_bytes: of a request.
         texts: of a request.
         characters: of a text; 100,000 is also the most, through whichever door it comes.
-        connections: at a time, of HTTP; further ones are answered 503.
+        connections: at a time, of HTTP; further ones are answered 503. More than `queue.requests`,
+            so that a full queue, which says when to come again, is met first.
         header_s: seconds for the head of a request to come, and before it for TLS to be agreed.
         body_s: seconds for its body to come, and for the answer to be read.
     """
@@ -47,7 +48,7 @@ class LimitSettings(Settings):
     body_bytes: Positive = 8 * 2**20
     texts: Positive = 1024
     characters: Characters = MAX_CHARACTERS
-    connections: Positive = 1000
+    connections: Positive = 4096
     header_s: AboveZero = 10.0
     body_s: AboveZero = 60.0
 

@@ -7,9 +7,12 @@ checks among them. Time does not count while a client waits for us.
 
 import json
 import logging
+import resource
 import sys
+import time
 from asyncio import TimerHandle, Transport
 from http import HTTPStatus
+from math import inf
 
 import httptools
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,6 +29,8 @@ from serve.key_guard import HEALTH
 
 log = logging.getLogger(__name__)
 HEAD_BYTES = 64 * 2**10
+OWN_FILES = 512  # of the server beside its connections
+TOLD_EVERY_S = 60.0
 UPGRADING = (b"upgrade", b"connection", b"http2-settings")
 CLOSED = (b"connection", b"close")
 
@@ -33,6 +38,15 @@ CLOSED = (b"connection", b"close")
 def bounded_protocol(limits: LimitSettings) -> type[HttpToolsProtocol]:
     """Return what uvicorn takes as `http`: its own protocol with limits."""
     return type("BoundedProtocol", (_BoundedProtocol,), {"limits": limits})
+
+
+def allow_files(connections: int) -> None:
+    """Let this process have as many open files as connections need, or as many as it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * connections + OWN_FILES  # those who are told of the limit count too
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _BoundedProtocol(HttpToolsProtocol):
@@ -47,6 +61,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     """
 
     limits: LimitSettings
+    told_s = -inf  # of all connections: when the limit was last told
     _in_head = _in_body = False
     _came = 0
     _data = b""
@@ -60,10 +75,15 @@ class _BoundedProtocol(HttpToolsProtocol):
             transport.abort()
             return
         if count > most:
-            if count == most + 1:
-                log.warning("the limit of %d connections is reached", most)
+            self._tell(most)
             self.app = _Refusal(self.app, most)
         self._wait(self.limits.header_s)
+
+    def _tell(self, most: int) -> None:
+        kind, now_s = type(self), time.monotonic()
+        if now_s - kind.told_s >= TOLD_EVERY_S:
+            kind.told_s = now_s
+            log.warning("the limit of %d connections is reached", most)
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in (self._timer, self._ending):

@@ -21,7 +21,7 @@ from pipework.errors import ConfigError
 from serve.app import build_app
 from serve.certificate import Certificate, read_certificate
 from serve.config import LimitSettings, ServeSettings
-from serve.connections import bounded_protocol
+from serve.connections import allow_files, bounded_protocol
 from serve.grace import Grace, drain_s
 from serve.inference_protocol.grpc import GrpcDoor
 from serve.inference_protocol.key_interceptor import KeyInterceptor
@@ -104,6 +104,7 @@ def serve(
     settings = settings or ServeSettings()
     address = address or Address()
     sys.setswitchinterval(SWITCH_S)
+    allow_files(settings.limits.connections)
     host, port = address.host, address.port
     keys = read_keys(settings.security.keys_file, os.environ)
     certificate = read_certificate(settings.security)

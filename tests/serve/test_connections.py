@@ -2,12 +2,17 @@
 
 import json
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import httpx
 import pytest
+
+from serve.config import LimitSettings, QueueSettings
 
 LIMITS = (
     "limits.connections=3",
@@ -223,3 +228,21 @@ def test_far_too_many_connections_are_closed_at_once(bounded):
 
 def test_the_server_is_well_after_all_that(bounded):
     assert is_well(bounded)
+
+
+def test_a_process_may_open_the_files_that_its_connections_need():
+    program = (
+        "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (256, 2000))\n"
+        "from serve.connections import allow_files\n"
+        "allow_files(600); print(r.getrlimit(r.RLIMIT_NOFILE))\n"
+        "allow_files(4096); print(r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root
+    )
+    assert done.stdout.split("\n")[:2] == ["(1712, 2000)", "(2000, 2000)"]
+
+
+def test_a_full_queue_is_met_before_the_limit_of_connections():
+    assert LimitSettings().connections > QueueSettings().requests
