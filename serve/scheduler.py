@@ -12,10 +12,12 @@ Shapes: N inputs of a request, C classes.
 
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 
 from pipework.closing import Closing
@@ -32,6 +34,7 @@ log = logging.getLogger(__name__)
 MEMORY = 0.9  # of the rate: how much the past counts at each batch
 DEATHS = 3  # of an engine, without a batch computed in between, until it is given up
 ATTEMPTS = 3  # of a request, with engines that died of its batch
+NICE = 10  # of an engine's thread; the doors have 0
 PAUSE_S = 4.0  # before an engine that could not be opened is tried again
 FAILURES = 3  # batches in a row that an engine failed with: it is as good as dead
 STOPPING = "the server is stopping"
@@ -191,6 +194,7 @@ class Scheduler(Closing):
             self._waiting.discard(job)
 
     def _work(self, engine: Engine) -> None:
+        _step_back()
         try:
             self._live(engine)
         finally:
@@ -339,6 +343,15 @@ def _close(engine: Engine) -> None:
         engine.close()
     except Exception:  # the runtimes' errors share no narrower base
         log.exception("an engine could not be closed")
+
+
+def _step_back() -> None:
+    """Let the doors go first where all processors are busy: a refusal should not wait for a batch.
+
+    On Linux a thread has a priority of its own.
+    """
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
 def _me() -> threading.Thread:
