@@ -5,6 +5,7 @@ does not (Schroeder et al. 2006, https://www.usenix.org/conference/nsdi-06/prese
 """
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,9 +53,12 @@ def open_loop(
     gaps_R = np.random.default_rng(seed).exponential(1 / rate, int(rate * duration_s))
     title = f"{rate:,.0f} requests/s"
     progress.begin(title, len(gaps_R), "requests")
+    gc.collect()
+    gc.disable()  # looking through thousands of requests in flight would stop the sending
     try:
         sent = uvloop.run(_send_all(url, workload.bodies(), np.cumsum(gaps_R).tolist(), progress))
     finally:
+        gc.enable()
         progress.end()
     return _level(sent, rate, float(gaps_R.sum()), workload.texts_per_request)
 
