@@ -35,8 +35,9 @@ log = logging.getLogger(__name__)
 # would wait for each time that a tokenizer or an engine's thread runs Python.
 SWITCH_S = 0.0005
 # What is there when the server is ready stays: looking through it for garbage took a fourth of the
-# time of a request. Then 20,000 new objects are a few dozen requests.
-YOUNG_OBJECTS = 20_000
+# time of a request. After that 20,000 new objects are a few dozen requests, and to look through a
+# thousand requests in flight, at which each would wait, is for once in 100 million objects.
+GARBAGE = (20_000, 50, 100)
 POLL_S = 0.1
 
 
@@ -214,7 +215,7 @@ class _Server(uvicorn.Server):
         await self._beside.start()
         gc.collect()
         gc.freeze()
-        gc.set_threshold(YOUNG_OBJECTS)
+        gc.set_threshold(*GARBAGE)
         self._ready()
 
     async def _listen(self, sockets: list[socket.socket]) -> None:
