@@ -12,12 +12,10 @@ Shapes: N inputs of a request, C classes.
 
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 
 from pipework.closing import Closing
@@ -26,6 +24,7 @@ from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.evaluation import Engine
 from serve.config import QueueSettings
 from serve.engines.collated import CollatedEngine
+from serve.priority import step_back
 from serve.statistics import Load, Refused
 from serve.terms import Terms, too_late
 from serve.waiting import Batch, Computed, Job, Logits, Waiting, tokens
@@ -34,7 +33,6 @@ log = logging.getLogger(__name__)
 MEMORY = 0.9  # of the rate: how much the past counts at each batch
 DEATHS = 3  # of an engine, without a batch computed in between, until it is given up
 ATTEMPTS = 3  # of a request, with engines that died of its batch
-NICE = 10  # of an engine's thread; the doors have 0
 PAUSE_S = 4.0  # before an engine that could not be opened is tried again
 FAILURES = 3  # batches in a row that an engine failed with: it is as good as dead
 STOPPING = "the server is stopping"
@@ -194,7 +192,7 @@ class Scheduler(Closing):
             self._waiting.discard(job)
 
     def _work(self, engine: Engine) -> None:
-        _step_back()
+        step_back()
         try:
             self._live(engine)
         finally:
@@ -343,15 +341,6 @@ def _close(engine: Engine) -> None:
         engine.close()
     except Exception:  # the runtimes' errors share no narrower base
         log.exception("an engine could not be closed")
-
-
-def _step_back() -> None:
-    """Let the doors go first where all processors are busy: a refusal should not wait for a batch.
-
-    On Linux a thread has a priority of its own.
-    """
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
 def _me() -> threading.Thread:

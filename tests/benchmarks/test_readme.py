@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import readme
-from benchmarks.readme import Table, fill, main, read_all, update
+from benchmarks.readme import OPEN, ROOT, Table, fill, main, read_all, update
 from benchmarks.results import write_result
 from pipework.errors import CheckFailedError, ConfigError
 
@@ -129,3 +129,8 @@ def test_the_check_raises_what_exits_3(trained, tmp_path):
     path.write_text(TEXT, encoding="utf-8")
     with pytest.raises(CheckFailedError):
         update(path, [trained], check=True)
+
+
+def test_the_readme_shows_every_table():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert set(OPEN.findall(text)) == set(Table)
