@@ -6,24 +6,41 @@ Node.js).
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ssl import SSLContext
 from typing import cast
-from urllib.parse import urlsplit
 
 import httptools
 
-from pipework.errors import ConfigError
+TIMING = b"server-timing"
+FRAMES = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class ConnectionLostError(Exception):
     """The server closed a connection before the answer."""
 
 
-def requests(url: str, path: str, bodies: Sequence[bytes]) -> list[bytes]:
-    """Return whole POST requests of JSON bodies, head and all."""
-    host = urlsplit(url).netloc
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-    return [f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body for body in bodies]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """An answer: its status, its body, and the value of its Server-Timing header."""
+
+    status: int
+    body: bytes
+    timing: bytes
+
+
+def request(host: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+    """Return a whole POST request, head and all."""
+    named = {"Host": host, **headers, "Content-Length": f"{len(body)}"}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in named.items())
+    return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+
+def get(host: str, path: str, headers: Mapping[str, str]) -> bytes:
+    """Return a whole GET request."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in {"Host": host, **headers}.items())
+    return f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode()
 
 
 class Connection(asyncio.Protocol):
@@ -32,16 +49,22 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         """Wait for the connection to be made."""
         self._transport: asyncio.Transport | None = None
-        self._waiting: asyncio.Future[int] | None = None
+        self._waiting: asyncio.Future[Reply] | None = None
+        self._expect_answer()
+
+    def _expect_answer(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
+        self._body: list[bytes] = []
+        self._timing = b""
+        self._begun = self._framed = False
 
     @property
     def usable(self) -> bool:
         """Whether it can carry a request."""
         return self._transport is not None and not self._transport.is_closing()
 
-    async def ask(self, request: bytes) -> int:
-        """Send a request and return the status of its answer, once that has come whole.
+    async def ask(self, request: bytes) -> Reply:
+        """Send a request and return its answer, once that has come whole.
 
         Raises:
             ConnectionLostError: it did not.
@@ -68,40 +91,58 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self.close()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep what matters of a header."""
+        name = name.lower()
+        if name == TIMING:
+            self._timing = value
+        elif name in FRAMES:
+            self._framed = True
+
+    def on_headers_complete(self) -> None:
+        """Know that a body follows."""
+        self._begun = True
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of the body."""
+        self._body.append(body)
+
     def on_message_complete(self) -> None:
-        """Hand the status to who waits for it."""
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(self._parser.get_status_code())
+        """Hand the answer to who waits for it."""
+        self._answer()
         if not self._parser.should_keep_alive():
             self.close()
-        self._parser = httptools.HttpResponseParser(self)
+        self._expect_answer()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio's interface)
-        """Tell who waits."""
-        if self._waiting is not None and not self._waiting.done():
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell who waits: an answer that does not say how long it is ends with its connection."""
+        if exc is None and self._begun and not self._framed:
+            self._answer()
+        elif self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(ConnectionLostError())
         self._transport = None
+
+    def _answer(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            reply = Reply(
+                status=self._parser.get_status_code(),
+                body=b"".join(self._body),
+                timing=self._timing,
+            )
+            self._waiting.set_result(reply)
 
 
 class Connections:
     """So many connections at most to a server, made as they are needed, used again."""
 
-    def __init__(self, url: str, most: int) -> None:
-        """Open none yet.
-
-        Raises:
-            ConfigError: the URL is not of plain HTTP.
-        """
-        parts = urlsplit(url)
-        if parts.scheme != "http" or parts.hostname is None:
-            message = f"expected a URL of plain HTTP, found {url}"
-            raise ConfigError(message, "for example http://127.0.0.1:8000")
-        self._host, self._port = parts.hostname, parts.port or 80
+    def __init__(self, host: str, port: int, tls: SSLContext | None, most: int) -> None:
+        """Open none yet."""
+        self._host, self._port, self._tls = host, port, tls
         self._most = asyncio.Semaphore(most)
         self._free: list[Connection] = []
 
-    async def ask(self, request: bytes) -> int:
-        """Send a request over a free connection and return the status of its answer.
+    async def ask(self, request: bytes) -> Reply:
+        """Send a request over a free connection and return its answer.
 
         Raises:
             ConnectionLostError: the connection ended before.
@@ -109,9 +150,13 @@ class Connections:
         """
         async with self._most:
             connection = await self._connection()
-            status = await connection.ask(request)
+            try:
+                reply = await connection.ask(request)
+            except BaseException:
+                connection.close()  # an answer that nobody waits for may still come
+                raise
             self._free.append(connection)
-            return status
+            return reply
 
     def close(self) -> None:
         """Close all."""
@@ -124,5 +169,5 @@ class Connections:
             if connection.usable:
                 return connection
         loop = asyncio.get_running_loop()
-        _, made = await loop.create_connection(Connection, self._host, self._port)
+        _, made = await loop.create_connection(Connection, self._host, self._port, ssl=self._tls)
         return made

@@ -18,7 +18,7 @@ from export.speed import Opener, measure
 from pipework import console
 from pipework.engine_record import EngineFormat, EngineRecord, Layout, Precision
 from pipework.errors import ConfigError, PipeError
-from pipework.manifest import Manifest, read_manifest
+from pipework.manifest import Manifest, read_classifier
 from pipework.progress import Progress
 from serve.engines import choose_engine, open_engine, runs_here
 
@@ -57,7 +57,7 @@ def engines(
     Raises:
         PipeError: the run has no padded fp32 engine of onnxruntime, or its dev file is gone.
     """
-    manifest = read_manifest(run)
+    manifest = read_classifier(run)
     proven = [one for one in manifest.engines if one.proven and runs_here(one)]
     plain = choose_engine(manifest, f"{EngineFormat.ONNX}-{Precision.FP32}")
     dev = list(split_source(run, manifest, "dev").rows())

@@ -4,12 +4,13 @@ from pipework.record import Record
 
 
 class Latency(Record):
-    """Percentiles of latencies in milliseconds."""
+    """Percentiles of latencies in milliseconds; p999 is the 99.9th."""
 
     p50: float
     p90: float
     p95: float
     p99: float
+    p999: float | None = None
     mean: float
     max: float
 

@@ -11,7 +11,6 @@ from benchmarks.provenance import Machine, Provenance
 from pipework.commit import git_commit
 
 PACKAGES = (
-    "aiohttp",
     "fastapi",
     "numpy",
     "onnxruntime",

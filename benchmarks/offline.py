@@ -9,6 +9,7 @@ import numpy as np
 
 from benchmarks.latency import latency
 from benchmarks.results import OfflineLevel
+from benchmarks.series import FREEDOM, SLICES, Floats, Series
 from pipework.encoding import TextEncoder
 from pipework.evaluation import Engine
 from pipework.examples import Example
@@ -59,15 +60,27 @@ def _measure(
         ends_s.append(perf_counter())
         if ends_s[-1] - start_s >= duration_s:
             break
-    calls, took_s = len(ends_s) - 1, ends_s[-1] - start_s
+    return level_of_calls(np.diff(np.array(ends_s)), stage=stage, batch=batch)
+
+
+def level_of_calls(took_s_R: Floats, *, stage: str, batch: int) -> OfflineLevel:
+    """Return the level of calls that took so long, one after the other."""
+    calls, took_s = len(took_s_R), float(took_s_R.sum())
+    slices = min(SLICES, calls)
+    series, slice_R = Series(slices=slices, reported=slices), np.arange(calls) * slices // calls
+    error_s = series.error(slice_R, took_s_R - took_s / calls)
+    texts_per_s = calls * batch / took_s
     return OfflineLevel(
         stage=stage,
         batch=batch,
         duration_s=round(took_s, 3),
         calls=calls,
         texts=calls * batch,
-        texts_per_s=round(calls * batch / took_s, 2),
-        latency_ms=latency(np.diff(np.array(ends_s))),
+        texts_per_s=round(texts_per_s, 2),
+        latency_ms=latency(took_s_R),
+        interval_ms=series.percentiles_ms(slice_R, took_s_R, took_s_R),
+        interval_texts_per_s=series.around(texts_per_s, error_s / took_s, calls),
+        freedom=FREEDOM,
     )
 
 

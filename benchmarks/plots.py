@@ -12,7 +12,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from benchmarks.cells import clients
 from benchmarks.latency_results import Histogram
-from benchmarks.results import Level, OfflineLevel
+from benchmarks.level_results import Level
+from benchmarks.results import OfflineLevel
 from pipework.plots import SERIES, STYLE, WIDTH_IN, new_axes, number, svg
 
 
@@ -20,7 +21,7 @@ def throughput(levels: Sequence[Level]) -> str:
     """Draw texts per second against the number of clients."""
     with rc_context(STYLE):
         figure, axes = new_axes()
-        clients_L = [level.concurrency for level in levels]
+        clients_L = [level.load for level in levels]
         axes.plot(clients_L, [level.texts_per_s for level in levels], marker="o", color=SERIES[0])
         _clients_axis(axes, clients_L)
         axes.set_ylabel("texts/s")
@@ -31,7 +32,7 @@ def latencies(levels: Sequence[Level]) -> str:
     """Draw latency percentiles against the number of clients; every level has answers."""
     with rc_context(STYLE):
         figure, axes = new_axes()
-        clients_L = [level.concurrency for level in levels]
+        clients_L = [level.load for level in levels]
         for name, colour in zip(("p50", "p90", "p95", "p99"), SERIES, strict=True):
             axes.plot(clients_L, _ms(levels, name), marker="o", color=colour, label=name)
         _clients_axis(axes, clients_L)
@@ -47,7 +48,7 @@ def price(levels: Sequence[Level]) -> str:
         for name, colour in (("p50", SERIES[0]), ("p99", SERIES[3])):
             axes.plot(rates_L, _ms(levels, name), marker="o", color=colour, label=name)
         for level, rate, ms in zip(levels, rates_L, _ms(levels, "p99"), strict=True):
-            text, place = f"{level.concurrency}", (-6, 5)
+            text, place = f"{level.load:g}", (-6, 5)
             axes.annotate(text, (rate, ms), place, textcoords="offset points", ha="right")
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -66,7 +67,7 @@ def histograms(levels: Sequence[Level]) -> str:
         for axes, (name, histogram) in zip(rows, shown, strict=True):
             _histogram(axes, histogram, name)
         edges = [edge for _, histogram in shown for edge in histogram.edges_ms]
-        ticks = _ticks(min(edges), max(edges))
+        ticks = round_ticks(min(edges), max(edges))
         rows[-1].set_xlim(min(*ticks, *edges), max(*ticks, *edges))
         rows[-1].xaxis.set_major_locator(FixedLocator(ticks))
         rows[-1].xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:g}"))
@@ -96,7 +97,7 @@ def offline(levels: Sequence[OfflineLevel], description: str) -> str:
         return svg(figure, description)
 
 
-def _clients_axis(axes: Axes, clients_L: Sequence[int]) -> None:
+def _clients_axis(axes: Axes, clients_L: Sequence[float]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xlabel("clients at once")
     axes.xaxis.set_major_locator(FixedLocator(clients_L))
@@ -122,7 +123,7 @@ def _histogram(axes: Axes, histogram: Histogram, name: str) -> None:
     axes.set_ylabel(name, rotation=0, ha="right", va="center")
 
 
-def _ticks(low_ms: float, high_ms: float) -> list[float]:
+def round_ticks(low_ms: float, high_ms: float) -> list[float]:
     """Choose round values (1, 2, 5, 10, ...) inside a range, or around it if it is narrow."""
     rounds = [digit * 10.0**power for power in range(-1, 6) for digit in (1, 2, 5)]
     inside = [tick for tick in rounds if low_ms <= tick <= high_ms]

@@ -6,24 +6,39 @@ A table stands between `<!-- table:NAME -->` and `<!-- /table:NAME -->`.
 import argparse
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from statistics import mean, median, stdev
+from typing import Literal, TypeVar
 
 from benchmarks import cells
+from benchmarks.agreement_results import AgreementResult
+from benchmarks.agreement_table import HEAD as HEAD_OF_AGREEMENT
+from benchmarks.agreement_table import agreement_rows
 from benchmarks.engine_results import EnginesResult, MatrixResult
+from benchmarks.engine_table import HEAD as HEAD_OF_ENGINES
+from benchmarks.engine_table import engine_rows
+from benchmarks.experiment_results import HEAD as HEAD_OF_STEPS
+from benchmarks.experiment_results import ExperimentResult, experiment_rows, experiment_summary
+from benchmarks.level_results import Level
 from benchmarks.matrix_table import matrix_lines, summary
+from benchmarks.peer_serving_results import PeerServingResult
+from benchmarks.peer_serving_table import HEAD as PEER_HEAD
+from benchmarks.peer_serving_table import peer_notes, peer_rows
+from benchmarks.presets_results import HEAD as HEAD_OF_PRESETS
+from benchmarks.presets_results import PresetsResult, preset_rows
 from benchmarks.results import (
     PIPEWORK,
     BenchResult,
     FamiliesResult,
-    Level,
     PeerTrainingResult,
     Result,
     TrainingResult,
     read_result,
 )
+from benchmarks.roofline_results import HEAD as HEAD_OF_ROOFS
+from benchmarks.roofline_results import RooflineResult, roofline_rows
 from benchmarks.serving_results import ServingResult
 from benchmarks.serving_table import HEAD, serving_rows
 from pipework.errors import CheckFailedError, ConfigError, PipeError
@@ -33,6 +48,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 OPEN = re.compile(r"<!-- table:(\S+) -->")
 Results = Sequence[Result]
+Kind = TypeVar("Kind", bound=Result)
 
 
 class Table(StrEnum):
@@ -41,12 +57,18 @@ class Table(StrEnum):
     ACCURACY = "accuracy"
     SERVING = "serving"
     SERVING_LOAD = "serving_load"
+    AGREEMENT = "agreement"
     OFFLINE = "offline"
     ENGINES = "engines"
+    ROOFLINE = "roofline"
     FAMILIES = "families"
     MATRIX = "matrix"
+    PRESETS = "presets"
     PEERS_TRAINING = "peers_training"
     PEERS_PHASES = "peers_phases"
+    PEERS_SERVING = "peers_serving"
+    SCRATCH = "scratch"
+    DOMAIN = "domain"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,29 +136,69 @@ def fill(text: str, results: Results) -> str:
 
 
 def _table(name: Table, results: Results) -> str:  # noqa: C901, PLR0911  (one for each table)
-    benches = [result for result in results if isinstance(result, BenchResult)]
-    peers = [result for result in results if isinstance(result, PeerTrainingResult)]
+    benches, peers = _of(BenchResult, results), _of(PeerTrainingResult, results)
     match name:
         case Table.ACCURACY:
-            return _accuracy([one for one in results if isinstance(one, TrainingResult)])
+            return _accuracy(_of(TrainingResult, results))
         case Table.SERVING:
             return _serving([result for result in benches if result.levels])
-        case Table.SERVING_LOAD:
-            loads = [one for one in results if isinstance(one, ServingResult)]
-            rows = (row for one in loads for row in serving_rows(one))
-            return _markdown(HEAD, rows) + _source(loads)
         case Table.OFFLINE:
             return _offline([result for result in benches if result.offline])
-        case Table.ENGINES:
-            return _engines([one for one in results if isinstance(one, EnginesResult)])
         case Table.FAMILIES:
-            return _families([one for one in results if isinstance(one, FamiliesResult)])
+            return _families(_of(FamiliesResult, results))
         case Table.MATRIX:
-            return _matrix([one for one in results if isinstance(one, MatrixResult)])
+            return _matrix(_of(MatrixResult, results))
         case Table.PEERS_TRAINING:
             return _peers_training(peers)
         case Table.PEERS_PHASES:
             return _peers_phases(peers)
+        case Table.PEERS_SERVING:
+            return _peers_serving(_of(PeerServingResult, results))
+        case Table.SCRATCH | Table.DOMAIN:
+            found = _of(ExperimentResult, results)
+            return _experiments([one for one in found if Table(one.experiment) is name])
+        case Table.SERVING_LOAD | Table.AGREEMENT | Table.ENGINES | Table.ROOFLINE | Table.PRESETS:
+            return _lines(name, results)
+
+
+def _lines(
+    name: Literal[
+        Table.SERVING_LOAD, Table.AGREEMENT, Table.ENGINES, Table.ROOFLINE, Table.PRESETS
+    ],
+    results: Results,
+) -> str:
+    """Return a table in which each result has lines of its own."""
+    match name:
+        case Table.SERVING_LOAD:
+            return _each(_of(ServingResult, results), HEAD, serving_rows)
+        case Table.AGREEMENT:
+            return _each(_of(AgreementResult, results), HEAD_OF_AGREEMENT, agreement_rows)
+        case Table.ENGINES:
+            return _each(_of(EnginesResult, results), HEAD_OF_ENGINES, engine_rows)
+        case Table.ROOFLINE:
+            return _each(_of(RooflineResult, results), HEAD_OF_ROOFS, roofline_rows)
+        case Table.PRESETS:
+            return _each(_of(PresetsResult, results), HEAD_OF_PRESETS, preset_rows)
+
+
+def _of(kind: type[Kind], results: Results) -> list[Kind]:
+    return [one for one in results if isinstance(one, kind)]
+
+
+def _each(
+    results: Sequence[Kind],
+    head: Sequence[str],
+    rows: Callable[[Kind], Iterable[Sequence[str]]],
+) -> str:
+    return _markdown(head, (row for one in results for row in rows(one))) + _source(results)
+
+
+def _experiments(results: Sequence[ExperimentResult]) -> str:
+    parts = (
+        f"{experiment_summary(one)}\n\n{_markdown(HEAD_OF_STEPS, experiment_rows(one))}"
+        for one in results
+    )
+    return "\n\n".join(parts) + _source(results)
 
 
 def _accuracy(results: Sequence[TrainingResult]) -> str:
@@ -171,7 +233,7 @@ def _serving(results: Sequence[BenchResult]) -> str:
         "errors",
     )
     rows = (
-        (result.model, f"{level.texts_per_request}", f"{level.concurrency}", *_level(level))
+        (result.model, f"{level.texts_per_request}", f"{level.load:g}", *_level(level))
         for result in results
         for level in result.levels
     )
@@ -201,33 +263,6 @@ def _offline(results: Sequence[BenchResult]) -> str:
         for level in result.offline
     )
     return _markdown(head, rows) + _source(results)
-
-
-def _engines(results: Sequence[EnginesResult]) -> str:
-    head = (
-        *("data", "engine", "MiB", "max difference", "same answers", "change of the score, points"),
-        *("layers kept", "texts/s", "times by hand", "p50 ms, one text"),
-    )
-    rows = (row for result in results for row in _engine_rows(result))
-    return _markdown(head, rows) + _source(results)
-
-
-def _engine_rows(result: EnginesResult) -> Iterable[tuple[str, ...]]:
-    for one in result.engines:
-        yield (
-            result.dataset,
-            one.name,
-            f"{one.mib:.0f}",
-            f"{one.max_abs:.1e}",
-            f"{one.agreement:.2%}",
-            f"{100 * one.change:+.2f} ({100 * one.low:+.2f} to {100 * one.high:+.2f})",
-            f"{one.kept}",
-            f"{one.texts_per_s:,.0f}",
-            f"{one.texts_per_s / result.by_hand_texts_per_s:.2f}",
-            cells.ms(one.p50_ms),
-        )
-    by_hand = (f"{result.by_hand_texts_per_s:,.0f}", "1", cells.ms(result.by_hand_p50_ms))
-    yield (result.dataset, "by hand", *("",) * 5, *by_hand)
 
 
 def _families(results: Sequence[FamiliesResult]) -> str:
@@ -283,6 +318,12 @@ def _peers_phases(results: Sequence[PeerTrainingResult]) -> str:
         for result in results
     )
     return _markdown(head, rows) + _source(results)
+
+
+def _peers_serving(results: Sequence[PeerServingResult]) -> str:
+    table = _markdown(PEER_HEAD, (row for result in results for row in peer_rows(result)))
+    notes = "".join(f"\n- {note}" for result in results for note in peer_notes(result))
+    return table + (f"\n{notes}" if notes else "") + _source(results)
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

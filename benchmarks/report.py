@@ -1,36 +1,31 @@
-"""A result for people: a table for the terminal, and one HTML page that needs nothing else."""
+"""A result for people: tables for the terminal, and one HTML page that needs nothing else."""
 
-import io
-from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import cells
-from benchmarks.results import BenchResult, Level, check_writable
+from benchmarks.level_results import Level
+from benchmarks.notes import Note, notes
+from benchmarks.report_facts import facts
+from benchmarks.results import BenchResult, check_writable
+from benchmarks.slo_results import SloResult
+from benchmarks.terminal import drawn
 from pipework import page as frame
 from pipework.record import write_atomically
 
-WIDTH = 110
 BAD = ' class="bad"'
 ENGINES, TOKENIZING = "Throughput of each engine", "Throughput of the tokenizer"
+MOST_HISTOGRAMS = 8
 Tile = tuple[str, str, str]
+Plot = tuple[str, str, str]
 
 
 def terminal(result: BenchResult) -> str:
-    """Return a table as plain text, at most 110 columns wide."""
-    head, rows = cells.table(result)
-    table = Table(*head, title=f"{result.model}, {cells.sent(result)}", title_justify="left")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(*row)
-    stream = io.StringIO()
-    Console(file=stream, width=WIDTH, color_system=None, markup=False).print(table)
-    return stream.getvalue()
+    """Return the tables and notes as plain text, at most 110 columns wide."""
+    head = f"{result.model}, {cells.sent(result)}"
+    lines = [f"{note.title}: {note.text}" for note in notes(result)]
+    return drawn(head, cells.tables(result), lines)
 
 
 def write_page(path: Path, result: BenchResult) -> None:
@@ -45,15 +40,25 @@ def write_page(path: Path, result: BenchResult) -> None:
 
 
 def page(result: BenchResult) -> str:
-    """Return one HTML page: headline figures, plots, table, workload, machine and versions.
+    """Return one HTML page: headline figures, plots, tables, workload, machine and versions.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
-    figures = _level_figures(result.levels) if result.levels else _offline_figures(result)
-    plots = _level_plots(result.levels) if result.levels else _offline_plots(result)
-    parts = (_top(result), _alarm(result.levels), frame.tiles(figures), plots, _table(result))
-    return frame.whole(f"{result.model}: benchmark", (*parts, _facts(result)))
+    figures = _level_figures(result) if result.levels else _offline_figures(result)
+    plots = _level_plots(result) if result.levels else _offline_plots(result)
+    parts = (
+        _top(result),
+        *map(_note, notes(result)),
+        frame.tiles(figures),
+        frame.section("Plots", frame.plots(plots)),
+        _tables(result),
+        frame.section(
+            "What was measured, and on what",
+            facts(result.workload, result.provenance, result.command),
+        ),
+    )
+    return frame.whole(f"{result.model}: benchmark", parts)
 
 
 def _top(result: BenchResult) -> str:
@@ -62,31 +67,47 @@ def _top(result: BenchResult) -> str:
     return frame.header(result.model, line)
 
 
-def _alarm(levels: Sequence[Level]) -> str:
-    kinds: Counter[str] = Counter()
-    for level in levels:
-        kinds.update(level.errors)
-    failed = kinds.total()
-    if not failed:
-        return ""
-    sent = failed + sum(level.requests for level in levels)
-    share = f"{failed:,} of {sent:,} requests failed ({failed / sent:.1%})"
-    full = " (429: the queue of the server was full)" if "HTTP 429" in kinds else ""
-    return f'<p class="alarm"><b>{share}:</b> {escape(cells.errors(kinds))}{full}</p>'
+def _note(note: Note) -> str:
+    kind = "alarm" if note.bad else "verdict better" if note.good else "verdict"
+    return f'<p class="{kind}"><b>{escape(note.title)}:</b> {escape(note.text)}</p>'
 
 
-def _level_figures(levels: Sequence[Level]) -> list[Tile]:
-    good, calm = cells.best(levels), min(levels, key=lambda level: level.concurrency)
+def _level_figures(result: BenchResult) -> list[Tile]:
+    slo = _slo_figures(result.slo) if result.slo is not None else []
+    levels = cells.closed(result)
+    if not levels:
+        return slo + _open_figures(cells.opened(result)) + [_failed(result.levels)]
+    good, calm = cells.best(levels), min(levels, key=lambda level: level.load)
     caption = f"throughput with {cells.clients(good)}; more is better"
-    figures = [(f"{good.texts_per_s:,.0f}", "texts/s", caption)]
+    figures = [(cells.rate(good.texts_per_s), "texts/s", caption)]
     if calm.latency_ms is not None:
         caption = f"half of the requests take less, with {cells.clients(calm)}; less is better"
         figures.append((cells.ms(calm.latency_ms.p50), "ms", caption))
     if good.latency_ms is not None:
         caption = f"99 of 100 requests take less, with {cells.clients(good)}; less is better"
         figures.append((cells.ms(good.latency_ms.p99), "ms", caption))
+    return [*slo, *figures, _failed(result.levels)]
+
+
+def _slo_figures(slo: SloResult) -> list[Tile]:
+    shown = "none" if slo.rate is None else cells.rate(slo.rate)
+    which = "the largest asked for that meets it" if slo.asked else "the largest that meets it"
+    return [(shown, "requests/s" if slo.rate else "", f"{which}; more is better")]
+
+
+def _open_figures(levels: Sequence[Level]) -> list[Tile]:
+    top = max(levels, key=lambda level: level.in_time)
+    caption = f"answered in time at {cells.clients(top)}; more is better"
+    figures = [(cells.rate(top.in_time), "texts/s", caption)]
+    if top.latency_ms is not None:
+        caption = f"99 of 100 requests take less, at {cells.clients(top)}; less is better"
+        figures.append((cells.ms(top.latency_ms.p99), "ms", caption))
+    return figures
+
+
+def _failed(levels: Sequence[Level]) -> Tile:
     failed = f"{sum(level.failed for level in levels):,}"
-    return [*figures, (failed, "errors", "failed requests over all levels; should be 0")]
+    return failed, "errors", "failed requests over all levels; should be 0"
 
 
 def _offline_figures(result: BenchResult) -> list[Tile]:
@@ -97,89 +118,111 @@ def _offline_figures(result: BenchResult) -> list[Tile]:
     best = f"{fastest.stage}, {fastest.batch} texts a call; more is better"
     quick = f"half of the calls take less: {quickest.stage}, {quickest.batch} a call"
     return [
-        (f"{fastest.texts_per_s:,.0f}", "texts/s", best),
+        (cells.rate(fastest.texts_per_s), "texts/s", best),
         (cells.ms(quickest.latency_ms.p50), "ms", f"{quick}; less is better"),
-        (f"{tokens.texts_per_s:,.0f}", "texts/s", "turned into token ids; more is better"),
+        (cells.rate(tokens.texts_per_s), "texts/s", "turned into token ids; more is better"),
     ]
 
 
-def _level_plots(levels: Sequence[Level]) -> str:
+def _level_plots(result: BenchResult) -> list[Plot]:
+    closed, opened = cells.closed(result), cells.opened(result)
+    answered = [level for level in result.levels if level.latency_ms is not None]
+    drawn_plots = _closed_plots(closed) if closed else []
+    if opened:
+        drawn_plots += _open_plots(opened, result.slo)
+    return drawn_plots + _shape_plots(answered) + _server_plots(answered)
+
+
+def _closed_plots(levels: Sequence[Level]) -> list[Plot]:
     from benchmarks import plots  # noqa: PLC0415  (needs an extra)
 
     rate = f"Texts answered per second. Higher is better. {_peak(levels)}"
-    drawn = [("Throughput", rate, plots.throughput(levels))]
+    found = [("Throughput", rate, plots.throughput(levels))]
     answered = [level for level in levels if level.latency_ms is not None]
     if answered:
         time = "Time from sending a request to its whole answer; 99 of 100 take less than p99."
         price = "What more throughput costs in latency; the numbers are those of clients."
-        shape = "How many requests took how long. Further left and narrower is better."
-        drawn += [
+        title = "Latency against throughput"
+        found += [
             ("Latency", f"{time} Lower is better.", plots.latencies(answered)),
-            (
-                "Latency against throughput",
-                f"{price} Down and right is better.",
-                plots.price(answered),
-            ),
-            ("Distribution of latencies", shape, plots.histograms(answered)),
+            (title, f"{price} Down and right is better.", plots.price(answered)),
         ]
-    return frame.section("Plots", frame.plots(drawn))
+    return found
+
+
+def _open_plots(levels: Sequence[Level], slo: SloResult | None) -> list[Plot]:
+    from benchmarks import plots_open  # noqa: PLC0415  (needs an extra)
+
+    answered = [level for level in levels if level.latency_ms is not None]
+    time = "Requests come at a rate, whatever happened to those before, and are timed from when"
+    time += " they were to be sent. Thick lines are 95 % intervals. Lower is better."
+    kept = "What falls below the dashed line waits longer and longer, or is refused."
+    found = [("Answers against load", kept, plots_open.goodput(levels))]
+    if answered:
+        found.insert(0, ("Latency against load", time, plots_open.latencies(answered, slo)))
+    return found
+
+
+def _shape_plots(levels: Sequence[Level]) -> list[Plot]:
+    from benchmarks import plots  # noqa: PLC0415  (needs an extra)
+
+    shown = [level for level in levels if level.histogram is not None]
+    if not shown:
+        return []
+    few = shown[:: 1 + (len(shown) - 1) // MOST_HISTOGRAMS]
+    shape = "How many requests took how long. Further left and narrower is better."
+    return [("Distribution of latencies", shape, plots.histograms(few))]
+
+
+def _server_plots(levels: Sequence[Level]) -> list[Plot]:
+    from benchmarks import plots_server  # noqa: PLC0415  (needs an extra)
+
+    staged = [level for level in levels if level.stages_ms]
+    used = [level for level in levels if level.server is not None]
+    found = []
+    if staged:
+        where = "By the server's own clock; the rest of what clients waited is outside of it."
+        title = "Where the time goes"
+        found.append((title, where, plots_server.stage_breakdown(staged)))
+    if used:
+        what = "Of the server's processes, while the level ran."
+        found.append(("Cores and memory", what, plots_server.use(used)))
+    return found
 
 
 def _peak(levels: Sequence[Level]) -> str:
     good = cells.best(levels)
-    if good.concurrency == max(level.concurrency for level in levels):
+    if good.load == max(level.load for level in levels):
         return f"The peak may lie beyond {cells.clients(good)}."
     return f"From {cells.clients(good)} on it is within 5 % of the peak: more only wait longer."
 
 
-def _offline_plots(result: BenchResult) -> str:
+def _offline_plots(result: BenchResult) -> list[Plot]:
     from benchmarks import plots  # noqa: PLC0415  (needs an extra)
 
     answer = "Token ids to scores, texts per second in one process. Longer is better."
     tokens = "Text to token ids, texts per second in the same process. Longer is better."
-    drawn = [
+    return [
         ("Engines", answer, plots.offline(cells.engines(result), ENGINES)),
         ("Tokenizing", tokens, plots.offline(cells.tokenizing(result), TOKENIZING)),
     ]
-    return frame.section("Plots", frame.plots(drawn))
 
 
-def _table(result: BenchResult) -> str:
-    head, rows = cells.table(result)
-    table = frame.table(head, (_cells(head, row) for row in rows))
-    caption = "Half of the requests took less than p50, 99 of 100 less than p99; "
-    caption += "only requests that succeeded are timed."
-    if result.offline:
-        caption = "Half of the calls took less than p50, 99 of 100 less than p99."
-    note = f'<p class="quiet">{caption}</p>'
-    return frame.section("All figures", note + table)
+def _tables(result: BenchResult) -> str:
+    what = "calls" if result.offline else "requests"
+    caption = f"Half of the {what} took less than p50, 99 of 100 less than p99"
+    caption += "." if result.offline else "; only requests that succeeded are timed."
+    found = (
+        f"<h3>{escape(table.title)}</h3>"
+        + frame.table(table.head, (_cells(table.head, row) for row in table.rows))
+        for table in cells.tables(result)
+    )
+    return frame.section("All figures", f'<p class="quiet">{caption}</p>' + "".join(found))
 
 
 def _cells(head: Sequence[str], row: Sequence[str]) -> str:
+    counted = (cells.ERRORS, cells.LATE)
     return "".join(
-        f"<td{BAD if name == 'errors' and cell != cells.NO_ERRORS else ''}>{escape(cell)}</td>"
+        f"<td{BAD if name in counted and cell != cells.NO_ERRORS else ''}>{escape(cell)}</td>"
         for name, cell in zip(head, row, strict=True)
     )
-
-
-def _facts(result: BenchResult) -> str:
-    made, workload = result.provenance, result.workload
-    machine, kind = made.machine, "pairs of texts" if workload.pair else "texts"
-    lengths = f"mean {workload.mean_length:,.0f}, p95 {workload.p95_length:,.0f} characters"
-    sent = {"source": workload.source, "inputs": f"{workload.texts:,} {kind}", "length": lengths}
-    where = {
-        "processor": machine.cpu,
-        "cores": f"{machine.cores} usable",
-        "memory": f"{machine.memory_gib:g} GiB",
-        "system": machine.system,
-        "Python": machine.python,
-    }
-    software = {"pipework": made.pipework, "commit": made.git_commit or "not a checkout"}
-    lists = (
-        frame.facts("Workload", sent | {"seed": f"{workload.seed}"}),
-        frame.facts("Machine that measured", where),
-        frame.facts("Software there", software | made.versions),
-    )
-    command = f"<p>Measured by <code>{escape(' '.join(result.command))}</code></p>"
-    facts = f'<div class="facts">{"".join(lists)}</div>'
-    return frame.section("What was measured, and on what", command + facts)

@@ -9,57 +9,30 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from benchmarks.agreement_results import AgreementResult
+from benchmarks.comparison_results import ComparisonResult
 from benchmarks.engine_results import EnginesResult, MatrixResult
-from benchmarks.latency_results import Histogram, Latency
+from benchmarks.experiment_results import ExperimentResult
+from benchmarks.latency_results import Latency
+from benchmarks.level_results import Level
+from benchmarks.peer_serving_results import PeerServingResult
+from benchmarks.presets_results import PresetsResult
 from benchmarks.provenance import SCHEMA_VERSION, Provenance
+from benchmarks.roofline_results import RooflineResult
 from benchmarks.serving_results import ServingResult
+from benchmarks.slo_results import SloResult
+from benchmarks.workload_results import WorkloadSummary
 from pipework.errors import ConfigError, DataError
 from pipework.record import Record, write_atomically
 
 PIPEWORK = "pipework"  # its name among the contenders of a comparison
-
-
-class WorkloadSummary(Record):
-    """What was sent; lengths are of a text, or of both texts of a pair, in characters."""
-
-    source: str
-    texts: int
-    texts_per_request: int
-    pair: bool
-    mean_length: float
-    p95_length: float
-    seed: int
-
-
-class Level(Record):
-    """One level of load: so many clients, each sending its next request when answered.
-
-    `requests`, `texts` and latencies are of all requests answered with success after the warm-up,
-    also those in flight when `duration_s` was over. The rates count only those answered within
-    `duration_s`. `errors` counts failed requests by kind. Latencies are None if none succeeded.
-    """
-
-    concurrency: int
-    texts_per_request: int
-    duration_s: float
-    requests: int
-    texts: int
-    texts_per_s: float
-    requests_per_s: float
-    latency_ms: Latency | None
-    histogram: Histogram | None
-    errors: dict[str, int]
-
-    @property
-    def failed(self) -> int:
-        """Number of failed requests."""
-        return sum(self.errors.values())
+GENERATOR_SHARE = 0.7  # of what the generator can do: above that it is in the way
 
 
 class OfflineLevel(Record):
     """One stage in this process, without a server: `stage` is "tokenizing" or an engine's name.
 
-    Latencies are of one call with `batch` texts.
+    Latencies are of one call with `batch` texts. The intervals are as those of `Level`.
     """
 
     stage: str
@@ -68,11 +41,20 @@ class OfflineLevel(Record):
     calls: int
     texts: int
     texts_per_s: float
+    tokens_per_s: float | None = None
     latency_ms: Latency
+    interval_ms: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    interval_texts_per_s: tuple[float, float] | None = None
+    freedom: int | None = None
 
 
 class BenchResult(Record):
-    """What `pipe bench` measured: `levels` against a URL, `offline` in a run folder's engines."""
+    """What `pipe bench` measured: `levels` against a URL, `offline` in a run folder's engines.
+
+    `generator_limit` is how many requests a second the generator itself sends, measured before
+    against something that answers at once. `slo` is the verdict on an objective, whose trials are
+    the open-loop levels.
+    """
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["bench"] = "bench"
@@ -83,6 +65,13 @@ class BenchResult(Record):
     workload: WorkloadSummary
     levels: tuple[Level, ...] = ()
     offline: tuple[OfflineLevel, ...] = ()
+    generator_limit: float | None = None
+    slo: SloResult | None = None
+
+    def bottleneck(self, level: Level) -> bool:
+        """Whether the generator, rather than the server, may have set the throughput of a level."""
+        limit = self.generator_limit
+        return limit is not None and level.requests_per_s > GENERATOR_SHARE * limit
 
 
 class TrainingResult(Record):
@@ -197,9 +186,15 @@ Result = (
     | PeerTrainingResult
     | EnginesResult
     | MatrixResult
+    | PresetsResult
     | ServingResult
+    | RooflineResult
+    | PeerServingResult
+    | ExperimentResult
+    | ComparisonResult
+    | AgreementResult
 )
-_STORED: TypeAdapter[Result] = TypeAdapter(Annotated[Result, Field(discriminator="kind")])
+STORED: TypeAdapter[Result] = TypeAdapter(Annotated[Result, Field(discriminator="kind")])
 
 
 def plain(settings: BaseModel) -> dict[str, str | int | float | bool | None]:
@@ -239,7 +234,7 @@ def read_result(path: Path) -> Result:
         DataError: the file is missing or not a result of this schema.
     """
     try:
-        return _STORED.validate_json(path.read_bytes())
+        return STORED.validate_json(path.read_bytes())
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}"
         raise DataError(message) from error

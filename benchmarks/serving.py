@@ -1,12 +1,13 @@
 """A server under load as a stored result: `python -m benchmarks.serving RUN NAME --out FILE`.
 
 The server is `pipe serve RUN`, a process beside this one on the same processors. Measured are the
-engine alone before and after; clients that wait for their answers, with several and with single
-texts a request; single texts at half of their peak, at twice it, and at half again; and, with
---minutes, the server's memory while texts of all lengths come.
+engine alone and, in turns with it, clients that wait for their answers, with several and with
+single texts a request; single texts at twice their peak, at half of it at once, and at half; and,
+with --minutes, the server's memory while texts of all lengths come.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 import time
@@ -14,29 +15,32 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from threading import Event, Thread
 
 import numpy as np
 
+from benchmarks.level_results import Level
 from benchmarks.load import closed_loop
 from benchmarks.machine import provenance
 from benchmarks.offline import measure_engine
 from benchmarks.open_loop import open_loop
 from benchmarks.results import check_writable, write_result
-from benchmarks.serving_results import Memory, OpenLevel, ServingResult
+from benchmarks.serving_results import Memory, ServingResult
+from benchmarks.targets import Target, target
 from benchmarks.workload import Workload
 from export.answer import open_encoder
 from pipework import console
 from pipework.errors import NotReadyError, PipeError
-from pipework.manifest import read_manifest
+from pipework.manifest import read_classifier
 from pipework.progress import Progress
 from serve.config import QueueSettings
 from serve.engines import choose_engine, open_proven
 
 SEVERAL = 8
-CLIENTS = {1: 32, SEVERAL: 16}  # that wait for their answers, by texts a request
+CLIENTS_SINGLE, CLIENTS_SEVERAL = 32, 16  # that wait for their answers
 STOP_S = 60.0
+TURNS = 2
 PAGE_KIB = 4
 
 
@@ -48,6 +52,13 @@ class Plan:
     name: str
     seconds: float
     minutes: float
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command line that repeats it, without a path of this machine."""
+        words = ["python", "-m", "benchmarks.serving", "RUN", self.name]
+        words += ["--seconds", f"{self.seconds:g}"]
+        return (*words, *(["--minutes", f"{self.minutes:g}"] if self.minutes else []))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,41 +92,44 @@ def measure(plan: Plan, progress: Progress) -> ServingResult:
         PipeError: the run cannot be served.
     """
     single, several = (Workload.synthetic(texts_per_request=n, seed=0) for n in (1, SEVERAL))
-    before, batch_ms = _alone(plan, single)
-    with _server(plan.run) as (url, process):
-        many = _closed(url, several, plan, progress)
-        one = _closed(url, single, plan, progress)
-        rates = {"half": one / 2, "double": 2 * one, "after": one / 2}
-        levels: dict[str, OpenLevel] = {}
-        for seed, (level, rate) in enumerate(rates.items()):
-            levels[level] = open_loop(
-                url, single, rate=rate, duration_s=plan.seconds, seed=seed, progress=progress
-            )
-        memory = _memory(url, process.pid, plan, one / 2, progress) if plan.minutes else None
-    after, _ = _alone(plan, single)
-    manifest = read_manifest(plan.run)
+    alone, batch_ms = _alone(plan, single)
+    offline, many, ones = [alone], list[float](), list[float]()
+    with running(plan.run) as (doors, process):
+        asked = target(f"http://{doors['http']}")
+        for _ in range(TURNS):  # machines drift: what is compared is measured in turns
+            many.append(_closed(asked, several, CLIENTS_SEVERAL, plan, progress))
+            ones.append(_closed(asked, single, CLIENTS_SINGLE, plan, progress))
+            offline.append(_alone(plan, single)[0])
+        rate = _closed(asked, single, CLIENTS_SINGLE, plan, progress)
+        double = _open(asked, single, 2 * rate, plan.seconds, 1, progress)
+        after = _open(asked, single, rate / 2, plan.seconds, 2, progress)
+        ones += [rate, _closed(asked, single, CLIENTS_SINGLE, plan, progress)]
+        half = _open(asked, single, mean(ones) / 2, plan.seconds, 0, progress)
+        memory = _memory(asked, process.pid, plan, rate / 2, progress) if plan.minutes else None
+    offline.append(_alone(plan, single)[0])
+    manifest = read_classifier(plan.run)
     return ServingResult(
         model=plan.name,
         engine=choose_engine(manifest).name,
         texts=single.source,
         batch_tokens=QueueSettings().batch_tokens,
-        offline_texts_per_s=(before, after),
+        offline_texts_per_s=tuple(offline),
         batch_ms=batch_ms,
-        several_texts_per_s=many,
+        several_texts_per_s=round(mean(many), 2),
         several=SEVERAL,
-        single_texts_per_s=one,
-        half=levels["half"],
-        double=levels["double"],
-        after=levels["after"],
+        single_texts_per_s=round(mean(ones), 2),
+        half=half,
+        double=double,
+        after=after,
         memory=memory,
-        command=("python", "-m", "benchmarks.serving", "RUN", plan.name),
+        command=plan.command,
         provenance=provenance(),
     )
 
 
 def _alone(plan: Plan, workload: Workload) -> tuple[float, float]:
     """Return the engine's texts a second, and the median milliseconds of one of its batches."""
-    manifest = read_manifest(plan.run)
+    manifest = read_classifier(plan.run)
     encoder = open_encoder(plan.run, manifest)
     tokens = np.mean([len(one) for one in encoder.encode(workload.examples)])
     batch = max(1, int(QueueSettings().batch_tokens / tokens))
@@ -134,15 +148,18 @@ def _alone(plan: Plan, workload: Workload) -> tuple[float, float]:
     return found[-1].texts_per_s, found[-1].latency_ms.p50
 
 
-def _closed(url: str, workload: Workload, plan: Plan, progress: Progress) -> float:
+def _closed(
+    asked: Target, workload: Workload, clients: int, plan: Plan, progress: Progress
+) -> float:
     """Return texts a second: the median of three thirds."""
     found = [
         closed_loop(
-            url,
+            asked,
             workload,
-            concurrency=CLIENTS[workload.texts_per_request],
+            concurrency=clients,
             duration_s=plan.seconds / 3,
             warmup_s=plan.seconds / 15,
+            limit_s=plan.seconds / 3,
             progress=progress,
         )
         for _ in range(3)
@@ -154,7 +171,21 @@ def _closed(url: str, workload: Workload, plan: Plan, progress: Progress) -> flo
     return median(level.texts_per_s for level in found)
 
 
-def _memory(url: str, pid: int, plan: Plan, rate: float, progress: Progress) -> Memory:
+def _open(
+    asked: Target, workload: Workload, rate: float, seconds: float, seed: int, progress: Progress
+) -> Level:
+    return open_loop(
+        asked,
+        workload,
+        rate=rate,
+        duration_s=seconds,
+        limit_s=seconds,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def _memory(asked: Target, pid: int, plan: Plan, rate: float, progress: Progress) -> Memory:
     """Send texts of all lengths for minutes, and watch the server's resident memory."""
     mixed = Workload.synthetic(texts_per_request=1, seed=7, mean_words=60)
     samples: list[float] = []
@@ -169,7 +200,7 @@ def _memory(url: str, pid: int, plan: Plan, rate: float, progress: Progress) -> 
     watcher.start()
     try:
         seconds = plan.minutes * 60
-        open_loop(url, mixed, rate=rate / 3, duration_s=seconds, seed=9, progress=progress)
+        _open(asked, mixed, rate / 3, seconds, 9, progress)
     finally:
         ended.set()
         watcher.join()
@@ -183,18 +214,23 @@ def _memory(url: str, pid: int, plan: Plan, rate: float, progress: Progress) -> 
 
 
 @contextmanager
-def _server(run: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+def running(run: Path) -> Iterator[tuple[dict[str, str], "subprocess.Popen[str]"]]:
+    """Have `pipe serve` serve a run; yield its doors, host:port by protocol, and its process.
+
+    Raises:
+        NotReadyError: it does not start.
+    """
     command = [str(Path(sys.executable).with_name("pipe")), "serve", str(run)]
     command += ["--port", "0", "--grpc-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  (our own program)
         try:
-            said = process.stdout.readline().split() if process.stdout else []
-            url = next((word for word in said if word.startswith("http")), None)
-            if url is None:
+            said = process.stdout.readline() if process.stdout else ""
+            found = re.search(r"http://(?P<http>\S+) and gRPC on (?P<grpc>\S+)", said)
+            if found is None:
                 message = "the server did not start; its own words stand above"
                 raise NotReadyError(message)
             time.sleep(1)
-            yield url, process
+            yield found.groupdict(), process
             process.terminate()
             process.wait(STOP_S)
         finally:

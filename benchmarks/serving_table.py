@@ -1,18 +1,21 @@
 """A server under load as Markdown: what was wanted of it and what was seen."""
 
 from benchmarks import cells
-from benchmarks.serving_results import Memory, OpenLevel, ServingResult
+from benchmarks.level_results import Level
+from benchmarks.serving_results import Memory, ServingResult
 
 HEAD = ("model", "load", "wanted", "seen")
+BEFORE_AND_AFTER = 2  # values of older results
 Row = tuple[str, str, str, str]
 
 
 def serving_rows(result: ServingResult) -> list[Row]:
     """Return the rows of a result."""
     alone, peak = result.offline, result.single_texts_per_s
-    before, after = result.offline_texts_per_s
+    turns = ", ".join(f"{one:,.0f}" for one in result.offline_texts_per_s)
+    when = "before, after" if len(result.offline_texts_per_s) == BEFORE_AND_AFTER else "in turns"
     rows = [
-        ("its engine alone", "", f"{before:,.0f} texts/s before, {after:,.0f} after the rest"),
+        ("its engine alone", "", f"{alone:,.0f} texts/s ({when}: {turns})"),
         (f"{result.several} texts a request", "90 % of it", _of(result.several_texts_per_s, alone)),
         ("single texts", "70 % of it", _of(peak, alone)),
         (
@@ -20,7 +23,7 @@ def serving_rows(result: ServingResult) -> list[Row]:
             f"p99 under {cells.ms(4 * result.batch_ms)} ms, 4 batches",
             f"p99 {_p99(result.half)} ms",
         ),
-        ("twice that: answered", "90 % of the peak", _of(result.double.goodput, peak)),
+        ("twice that: answered", "90 % of the peak", _of(result.double.in_time, peak)),
         ("twice that: refused", "under 50 ms", _refused(result.double)),
         ("half again, at once", "as before", f"p99 {_p99(result.after)} ms"),
     ]
@@ -46,15 +49,15 @@ def _of(value: float, whole: float) -> str:
     return f"{value:,.0f} texts/s, {value / whole:.0%}"
 
 
-def _p99(level: OpenLevel) -> str:
+def _p99(level: Level) -> str:
     return "-" if level.latency_ms is None else cells.ms(level.latency_ms.p99)
 
 
-def _refused(level: OpenLevel) -> str:
-    if level.rejected_ms is None:
+def _refused(level: Level) -> str:
+    if level.refused_ms is None:
         return "none"
-    times = level.rejected_ms
+    times = level.refused_ms
     shown = (
         f"p50 {cells.ms(times.p50)}, p99 {cells.ms(times.p99)}, at most {cells.ms(times.max)} ms"
     )
-    return f"{level.rejected:,} of {level.sent:,}: {shown}"
+    return f"{level.refused:,} of {level.sent:,}: {shown}"

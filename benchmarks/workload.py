@@ -1,13 +1,13 @@
 """What is sent: texts or pairs from a data file, or synthetic ones of a known length."""
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 import numpy as np
 
-from benchmarks.results import WorkloadSummary
+from benchmarks.workload_results import WorkloadSummary
+from pipework.encoding import TextEncoder
 from pipework.errors import DataError
 from pipework.examples import Example, Source
 
@@ -27,12 +27,23 @@ WORDS = """
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """Inputs in the order in which they are sent, `texts_per_request` at a time."""
+    """Inputs in the order in which they are sent, `texts_per_request` at a time.
+
+    Attributes:
+        source: where they come from, in words.
+        examples: the inputs.
+        texts_per_request: None where requests differ, as in a trace.
+        sizes: of the requests, then.
+        seed: decided the inputs and their order.
+        mean_tokens: of an input, None if nobody counted.
+    """
 
     source: str
     examples: tuple[Example, ...]
-    texts_per_request: int
+    texts_per_request: int | None
+    sizes: tuple[int, ...] = ()
     seed: int
+    mean_tokens: float | None = None
 
     @classmethod
     def read(cls, source: Source, *, texts_per_request: int, seed: int) -> "Workload":
@@ -88,15 +99,24 @@ class Workload:
         """Whether an input is two texts."""
         return self.examples[0].text_pair is not None
 
-    def bodies(self) -> list[bytes]:
-        """Return the JSON bodies of `POST /v1/predict`, each with `texts_per_request` inputs.
-
-        Made beforehand, so that the generator has nothing to do but send.
-        """
-        requests = max(1, len(self.examples) // self.texts_per_request)
+    @property
+    def requests(self) -> list[Sequence[Example]]:
+        """The inputs of each request; where they are fewer than one holds, they are repeated."""
         endless = cycle(self.examples)
-        chunks = (list(islice(endless, self.texts_per_request)) for _ in range(requests))
-        return [_body(chunk) for chunk in chunks]
+        sizes = self.sizes
+        if self.texts_per_request is not None:
+            count = max(1, len(self.examples) // self.texts_per_request)
+            sizes = (self.texts_per_request,) * count
+        return [list(islice(endless, size)) for size in sizes]
+
+    def counted(self, encoder: TextEncoder) -> "Workload":
+        """Return it with the tokens counted, by the tokenizer of a model and its limit."""
+        lengths = [len(one) for one in encoder.encode(self.examples)]
+        return replace(self, mean_tokens=round(float(np.mean(lengths)), 2))
+
+    def tokens(self, texts: float) -> float | None:
+        """Return how many tokens so many texts are, None if nobody counted."""
+        return None if self.mean_tokens is None else round(texts * self.mean_tokens, 1)
 
     def summary(self) -> WorkloadSummary:
         """Describe it for a result."""
@@ -109,6 +129,7 @@ class Workload:
             mean_length=round(float(np.mean(lengths)), 1),
             p95_length=round(float(np.percentile(lengths, 95)), 1),
             seed=self.seed,
+            mean_tokens=self.mean_tokens,
         )
 
 
@@ -117,10 +138,3 @@ def _texts(random: np.random.Generator, mean_words: float) -> Iterator[str]:
     while True:
         words = int(np.clip(round(random.lognormal(location, SIGMA)), 1, MAX_WORDS))
         yield " ".join(WORDS[index] for index in random.integers(len(WORDS), size=words))
-
-
-def _body(chunk: Sequence[Example]) -> bytes:
-    content: object = {"texts": [one.text for one in chunk]}
-    if chunk[0].text_pair is not None:
-        content = {"inputs": [{"text": one.text, "text_pair": one.text_pair} for one in chunk]}
-    return json.dumps(content, ensure_ascii=False).encode()

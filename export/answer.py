@@ -11,7 +11,7 @@ from pipework.errors import ConfigError, DataError, PipeError
 from pipework.evaluation import Engine, Evaluation, evaluate, infer_all, predict_all, truth
 from pipework.examples import Example, Source
 from pipework.inputs import fitting
-from pipework.manifest import Manifest, read_manifest
+from pipework.manifest import Manifest, read_classifier
 from pipework.predictions import Prediction, decide
 from pipework.progress import Progress
 from pipework.record import file_digest, verify_files
@@ -44,7 +44,7 @@ def evaluate_run(
         ConfigError: the run has no such split.
         PipeError: for a file, a folder or an engine that cannot be read.
     """
-    manifest = read_manifest(run)
+    manifest = read_classifier(run)
     if file is None:
         source = split_source(run, manifest, split)
     else:
@@ -117,7 +117,7 @@ def predict_run(run: Path, examples: Iterable[Example]) -> Iterator[tuple[Exampl
     Raises:
         InputError: an input that is not what the model takes, as a pair for one of single texts.
     """
-    manifest = read_manifest(run)
+    manifest = read_classifier(run)
     encoder = open_encoder(run, manifest)
     with open_here(run, manifest) as engine:
         checked = (
@@ -130,7 +130,7 @@ def predict_run(run: Path, examples: Iterable[Example]) -> Iterator[tuple[Exampl
 
 def unlabelled(run: Path, file: Path) -> Iterator[Example]:
     """Read a file with the columns that the run was trained with, whether or not it has labels."""
-    return Source.of(read_manifest(run).data.reading, file).unlabelled().rows()
+    return Source.of(read_classifier(run).data.reading, file).unlabelled().rows()
 
 
 def write_predictions(

@@ -20,12 +20,12 @@ import torch
 from torch import nn
 
 from export.first_tokens import take_first_tokens_early
-from export.packable import check_packable
 from export.packed import PackedClassifier
 from pipework.engine_record import Layout
 from pipework.manifest import Manifest
 from train.checkpoint import FOLDER
 from train.model import open_checkpoint
+from train.packable import check_packable
 
 OPSET = 17  # the first in which a layer norm is one operator
 EXPORTER = "torchscript"

@@ -22,6 +22,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from export.linears import Linear, bound_together
 from export.ranges import Ranges
+from pipework.processor import sums_int8
 
 LARGEST = 127  # symmetric: -128 is not used
 MIDDLE = 128  # of uint8
@@ -60,6 +61,16 @@ class Writer:
             node.attribute.extend(helper.make_attribute(*one) for one in attributes.items())
             self.nodes.append(node)
         return output
+
+
+def largest_weight() -> int:
+    """Return the largest weight that this processor multiplies rightly.
+
+    Without the instructions that add products of 8 bits in 32, they are added in pairs in 16, where
+    they saturate unless weights have 7 bits
+    (https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html).
+    """
+    return LARGEST if sums_int8() else LARGEST // 2
 
 
 def dynamic(model: onnx.ModelProto, layers: Sequence[Linear], largest: int = LARGEST) -> None:

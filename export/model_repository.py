@@ -31,7 +31,7 @@ from export.triton_config import (
 from pipework.engine_record import EngineFormat, EngineRecord, Layout, Precision
 from pipework.errors import ConfigError, RunFolderError
 from pipework.lock import sole_writer
-from pipework.manifest import Manifest, read_manifest
+from pipework.manifest import Manifest, read_classifier, read_manifest
 from pipework.progress import Progress
 from pipework.record import FILE_NAME as MANIFEST
 from pipework.record import verify_files
@@ -117,7 +117,7 @@ def add_version(
         RunFolderError: the run has no such engine, or does not hold what its manifest says.
         ConfigError: the repository has another model of that name, or that is no name.
     """
-    manifest = read_manifest(run)
+    manifest = read_classifier(run)
     record = wanted.choose(run, manifest, settings.backend)
     _check_flavour(record, settings.backend)
     _check_paths(run, manifest, record)

@@ -13,13 +13,12 @@ import onnx
 
 from export.feeds import graph_feeds
 from export.give_back import Rewriting, Trial, give_back
-from export.int8_graph import LARGEST, dynamic, static, tables
+from export.int8_graph import dynamic, largest_weight, static, tables
 from export.linears import Linear, linears
 from export.ranges import BATCH, Ranges, find_ranges
 from export.subject import Subject
 from pipework.engine_record import EngineFormat, Layer, Scaling, Variant
 from pipework.errors import ConfigError
-from pipework.processor import sums_int8
 from pipework.progress import Progress
 
 
@@ -68,9 +67,7 @@ def _writing(
     graph: Path, out: Path, layers: tuple[Linear, ...], variant: Variant, ranges: Ranges
 ) -> Callable[[AbstractSet[str]], None]:
     """Return what writes `out` with some of the layers as int8."""
-    # Without the instructions that add products of 8 bits in 32, they are added in pairs in 16,
-    # where they saturate unless weights have 7 bits (onnxruntime's guide to quantisation).
-    largest = LARGEST if sums_int8() else LARGEST // 2
+    largest = largest_weight()
 
     def write(weights: AbstractSet[str]) -> None:
         model = onnx.load(graph)

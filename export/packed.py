@@ -9,13 +9,10 @@ Shapes: R rows, T tokens of a row, N texts, L tokens of the longest, H width, C 
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
 
 from train.model import Classifier
 from train.model_settings import Head
-
-SLIDING = "sliding_attention"  # the name of layers that see no further than a window
-FAR_BELOW = -1e4  # its exponential is 0 in float32 and float16, and it is a number in both
+from train.packed import PackedEncoder
 
 
 class PackedClassifier(nn.Module):
@@ -25,9 +22,8 @@ class PackedClassifier(nn.Module):
         """Take over a classifier whose family passes `check_packable`."""
         super().__init__()
         self.classifier = classifier
-        self.offset = first_position(classifier.encoder)
+        self.read = PackedEncoder(classifier.encoder)
         self.width = int(classifier.config.hidden_size)  # a number: no tensor's shape is read
-        self.window = _window(classifier.config)
         pools_all = getattr(classifier.config, "classifier_pooling", "cls") == "mean"
         self.first_only = classifier.settings.head is Head.LINEAR and not pools_all
 
@@ -41,44 +37,8 @@ class PackedClassifier(nn.Module):
         entity_spans: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return logits [N, C]."""
-        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        states_RTH = self.classifier.encoder(
-            input_ids=input_ids,
-            attention_mask=self._bias(segment_ids, position_ids),
-            position_ids=position_ids + self.offset,
-            **types,
-        ).last_hidden_state
+        states_RTH = self.read(input_ids, position_ids, segment_ids, token_type_ids)
         flat_SH = states_RTH.reshape(-1, self.width)
         states_NLH = flat_SH[text_index.clamp(min=0)]
         mask_NL = (text_index >= 0).to(torch.int64)
         return self.classifier.from_states(states_NLH, mask_NL, entity_spans)
-
-    def _bias(
-        self, segments_RT: torch.Tensor, positions_RT: torch.Tensor
-    ) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Return the bias [R, 1, T, T], one for each kind of layer where there are two."""
-        apart_R1TT = segments_RT[:, None, :, None] != segments_RT[:, None, None, :]
-        bias_R1TT = apart_R1TT.to(torch.float32) * FAR_BELOW
-        if self.window is None:
-            return bias_R1TT
-        # The tokens of a text are neighbours in a row too, so their distances are the same.
-        distance_R1TT = (positions_RT[:, None, :, None] - positions_RT[:, None, None, :]).abs()
-        far_R1TT = apart_R1TT | (distance_R1TT > self.window)
-        return {"full_attention": bias_R1TT, SLIDING: far_R1TT.to(torch.float32) * FAR_BELOW}
-
-
-def first_position(encoder: PreTrainedModel) -> int:
-    """Return the position of a text's first token.
-
-    RoBERTa and its like count on from the row of the table that stands for padding; the others
-    have no such row, or no table.
-    """
-    table = getattr(encoder.embeddings, "position_embeddings", None)
-    padding = getattr(table, "padding_idx", None)
-    return 0 if padding is None else int(padding) + 1
-
-
-def _window(config: PreTrainedConfig) -> int | None:
-    """Return how far layers with a window see to each side, None for a family without them."""
-    sliding = SLIDING in (getattr(config, "layer_types", None) or ())
-    return int(config.sliding_window) if sliding else None

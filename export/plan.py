@@ -3,12 +3,12 @@
 import importlib.util
 from itertools import product
 
-from export.packable import PACKABLE
 from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Target, Variant
 from pipework.errors import ConfigError
 from pipework.manifest import Manifest
 from pipework.processor import computes_bf16
 from serve.engines.flavours import builds_here, gpu_or_none
+from train.packable import PACKABLE
 
 PRECISIONS = {
     EngineFormat.ONNX: (Precision.FP32, Precision.FP16, Precision.INT8),

@@ -29,7 +29,7 @@ from pipework.errors import PipeError, RunFolderError
 from pipework.kept_rows import FILE_NAME as KEPT_ROWS
 from pipework.kept_rows import KeptRows
 from pipework.lock import sole_writer
-from pipework.manifest import Manifest, read_manifest, write_manifest
+from pipework.manifest import Manifest, read_classifier, read_manifest, write_manifest
 from pipework.progress import Progress, Silent
 from pipework.record import record_file, verify_files
 from serve.engines import MODELS, open_engine
@@ -70,7 +70,7 @@ def export(
         RunFolderError: the run folder does not hold what its manifest says.
         DataError: the dev rows that the proof needs are not there.
     """
-    read_manifest(run)  # for its clear words, where there is no run to lock
+    read_classifier(run)  # for its clear words, where there is no run to lock
     with sole_writer(run):
         manifest = read_manifest(run)
         verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))

@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from benchmarks.command import bench
 from pipework.engine_record import Layout, Precision, Target
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, in_words
 
@@ -176,12 +177,12 @@ def export(
     from export.config import ExportSettings
     from export.plan import asked
     from pipework import console
-    from pipework.manifest import read_manifest
+    from pipework.manifest import read_classifier
     from pipework.settings import load_settings
     from pipework.views import show_exported
 
     settings = load_settings(ExportSettings, None, overrides or [])
-    variants = asked(read_manifest(run), to, precision, layout)
+    variants = asked(read_classifier(run), to, precision, layout)
     progress = console.progress()
     progress.note("loading torch")
     from export.run import export as build  # takes seconds
@@ -250,47 +251,7 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-@app.command()
-def bench(
-    target: Annotated[str, typer.Argument(help="URL of a server, or a run folder")],
-    file: Annotated[Path | None, typer.Option(help="data file with texts to send")] = None,
-    columns: Annotated[str, typer.Option(help="where its texts lie")] = "text=text",
-    words: Annotated[float, typer.Option(help="mean length of made-up texts")] = 20,
-    batch: Annotated[int | None, typer.Option(help="texts per request")] = None,
-    concurrency: Annotated[str, typer.Option(help="numbers of clients")] = "1,2,4,8,16",
-    seconds: Annotated[float, typer.Option(help="seconds per level")] = 5.0,
-    json: Annotated[Path | None, typer.Option(help="write the result here")] = None,
-    html: Annotated[Path | None, typer.Option(help="write a page with plots here")] = None,
-) -> None:
-    """Measure latency and throughput of a server, or of a run's engines in this process."""
-    from benchmarks import report
-    from benchmarks.results import check_writable, write_result
-    from benchmarks.run import Plan
-    from benchmarks.run import bench as measure
-    from pipework import console
-    from pipework.examples import Source, parse_columns
-
-    for path in (json, html):
-        if path is not None:
-            check_writable(path)
-    plan = Plan(
-        source=None if file is None else Source(path=file, columns=parse_columns(columns)),
-        mean_words=words,
-        batch=batch,
-        concurrencies=_numbers(concurrency),
-        duration_s=seconds,
-    )
-    progress = console.progress()
-    try:
-        result = measure(target, plan, progress)
-    finally:
-        progress.close()
-    console.say(report.terminal(result))
-    if json is not None:
-        write_result(json, result)
-    if html is not None:
-        report.write_page(html, result)
-        console.say(f"report: {html}")
+app.command()(bench)
 
 
 @app.command()
@@ -314,14 +275,6 @@ def show(
         sys.stdout.write(manifest.model_dump_json(indent=2) + "\n")
     else:
         show_manifest(manifest)
-
-
-def _numbers(given: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(number) for number in given.split(",") if number.strip())
-    except ValueError as error:
-        message = f"--concurrency {given}: expected whole numbers separated by commas"
-        raise ConfigError(message, "for example --concurrency 1,2,4,8") from error
 
 
 def main() -> NoReturn:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipework.engine_record import Tolerance
 from pipework.predictions import THRESHOLD, given_labels, unit_of
-from pipework.task import Task, TaskKind
+from pipework.task import Task, TaskKind, no_classifier
 
 Logits = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -120,6 +120,8 @@ class Comparison:
                 return np.asarray(np.where(self.flipped_labels, apart_XC, 0).max(axis=1))
             case TaskKind.REGRESSION:
                 return np.zeros(len(self.input_X))
+            case TaskKind.PRETRAIN:
+                raise no_classifier()
 
     def breaches(
         self, tolerance: Tolerance, *, unit: float | None = None, score_drop: float = 0.0

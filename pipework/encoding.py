@@ -41,6 +41,19 @@ class Encoding:
         return len(self.ids)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Pieces:
+    """All tokens of a text, without special ones.
+
+    Attributes:
+        ids: int32 [T].
+        words: int32 [T], the number of the word that a token is of.
+    """
+
+    ids: NDArray[np.int32]
+    words: NDArray[np.int32]
+
+
 class TextEncoder:
     """The tokenizer of a run with its limits. Safe to use from several threads."""
 
@@ -98,6 +111,15 @@ class TextEncoder:
                 ids=np.array(one.ids, np.int32),
                 type_ids=np.array(one.type_ids, np.int8) if self.has_type_ids else None,
             )
+            for one in encoded
+        ]
+
+    def pieces(self, texts: Sequence[str]) -> list[Pieces]:
+        """Return the tokens of texts whole, however long they are."""
+        # The fast variant does not tell words.
+        encoded = self._untruncated.encode_batch(texts, add_special_tokens=False)
+        return [
+            Pieces(ids=np.array(one.ids, np.int32), words=np.array(one.word_ids, np.int32))
             for one in encoded
         ]
 

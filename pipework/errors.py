@@ -105,7 +105,6 @@ class StoppedError(PipeError):
 
 
 EXTRAS = {
-    "aiohttp": "bench",
     "matplotlib": "bench",
     "onnx": "export",
     "onnxruntime": "cpu",

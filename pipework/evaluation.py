@@ -18,7 +18,7 @@ from pipework.manifest import Metrics
 from pipework.metrics import Tally
 from pipework.predictions import given_labels
 from pipework.progress import Progress
-from pipework.task import Metric, Task, TaskKind
+from pipework.task import Loss, Metric, Task, TaskKind, no_classifier
 
 CHUNK = 2048
 
@@ -59,7 +59,7 @@ class Evaluation(BaseModel):
     """Scores over a split, of which `metric` is the one that the task is judged by.
 
     `classes` is empty for a regression. `confusion` is [true][predicted], counts, in the order of
-    the labels, for a task with a single label; else empty.
+    the labels, for a task with a single label; else empty. `losses` are of pretraining.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -69,10 +69,11 @@ class Evaluation(BaseModel):
     scores: dict[Metric, float]
     classes: tuple[ClassReport, ...]
     confusion: tuple[tuple[int, ...], ...]
+    losses: dict[Loss, float] = {}
 
     def metrics(self) -> Metrics:
         """Keep what a manifest keeps."""
-        return Metrics(rows=self.rows, scores=self.scores)
+        return Metrics(rows=self.rows, scores=self.scores, losses=self.losses)
 
     @property
     def score(self) -> float:
@@ -93,6 +94,8 @@ def evaluate(logits_NC: NDArray[np.float32], truth: NDArray[np.generic], task: T
             return _multi_label(logits_NC, np.asarray(truth, np.bool_), task)
         case TaskKind.REGRESSION:
             return _regression(logits_NC[:, 0].astype(np.float64), np.asarray(truth, float), task)
+        case TaskKind.PRETRAIN:
+            raise no_classifier()
 
 
 def _single_label(
@@ -202,6 +205,8 @@ def truth(examples: Sequence[Example], task: Task, where: str) -> NDArray[np.gen
             return np.stack([_places(at, label, index) for at, label in rows])
         case TaskKind.REGRESSION:
             return np.array([_value(at, label) for at, label in rows], np.float32)
+        case TaskKind.PRETRAIN:
+            raise no_classifier()
 
 
 def _place(at: str, label: Label | None, index: Mapping[str, int]) -> int:

@@ -176,6 +176,8 @@ class Source:
                 return self._several_labels(value)
             case TaskKind.REGRESSION:
                 return _number(value)
+            case TaskKind.PRETRAIN:
+                return ()
 
     def _several_labels(self, value: object) -> tuple[str, ...]:
         if isinstance(value, str):

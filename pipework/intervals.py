@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipework import metrics
 from pipework.predictions import given_labels
-from pipework.task import Task, TaskKind
+from pipework.task import Task, TaskKind, no_classifier
 
 Scorer = Callable[[NDArray[np.int64]], float]
 RESAMPLES = 1000
@@ -78,3 +78,5 @@ def scorer(answers: Answers, truth: NDArray[np.generic]) -> Scorer:
         case TaskKind.REGRESSION:
             values_N, found_N = np.asarray(truth, np.float64), logits_NC[:, 0].astype(np.float64)
             return lambda rows: metrics.values_score(task.metric, found_N[rows], values_N[rows])
+        case TaskKind.PRETRAIN:
+            raise no_classifier()

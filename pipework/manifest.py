@@ -8,12 +8,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from pipework.engine_record import EngineRecord
 from pipework.errors import RunFolderError
 from pipework.record import FILE_NAME, FileRecord, Record, write_atomically
-from pipework.task import Metric, Task, TaskKind
+from pipework.task import Loss, Metric, Task, TaskKind, no_classifier
 
 SCHEMA_VERSION, OLD_ENGINES = 3, 2
 
@@ -100,7 +100,7 @@ class Reading(Record):
     text: str | int
     text_pair: str | int | None
     label: str | int | None
-    format: Literal["csv", "tsv", "jsonl", "semeval"]
+    format: Literal["csv", "tsv", "jsonl", "semeval", "text", "documents"]
     header: bool
     entities: str | int | None = None
     marked: bool = False
@@ -109,10 +109,11 @@ class Reading(Record):
 
 
 class Metrics(Record):
-    """What the checkpoint scored on a split."""
+    """What the checkpoint scored on a split; `losses` are of pretraining."""
 
     rows: int
     scores: dict[Metric, float]
+    losses: dict[Loss, float] = Field(default_factory=dict)
 
 
 class Baseline(Record):
@@ -178,6 +179,18 @@ def read_manifest(run: Path) -> Manifest:
             f"{path} has schema {manifest.schema_version}; this version reads {SCHEMA_VERSION}"
         )
         raise RunFolderError(message, "train and export again with this version")
+    return manifest
+
+
+def read_classifier(run: Path) -> Manifest:
+    """Read the manifest of a run folder whose model answers.
+
+    Raises:
+        RunFolderError: as `read_manifest`; or the run is of pretraining.
+    """
+    manifest = read_manifest(run)
+    if manifest.task.kind is TaskKind.PRETRAIN:
+        raise no_classifier(str(run))
     return manifest
 
 

@@ -163,6 +163,8 @@ def confusion_score(metric: Metric, confusion_CC: Counts, labels: Sequence[str])
             return directional_f1(confusion_CC, labels)
         case Metric.PEARSON | Metric.SPEARMAN:
             raise ValueError(metric)
+        case Metric.MASKED_ACCURACY | Metric.ORDER_ACCURACY:
+            raise ValueError(metric)
 
 
 def labels_score(metric: Metric, truth_NC: NDArray[np.bool_], given_NC: NDArray[np.bool_]) -> float:
@@ -175,6 +177,8 @@ def labels_score(metric: Metric, truth_NC: NDArray[np.bool_], given_NC: NDArray[
         case Metric.MACRO_F1:
             return tally_labels(truth_NC, given_NC).macro_f1
         case Metric.MATTHEWS | Metric.DIRECTIONAL_F1 | Metric.PEARSON | Metric.SPEARMAN:
+            raise ValueError(metric)
+        case Metric.MASKED_ACCURACY | Metric.ORDER_ACCURACY:
             raise ValueError(metric)
 
 
@@ -196,6 +200,8 @@ def fitting_metrics(kind: TaskKind, labels: Sequence[str]) -> tuple[Metric, ...]
             return (Metric.MICRO_F1, Metric.MACRO_F1, Metric.ACCURACY)
         case TaskKind.REGRESSION:
             return (Metric.PEARSON, Metric.SPEARMAN)
+        case TaskKind.PRETRAIN:
+            return (Metric.MASKED_ACCURACY, Metric.ORDER_ACCURACY)
 
 
 def _directed(labels: Sequence[str]) -> bool:

@@ -3,7 +3,6 @@
 Shapes: N inputs, C classes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from pipework.task import Task, TaskKind
+from pipework.task import Task, TaskKind, no_classifier
 
 Scores = NDArray[np.float32]
 THRESHOLD = 0.5
@@ -78,6 +77,8 @@ def probabilities(logits_NC: Scores, task: Task) -> Scores:
             return _sigmoid(logits_NC)
         case TaskKind.REGRESSION:
             return np.asarray(logits_NC, np.float32)
+        case TaskKind.PRETRAIN:
+            raise no_classifier()
 
 
 def _sigmoid(logits_NC: Scores) -> Scores:
@@ -99,6 +100,8 @@ def given_labels(logits_NC: Scores, task: Task) -> NDArray[np.bool_]:
             return _reached(probabilities(logits_NC, task), task)
         case TaskKind.REGRESSION:
             return np.zeros(logits_NC.shape, bool)
+        case TaskKind.PRETRAIN:
+            raise no_classifier()
 
 
 def _reached(scores_NC: Scores, task: Task) -> NDArray[np.bool_]:
@@ -113,24 +116,20 @@ def decide(logits_NC: Scores, task: Task, top_k: int | None = None) -> list[Pred
     if task.kind is TaskKind.REGRESSION:
         return [Value(score=float(score)) for score in scores_NC[:, 0]]
     order_NC = np.argsort(-scores_NC, axis=1, kind="stable")
+    ranked = [
+        {task.labels[index]: scores_C[index] for index in order_K}
+        for scores_C, order_K in zip(scores_NC.tolist(), order_NC[:, :top_k].tolist(), strict=True)
+    ]
     if task.kind is TaskKind.SINGLE_LABEL:
-        return [
-            _one(_ranked(scores_C, order_C[:top_k], task.labels))
-            for scores_C, order_C in zip(scores_NC, order_NC, strict=True)
-        ]
+        return [_one(one) for one in ranked]
     return [
         SeveralLabels(
-            labels=tuple(task.labels[index] for index in order_C if reached_C[index]),
-            scores=_ranked(scores_C, order_C[:top_k], task.labels),
+            labels=tuple(task.labels[index] for index in order_C if reached_C[index]), scores=one
         )
-        for scores_C, order_C, reached_C in zip(
-            scores_NC, order_NC, _reached(scores_NC, task), strict=True
+        for order_C, reached_C, one in zip(
+            order_NC.tolist(), _reached(scores_NC, task).tolist(), ranked, strict=True
         )
     ]
-
-
-def _ranked(scores_C: Scores, order_K: NDArray[np.intp], labels: Sequence[str]) -> dict[str, float]:
-    return {labels[index]: float(scores_C[index]) for index in order_K}
 
 
 def _one(ranked: dict[str, float]) -> OneLabel:

@@ -2,8 +2,10 @@
 
 csv follows RFC 4180 (quotes matter). tsv has no quoting at all, as in GLUE and THUCNews: a line is
 split at tabs and nothing else. jsonl is one object a line. semeval is the form of SemEval-2010
-task 8: number and quoted sentence, relation, comment, blank line. All are UTF-8, with or without a
-byte order mark, with LF or CRLF. Blank lines are no rows.
+task 8: number and quoted sentence, relation, comment, blank line. text is a text a line. documents
+is a segment of text a line with blank lines between documents; a row is a document, its segments
+apart by line ends. All are UTF-8, with or without a byte order mark, with LF or CRLF. Blank lines
+are no rows.
 """
 
 import csv
@@ -12,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 from pipework.errors import DataError
@@ -20,6 +22,7 @@ from pipework.lines import numbered_lines
 
 Column = str | int
 SENTENCE = re.compile(r'[0-9]+\t"(.*)"\s*')
+SEGMENTS = 1000  # of a document that is held in memory; a longer one counts as several
 HINT = "a record of SemEval-2010 task 8 is sentence, relation, comment and a blank line"
 
 
@@ -30,6 +33,8 @@ class Format(StrEnum):
     TSV = "tsv"
     JSONL = "jsonl"
     SEMEVAL = "semeval"
+    TEXT = "text"
+    DOCUMENTS = "documents"
 
 
 SUFFIXES = {".csv": Format.CSV, ".tsv": Format.TSV, ".txt": Format.TSV, ".jsonl": Format.JSONL}
@@ -83,6 +88,10 @@ def records(path: Path, how: Format, columns: Columns, *, header: bool) -> Itera
             return _jsonl(path, columns)
         case Format.SEMEVAL:
             return _semeval(path, labelled=columns.label is not None)
+        case Format.TEXT:
+            return _text(path)
+        case Format.DOCUMENTS:
+            return _documents(path)
         case Format.CSV:
             return _table(path, _csv_rows(path), columns, header=header)
         case Format.TSV:
@@ -164,6 +173,16 @@ def _semeval_record(path: Path, lines: Sequence[tuple[int, str]], *, labelled: b
         message = f"{path}:{lines[0][0]}: expected relation and Comment: below this, found {found}"
         raise DataError(message, HINT)
     return Record(line=lines[0][0], text=sentence[1], label=below[0] if labelled else None)
+
+
+def _text(path: Path) -> Iterator[Record]:
+    return (Record(line=line, text=text) for line, text in numbered_lines(path) if text.strip())
+
+
+def _documents(path: Path) -> Iterator[Record]:
+    for blank, group in groupby(numbered_lines(path), key=lambda one: not one[1].strip()):
+        while not blank and (lines := list(islice(group, SEGMENTS))):
+            yield Record(line=lines[0][0], text="\n".join(text for _, text in lines))
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -7,8 +7,8 @@ from statistics import mean, stdev
 from pipework import console
 from pipework.engine_record import EngineRecord, Layer, Parity
 from pipework.evaluation import Evaluation
-from pipework.manifest import Manifest
-from pipework.task import Metric, Task
+from pipework.manifest import Manifest, Metrics
+from pipework.task import Metric, Task, TaskKind
 from train.report import DataReport, SplitReport, Values
 
 
@@ -23,13 +23,23 @@ def scores_in_words(scores: Mapping[Metric, float]) -> str:
 def show_trained(runs: Mapping[Path, Manifest]) -> None:
     """Print what a training gave: the scores of each run on dev, and of several their mean."""
     for run, manifest in runs.items():
-        console.say(f"{run}: dev {scores_in_words(manifest.data.metrics['dev'].scores)}")
+        console.say(f"{run}: dev {_scored(manifest.data.metrics['dev'])}")
     first, *others = runs.values()
     for metric in first.data.metrics["dev"].scores if others else ():
         found = [manifest.data.metrics["dev"].scores[metric] for manifest in runs.values()]
         spread = f"standard deviation {stdev(found):.4f} over {len(found)} seeds"
         console.say(f"mean dev {scores_in_words({metric: mean(found)})}, {spread}")
-    console.say(f"next: pipe export {next(iter(runs))} --to onnx")
+    run = next(iter(runs))
+    if first.task.kind is TaskKind.PRETRAIN:
+        console.say(f"next: pipe train CONFIG --set model.name={run}")
+    else:
+        console.say(f"next: pipe export {run} --to onnx")
+
+
+def _scored(metrics: Metrics) -> str:
+    """Return scores, and behind them losses where there are any."""
+    lost = (f"{name.replace('_', ' ')} {loss:.3f}" for name, loss in metrics.losses.items())
+    return ", ".join((scores_in_words(metrics.scores), *lost))
 
 
 def show_exported(run: Path, records: Sequence[EngineRecord]) -> None:
@@ -115,10 +125,7 @@ def show_manifest(manifest: Manifest) -> None:
     """Print what a run folder holds."""
     for name, value in _facts(manifest):
         console.say(f"{name:<7}{value}")
-    metrics = [
-        (name, f"{one.rows:,}", scores_in_words(one.scores))
-        for name, one in manifest.data.metrics.items()
-    ]
+    metrics = [(name, f"{one.rows:,}", _scored(one)) for name, one in manifest.data.metrics.items()]
     console.table("\nscores of the checkpoint", ("split", "rows", "scores"), metrics)
     beside = manifest.data.baseline
     if beside is not None:
@@ -167,7 +174,7 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
         ("run", identity.name),
         ("made", f"{identity.created_at:%Y-%m-%d %H:%M} UTC by pipework {identity.pipework}"),
         ("seed", str(identity.seed)),
-        ("task", f"{manifest.task.kind}: {', '.join(_answers(manifest.task))}"),
+        ("task", ": ".join(filter(None, (manifest.task.kind, ", ".join(_answers(manifest.task)))))),
         (
             "input",
             f"{' + '.join(manifest.input.fields)}, at most {manifest.input.max_length} tokens",

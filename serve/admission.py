@@ -9,8 +9,10 @@ import re
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipework.errors import PipeError, TooBusyError
+from serve.answerer import Answerer
 from serve.failures import failure
 from serve.models import Models
+from serve.observed import saw_model
 from serve.schemas import PREDICT_PATH
 
 INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
@@ -40,11 +42,17 @@ class Admission:
                 return None
             name, version = asked[1], asked[2] or ""
         try:
-            with self._models.lease(name, version) as model:
-                if model.ready:  # else who reads the request refuses it, and counts that
-                    model.check_room()
-        except TooBusyError as error:
-            return error
+            model = self._models.find(name, version)
+            saw_model(model.name, model.version)
+            # Of one that is not ready, who reads the request refuses it, and counts that.
+            return _refusal(model) if model.ready else None
         except PipeError:  # whatever else is wrong is told by who reads the request
             return None
-        return None
+
+
+def _refusal(model: Answerer) -> TooBusyError | None:
+    try:
+        model.check_room()
+    except TooBusyError as error:
+        return error.with_traceback(None)  # whose frames hold it: garbage that has to be found
+    return None

@@ -12,6 +12,7 @@ from pipework.errors import PipeError
 from serve.admission import Admission
 from serve.compression import CompressAnswers
 from serve.config import ServeSettings
+from serve.direct import Direct, asking_models
 from serve.docs import add_docs
 from serve.failures import answer_error
 from serve.grace import LastAnswers
@@ -45,17 +46,20 @@ def build_app(
         version=__version__,
         docs_url=None,
         redoc_url=None,
+        telemetry={"tracing": False, "metrics": False},  # requests are watched by `Watch`
     )
     for kind in (PipeError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)
+    simple, protocol = build_router(models, limits), build_protocol_router(models, limits)
+    app.add_middleware(Direct, routes=asking_models(simple, protocol))
     app.add_middleware(ReadBodies, max_bytes=limits.body_bytes)
     app.add_middleware(CompressAnswers)
     app.add_middleware(Admission, models=models)
     app.add_middleware(LastAnswers)
     app.add_middleware(KeyGuard, keys=keys or ApiKeys())
     app.add_middleware(WatchRequests, watch=watch)  # the outermost: it sees all that is refused
-    app.include_router(build_router(models, limits))
-    app.include_router(build_protocol_router(models, limits))
+    app.include_router(simple)
+    app.include_router(protocol)
     app.include_router(build_repository_router(models))
     app.include_router(build_status_router(models, watch.recent))
     _add_health(app, models)

@@ -22,14 +22,17 @@ class QueueSettings(Settings):
         tokens: once so many tokens wait, further requests are refused. (A request is not refused
             for its own size: `limits` are for that.)
         requests: once so many requests wait, further ones are refused.
-        instances: engines of each model; on a CPU each gets its share of the processors. On
-            several GPUs start a server for each, with CUDA_VISIBLE_DEVICES.
+        instances: engines of each model; on a CPU each gets its share of the processors. None
+            for two on a CPU that has two processors: what one of them does between its calls does
+            not stop the other (README, Results, Serving). One holds the weights once, and answers a
+            request that comes alone with all processors. On several GPUs start a server for each,
+            with CUDA_VISIBLE_DEVICES.
     """
 
     batch_tokens: Positive = 1024
     tokens: Positive = 65_536
     requests: Positive = 1024
-    instances: Positive = 1
+    instances: Positive | None = None
 
 
 class LimitSettings(Settings):

@@ -5,7 +5,7 @@ A version stays open while a request holds it, also after another has taken its 
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event
 
@@ -62,15 +62,24 @@ class Models(Closing):
             UnknownModelError: there is none of that name, or several and none was named.
             NotReadyError: it is being loaded, or it could not be; the message says why.
         """
-        saw_model("", "")  # what was found before, as by who looked for room, may not be it
-        with ExitStack() as held:
-            try:
-                one = held.enter_context(self._table.lease(name, version))
-            except UnknownModelError:
+        one: Answerer | None = None
+        try:
+            with self._table.lease(name, version) as one:
+                saw_model(one.name, one.version)
+                yield one
+        except UnknownModelError:
+            if one is None:  # or else it is of a server behind this one
+                saw_model("", "")  # what was found before, as by who looked for room, is not it
                 self._check_available(name, version)
-                raise
-            saw_model(one.name, one.version)
-            yield one
+            raise
+
+    def find(self, name: str = "", version: str = "") -> Answerer:
+        """Return a version as `lease` does, to look at it: it may be closed meanwhile.
+
+        Raises:
+            UnknownModelError: there is none of that name, or several and none was named.
+        """
+        return self._table.find(name, version)
 
     def versions(self, name: str) -> list[Answerer]:
         """Return what serves a model, the newest version last.

@@ -7,12 +7,18 @@ from typing import Protocol
 from pipework.engine_record import EngineRecord
 from pipework.evaluation import Engine
 from pipework.manifest import Manifest
+from serve.cpus import cpu_limit
 from serve.engines import open_first, open_proven
+from serve.engines.flavours import gpu_or_none
 from serve.engines.remote import Behind, open_remote
 
 
 class Opener(Protocol):
     """Opens the first engine of a version, and others like it."""
+
+    @property
+    def instances(self) -> int:
+        """How many engines a version has where nobody says it."""
 
     def first(
         self, run: Path, manifest: Manifest, name: str | None, threads: int | None
@@ -42,6 +48,11 @@ class Here:
 
     prove: bool = False
 
+    @property
+    def instances(self) -> int:
+        """Two where a CPU computes that has as many processors, else one."""
+        return min(2, cpu_limit()) if gpu_or_none() is None else 1
+
     def first(
         self, run: Path, manifest: Manifest, name: str | None, threads: int | None
     ) -> tuple[EngineRecord, Engine]:
@@ -64,6 +75,11 @@ class OnTriton:
 
     behind: Behind
     url: str
+
+    @property
+    def instances(self) -> int:
+        """One: the instances of the model are there."""
+        return 1
 
     def first(
         self, run: Path, manifest: Manifest, _: str | None, __: int | None

@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 from pipework.errors import MissingDependencyError, RunFolderError
-from pipework.manifest import read_manifest
+from pipework.manifest import read_classifier
 from pipework.record import FILE_NAME as MANIFEST
 from serve.answerer import Answerer
 from serve.config import ServeSettings
@@ -49,7 +49,7 @@ def open_version(found: VersionFolder, settings: ServeSettings) -> Answerer:
         MissingDependencyError: the engine's runtime is not there, or no tritonserver is named.
         NotReadyError: the tritonserver that computes does not answer.
     """
-    found.check_inside(read_manifest(found.folder))
+    found.check_inside(read_classifier(found.folder))
     predictor = Predictor(
         found.folder,
         name=found.name,

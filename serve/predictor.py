@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +19,7 @@ from pipework.encoding import TextEncoder
 from pipework.engine_record import Layout
 from pipework.examples import Example
 from pipework.inputs import fitting
-from pipework.manifest import read_manifest
+from pipework.manifest import read_classifier
 from pipework.predictions import Prediction, decide
 from serve.card import Card
 from serve.config import QueueSettings
@@ -33,6 +32,7 @@ from serve.stages import Stages, Timed
 from serve.statistics import Load, Refused, Statistics, Totals
 from serve.terms import Terms, too_late
 from serve.text_tensors import TEXT, TEXT_PAIR, Answer, Texts
+from serve.waiting import Computed
 
 WARM_TEXT = "A text of usual length that wakes the engine before the first request."
 WARM_SPANS = ((2, 6), (37, 43))
@@ -78,16 +78,16 @@ class Predictor(Closing):
             CheckFailedError: a proof that was made when it was opened failed.
             NotReadyError: a tritonserver that computes does not answer.
         """
-        manifest = read_manifest(run)
+        manifest = read_classifier(run)
         queue = queue or QueueSettings()
         opener = opener or Here()
-        threads = None if queue.instances == 1 else max(1, cpu_limit() // queue.instances)
+        instances = queue.instances or opener.instances
+        threads = None if instances == 1 else -(-cpu_limit() // instances)  # none is left idle
         record, opened = opener.first(run, manifest, engine, threads)
         with ExitStack() as unfinished:
             engines = [unfinished.enter_context(opened)]
             again = partial(opener.again, run, manifest, record.name, threads)
-            more = queue.instances - 1
-            engines.extend(unfinished.enter_context(again()) for _ in range(more))
+            engines.extend(unfinished.enter_context(again()) for _ in range(instances - 1))
             encoder = TextEncoder.open(
                 run / manifest.input.tokenizer.path,
                 max_length=manifest.input.max_length,
@@ -196,13 +196,18 @@ class Predictor(Closing):
     ) -> Timed[T]:
         saw_texts(len(examples))
         async with self._counted(terms):
-            logits_NC, before = await self._logits(examples, terms)
+            found = await self._computed(examples, terms)
             start_s = time.perf_counter()
-            if logits_NC.size > AT_ONCE:
-                value = await asyncio.to_thread(decide, logits_NC)
+            if found.logits_NC.size > AT_ONCE:
+                value = await asyncio.to_thread(decide, found.logits_NC)
             else:
-                value = decide(logits_NC)
-            stages = replace(before, decode_s=time.perf_counter() - start_s)
+                value = decide(found.logits_NC)
+            stages = Stages(
+                tokenize_s=found.tokenize_s,
+                queue_s=found.queue_s,
+                infer_s=found.infer_s,
+                decode_s=time.perf_counter() - start_s,
+            )
         self._statistics.answered(len(examples), stages)
         saw_stages(stages)
         return Timed(value=value, stages=stages)
@@ -229,13 +234,10 @@ class Predictor(Closing):
             self._statistics.failed(time.perf_counter() - start_s)
             raise
 
-    async def _logits(self, examples: Sequence[Example], terms: Terms) -> tuple[Logits, Stages]:
-        """Return logits [N, C]."""
+    async def _computed(self, examples: Sequence[Example], terms: Terms) -> Computed:
         if not examples:
-            return np.empty((0, self.classes), np.float32), Stages()
-        found = await asyncio.wrap_future(self._intake.submit(examples, terms))
-        stages = Stages(tokenize_s=found.tokenize_s, queue_s=found.queue_s, infer_s=found.infer_s)
-        return found.logits_NC, stages
+            return Computed(logits_NC=np.empty((0, self.classes), np.float32))
+        return await asyncio.wrap_future(self._intake.submit(examples, terms))
 
     def close(self) -> None:
         """Finish what was accepted, refuse the rest, free the engine. Blocks until then."""

@@ -42,7 +42,7 @@ _ERRORS = {
     503: "stopping, or the engine has died",
     504: "the deadline of the request has passed",
 }
-
+PATIENCE_S = 0.05
 
 T = TypeVar("T")
 
@@ -139,27 +139,35 @@ def check_limits(examples: list[Example], limits: LimitSettings) -> None:
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Await work, and cancel it when the client hangs up. In any case it has ended afterwards.
 
+    Work that ends within PATIENCE_S is not watched, which spares a task for it.
+
     Raises:
         ClientGoneError: it did.
     """
-    task = asyncio.create_task(work)
-    hang_up = asyncio.create_task(_hang_up(request))
+    task = asyncio.current_task()
+    assert task is not None  # what is awaited is in one
+    cancelled, watching = task.cancelling(), list[asyncio.Task[None]]()
+    patience = asyncio.get_running_loop().call_later(
+        PATIENCE_S, lambda: watching.append(asyncio.create_task(_cancel_at_hang_up(request, task)))
+    )
     try:
-        await asyncio.wait((task, hang_up), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            message = "the client is gone"
-            raise ClientGoneError(message)
-        return task.result()
+        return await work
+    except (asyncio.CancelledError, Exception):  # nobody asks how cancelled work ended
+        # As in `asyncio.timeout`: who else cancels the task comes first.
+        if not any(one.done() for one in watching) or task.uncancel() > cancelled:
+            raise
+        message = "the client is gone"
+        raise ClientGoneError(message) from None
     finally:
-        hang_up.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)  # nobody asks how it ended
+        patience.cancel()
+        for one in watching:
+            one.cancel()
 
 
-async def _hang_up(request: Request) -> None:
+async def _cancel_at_hang_up(request: Request, task: "asyncio.Task[Any]") -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+    task.cancel()
 
 
 def _error(description: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import os
 import signal
 import socket
@@ -27,17 +26,17 @@ from serve.inference_protocol.grpc import GrpcDoor
 from serve.inference_protocol.key_interceptor import KeyInterceptor
 from serve.keys import read_keys
 from serve.opening import open_models
-from serve.signals import handled_by
+from serve.signals import ending_at_once
 from serve.watch import Watch
 
-log = logging.getLogger(__name__)
 # How long a thread keeps the interpreter that another waits for. The default of 5 ms is what a door
 # would wait for each time that a tokenizer or an engine's thread runs Python.
 SWITCH_S = 0.0005
 # What is there when the server is ready stays: looking through it for garbage took a fourth of the
-# time of a request. After that 20,000 new objects are a few dozen requests, and to look through a
-# thousand requests in flight, at which each would wait, is for once in 100 million objects.
-GARBAGE = (20_000, 50, 100)
+# time of a request. A request leaves no cycles, and a thousand in flight, of 200 objects each, are
+# not to be looked through either: that stops all, several times while a queue fills. What cycles
+# there may be (errors deep in libraries) wait for the 400,000th object.
+GARBAGE = (400_000, 5, 50)
 POLL_S = 0.1
 
 
@@ -112,7 +111,7 @@ def serve(
     with (
         _bound(host, port, "--port") as listener,
         _bound(host, address.grpc_port, "--grpc-port") as held,
-        handled_by(_stop_at_once),
+        ending_at_once(),  # nothing was accepted yet
         ExitStack() as last,
         open_models(target, settings) as models,
         Watch(models, settings) as watch,
@@ -133,12 +132,6 @@ def serve(
         server = _Server(config, settings.limits, lambda: ready(listening), models.stopping, door)
         _reuse(listener)
         server.run(sockets=[listener])
-
-
-def _stop_at_once(sign: int, _: FrameType | None) -> None:
-    # Until the server listens for signals: nothing was accepted, and nothing need be answered.
-    log.warning("stopped by %s", signal.Signals(sign).name)
-    sys.exit(0)
 
 
 def _config(

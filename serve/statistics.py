@@ -4,7 +4,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from serve.stages import Stages
@@ -89,41 +89,38 @@ class Statistics:
     def __init__(self) -> None:
         """Begin at nothing."""
         self._lock = threading.Lock()
-        self._totals = Totals()
-        self._histograms = {name: [0] * (len(BUCKETS_S) + 1) for name in Stages().named()}
+        self._answered = self._failed = self._texts = 0
+        self._failed_s = self._last_s = 0.0
+        self._seconds = Stages().named()
+        self._histograms = {name: [0] * (len(BUCKETS_S) + 1) for name in self._seconds}
 
     @property
     def totals(self) -> Totals:
         """What was counted."""
         with self._lock:
-            counted = {name: tuple(counts) for name, counts in self._histograms.items()}
-            return replace(self._totals, histograms=counted)
+            return Totals(
+                answered=self._answered,
+                failed=self._failed,
+                texts=self._texts,
+                answered_s=sum(self._seconds.values()),
+                failed_s=self._failed_s,
+                stages=Stages(**{f"{name}_s": spent for name, spent in self._seconds.items()}),
+                histograms={name: tuple(counts) for name, counts in self._histograms.items()},
+                last_s=self._last_s,
+            )
 
     def answered(self, texts: int, stages: Stages) -> None:
         """Count a request that was answered."""
         with self._lock:
-            before = self._totals
-            spent = before.stages
+            self._answered += 1
+            self._texts += texts
+            self._last_s = time.time()
             for name, seconds in stages.named().items():
+                self._seconds[name] += seconds
                 self._histograms[name][bisect_left(BUCKETS_S, seconds)] += 1
-            self._totals = replace(
-                before,
-                answered=before.answered + 1,
-                texts=before.texts + texts,
-                answered_s=before.answered_s + sum(stages.named().values()),
-                stages=Stages(
-                    tokenize_s=spent.tokenize_s + stages.tokenize_s,
-                    queue_s=spent.queue_s + stages.queue_s,
-                    infer_s=spent.infer_s + stages.infer_s,
-                    decode_s=spent.decode_s + stages.decode_s,
-                ),
-                last_s=time.time(),
-            )
 
     def failed(self, seconds: float) -> None:
         """Count a request that was not."""
         with self._lock:
-            before = self._totals
-            self._totals = replace(
-                before, failed=before.failed + 1, failed_s=before.failed_s + seconds
-            )
+            self._failed += 1
+            self._failed_s += seconds

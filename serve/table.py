@@ -62,6 +62,11 @@ class Table(Closing):
         with self._changed:
             return [one.answerer for one in self._leaving]
 
+    def find(self, name: str, version: str) -> Answerer:
+        """Return a version as `lease` does, which may be closed meanwhile: none holds it."""
+        with self._changed:
+            return self._find(name, version).answerer
+
     @contextmanager
     def lease(self, name: str, version: str) -> Iterator[Answerer]:
         """Hold a version, the newest if none is named; without a name, of the only model.
@@ -77,7 +82,8 @@ class Table(Closing):
         finally:
             with self._changed:
                 held.leases -= 1
-                self._changed.notify_all()
+                if not held.leases:
+                    self._changed.notify_all()
 
     def put(self, name: str, answerers: Sequence[Answerer]) -> None:
         """Have a model answered by these, the newest last, and by no other from now on.

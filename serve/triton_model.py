@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipework.errors import NotReadyError, PipeError
 from pipework.evaluation import Engine
-from pipework.manifest import read_manifest
+from pipework.manifest import read_classifier
 from serve.engines import open_proven
 from serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, Arrays, open_behind
 from serve.text_model import TextModel
@@ -30,7 +30,7 @@ class TritonPythonModel:
         """Open the version; an error here is why Triton does not load it."""
         version = args["model_version"]
         run = Path(args["model_repository"]) / version
-        manifest = read_manifest(run)
+        manifest = read_classifier(run)
         (record,) = manifest.engines
         config = json.loads(args["model_config"])
         parameters = config.get("parameters", {})

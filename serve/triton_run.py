@@ -10,8 +10,9 @@ from pipework.settings import Settings
 from serve.config import ServeSettings
 from serve.models import State
 from serve.run import Address, Listening
+from serve.signals import ending_at_once
 from serve.triton_doors import Doors, Rules
-from serve.triton_server import TritonServer, stopped_quietly
+from serve.triton_server import TritonServer
 from serve.triton_watch import CONFIG, Watch, in_a_line
 
 KEPT = ("models", "grace_s")  # the settings that a tritonserver follows
@@ -48,7 +49,7 @@ def serve_triton(
         exit_s=settings.grace_s,
     )
     doors = Doors(host=address.host, http=address.port, grpc=address.grpc_port)
-    with stopped_quietly(), TritonServer(repository, doors, rules) as server:
+    with ending_at_once(), TritonServer(repository, doors, rules) as server:
         first = server.index()
         if not any(one.state is State.READY for one in first):
             message = "tritonserver loaded no version of any model"

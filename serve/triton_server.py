@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +22,7 @@ import httpx
 from pipework.closing import Closing
 from pipework.errors import NotReadyError, PipeError
 from serve.models import Entry, State
-from serve.signals import handled_by
+from serve.signals import ending_at_once, handled_by
 from serve.triton_doors import Doors, Rules
 from serve.triton_echo import check_echo, write_echo
 from serve.triton_installation import Installation
@@ -196,13 +196,6 @@ def reason(log: str) -> str:
     return str([*models[:1], *errors[-1:], "it said nothing"][0]).strip('"')
 
 
-@contextmanager
-def stopped_quietly() -> Iterator[None]:
-    """End the process with 0 at SIGTERM and SIGINT, until these are passed on to a server."""
-    with handled_by(lambda *_: sys.exit(0)):
-        yield
-
-
 def _entry(name: str, version: str = "", state: str = "UNAVAILABLE", reason: str = "") -> Entry:
     return Entry(name=name, version=version, state=State(state), reason=reason)
 
@@ -229,7 +222,7 @@ def _start(command: list[str], environment: dict[str, str], log: TextIO) -> "sub
 
 def main(arguments: Sequence[str]) -> None:
     """Serve the repository that is named until told to stop; without one, check the echo."""
-    with stopped_quietly(), TemporaryDirectory() as empty:
+    with ending_at_once(), TemporaryDirectory() as empty:
         repository = Path(arguments[0] if arguments else empty)
         with TritonServer(repository) as server:
             sys.stdout.write(f"tritonserver echoes; {server.url}, gRPC {server.grpc}\n")

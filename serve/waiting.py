@@ -35,12 +35,12 @@ class Computed:
     """Logits [N, C] of a request, and the seconds of its stages; see `Stages`."""
 
     logits_NC: Logits
-    tokenize_s: float
-    queue_s: float
-    infer_s: float
+    tokenize_s: float = 0.0
+    queue_s: float = 0.0
+    infer_s: float = 0.0
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
+@dataclass(kw_only=True, slots=True, weakref_slot=True, eq=False)
 class Job:
     """A request of N >= 1 inputs: which are next, and the logits of those before.
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -131,20 +132,24 @@ def commands(text):
                 yield words
 
 
+@cache
+def help_text(command):
+    return subprocess.run(
+        [Path(sys.executable).with_name("pipe"), command, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"},
+    ).stdout
+
+
 def test_the_commands_of_the_readme_exist():
     known = {info.name or info.callback.__name__: info.callback for info in app.registered_commands}
     found = list(commands(README))
     assert {words[1] for words in found} == set(known)
     for words in found:
-        help_text = subprocess.run(
-            [Path(sys.executable).with_name("pipe"), words[1], "--help"],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"},
-        ).stdout
         for option in (word for word in words if word.startswith("--")):
-            assert option in help_text, f"{' '.join(words)}: {option}"
+            assert option in help_text(words[1]), f"{' '.join(words)}: {option}"
 
 
 def test_the_make_targets_of_the_readme_exist():

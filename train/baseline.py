@@ -23,7 +23,7 @@ from pipework.evaluation import Evaluation, evaluate, truth
 from pipework.examples import Example, Source
 from pipework.predictions import choose_thresholds
 from pipework.progress import Progress
-from pipework.task import Task, TaskKind
+from pipework.task import Task, TaskKind, no_classifier
 
 Matrix = Any  # scipy's sparse [N, F]: it has no types
 ROWS = 200_000
@@ -172,6 +172,8 @@ def _fit_and_answer(
         case TaskKind.SINGLE_LABEL:
             true_NC = truth_N[:, None] == np.arange(len(task.labels))
             return _each_against_rest(x_NF, true_NC, dev_NF)
+        case TaskKind.PRETRAIN:
+            raise no_classifier()
         case TaskKind.MULTI_LABEL:
             return _each_against_rest(x_NF, np.asarray(truth_N, np.bool_), dev_NF)
 

@@ -42,17 +42,25 @@ class Windows:
     """The batches of a whole run, in windows of as many as make one step.
 
     An epoch's batches depend on the seed and its number alone, so that a run can begin at any
-    step, with any number of processes. The last window of an epoch may be shorter.
+    step, with any number of processes. The last window of an epoch may be shorter. `numbered`
+    windows tell the epochs apart: row r of epoch e comes as e x N + r.
     """
 
     def __init__(
-        self, lengths_N: NDArray[np.int64], *, batch_size: int, accumulate: int, seed: int
+        self,
+        lengths_N: NDArray[np.int64],
+        *,
+        batch_size: int,
+        accumulate: int,
+        seed: int,
+        numbered: bool = False,
     ) -> None:
         """Cut nothing yet: batches are made when their epoch comes."""
         self._lengths_N = lengths_N
         self._batch_size = batch_size
         self._accumulate = accumulate
         self._seed = seed
+        self._numbered = numbered
         batches = -(-len(lengths_N) // batch_size)
         self.per_epoch = -(-batches // accumulate)
 
@@ -67,7 +75,9 @@ class Windows:
         epoch, done = divmod(step, self.per_epoch)
         while True:
             random = np.random.default_rng((self._seed, epoch))
-            batches = list(length_grouped(self._lengths_N, self._batch_size, random))
+            first_row = epoch * len(self._lengths_N) if self._numbered else 0
+            grouped = length_grouped(self._lengths_N, self._batch_size, random)
+            batches = [batch + first_row for batch in grouped]
             for first in range(done * self._accumulate, len(batches), self._accumulate):
                 yield batches[first : first + self._accumulate]
             epoch, done = epoch + 1, 0

@@ -61,6 +61,16 @@ def made(folder: Path) -> Path:
     return folder
 
 
+def reserve(path: Path, size: int) -> None:
+    """Make a file of `size` bytes; a full disk is then an error here, not a crash later.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    with path.open("wb") as stream:
+        os.posix_fallocate(stream.fileno(), 0, size)
+
+
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file, read once as long as it does not change.
 

@@ -9,10 +9,11 @@ from pipework.examples import Source
 from pipework.progress import Progress
 from pipework.records import Columns
 from pipework.settings import SUFFIXES
+from pipework.task import TaskKind
 from train.config import load_config, recipes
 from train.data_settings import ColumnSettings
 from train.labels import class_labels
-from train.report import DataReport, data_report
+from train.report import WHOLE, DataReport, data_report
 from train.tokenizer import make_tokenizer
 
 
@@ -31,7 +32,9 @@ def check_config(name: str, overrides: list[str], progress: Progress) -> DataRep
     sources = config.sources()
     labels = class_labels(config.task.labels, sources["train"])
     tokenizer = make_tokenizer(config.model, sources["train"])
-    encoder = TextEncoder(tokenizer, max_length=config.model.max_length, type_ids=False)
+    whole = config.task.kind is TaskKind.PRETRAIN  # long texts are cut into several, and none lost
+    length = WHOLE if whole else config.model.max_length
+    encoder = TextEncoder(tokenizer, max_length=length, type_ids=False)
     return data_report(sources, encoder, labels, progress)
 
 

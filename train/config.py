@@ -7,10 +7,12 @@ from pydantic import model_validator
 
 from pipework.errors import ConfigError
 from pipework.examples import Source
+from pipework.record import FILE_NAME
 from pipework.settings import Settings, load_settings
 from pipework.task import TaskKind
-from train.data_settings import DataSettings, TaskSettings
+from train.data_settings import UNLABELLED, DataSettings, TaskSettings
 from train.model_settings import Head, ModelSettings
+from train.pretrain_settings import PretrainSettings
 from train.train_settings import TrainSettings
 
 RECIPES = Path(__file__).with_name("recipes")
@@ -25,6 +27,7 @@ class Config(Settings):
     data: DataSettings
     model: ModelSettings
     train: TrainSettings = TrainSettings()
+    pretrain: PretrainSettings = PretrainSettings()
 
     @model_validator(mode="after")
     def _room_for_text(self) -> Self:
@@ -43,6 +46,12 @@ class Config(Settings):
         if self.model.freeze and self.train.token_dropout:
             message = "train.token_dropout replaces tokens, and with model.freeze none is read"
             raise ValueError(message)
+        if self.data.unlabelled is not None and (self.model.freeze or not self.train.teacher):
+            message = "data.unlabelled needs a train.teacher, and an encoder that is not frozen"
+            raise ValueError(message)
+        if self.train.reinit_layers and (self.model.freeze or self.model.name is None):
+            message = "train.reinit_layers are layers of model.name that train; a preset's are new"
+            raise ValueError(message)
         weighed = self.train.class_weights != "equal" or self.train.label_smoothing
         if self.task.kind is TaskKind.REGRESSION and weighed:
             message = (
@@ -54,6 +63,31 @@ class Config(Settings):
                 "model.head entity reads two entities, and the data have none: set data.marked, "
                 "data.columns.entities or data.format"
             )
+            raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
+    def _fit_for_pretraining(self) -> Self:
+        if self.task.kind is not TaskKind.PRETRAIN:
+            if self.data.format in UNLABELLED:
+                message = f"a file of format {self.data.format} has no labels to learn"
+                raise ValueError(message)
+            return self
+        data, train = self.data, self.train
+        misplaced = {
+            "model.head": self.model.head is not Head.LINEAR,
+            "model.freeze": self.model.freeze,
+            "data.columns.text_pair": data.columns.text_pair is not None,
+            "data.columns.entities": data.entities,
+            "train.token_dropout": train.token_dropout > 0,
+            "train.label_smoothing": train.label_smoothing > 0,
+            "train.class_weights": train.class_weights != "equal",
+            "train.teacher": bool(train.teacher),
+            "train.reinit_layers": train.reinit_layers > 0,
+        }
+        found = [name for name, given in misplaced.items() if given]
+        if found:
+            message = f"{found[0]} is of classifiers: task.kind pretrain has none"
             raise ValueError(message)
         return self
 
@@ -84,15 +118,21 @@ def load_config(given: str, overrides: list[str]) -> Config:
     return _absolute(config, home, overrides)
 
 
+def _checkpoint(folder: Path) -> Path:
+    """Return the checkpoint of a folder that is a finished run's, else the folder itself."""
+    own = folder / "checkpoint"
+    return own if own.is_dir() and (folder / FILE_NAME).is_file() else folder
+
+
 def run_config(run: Path) -> Config:
     """Read the resolved config that a run folder keeps."""
     return load_settings(Config, run / "config.toml")
 
 
 def _absolute(config: Config, home: Path | None, overrides: list[str]) -> Config:
-    given = any(override.partition("=")[0].strip() == "data.root" for override in overrides)
+    given = {override.partition("=")[0].strip() for override in overrides}
     root = config.data.root
-    if given and root is not None:
+    if "data.root" in given and root is not None:
         root = root.absolute()
     elif home is not None:
         root = (home / (root or "")).absolute()
@@ -104,10 +144,15 @@ def _absolute(config: Config, home: Path | None, overrides: list[str]) -> Config
         labels = root / labels
     if vocab is not None:
         vocab = root / vocab
-    if name is not None and (folder := (home or Path()) / name).is_dir():
-        name = str(folder.absolute())  # else a hub id
+    places = (home or Path(), *([Path()] if "model.name" in given else []))
+    folders = [place / name for place in places if name and (place / name).is_dir()]
+    if folders:
+        name = str(_checkpoint(folders[0].absolute()))  # else a hub id
+    beside = Path() if home is None or "train.teacher" in given else home
+    teacher = tuple((beside / run).absolute() for run in config.train.teacher)
     return config.model_copy(
         update={
+            "train": config.train.model_copy(update={"teacher": teacher}),
             "data": config.data.model_copy(update={"root": root}),
             "task": config.task.model_copy(update={"labels": labels}),
             "model": config.model.model_copy(update={"vocab": vocab, "name": name}),

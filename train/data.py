@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,20 @@ TRUTH: dict[TaskKind, type[np.generic]] = {
 }
 
 
+UNKNOWN: NDArray[np.generic] = np.empty(0, np.int8)
+
+
+class Tokens(Protocol):
+    """Rows of token ids."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row, int64 [N]."""
+
+    def encodings(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Encoding]:
+        """Return rows as the engines take them."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenSet:
     """A split as token ids: row i is ids[offsets[i]:offsets[i + 1]].
@@ -51,7 +65,7 @@ class TokenSet:
         type_ids: int8, as long as `ids`, or empty for a family that has none.
         offsets: int64 [N + 1].
         spans: int32 [N, 4], the tokens of two entities, or empty for a task without.
-        truth: as `pipework.evaluation.truth` gives it.
+        truth: as `pipework.evaluation.truth` gives it; empty where no labels were read.
     """
 
     ids: NDArray[np.int32]
@@ -83,17 +97,44 @@ class TokenSet:
         return [self.encoding(int(row)) for row in rows]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Joined:
+    """The rows of several files, one after the other."""
+
+    parts: Sequence[TokenSet]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row, int64 [N]."""
+        return np.concatenate([part.lengths for part in self.parts])
+
+    def encodings(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Encoding]:
+        """Return rows as the engines take them."""
+        places = located(list(map(len, self.parts)), rows)
+        return [self.parts[part].encoding(row) for part, row in places]
+
+
+def located(
+    lengths: Sequence[int], rows: Sequence[int] | NDArray[np.int64]
+) -> list[tuple[int, int]]:
+    """Return for each row, counted through parts of some lengths, its part and its place there."""
+    ends = np.cumsum(lengths)
+    parts = np.searchsorted(ends, rows, side="right")
+    starts = ends - np.asarray(lengths)
+    return [(int(part), int(row - starts[part])) for part, row in zip(parts, rows, strict=True)]
+
+
 def token_set(
     source: Source,
     tokenizer: str,
     encoder: TextEncoder,
-    task: Task,
+    task: Task | None,
     progress: Progress,
 ) -> TokenSet:
     """Open the token cache of a data file, building it first where there is none.
 
     Memory stays constant however long the file is. A build that was interrupted begins anew.
-    `tokenizer` is the encoder's, as JSON.
+    `tokenizer` is the encoder's, as JSON. Without a task no labels are read.
 
     Raises:
         DataError: as `Source.rows`, and for an unknown label or no rows at all.
@@ -107,18 +148,18 @@ def token_set(
     return _open(folder, task)
 
 
-def _cache_name(source: Source, tokenizer: str, encoder: TextEncoder, task: Task) -> str:
+def _cache_name(source: Source, tokenizer: str, encoder: TextEncoder, task: Task | None) -> str:
     parts = (
         version("tokenizers"),
         (digest(source.path), source.reading(), source.part, tokenizer),
         (encoder.max_length, encoder.has_type_ids),
-        (task.kind, task.labels),
+        None if task is None else (task.kind, task.labels),
     )
     return name_of(parts)
 
 
 def _write(
-    folder: Path, source: Source, encoder: TextEncoder, task: Task, progress: Progress
+    folder: Path, source: Source, encoder: TextEncoder, task: Task | None, progress: Progress
 ) -> None:
     streams = {name: (folder / name).open("wb") for name in (*FILES, "truth")}
     end = 0
@@ -126,7 +167,7 @@ def _write(
     try:
         np.zeros(1, np.int64).tofile(streams["offsets"])
         for chunk in chunks(source.rows(), CHUNK):
-            found = truth(chunk, task, str(source.path))
+            found = UNKNOWN if task is None else truth(chunk, task, str(source.path))
             end = _write_chunk(streams, chunk, encoder, found, end)
             progress.advance(sum(_bytes(example) for example in chunk))
         if end == 0:
@@ -165,10 +206,10 @@ def _bytes(example: Example) -> int:
     return sum(len(text.encode()) + 1 for text in texts if text)
 
 
-def _open(folder: Path, task: Task) -> TokenSet:
+def _open(folder: Path, task: Task | None) -> TokenSet:
     arrays = {name: _array(folder / name, kind) for name, kind in FILES.items()}
-    truth = _array(folder / "truth", TRUTH[task.kind])
-    if task.kind is TaskKind.MULTI_LABEL:
+    truth = UNKNOWN if task is None else _array(folder / "truth", TRUTH[task.kind])
+    if task is not None and task.kind is TaskKind.MULTI_LABEL:
         truth = truth.reshape(-1, len(task.labels))
     spans_N4 = arrays.pop("spans").reshape(-1, 4)
     return TokenSet(**arrays, spans=spans_N4, truth=truth)

@@ -13,9 +13,14 @@ from pipework.records import Column, Columns, Format
 from pipework.settings import Positive, Settings
 from pipework.task import Metric, TaskKind
 
+WITHOUT_COLUMNS = (Format.SEMEVAL, Format.TEXT, Format.DOCUMENTS)
+UNLABELLED = (Format.TEXT, Format.DOCUMENTS)
+
 
 class TaskSettings(Settings):
     """[task]: what is decided, and by which score on dev the best checkpoint is kept.
+
+    The kind pretrain decides nothing: it teaches an encoder what text is like, see [pretrain].
 
     `labels` fixes the classes and their order: a list, or a file with a name a line. Without it
     they are the labels of the train file, sorted. A regression has none.
@@ -29,6 +34,9 @@ class TaskSettings(Settings):
     def _labels_fit(self) -> Self:
         if self.kind is TaskKind.REGRESSION and self.labels is not None:
             message = "a regression has no task.labels: it learns the numbers of data.columns.label"
+            raise ValueError(message)
+        if self.kind is TaskKind.PRETRAIN and self.labels is not None:
+            message = "pretraining has no task.labels"
             raise ValueError(message)
         return self
 
@@ -60,7 +68,10 @@ class DataSettings(Settings):
 
     Without a `dev` file, `dev_rows` rows are held out of the train file: which, is decided by
     `dev_seed` and their texts. `marked` texts hold two entities, <e1>..</e1> and <e2>..</e2>.
-    `separator` stands between the labels of a multi-label task in csv and tsv.
+    Texts of `unlabelled` are read as the others are, without labels: `train.teacher` gives them.
+    `separator` stands between the labels of a multi-label task in csv and tsv. Pretraining reads
+    texts alone: a column, or a file of format text (a text a line) or documents (a segment a line,
+    a blank line between documents, which are its rows).
     """
 
     root: Path | None = None
@@ -69,6 +80,7 @@ class DataSettings(Settings):
     dev_rows: Positive | None = None
     dev_seed: Annotated[int, Field(ge=0)] = 0
     test: Path | None = None
+    unlabelled: Path | None = None
     format: Format | None = None
     header: bool | None = None
     separator: str | None = None
@@ -85,8 +97,8 @@ class DataSettings(Settings):
     @model_validator(mode="after")
     def _one_form(self) -> Self:
         columns, semeval = self.columns, self.format is Format.SEMEVAL
-        if semeval and columns != ColumnSettings():
-            message = "a file of format semeval has no data.columns"
+        if self.format in WITHOUT_COLUMNS and columns != ColumnSettings():
+            message = f"a file of format {self.format} has no data.columns"
             raise ValueError(message)
         if (self.marked or semeval) and columns.entities is not None:
             message = "expected marks in the text or data.columns.entities, found both"
@@ -121,10 +133,19 @@ class DataSettings(Settings):
             found["test"] = self._source(self.test, kind, None)
         return found
 
+    def unlabelled_source(self) -> Source | None:
+        """Return the texts that a teacher labels, or None."""
+        if self.unlabelled is None:
+            return None
+        return self._source(self.unlabelled, TaskKind.SINGLE_LABEL, None).unlabelled()
+
     def _source(self, path: Path, kind: TaskKind, part: Part | None) -> Source:
+        columns = Columns(**self.columns.model_dump())
+        if kind is TaskKind.PRETRAIN:
+            columns = Columns(text=columns.text, label=None)
         return Source(
             path=(self.root or Path()) / path,
-            columns=Columns(**self.columns.model_dump()),
+            columns=columns,
             format=self.format,
             header=self.header,
             kind=kind,

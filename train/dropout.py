@@ -65,17 +65,19 @@ def attend(
     """Return attention as [B, T, H, D], in the type of the queries.
 
     Follows Vaswani et al. 2017, https://arxiv.org/abs/1706.03762. The library's own does what is
-    not training, and what is not every token looking at every other that a boolean mask lets it.
+    not training, and what is not every token looking at every other that the mask lets it:
+    a boolean one, or a bias that is added.
     """
-    plain = attention_mask is None or attention_mask.dtype == torch.bool
     alike = query_BHTD.shape[1] == key_BHTD.shape[1] and not getattr(module, "is_causal", False)
-    if not (module.training and plain and alike):
+    if not (module.training and alike):
         done = (module, query_BHTD, key_BHTD, value_BHTD, attention_mask)
         mixed_BTHD, _ = sdpa_attention_forward(*done, **options)
         return mixed_BTHD, None
     scale = options.get("scaling") or query_BHTD.shape[-1] ** -0.5
     scores_BHTT = (query_BHTD * scale) @ key_BHTD.transpose(-1, -2)
-    if attention_mask is not None:
+    if attention_mask is not None and attention_mask.dtype != torch.bool:
+        scores_BHTT.add_(attention_mask.to(scores_BHTT.dtype))
+    elif attention_mask is not None:
         scores_BHTT.masked_fill_(~attention_mask, torch.finfo(scores_BHTT.dtype).min)
     weights_BHTT = drop(torch.softmax(scores_BHTT, dim=-1), options.get("dropout", 0.0))
     return (weights_BHTT @ value_BHTD).transpose(1, 2).contiguous(), None

@@ -80,8 +80,16 @@ def model_inputs(
     return {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
 
 
-def open_reference(run: Path, manifest: Manifest) -> CheckpointEngine:
+def open_reference(
+    run: Path,
+    manifest: Manifest,
+    *,
+    device: torch.device | None = None,
+    autocast: torch.dtype | None = None,
+) -> CheckpointEngine:
     """Load a run's checkpoint afresh, after checking its digests.
+
+    It computes on the processor in float32 unless a device or a type is given.
 
     Raises:
         RunFolderError: a file of the checkpoint is missing or changed, or its own names of the
@@ -94,4 +102,5 @@ def open_reference(run: Path, manifest: Manifest) -> CheckpointEngine:
             f"{run}: the checkpoint's labels {model.labels} are not the manifest's in this order"
         )
         raise RunFolderError(message, "train again: which answer is which cannot be known")
-    return CheckpointEngine(model, padding=Padding.of(manifest.input))
+    padding = Padding.of(manifest.input)
+    return CheckpointEngine(model.to(device or "cpu"), padding=padding, autocast=autocast)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from pipework.errors import ConfigError
 from pipework.padding import Padding
 
 XLNET_PAD_TYPE = 3  # types are only compared with each other; XLNet's tokenizer pads with this one
@@ -70,6 +71,12 @@ def pooled(encoder: PreTrainedModel, states_BTH: torch.Tensor) -> torch.Tensor |
     return made
 
 
+def stack_of(encoder: PreTrainedModel) -> tuple[str, nn.ModuleList]:
+    """Return the encoder's layers, with the name that they have in it; empty where it has none."""
+    lists = (one for one in encoder.named_modules() if isinstance(one[1], nn.ModuleList))
+    return next(lists, ("", nn.ModuleList()))
+
+
 def depths(encoder: PreTrainedModel) -> list[list[nn.Parameter]]:
     """Return the encoder's parameters by depth: what lies under the layers first, then each layer.
 
@@ -77,15 +84,7 @@ def depths(encoder: PreTrainedModel) -> list[list[nn.Parameter]]:
     relative positions, counts as lying under them; a norm behind them belongs to the last. The
     pooler reads the last states, as a head does, and is in no group.
     """
-    found = next(
-        (
-            (name, module)
-            for name, module in encoder.named_modules()
-            if isinstance(module, nn.ModuleList)
-        ),
-        ("", nn.ModuleList()),
-    )
-    path, stack = found
+    path, stack = stack_of(encoder)
     layers = [list(layer.parameters()) for layer in stack]
     inside = {id(parameter) for layer in layers for parameter in layer}
     children = [name for name, _ in encoder.named_children()]
@@ -107,3 +106,15 @@ def of_head(model: nn.Module, encoder: PreTrainedModel) -> Iterator[nn.Parameter
     """Yield the parameters behind the encoder's last states, its pooler among them."""
     states = {id(parameter) for group in depths(encoder) for parameter in group}
     yield from (one for one in model.parameters() if id(one) not in states)
+
+
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Compute activations again in the backward pass instead of keeping them.
+
+    Raises:
+        ConfigError: the family's code cannot.
+    """
+    if not model.supports_gradient_checkpointing:
+        message = f"{model.config.model_type} has no gradient checkpointing in transformers"
+        raise ConfigError(message, "switch it off, or lower train.batch_size")
+    model.activation_checkpointing_enable({"use_reentrant": False})

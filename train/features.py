@@ -7,7 +7,6 @@ Shapes: N rows, B rows of a batch, T tokens, H width of the encoder.
 """
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -22,7 +21,7 @@ from pipework.lock import sole_writer
 from pipework.progress import Progress
 from pipework.record import file_digest, write_atomically
 from train.batches import BATCH_TOKENS, token_batches
-from train.cache import cache_folder, made
+from train.cache import cache_folder, made, reserve
 from train.data import COMPLETE, TokenSet
 from train.evaluate import model_inputs
 from train.model import Classifier, padding_of
@@ -84,7 +83,7 @@ def feature_set(model: Classifier, tokens: TokenSet, progress: Progress) -> Feat
     try:
         with sole_writer(folder, wait=True):
             if not (folder / COMPLETE).is_file():
-                _reserve(folder / STATES, shape[0] * shape[1] * FLOAT_BYTES)
+                reserve(folder / STATES, shape[0] * shape[1] * FLOAT_BYTES)
                 flat = np.memmap(folder / STATES, np.float32, mode="r+", shape=shape)
                 _compute(flat, model, tokens, progress)
                 write_atomically(folder / COMPLETE, b"")
@@ -97,12 +96,6 @@ def feature_set(model: Classifier, tokens: TokenSet, progress: Progress) -> Feat
         offsets=tokens.offsets,
         left=padding_of(model).left,
     )
-
-
-def _reserve(path: Path, size: int) -> None:
-    """Make a file of `size` bytes; a full disk is then an error here, not a crash later."""
-    with path.open("wb") as stream:
-        os.posix_fallocate(stream.fileno(), 0, size)
 
 
 def _compute(

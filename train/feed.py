@@ -1,6 +1,6 @@
 """Rows become what a forward pass takes, on its device.
 
-Shapes: B rows of a batch, T tokens of its longest row, C classes.
+Shapes: B rows of a batch, T tokens of its longest row.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from torch import nn
 
 from pipework.padding import Padding, pad
 from train.batches import Rows
-from train.data import TokenSet
+from train.data import Tokens, TokenSet
 from train.features import FeatureSet
 from train.model import Classifier
 
@@ -28,9 +28,6 @@ class Feed(Protocol):
 
     def inputs(self, rows_B: Rows) -> Inputs:
         """Return what the model takes, on the device."""
-
-    def truth(self, rows_B: Rows) -> torch.Tensor:
-        """Return what is true of the rows, on the device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +44,7 @@ class TokenFeed:
 
     def __init__(
         self,
-        rows: TokenSet,
+        rows: Tokens,
         vocabulary: Vocabulary,
         device: torch.device,
         *,
@@ -73,10 +70,6 @@ class TokenFeed:
         drop_BT = torch.rand(ids_BT.shape, device=self._device) < self._token_dropout
         ids_BT[drop_BT & ~torch.isin(ids_BT, special)] = self._vocabulary.mask_id
 
-    def truth(self, rows_B: Rows) -> torch.Tensor:
-        """Return class indices int64 [B], labels float32 [B, C] or values float32 [B]."""
-        return truth_on(self._rows.truth[rows_B], self._device)
-
 
 class StateFeed:
     """The states of a frozen encoder, kept on disk; for `FromStates`."""
@@ -101,10 +94,6 @@ class StateFeed:
             inputs["entity_spans"] = torch.from_numpy(spans_B4).to(self._device)
         return inputs
 
-    def truth(self, rows_B: Rows) -> torch.Tensor:
-        """Return class indices int64 [B], labels float32 [B, C] or values float32 [B]."""
-        return truth_on(self._rows.truth[rows_B], self._device)
-
 
 class FromStates(nn.Module):
     """A classifier of which only the head computes."""
@@ -125,17 +114,12 @@ class FromStates(nn.Module):
 
 
 def on_device(arrays: Mapping[str, NDArray[np.generic]], device: torch.device) -> Inputs:
-    """Copy arrays to the device; a GPU copies while the processor goes on."""
-    return {name: _moved(torch.from_numpy(array), device) for name, array in arrays.items()}
+    """Copy arrays to the device."""
+    return {name: moved(torch.from_numpy(array), device) for name, array in arrays.items()}
 
 
-def truth_on(truth: NDArray[np.generic], device: torch.device) -> torch.Tensor:
-    """Copy what is true of a batch to the device, as the losses take it."""
-    wanted = np.int64 if truth.dtype == np.int32 else np.float32
-    return _moved(torch.from_numpy(truth.astype(wanted)), device)
-
-
-def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a tensor to the device; a GPU copies while the processor goes on."""
     if device.type != "cuda":
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True)

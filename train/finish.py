@@ -5,25 +5,21 @@ Shapes: N rows of dev, C classes.
 
 import shutil
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipework import __version__
-from pipework.commit import git_commit
 from pipework.evaluation import Evaluation, evaluate, infer_all
 from pipework.manifest import Baseline as BaselineRecord
-from pipework.manifest import Data, Identity, Input, Manifest, Model, Split, write_manifest
+from pipework.manifest import Data, Manifest, Model, write_manifest
 from pipework.progress import Progress
-from pipework.record import record_file
 from pipework.task import Task
 from train import checkpoint, state
 from train.baseline import Baseline, linear_baseline
-from train.cache import digest
 from train.config import Config
+from train.description import identity, input_record, splits
 from train.determinism import exact_products
 from train.evaluate import CheckpointEngine
 from train.health import findings
@@ -34,7 +30,7 @@ from train.model import Classifier, open_checkpoint
 from train.page import RunPage, write_page
 from train.prepare import Rows
 from train.report import DataReport
-from train.run_folder import CONFIG, TOKENIZER
+from train.run_folder import CONFIG
 from train.state import Keeper, Standing
 from train.verdict import Outcome, Verdict, verdict
 
@@ -157,49 +153,18 @@ def _manifest(
     beaten = compared is None or compared.verdict.outcome is Outcome.BETTER
     said = () if beaten or compared is None else (compared.verdict.sentence,)
     return Manifest(
-        identity=Identity(
-            name=ended.out.absolute().name,
-            created_at=datetime.now(UTC),
-            pipework=__version__,
-            git_commit=git_commit(Path(__file__).parents[1]),
-            seed=config.train.seed,
-        ),
+        identity=identity(ended.out, config),
         task=scored.task,
-        input=_input(ended),
+        input=input_record(ended.out, config, ended.rows.vocabulary.padding),
         model=scored.model,
         data=Data(
             reading=config.sources()["train"].reading(),
-            splits=_splits(ended),
+            splits=splits(config, ended.report),
             findings=(*ended.report.findings, *said, *poor),
             metrics={"dev": scored.evaluation.metrics()},
             baseline=None if compared is None else compared.record(),
         ),
     )
-
-
-def _input(ended: Ended) -> Input:
-    padding = ended.rows.vocabulary.padding
-    return Input(
-        fields=ended.config.data.fields,
-        tokenizer=record_file(ended.out, ended.out / TOKENIZER),
-        max_length=ended.config.model.max_length,
-        pad_id=padding.pad_id,
-        type_ids=padding.type_ids,
-        pad_type_id=padding.pad_type_id,
-        pad_left=padding.left,
-    )
-
-
-def _splits(ended: Ended) -> dict[str, Split]:
-    return {
-        name: Split(
-            path=str(source.path),
-            sha256=digest(source.path),
-            rows=ended.report.splits[name].rows,
-            part=source.part,
-        )
-        for name, source in ended.config.sources().items()
-    }
 
 
 def _model(ended: Ended, model: Classifier) -> Model:

@@ -4,6 +4,7 @@ Shapes: N rows, C classes.
 """
 
 from contextlib import nullcontext
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,6 +18,13 @@ from train.batches import BATCH_TOKENS, Rows, share, token_batches
 from train.determinism import exact_products
 from train.distributed import World
 from train.feed import Feed
+
+
+class Judging(Protocol):
+    """What tells how good a model is on dev."""
+
+    def evaluate(self, model: torch.nn.Module, autocast: torch.dtype | None) -> Evaluation:
+        """Return the same evaluation in every process."""
 
 
 class Judge:

@@ -14,12 +14,15 @@ def class_labels(given: tuple[str, ...] | Path | None, source: Source) -> tuple[
     """Return the classes in logit order: those configured, else those of the train file, sorted.
 
     Numbers sort as numbers, so that "10" follows "9". Rows that are held out for dev are looked
-    at too, since a rare label may stand there alone. A regression has one logit, "score".
+    at too, since a rare label may stand there alone. A regression has one logit, "score", and
+    pretraining no class.
 
     Raises:
         ConfigError: too few classes, or one named twice.
         DataError: the file of names cannot be read.
     """
+    if source.kind is TaskKind.PRETRAIN:
+        return ()
     if source.kind is TaskKind.REGRESSION:
         return (SCORE,)
     if isinstance(given, Path):

@@ -6,6 +6,7 @@ from itertools import islice
 from signal import SIGTERM
 
 import torch
+from torch import nn
 
 from pipework.errors import StoppedError
 from pipework.evaluation import Evaluation
@@ -15,9 +16,8 @@ from train.determinism import RandomState, random_state
 from train.distributed import World
 from train.health import check_finite
 from train.journal import Unheard
-from train.judge import Judge
+from train.judge import Judging
 from train.memory import trim
-from train.model import Classifier
 from train.state import Keeper, Standing
 from train.step import Stepper, Taken
 from train.stopping import Stop
@@ -32,11 +32,11 @@ class Loop:
 
     def __init__(  # noqa: PLR0913  (wiring)
         self,
-        model: Classifier,
+        model: nn.Module,
         settings: TrainSettings,
         *,
         stepper: Stepper,
-        judge: Judge,
+        judge: Judging,
         keeper: Keeper,
         world: World,
         journal: Unheard,
@@ -138,7 +138,7 @@ class Loop:
         trim()
         found = self._judge.evaluate(self._stepper.model, self._stepper.autocast)
         step, best = self._standing.step, self._standing.best
-        self._journal.scalars(step, "dev", found.scores)
+        self._journal.scalars(step, "dev", {**found.scores, **found.losses})
         if is_better(found, best):
             self._stand(best=found, best_step=step, stale=0)
             self._world.lead(lambda: self._keeper.save_best(self._model, step))
@@ -182,8 +182,16 @@ def total_steps(settings: TrainSettings, per_epoch: int) -> int:
 
 
 def is_better(found: Evaluation, best: Evaluation | None) -> bool:
-    """Whether an evaluation beats the best so far; the first always does."""
-    return best is None or found.score > best.score
+    """Whether an evaluation beats the best so far; the first always does.
+
+    Where there are losses on dev, as in pretraining, their sum decides: it falls long before more
+    is told rightly.
+    """
+    if best is None:
+        return True
+    if found.losses:
+        return sum(found.losses.values()) < sum(best.losses.values())
+    return found.score > best.score
 
 
 class LogWindow:

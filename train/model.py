@@ -15,9 +15,6 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForSequenceClassification,
-    BertConfig,
-    BertForSequenceClassification,
-    BertModel,
     PreTrainedModel,
 )
 from transformers.utils import logging as transformers_logging
@@ -25,14 +22,13 @@ from transformers.utils import logging as transformers_logging
 from pipework.errors import ConfigError, RunFolderError
 from pipework.padding import Padding
 from pipework.task import Task
-from train import families
+from train import families, ngrams
 from train.given_states import without_encoder
 from train.heads import States, make_head, to_column_0
 from train.model_settings import Head, HeadSettings, ModelSettings, Preset
+from train.presets import preset_config
 from train.pretrained import Names, check_vocabulary, no_pooler, open_pretrained
 
-SIZES = {Preset.TINY: (2, 128), Preset.MINI: (4, 256), Preset.SMALL: (4, 512)}
-HEAD_WIDTH = 64
 HEAD_FILE, HEAD_WEIGHTS = "head.json", "head.safetensors"
 
 
@@ -149,10 +145,7 @@ class Classifier(nn.Module):
         Raises:
             ConfigError: the family's code cannot.
         """
-        if not self.model.supports_gradient_checkpointing:
-            message = f"{self.config.model_type} has no gradient checkpointing in transformers"
-            raise ConfigError(message, "switch it off, or lower train.batch_size")
-        self.model.activation_checkpointing_enable({"use_reentrant": False})
+        families.checkpoint_activations(self.model)
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors) and config to a folder that `open_checkpoint` opens.
@@ -174,7 +167,7 @@ def build(settings: ModelSettings, tokenizer: Tokenizer, task: Task) -> Classifi
     Raises:
         ConfigError: the checkpoint cannot be opened, or does not fit the tokenizer or the length.
     """
-    _quiet()  # a new head is what fine-tuning means
+    quiet()  # a new head is what fine-tuning means
     names = Names.of(task)
     if settings.preset is not None:
         classifier = Classifier(_preset(settings, settings.preset, tokenizer, names), settings)
@@ -182,7 +175,9 @@ def build(settings: ModelSettings, tokenizer: Tokenizer, task: Task) -> Classifi
         name = str(settings.name)
         classifier = Classifier(open_pretrained(settings, name, names), settings)
         check_vocabulary(name, tokenizer, int(classifier.config.vocab_size))
+        ngrams.restore(classifier.encoder, Path(name))
         _check_length(settings, name, classifier)
+    ngrams.add(classifier.encoder, settings.ngrams, tokenizer)
     if settings.freeze:
         classifier.freeze()
     return classifier
@@ -196,7 +191,7 @@ def open_checkpoint(folder: Path, attention: str | None = None) -> Classifier:
     Raises:
         RunFolderError: the head's files are not what this version writes.
     """
-    _quiet()
+    quiet()
     settings = _head_settings(folder / HEAD_FILE)
     linear = settings.head is Head.LINEAR
     kind = AutoModelForSequenceClassification if linear else AutoModel
@@ -208,6 +203,7 @@ def open_checkpoint(folder: Path, attention: str | None = None) -> Classifier:
         **({} if linear else no_pooler(AutoConfig.from_pretrained(folder))),
     )
     classifier = Classifier(model, settings)
+    ngrams.restore(classifier.encoder, folder)
     if classifier.head is not None:
         classifier.head.load_state_dict(load_file(folder / HEAD_WEIGHTS))
     return classifier.eval()
@@ -218,7 +214,7 @@ def padding_of(model: Classifier) -> Padding:
     return families.padding(model.encoder)
 
 
-def unreached(model: Classifier, inputs: Mapping[str, torch.Tensor]) -> list[str]:
+def unreached(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[str]:
     """Return the names of the trainable parameters that no loss reaches, given a tiny batch.
 
     They are in the checkpoint's format and not in its answer, such as XLNet's mask embedding.
@@ -233,7 +229,8 @@ def unreached(model: Classifier, inputs: Mapping[str, torch.Tensor]) -> list[str
     return names
 
 
-def _quiet() -> None:
+def quiet() -> None:
+    """Let transformers say nothing of weights that it misses or makes."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
 
@@ -252,22 +249,11 @@ def _head_settings(path: Path) -> HeadSettings:
 def _preset(
     settings: ModelSettings, preset: Preset, tokenizer: Tokenizer, names: Names
 ) -> PreTrainedModel:
-    layers, width = SIZES[preset]
-    config = BertConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=width // HEAD_WIDTH,
-        intermediate_size=4 * width,
-        max_position_embeddings=settings.max_length,
-        hidden_dropout_prob=settings.dropout,
-        attention_probs_dropout_prob=settings.dropout,
-        pad_token_id=tokenizer.token_to_id("[PAD]"),
-    )
+    config = preset_config(settings, preset, tokenizer)
     names.write(config)
     if settings.head is Head.LINEAR:
-        return BertForSequenceClassification(config)
-    return BertModel(config, add_pooling_layer=False)
+        return AutoModelForSequenceClassification.from_config(config)
+    return AutoModel.from_config(config, add_pooling_layer=False)
 
 
 def _check_length(settings: ModelSettings, name: str, model: Classifier) -> None:

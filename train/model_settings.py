@@ -18,6 +18,15 @@ class Preset(StrEnum):
     TINY = "tiny"
     MINI = "mini"
     SMALL = "small"
+    MEDIUM = "medium"
+    BASE = "base"
+
+
+class Family(StrEnum):
+    """What a preset is built as."""
+
+    BERT = "bert"
+    ALBERT = "albert"
 
 
 class Head(StrEnum):
@@ -63,16 +72,23 @@ class ModelSettings(HeadSettings):
     A preset learns a WordPiece vocabulary of `vocab_size` from the train texts (more only where
     they hold more characters), or takes `vocab` (a vocab.txt). `split_cjk` makes each Chinese
     character a word of its own, as BERT does; without it, pieces of several characters are learned.
+    `family` says as what it is built; albert shares one layer and embeds in `embedding` numbers.
+
+    `ngrams` is the size of a table of hashed pairs and triples of tokens whose embeddings are added
+    to those of the tokens; 0 for none. A checkpoint that has one brings it along.
 
     With `freeze` the encoder stays as it is and the head learns alone.
     """
 
     name: str | None = None
     preset: Preset | None = None
+    family: Family = Family.BERT
+    embedding: Positive = 128
     vocab: Path | None = None
     vocab_size: Positive = 8000
     split_cjk: bool = True
     lowercase: bool = True
+    ngrams: Annotated[int, Field(ge=0)] = 0
     freeze: bool = False
     max_length: Annotated[int, Field(ge=3)] = 128
 

@@ -3,13 +3,17 @@
 Shapes: B rows, C classes.
 """
 
+from typing import Protocol
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
 from pipework.errors import ConfigError
-from pipework.task import Task, TaskKind
+from pipework.task import Task, TaskKind, no_classifier
+from train.batches import Rows
+from train.feed import moved
 
 
 class Objective:
@@ -48,6 +52,41 @@ class Objective:
                 return losses_BC.mean(dim=1)
             case TaskKind.REGRESSION:
                 return functional.mse_loss(logits_BC[:, 0], truth.float(), reduction="none")
+            case TaskKind.PRETRAIN:
+                raise no_classifier()
+
+
+class Losses(Protocol):
+    """What rows of train cost."""
+
+    def __call__(self, logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
+        """Return the loss of each row, float32 [B]."""
+
+
+class AsTheyAre:
+    """For a model that computes its own losses, since it computes only where something is asked."""
+
+    def __call__(self, logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
+        """Return what the model gave."""
+        del rows_B
+        return logits_BC
+
+
+class HardLabels:
+    """The losses of rows by what is true of them."""
+
+    def __init__(self, objective: Objective, truth: NDArray[np.generic]) -> None:
+        """Take the truth of all rows, as `pipework.evaluation.truth` gives it."""
+        self._objective = objective
+        self._truth = truth
+
+    def __call__(self, logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
+        """Return the loss of each row, float32 [B]."""
+        truth = self._truth[rows_B]
+        wanted = np.int64 if truth.dtype == np.int32 else np.float32
+        return self._objective(
+            logits_BC, moved(torch.from_numpy(truth.astype(wanted)), logits_BC.device)
+        )
 
 
 def class_weights(

@@ -20,9 +20,13 @@ def parameter_groups(
 
     Weights of linear, convolution, recurrent and embedding modules decay, and projections that a
     family keeps by head, [H, heads, width of a head], in no module of their own (XLNet); biases,
-    norms and what else there is do not. That is never told by name. A layer learns
-    at `layer_decay` times the rate of the one above it (Howard and Ruder 2018,
-    https://arxiv.org/abs/1801.06146). A shared weight is listed once.
+    norms and what else there is do not. That is never told by name.
+
+    The head learns at the full rate, and each layer at `layer_decay` times the rate of the one
+    above it, down to the embeddings (discriminative fine-tuning, Howard and Ruder 2018,
+    https://arxiv.org/abs/1801.06146; ELECTRA, Clark et al. 2020, https://arxiv.org/abs/2003.10555,
+    and BEiT, Bao et al. 2021, https://arxiv.org/abs/2106.08254, decay likewise). A weight that is
+    used again at every depth (ALBERT) is one layer, listed once.
 
     Args:
         model: all of it.

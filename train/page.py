@@ -16,7 +16,7 @@ from pipework.evaluation import Evaluation
 from pipework.examples import Example
 from pipework.manifest import Manifest
 from pipework.record import write_atomically
-from pipework.task import TaskKind
+from pipework.task import TaskKind, no_classifier
 from train.baseline import Baseline
 from train.confusion import Confusion, most_confused
 from train.curves import Curve, read_curves
@@ -80,7 +80,7 @@ def html(page: RunPage, curves: Mapping[str, Curve]) -> str:
         ModuleNotFoundError: matplotlib is not installed.
     """
     parts = (
-        _top(page.manifest),
+        top(page.manifest),
         _verdict(page),
         _tiles(page),
         _curves(curves, page),
@@ -88,15 +88,16 @@ def html(page: RunPage, curves: Mapping[str, Curve]) -> str:
         _classes(page),
         _mistakes(page),
         data_section(page.report),
-        _settings(page),
+        settings(page.manifest, page.config),
     )
     return frame.whole(f"{page.manifest.identity.name}: training run", parts)
 
 
-def _top(manifest: Manifest) -> str:
+def top(manifest: Manifest) -> str:
+    """Return the head of a page: which run it is."""
     model, task = manifest.model, manifest.task
     base = f"from {model.base}" if model.base else "from scratch"
-    labels = f", {len(task.labels)} labels" if task.kind is not TaskKind.REGRESSION else ""
+    labels = f", {len(task.labels)} labels" if len(task.labels) > 1 else ""
     line = (
         f"{task.kind.replace('_', ' ')}{labels}",
         f"{model.family}, {model.head} head, {model.parameters / 1e6:.1f} M parameters, {base}",
@@ -133,11 +134,7 @@ def _tiles(page: RunPage) -> str:
 def _curves(curves: Mapping[str, Curve], page: RunPage) -> str:
     from train.page_plots import over_steps  # noqa: PLC0415  (needs matplotlib)
 
-    drawn = [
-        (title, caption, over_steps({title: curves[f"train/{name}"]}, f"{title} over the steps"))
-        for title, caption, name in CURVES
-        if f"train/{name}" in curves
-    ]
+    drawn = of_train(curves)
     dev = {
         in_words(metric): curves[f"dev/{metric}"]
         for metric in page.evaluation.scores
@@ -153,6 +150,17 @@ def _curves(curves: Mapping[str, Curve], page: RunPage) -> str:
     return frame.section("How it learned", frame.plots(drawn))
 
 
+def of_train(curves: Mapping[str, Curve]) -> list[tuple[str, str, str]]:
+    """Return title, caption and drawing of each curve over the steps of train."""
+    from train.page_plots import over_steps  # noqa: PLC0415  (needs matplotlib)
+
+    return [
+        (title, caption, over_steps({title: curves[f"train/{name}"]}, f"{title} over the steps"))
+        for title, caption, name in CURVES
+        if f"train/{name}" in curves
+    ]
+
+
 def _errors_by_class(page: RunPage) -> str:
     match page.manifest.task.kind:
         case TaskKind.SINGLE_LABEL:
@@ -161,6 +169,8 @@ def _errors_by_class(page: RunPage) -> str:
             return ""  # the table of labels says it
         case TaskKind.REGRESSION:
             return _regression(page)
+        case TaskKind.PRETRAIN:
+            raise no_classifier()
 
 
 def _confusion(evaluation: Evaluation) -> str:
@@ -263,12 +273,13 @@ def _cut(text: str) -> str:
     return text if len(text) <= TEXT_LIMIT else text[:TEXT_LIMIT] + "…"
 
 
-def _settings(page: RunPage) -> str:
-    identity = page.manifest.identity
+def settings(manifest: Manifest, config: str) -> str:
+    """Return a section that says what made a run, and its config."""
+    identity = manifest.identity
     made = {
         "pipework": identity.pipework,
         "commit": identity.git_commit or "not a checkout",
         "seed": f"{identity.seed}",
     }
     facts = f'<div class="facts">{frame.facts("Made by", made)}</div>'
-    return frame.section("Settings", f"{facts}<pre><code>{escape(page.config)}</code></pre>")
+    return frame.section("Settings", f"{facts}<pre><code>{escape(config)}</code></pre>")

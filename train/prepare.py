@@ -9,16 +9,18 @@ from tokenizers import Tokenizer
 
 from pipework.encoding import TextEncoder
 from pipework.examples import Source
+from pipework.padding import Padding
 from pipework.progress import Progress
 from pipework.task import Task
 from train.cache import digest, name_of, recalled
 from train.config import Config
-from train.data import TokenSet, token_set
+from train.data import Joined, Tokens, TokenSet, token_set
 from train.distributed import World
 from train.feed import Vocabulary
 from train.labels import class_labels
 from train.model import Classifier, padding_of
 from train.report import DataReport, cached_report
+from train.teacher import Teacher, open_teachers
 from train.tokenizer import SPECIAL, check_unknown_rate, make_tokenizer
 
 
@@ -29,11 +31,13 @@ class Prepared:
     Attributes:
         task: what is decided.
         tokenizer: as JSON.
+        teachers: whose answers are learned too.
         fingerprint: digests of what is learned from, by name: a run goes on with the same only.
     """
 
     task: Task
     tokenizer: str
+    teachers: tuple[Teacher, ...]
     fingerprint: dict[str, str]
 
     def encoder(self, config: Config, model: Classifier) -> TextEncoder:
@@ -57,9 +61,16 @@ def prepare(config: Config, progress: Progress) -> Prepared:
     kind = config.task.kind
     task = Task(kind=kind, labels=labels, metric=config.task.metric_for(labels))
     tokenizer = _tokenizer(config, source, progress)
-    files = {f"the {name} file": digest(one.path) for name, one in config.sources().items()}
+    read = dict(config.sources())
+    if (unlabelled := config.data.unlabelled_source()) is not None:
+        read["unlabelled"] = unlabelled
+    files = {f"the {name} file": digest(one.path) for name, one in read.items()}
+    teachers = open_teachers(config.train.teacher, task, config.data.fields)
+    files |= {f"the teacher {teacher.name}": teacher.digest for teacher in teachers}
     learned = {"the labels": name_of(labels), "the tokenizer": name_of([tokenizer])}
-    return Prepared(task=task, tokenizer=tokenizer, fingerprint={**files, **learned})
+    return Prepared(
+        task=task, tokenizer=tokenizer, teachers=teachers, fingerprint={**files, **learned}
+    )
 
 
 def _labels(config: Config, source: Source, progress: Progress) -> tuple[str, ...]:
@@ -119,8 +130,16 @@ class Rows:
     """The token caches that a process learns from and is judged by."""
 
     train: TokenSet
+    unlabelled: TokenSet | None
     dev: TokenSet
     vocabulary: Vocabulary
+
+    @property
+    def learned(self) -> Tokens:
+        """The rows of an epoch: those with a label, and behind them those without."""
+        return (
+            self.train if self.unlabelled is None else Joined(parts=(self.train, self.unlabelled))
+        )
 
 
 def open_rows(
@@ -128,21 +147,28 @@ def open_rows(
 ) -> Rows:
     """Open the token caches, which the first process of each machine builds where they lack."""
     encoder, sources = found.encoder(config, model), config.sources()
-    train, dev = world.first_on_each_machine(
-        lambda: tuple(
-            token_set(sources[name], found.tokenizer, encoder, found.task, progress)
-            for name in ("train", "dev")
+    unlabelled = config.data.unlabelled_source()
+
+    def opened(source: Source, task: Task | None) -> TokenSet:
+        return token_set(source, found.tokenizer, encoder, task, progress)
+
+    train, dev, rest = world.first_on_each_machine(
+        lambda: (
+            opened(sources["train"], found.task),
+            opened(sources["dev"], found.task),
+            None if unlabelled is None else opened(unlabelled, None),
         )
     )
-    return Rows(train=train, dev=dev, vocabulary=_vocabulary(found.tokenizer, model))
+    known = vocabulary(found.tokenizer, padding_of(model))
+    return Rows(train=train, unlabelled=rest, dev=dev, vocabulary=known)
 
 
-def _vocabulary(tokenizer: str, model: Classifier) -> Vocabulary:
+def vocabulary(tokenizer: str, padding: Padding) -> Vocabulary:
+    """Return what is special among the ids of a tokenizer, which is JSON."""
     opened = Tokenizer.from_str(tokenizer)
     special = [index for index, token in opened.get_added_tokens_decoder().items() if token.special]
     special += [i for i in map(opened.token_to_id, SPECIAL) if i is not None]
     masks = [opened.token_to_id(token) for token in ("[MASK]", "<mask>")]
-    padding = padding_of(model)
     mask_id = next((mask for mask in masks if mask is not None), padding.pad_id)
     return Vocabulary(
         padding=padding, mask_id=mask_id, special_ids=tuple(sorted({*special, padding.pad_id}))

@@ -1,7 +1,8 @@
 """A published checkpoint becomes a model, after the checks that keep a wrong one out."""
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,7 @@ def open_pretrained(settings: ModelSettings, name: str, names: Names) -> PreTrai
     Raises:
         ConfigError: it cannot be opened, or weights of the encoder are missing.
     """
-    try:
+    with opening(name):
         config = read_config(name)
         names.write(config)
         set_head_dropout(config, settings.dropout)
@@ -71,14 +72,25 @@ def open_pretrained(settings: ModelSettings, name: str, names: Names) -> PreTrai
             output_loading_info=True,
             **({} if linear else no_pooler(config)),
         )
+    check_loaded(name, model, loading, linear=linear)
+    return model
+
+
+@contextmanager
+def opening(name: str) -> Iterator[None]:
+    """Say what is wrong with a checkpoint that cannot be opened.
+
+    Raises:
+        ConfigError: naming it, in place of the library's errors.
+    """
+    try:
+        yield
     except pickle.UnpicklingError as error:
         message = f"model.name {name!r}: its weights are a pickle that holds more than tensors"
         raise ConfigError(message, "it could run code; save it as safetensors first") from error
     except (OSError, ValueError) as error:
         message = f"model.name {name!r} cannot be opened: {str(error).splitlines()[0]}"
         raise ConfigError(message, "expected a hub id or a folder with config.json") from error
-    _check_loaded(name, model, loading, linear=linear)
-    return model
 
 
 def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
@@ -93,10 +105,14 @@ def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
     return {"add_pooling_layer": False} if "add_pooling_layer" in code.co_varnames else {}
 
 
-def _check_loaded(
+def check_loaded(
     name: str, model: PreTrainedModel, loading: Mapping[str, Any], *, linear: bool
 ) -> None:
-    """Refuse a checkpoint of which the encoder got nothing, or a part only."""
+    """Refuse a checkpoint of which the encoder got nothing, or a part only.
+
+    Raises:
+        ConfigError: naming a weight that is missing.
+    """
     lost = {str(key) for key in loading["missing_keys"]}
     lost |= {str(key[0] if isinstance(key, tuple) else key) for key in loading["mismatched_keys"]}
     prefix = f"{model.base_model_prefix}." if linear else ""

@@ -122,6 +122,8 @@ class Reading:
         if self._kind is TaskKind.REGRESSION:
             values_B = [NAN if row.label is None else float(str(row.label)) for row in chunk_B]
             self._keys.append(np.array(values_B, np.float64).view(np.int64))
+        elif self._kind is TaskKind.PRETRAIN:
+            self._keys.append(np.zeros(len(chunk_B), np.int64))
         else:
             self._keys.append(self._classes([row.label for row in chunk_B]))
 

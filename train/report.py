@@ -21,6 +21,7 @@ from train.reading import Reading
 UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
 RARE_LABEL = 0.1
+WHOLE = 1 << 30  # tokens: the limit of a text that is not cut
 
 
 class Values(BaseModel):

@@ -5,17 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from pipework.errors import CheckFailedError
+from pipework.errors import CheckFailedError, ConfigError
 from pipework.manifest import Manifest, read_manifest
 from pipework.progress import Progress
-from pipework.task import Task
+from pipework.task import TaskKind
 from train.batches import Windows
 from train.config import Config
-from train.determinism import restore_random, seed_everything, seed_process
+from train.course import Run, learn, make_stepper
+from train.determinism import seed_everything
+from train.distillation import SoftLabels, answers_of
 from train.distributed import World, elastic
 from train.dropout import quicken
 from train.features import feature_set
@@ -23,28 +24,14 @@ from train.feed import Feed, FromStates, StateFeed, TokenFeed
 from train.finish import Ended, finish
 from train.journal import Journal, Unheard
 from train.judge import Judge
-from train.loop import Loop, total_steps
 from train.memory import give_back
 from train.model import Classifier, build, unreached
-from train.objective import Objective, class_weights
-from train.optim import parameter_groups
+from train.objective import HardLabels, Losses, Objective, class_weights
 from train.prepare import Prepared, Rows, look, open_rows, prepare
+from train.pretraining import pretrain
+from train.reinit import reinitialise
 from train.run_folder import TOKENIZER, check_same, is_complete, run_folder
-from train.schedule import schedule
-from train.state import Keeper, Snapshot, Standing, put_back
-from train.step import Stepper
-from train.stopping import listening
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What every process of a run knows: its folder, its config, and who takes part."""
-
-    out: Path
-    config: Config
-    world: World
-    progress: Progress
-    journal: Unheard
+from train.state import Snapshot, Standing
 
 
 def train(
@@ -69,7 +56,7 @@ def train(
     (resume,) = world.any((resume or elastic(),))
     if resume and world.lead(lambda: is_complete(out)):
         progress.note(f"{out} is complete already")
-        return world.lead(lambda: read_manifest(out))
+        return world.lead(lambda: _complete(out, config))
     with ExitStack() as stack:
         folder = run_folder(out, config, progress, resume=resume)
         snapshot = world.lead(lambda: stack.enter_context(folder))
@@ -79,6 +66,16 @@ def train(
     if poor:
         message = f"the run is complete but learned nothing: {'; '.join(poor)}"
         raise CheckFailedError(message, f"look at it with: pipe eval {out}")
+    return manifest
+
+
+def _complete(out: Path, config: Config) -> Manifest:
+    manifest = read_manifest(out)
+    if manifest.task.kind is not config.task.kind:
+        message = (
+            f"{out} is complete with task.kind = {manifest.task.kind}, found {config.task.kind}"
+        )
+        raise ConfigError(message, "choose another --out")
     return manifest
 
 
@@ -92,6 +89,8 @@ def _journal(out: Path, snapshot: Snapshot | None, world: World) -> Unheard:
 def _train(run: Run, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ...]]:
     seed_everything(run.config.train.seed)
     found = run.world.lead(lambda: _prepared(run, snapshot))
+    if found.task.kind is TaskKind.PRETRAIN:
+        return pretrain(run, found, snapshot)
     ended = _trained(run, found, snapshot)
     give_back()  # the model and its optimizer: the end opens the checkpoint afresh
     return run.world.lead(lambda: finish(ended, run.journal, run.progress))
@@ -100,6 +99,7 @@ def _train(run: Run, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ..
 def _trained(run: Run, found: Prepared, snapshot: Snapshot | None) -> Ended:
     config, world = run.config, run.world
     model = build(config.model, Tokenizer.from_str(found.tokenizer), found.task)
+    reinitialise(model.encoder, config.train.reinit_layers)
     report = world.lead(lambda: look(config, found, model, run.progress))
     rows = open_rows(config, found, model, world, run.progress)
     for finding in report.findings:
@@ -132,33 +132,25 @@ def _learn(
 ) -> Standing:
     """Train from the beginning or from a checkpoint; return where the run stands at its end."""
     settings, world = run.config.train, run.world
+    feeds = _feeds(run, model, rows)
     windows = Windows(
-        rows.train.lengths,
+        feeds.train.lengths,
         batch_size=settings.batch_size,
         accumulate=settings.accumulate,
         seed=settings.seed,
     )
-    feeds = _feeds(run, model, rows)
-    stepper = _stepper(run, found.task, model, feeds, rows, windows.per_epoch)
-    standing = Standing(fingerprint=found.fingerprint)
-    if snapshot is None:
-        seed_process(settings.seed, world.rank)
-    else:
-        standing = snapshot.standing
-        _put_back(run, model, stepper, snapshot)
-    with listening() as stop:
-        loop = Loop(
-            model,
-            settings,
-            stepper=stepper,
-            judge=Judge(feeds.dev, rows.dev.truth, found.task, world=world, progress=run.progress),
-            keeper=Keeper(run.out, settings.keep),
-            world=world,
-            journal=run.journal,
-            progress=run.progress,
-            stop=stop,
-        )
-        return loop.run(windows, standing)
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing()
+    stepper = make_stepper(
+        run,
+        feeds.module,
+        model.layers(),
+        feed=feeds.train,
+        losses=_losses(run, found, rows),
+        per_epoch=windows.per_epoch,
+    )
+    judge = Judge(feeds.dev, rows.dev.truth, found.task, world=world, progress=run.progress)
+    return learn(run, found.fingerprint, model, windows, stepper, judge, snapshot)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +172,7 @@ def _feeds(run: Run, model: Classifier, rows: Rows) -> Feeds:
         dropout = run.config.train.token_dropout
         return Feeds(
             module=model,
-            train=TokenFeed(rows.train, rows.vocabulary, device, token_dropout=dropout),
+            train=TokenFeed(rows.learned, rows.vocabulary, device, token_dropout=dropout),
             dev=TokenFeed(rows.dev, rows.vocabulary, device),
         )
     train, dev = world.first_on_each_machine(
@@ -192,40 +184,22 @@ def _feeds(run: Run, model: Classifier, rows: Rows) -> Feeds:
     return Feeds(module=FromStates(model), train=train, dev=dev)
 
 
-def _stepper(
-    run: Run, task: Task, model: Classifier, feeds: Feeds, rows: Rows, per_epoch: int
-) -> Stepper:
-    settings, world = run.config.train, run.world
-    torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
-    if settings.gradient_checkpointing:
-        model.gradient_checkpointing()
+def _losses(run: Run, found: Prepared, rows: Rows) -> Losses:
+    """Return what rows of train cost, after the teachers, if there are any, have answered them."""
+    config, world, task = run.config, run.world, found.task
+    settings = config.train
     weights_C = class_weights(settings.class_weights, rows.train.truth, task)
-    return Stepper(
-        feeds.module,
-        parameter_groups(model, model.layers(), settings),
-        settings,
-        feed=feeds.train,
-        objective=Objective(
-            task.kind,
-            label_smoothing=settings.label_smoothing,
-            class_weights_C=None if weights_C is None else weights_C.to(world.device),
-        ),
-        schedule=schedule(settings, total_steps(settings, per_epoch), per_epoch),
-        world=world,
+    objective = Objective(
+        task.kind,
+        label_smoothing=settings.label_smoothing,
+        class_weights_C=None if weights_C is None else weights_C.to(world.device),
     )
-
-
-def _put_back(run: Run, model: Classifier, stepper: Stepper, snapshot: Snapshot) -> None:
-    world, standing = run.world, snapshot.standing
-    own = put_back(snapshot, model, stepper.optimizer, world)
-    stepper.updates = standing.updates
-    if standing.scaler:
-        stepper.scaler.load_state_dict(standing.scaler)
-    if own is not None:
-        restore_random(own, world.device)
-        return
-    seed_process(run.config.train.seed, world.rank, standing.step)
-    run.progress.note(
-        f"the checkpoint is of {standing.processes} processes, now there are {world.size}: each "
-        "step has the same rows, its dropout is another"
-    )
+    hard = HardLabels(objective, rows.train.truth)
+    if not found.teachers:
+        return hard
+    unlabelled = config.data.unlabelled_source()
+    sources = [config.sources()["train"], *([] if unlabelled is None else [unlabelled])]
+    answers = answers_of(found.teachers, sources, world, run.progress)
+    names = ", ".join(teacher.name for teacher in found.teachers)
+    run.journal.say(f"learning from {names} beside the labels of {len(rows.train):,} rows")
+    return SoftLabels(hard, answers, labelled=len(rows.train), kind=task.kind, settings=settings)

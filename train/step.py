@@ -19,7 +19,7 @@ from train.batches import Rows, rows_in, share
 from train.determinism import random_state, restore_random
 from train.distributed import World
 from train.feed import Feed
-from train.objective import Objective
+from train.objective import Losses
 from train.optim import Groups, make_optimizer, set_rate
 from train.schedule import Schedule
 from train.train_settings import TrainSettings, WantedPrecision
@@ -56,14 +56,14 @@ class Stepper:
         settings: TrainSettings,
         *,
         feed: Feed,
-        objective: Objective,
+        losses: Losses,
         schedule: Schedule,
         world: World,
     ) -> None:
         """Take over a model on its device; `groups` are its parameters as torch.optim has them."""
         self._settings = settings
         self._feed = feed
-        self._objective = objective
+        self._losses = losses
         self._schedule = schedule
         self._world = world
         self._parameters = [p for group in groups for p in group["params"]]
@@ -141,7 +141,7 @@ class Stepper:
         device = self._world.device
         with torch.autocast(device.type, self.autocast, enabled=self.autocast is not None):
             logits_BC = self._module(**self._feed.inputs(rows_B))
-        losses_B = self._objective(logits_BC, self._feed.truth(rows_B))
+        losses_B = self._losses(logits_BC, rows_B)
         return losses_B.sum() if len(own) else losses_B.sum() * 0
 
     def _update(self) -> bool:

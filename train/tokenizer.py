@@ -128,6 +128,9 @@ def _with_template(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _of_checkpoint(settings: ModelSettings, name: str) -> Tokenizer:
+    beside = Path(name).parent / "tokenizer.json"  # of a run folder, whose checkpoint this is
+    if beside.is_file() and not (Path(name) / "tokenizer.json").is_file():
+        return Tokenizer.from_file(str(beside))
     if old := _of_old_folder(settings, Path(name)):
         return old
     from transformers import AutoTokenizer  # noqa: PLC0415  (slow to import)

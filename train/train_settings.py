@@ -1,14 +1,18 @@
 """[train]: the loop, its optimizer and what it keeps."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from pipework.settings import Fraction, Positive, Settings
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Weight = Annotated[float, Field(gt=0)]
+Runs = Annotated[
+    tuple[Path, ...], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
+]
 
 
 class WantedPrecision(StrEnum):
@@ -50,12 +54,18 @@ class TrainSettings(Settings):
     Learning rate: `warmup` is a share of all steps. `cycles` belongs to cosine_restarts, `power`
     to polynomial, `gamma` to step, multi_step and exponential, and `milestones`, shares of all
     steps, to multi_step; step and exponential multiply by `gamma` after each epoch. `layer_decay`
-    multiplies the rate of each layer below the head once more.
+    multiplies the rate of each layer below the head once more. `reinit_layers` top layers of a
+    checkpoint begin with new weights, and its pooler with them.
 
     Rows and labels: `token_dropout` is the share of tokens replaced by the mask token at each
     step, which keeps a model trained from scratch on few rows from learning them by heart.
     `class_weights` weigh the loss of a row by its class: balanced, or one weight a label. In a
     multi-label task they weigh the rows that have the label.
+
+    Teachers: `teacher` names finished runs of the same task, or folders of seeds, whose answers are
+    learned beside the labels: several are averaged. `soft_weight` is the share of the loss that is
+    theirs, and `temperature` softens the probabilities of both sides; a number has none. Rows of
+    `data.unlabelled` are learned from the teachers alone, and count as rows of an epoch.
 
     Checkpoints for --resume are written at each evaluation, every `save_every` steps and every
     `save_minutes`; the last `keep` stay until the run is complete. `early_stop` ends a run after
@@ -74,6 +84,7 @@ class TrainSettings(Settings):
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
     momentum: Fraction = 0.9
     layer_decay: Share = 1.0
+    reinit_layers: Annotated[int, Field(ge=0)] = 0
     clip: Annotated[float, Field(gt=0)] = 1.0
 
     schedule: ScheduleName = ScheduleName.LINEAR
@@ -86,6 +97,10 @@ class TrainSettings(Settings):
     label_smoothing: Fraction = 0.0
     class_weights: Literal["equal", "balanced"] | tuple[Weight, ...] = "equal"
     token_dropout: Fraction = 0.0
+
+    teacher: Runs = ()
+    temperature: Weight = 2.0
+    soft_weight: Share = 0.7
 
     precision: WantedPrecision = WantedPrecision.AUTO
     tf32: bool = True

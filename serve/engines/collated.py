@@ -21,6 +21,7 @@ class CollatedEngine(Closing):
     """An Engine over a runtime that takes arrays by name. Not for several threads at once.
 
     Attributes:
+        collate: how inputs become calls.
         computed_tokens: that all calls of `infer` had computed, with those that fill up rows.
     """
 
@@ -32,7 +33,7 @@ class CollatedEngine(Closing):
         A subclass calls this when its runtime is ready. One that cannot be asked yet gives the
         number of classes, and no call is made.
         """
-        self._collate = collate
+        self.collate = collate
         if classes is not None:
             self._classes = classes
             return
@@ -54,25 +55,25 @@ class CollatedEngine(Closing):
         Args:
             longest: the most tokens of an input.
         """
-        one_call = replace(self._collate, whole=True)
+        one_call = replace(self.collate, whole=True)
 
         def call(rows: int, width: int) -> None:
             (feed,) = one_call.feeds([self._made_up(width)] * rows)
             self._run(feed.arrays)
 
-        self._collate = replace(self._collate, costs=measure(call, longest))
+        self.collate = replace(self.collate, costs=measure(call, longest))
 
     def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         """Return logits [N, C]; [0, C] for no inputs."""
         logits_NC = np.empty((len(encodings), self._classes), np.float32)
-        for feed in self._collate.feeds(encodings):
+        for feed in self.collate.feeds(encodings):
             self.computed_tokens += feed.arrays["input_ids"].size
             logits_NC[feed.rows] = self._run(feed.arrays)
         return logits_NC
 
     def _made_up(self, tokens: int) -> Encoding:
         return Encoding(
-            ids=np.full(tokens, self._collate.padding.pad_id, np.int32),
+            ids=np.full(tokens, self.collate.padding.pad_id, np.int32),
             type_ids=np.zeros(tokens, np.int8),
             entity_spans=((0, 1), (0, 1)),
         )

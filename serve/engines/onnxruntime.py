@@ -18,6 +18,7 @@ from serve.collate import Collate
 from serve.cpus import cpu_limit
 from serve.engines.collated import CollatedEngine, check_names
 from serve.engines.cuda import Gpu, NoGpuError, find_gpu
+from serve.priority import Behind
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # By itself CUDA multiplies float32 in TF32, of 10 bits, on every GPU since Ampere.
@@ -42,12 +43,15 @@ class OnnxRuntimeEngine(CollatedEngine):
         """
         self._gpu = _gpu()
         provider = CPU if self._gpu is None else CUDA
+        self._behind = Behind()
         try:
-            self._session = ort.InferenceSession(
-                str(path),
-                _options(threads or cpu_limit()),
-                providers=[provider],
-                provider_options=[PROVIDER_OPTIONS[provider]],
+            self._session = self._behind.call(
+                lambda: ort.InferenceSession(
+                    str(path),
+                    _options(threads or cpu_limit()),
+                    providers=[provider],
+                    provider_options=[PROVIDER_OPTIONS[provider]],
+                )
             )
             _check_taken(self._session.get_providers(), provider)
             inputs = {node.name: node for node in self._session.get_inputs()}
@@ -56,8 +60,10 @@ class OnnxRuntimeEngine(CollatedEngine):
             index = inputs.get("text_index")
             super().__init__(collate.reading(first_only=index is None or index.shape[1] == 1))
         except PipeError:
+            self.close()
             raise
         except Exception as error:  # the runtime's errors share no narrower base
+            self.close()
             message = f"{path} is not a graph to serve: {str(error).splitlines()[0]}"
             raise RunFolderError(message, "make it again: pipe export RUN --to onnx") from error
 
@@ -67,10 +73,12 @@ class OnnxRuntimeEngine(CollatedEngine):
         return super().processor if self._gpu is None else self._gpu.name
 
     def _run(self, arrays: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        return np.asarray(self._session.run(["logits"], dict(arrays))[0], np.float32)
+        (logits_BC,) = self._behind.call(lambda: self._session.run(["logits"], dict(arrays)))
+        return np.asarray(logits_BC, np.float32)
 
     def close(self) -> None:
         """Free the graph and its threads. Closing twice is allowed."""
+        self._behind.close()
         self._session = None
 
 

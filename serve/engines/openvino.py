@@ -18,6 +18,7 @@ from pipework.errors import MissingDependencyError, RunFolderError
 from serve.collate import Collate
 from serve.cpus import cpu_limit
 from serve.engines.collated import CollatedEngine, check_names
+from serve.priority import Behind
 
 
 class OpenVinoEngine(CollatedEngine):
@@ -41,6 +42,7 @@ class OpenVinoEngine(CollatedEngine):
         core = _core()
         if precision is Precision.BF16:
             _check_bf16(path, core)
+        self._behind = Behind()
         try:
             model = core.read_model(path)
             inputs = {one.get_any_name(): one for one in model.inputs}
@@ -48,20 +50,22 @@ class OpenVinoEngine(CollatedEngine):
             index = inputs.get("text_index")
             first_only = index is None or index.get_partial_shape()[1] == ov.Dimension(1)
             options = _options(precision, threads or cpu_limit())
-            self._model = core.compile_model(model, "CPU", options)
+            self._model = self._behind.call(lambda: core.compile_model(model, "CPU", options))
             self._request = self._model.create_infer_request()
             super().__init__(collate.reading(first_only=first_only))
         except Exception as error:  # the runtime's errors share no narrower base
+            self.close()
             message = f"{path} is not a model to serve: {_said(error)}"
             hint = "make it again: pipe export RUN --to openvino"
             raise RunFolderError(message, hint) from error
 
     def _run(self, arrays: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        found = self._request.infer(dict(arrays))
+        found = self._behind.call(lambda: self._request.infer(dict(arrays)))
         return np.array(found["logits"], np.float32)
 
     def close(self) -> None:
         """Free the model and its threads. Closing twice is allowed."""
+        self._behind.close()
         self._request = None
         self._model = None
 
@@ -100,6 +104,8 @@ def _options(precision: Precision, threads: int) -> dict[str, str | int]:
         "INFERENCE_PRECISION_HINT": "bf16" if precision is Precision.BF16 else "f32",
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "LATENCY",
+        # Two models of one thread each would be pinned to one and the same processor.
+        "ENABLE_CPU_PINNING": False,
     }
 
 

@@ -13,19 +13,22 @@ import pytest
 
 from benchmarks.engine_results import Cell, EngineResult, EnginesResult, MatrixResult
 from benchmarks.latency import histogram, latency
+from benchmarks.latency_results import Latency
+from benchmarks.level_results import Arrivals, Level, ServerUse
 from benchmarks.provenance import Machine, Provenance
 from benchmarks.results import (
     BenchResult,
     FamiliesResult,
     Fit,
-    Level,
     OfflineLevel,
     PeerRun,
     PeerTrainingResult,
     PhaseTimes,
     TrainingResult,
-    WorkloadSummary,
 )
+from benchmarks.slo import judge, parse_slo
+from benchmarks.slo_results import SloResult
+from benchmarks.workload_results import WorkloadSummary
 
 DROP = -1
 
@@ -69,7 +72,8 @@ class FakeServer:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.port = self._server.server_port
+        self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()
 
@@ -111,7 +115,7 @@ def provenance() -> Provenance:
         pipework="0.1.0",
         git_commit="0123456789abcdef0123456789abcdef01234567",
         machine=machine,
-        versions={"aiohttp": "3.14.5", "fastapi": "0.165.0", "onnxruntime": "1.31.1"},
+        versions={"fastapi": "0.165.0", "onnxruntime": "1.31.1"},
     )
 
 
@@ -294,3 +298,59 @@ def filled() -> MatrixResult:
         Cell(family="xlnet", head="gru", engine="tensorrt-fp16", max_abs=None, reason="too new"),
     )
     return MatrixResult(weights="tiny", cells=cells, provenance=provenance())
+
+
+@pytest.fixture
+def open_level():
+    """Make open-loop levels; `share` of what was sent is answered within one."""
+
+    def make(rate=100.0, p99=40.0, *, seconds=10.0, share=1.0, late=0, errors=None):
+        sent, failed = round(rate * seconds), sum((errors or {}).values())
+        times = {"p50": p99 / 4, "p90": p99 / 2, "p95": p99 / 1.5, "p99": p99, "p999": 2 * p99}
+        per_s = (sent - failed) * share / seconds
+        return Level(
+            rate=rate,
+            arrivals=Arrivals.POISSON,
+            texts_per_request=8,
+            duration_s=seconds,
+            sent=sent,
+            late=late,
+            requests=sent - failed,
+            texts=8 * (sent - failed),
+            texts_per_s=8 * per_s,
+            requests_per_s=per_s,
+            latency_ms=Latency(**times, mean=8, max=3 * p99) if sent > failed else None,
+            histogram=None,
+            errors=errors or {},
+        )
+
+    return make
+
+
+@pytest.fixture
+def loaded(served, open_level) -> BenchResult:
+    """Closed and open levels with all that can be known of them, and an objective that was met."""
+    known = {
+        "stages_ms": {"tokenize": 0.4, "queue": 1.9, "infer": 6.1, "decode": 0.1},
+        "cost_per_million": 0.42,
+    }
+    closed = [
+        level.model_copy(update=known | {"server": ServerUse(cores=1.8, peak_mib=410 + number)})
+        for number, level in enumerate(served.levels)
+        if level.concurrency in (1, 4, 16)
+    ]
+    opened = []
+    for rate, p99, late in ((20, 14, 0), (60, 33, 0), (90, 480, 27)):
+        interval = {"p50": (p99 / 4.2, p99 / 3.8), "p99": (p99 * 0.9, p99 * 1.2)}
+        level = open_level(rate, p99, share=min(1, 75 / rate), late=late)
+        opened.append(level.model_copy(update={**known, "interval_ms": interval}))
+    limits = parse_slo(["p99=50ms"])
+    slo = SloResult(
+        limits=limits,
+        rate=60,
+        texts_per_request=8,
+        trials=tuple(judge(level, limits) for level in opened),
+        reason="missed at 90 requests/s",
+    )
+    levels = (*closed, *opened)
+    return served.model_copy(update={"levels": levels, "slo": slo, "generator_limit": 4000.0})

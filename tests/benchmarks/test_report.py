@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 import benchmarks
+from benchmarks.cells import rate
 from benchmarks.report import page, terminal, write_page
 from pipework.errors import ConfigError, MissingDependencyError, in_words
 
@@ -66,7 +67,7 @@ def test_the_page_loads_nothing(kind, request):
 def test_the_page_shows_every_figure_and_what_made_it(served):
     text = " ".join(parse(page(served)).text)
     for level in served.levels:
-        assert f"{level.texts_per_s:,.0f}" in text
+        assert rate(level.texts_per_s) in text
     for words in ("headlines", "AMD EPYC", "2 usable", "1.31.1", "2026-11-20 09:30 UTC"):
         assert words in text
     assert "synthetic, log-normal, mean 20 words" in text
@@ -77,6 +78,18 @@ def test_the_page_shows_every_figure_and_what_made_it(served):
 def test_the_page_has_a_plot_for_each_question(served, offline):
     assert page(served).count("<svg") == 4
     assert page(offline).count("<svg") == 2
+
+
+def test_open_levels_and_the_server_have_plots_of_their_own(loaded):
+    html = page(loaded)
+    for title in ("Latency against load", "Answers against load", "Where the time goes"):
+        assert f"<h3>{title}</h3>" in html
+    assert html.count("<svg") == 8
+    assert "p99 limit" in html
+    assert 'class="verdict better"><b>SLO met, p99 at most 50 ms:' in html
+    only = page(loaded.model_copy(update={"levels": loaded.levels[3:], "slo": None}))
+    assert "clients at once" not in only
+    assert "answered in time at 90 requests/s" in only
 
 
 def test_errors_stand_out_and_only_errors_do(served):
@@ -131,7 +144,7 @@ def test_the_page_says_from_where_on_more_clients_only_wait(served):
 def test_the_terminal_shows_a_row_for_each_level_within_its_width(served, offline):
     for result, rows in ((served, served.levels), (offline, offline.offline)):
         text = terminal(result)
-        assert all(f"{row.texts_per_s:,.0f}" in text for row in rows)
+        assert all(rate(row.texts_per_s) in text for row in rows)
         assert max(map(len, text.splitlines())) <= 110
         assert "\x1b" not in text
     assert "HTTP 429: 21" in terminal(served)

@@ -1,6 +1,5 @@
 """A target becomes a result, whatever it is; a wrong one is one line."""
 
-import sys
 from datetime import UTC, datetime
 
 import numpy as np
@@ -10,12 +9,11 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from benchmarks import run
-from benchmarks.run import Plan, bench
+from benchmarks.plan import Plan
+from benchmarks.run import bench
 from pipework.engine_record import EngineFormat, EngineRecord, Layout, Parity, Precision, Tolerance
 from pipework.errors import (
-    ConfigError,
     InputError,
-    MissingDependencyError,
     PipeError,
     RunFolderError,
 )
@@ -151,6 +149,10 @@ def test_a_run_folder_gives_tokenizing_and_each_engine_at_each_batch(tmp_path, m
         (folder, "onnx-int8"),
     ]
     assert (found.target, found.model, found.levels) == ("run", "headlines", ())
+    tokens = found.workload.mean_tokens
+    assert 2 < tokens <= 16  # the model's limit
+    for level in found.offline:
+        assert level.tokens_per_s == pytest.approx(level.texts_per_s * tokens, rel=1e-3)
     assert str(tmp_path) not in found.model_dump_json()
 
 
@@ -195,26 +197,3 @@ def test_a_run_folder_without_an_engine_says_how_to_make_one(tmp_path):
 def test_what_is_neither_is_named(tmp_path):
     with pytest.raises(PipeError, match="is not a folder"):
         bench(str(tmp_path / "absent"), QUICK, Silent())
-
-
-def test_without_aiohttp_a_url_answers_with_the_install_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "aiohttp", None)
-    monkeypatch.delitem(sys.modules, "benchmarks.load", raising=False)
-    with pytest.raises(MissingDependencyError, match="needs aiohttp") as caught:
-        bench("http://127.0.0.1:9", QUICK, Silent())
-    assert caught.value.hint == "pip install 'pipework[bench]'"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"concurrencies": ()}, "--concurrency"),
-        ({"concurrencies": (1, 0)}, "--concurrency: expected 1 to 256, found 0"),
-        ({"batch": 0}, "--batch: expected 1 to 1024, found 0"),
-        ({"duration_s": float("nan")}, "--seconds: expected 0.1 to 600, found nan"),
-        ({"duration_s": 1e9}, "--seconds"),
-    ],
-)
-def test_a_plan_without_bounds_is_refused(wrong, said):
-    with pytest.raises(ConfigError, match=said):
-        Plan(**wrong)

@@ -2,25 +2,36 @@
 
 import pytest
 
+from benchmarks import serving
 from benchmarks.latency_results import Latency
+from benchmarks.level_results import Arrivals, Level
 from benchmarks.results import read_result, write_result
 from benchmarks.serving import Plan, main, measure
-from benchmarks.serving_results import Memory, OpenLevel, ServingResult
+from benchmarks.serving_results import Memory, ServingResult
 from benchmarks.serving_table import serving_rows
 from pipework.progress import Silent
 
 
 @pytest.mark.slow
-def test_a_real_server_is_measured_and_stored(exported_run, tmp_path):
+def test_a_real_server_is_measured_and_stored(exported_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "TURNS", 1)
     plan = Plan(run=exported_run, name="sample", seconds=0.6, minutes=0.05)
     result = measure(plan, Silent())
     write_result(tmp_path / "result.json", result)
     assert read_result(tmp_path / "result.json") == result
     assert result.engine == "onnx-fp32"
-    assert result.half.answered == result.half.sent > 0
-    assert result.double.rate == pytest.approx(4 * result.half.rate, rel=1e-2)
+    assert result.command == plan.command
+    assert result.half.requests == result.half.sent > 0
+    assert result.double.rate == pytest.approx(4 * result.after.rate, rel=1e-2)
     assert result.single_texts_per_s > 0
     assert result.memory.peak_mib >= result.memory.at_end_mib > 10
+
+
+def test_the_stored_command_repeats_the_run_without_its_path(tmp_path):
+    plan = Plan(run=tmp_path, name="sample", seconds=7.5, minutes=0)
+    assert " ".join(plan.command) == "python -m benchmarks.serving RUN sample --seconds 7.5"
+    watched = Plan(run=tmp_path, name="sample", seconds=15, minutes=2)
+    assert watched.command[-4:] == ("--seconds", "15", "--minutes", "2")
 
 
 def test_a_folder_that_cannot_be_served_is_told(tmp_path, capsys):
@@ -34,18 +45,20 @@ def times(p99):
 
 
 def level(rate, goodput, rejected=0):
-    return OpenLevel(
+    return Level(
         rate=rate,
-        duration_s=10,
+        arrivals=Arrivals.POISSON,
         texts_per_request=1,
+        duration_s=10,
         sent=1000,
-        answered=1000 - rejected,
-        rejected=rejected,
-        late=0,
-        goodput=goodput,
+        requests=1000 - rejected,
+        texts=1000 - rejected,
+        texts_per_s=goodput,
+        requests_per_s=goodput,
         latency_ms=times(50.0),
-        rejected_ms=times(9.0) if rejected else None,
-        errors={},
+        histogram=None,
+        refused_ms=times(9.0) if rejected else None,
+        errors={"HTTP 429": rejected} if rejected else {},
     )
 
 
@@ -69,7 +82,7 @@ def test_the_table_holds_what_was_seen_against_what_was_wanted(served):
     )
     seen = [row[-1] for row in serving_rows(result)]
     assert seen == [
-        "390 texts/s before, 410 after the rest",
+        "400 texts/s (before, after: 390, 410)",
         "380 texts/s, 95%",
         "300 texts/s, 75%",
         "p99 50.0 ms",

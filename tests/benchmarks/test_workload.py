@@ -1,7 +1,5 @@
 """A workload is what was asked for, and the same under the same seed."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -44,23 +42,23 @@ def test_the_seed_decides_the_order_of_a_file_and_nothing_is_lost(tmp_path):
     assert len(first.examples) == 50
 
 
-def test_bodies_hold_the_texts_asked_for_per_request(tmp_path):
+def test_requests_hold_the_texts_asked_for(tmp_path):
     rows = source(tmp_path, ["央行", "b", "c", "d", "e"])
-    bodies = Workload.read(rows, texts_per_request=2, seed=0).bodies()
-    assert [len(json.loads(body)["texts"]) for body in bodies] == [2, 2]
-    assert any("央行".encode() in body for body in bodies)
+    requests = Workload.read(rows, texts_per_request=2, seed=0).requests
+    assert [len(examples) for examples in requests] == [2, 2]
+    assert any(one.text == "央行" for examples in requests for one in examples)
 
 
 def test_a_file_with_fewer_rows_than_a_request_is_repeated(tmp_path):
-    (body,) = Workload.read(source(tmp_path, ["a", "b"]), texts_per_request=5, seed=0).bodies()
-    assert len(json.loads(body)["texts"]) == 5
+    (one,) = Workload.read(source(tmp_path, ["a", "b"]), texts_per_request=5, seed=0).requests
+    assert len(one) == 5
 
 
-def test_pairs_are_sent_as_inputs(tmp_path):
+def test_pairs_are_read_and_made(tmp_path):
     rows = source(tmp_path, ["a\tb"], text_pair=1)
     workload = Workload.read(rows, texts_per_request=1, seed=0)
     assert workload.pair
-    assert json.loads(workload.bodies()[0]) == {"inputs": [{"text": "a", "text_pair": "b"}]}
+    assert [(one.text, one.text_pair) for one in workload.requests[0]] == [("a", "b")]
     assert Workload.synthetic(texts_per_request=1, seed=0, fields=("text", "text_pair")).pair
 
 

@@ -22,6 +22,7 @@ from pipework.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.errors import MissingDependencyError, NotReadyError
 from pipework.examples import Example
 from pipework.manifest import read_manifest
+from pipework.processor import computes_bf16
 from pipework.progress import Silent
 from serve.config import ServeSettings
 from serve.engines import open_proven
@@ -30,7 +31,8 @@ from serve.triton_doors import Doors
 from serve.triton_installation import Installation
 from serve.triton_server import TritonServer
 
-PACKED = Variant(format=EngineFormat.OPENVINO, precision=Precision.BF16, layout=Layout.PACKED)
+LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
+PACKED = Variant(format=EngineFormat.OPENVINO, precision=LOWEST, layout=Layout.PACKED)
 TEXTS = ["The match went to extra time", "今天下午有雷阵雨", "", "word " * 500, "票房 of the film"]
 CLIENTS, REQUESTS = 32, 4
 # In place of the vendor's onnxruntime backend, which is not on PyPI: the same tensors by name.
@@ -56,7 +58,7 @@ class TritonPythonModel:
 
 @pytest.fixture(scope="module")
 def packed_run(exported_run, tmp_path_factory):
-    """The exported run with a packed bf16 engine of OpenVINO beside its first."""
+    """The exported run with a packed engine of OpenVINO beside its first."""
     run = tmp_path_factory.mktemp("runs") / "both"
     shutil.copytree(exported_run, run)
     export(run, Silent(), [PACKED], settings=ExportSettings(speed_s=0.2))
@@ -138,7 +140,7 @@ def test_the_newest_version_answers_and_the_one_before_it_can_be_asked(grpc):
     assert 0 < np.abs(newest - before).max() < 0.1
 
 
-def test_a_packed_bf16_engine_gives_in_triton_the_logits_that_it_gives_here(grpc, packed_run):
+def test_a_packed_engine_gives_in_triton_the_logits_that_it_gives_here(grpc, packed_run):
     manifest = read_manifest(packed_run)
     encodings = open_encoder(packed_run, manifest).encode([Example(text=text) for text in TEXTS])
     with open_proven(packed_run, manifest, PACKED.label) as engine:

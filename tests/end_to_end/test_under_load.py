@@ -29,10 +29,12 @@ from pipework.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.examples import Example
 from pipework.manifest import read_manifest
 from pipework.predictions import probabilities
+from pipework.processor import computes_bf16
 from pipework.progress import Silent
 from train.evaluate import open_reference
 
-PACKED = Variant(format=EngineFormat.OPENVINO, precision=Precision.BF16, layout=Layout.PACKED)
+LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
+PACKED = Variant(format=EngineFormat.OPENVINO, precision=LOWEST, layout=Layout.PACKED)
 CLIENTS, HANG_UPS = 12, 200
 APART = 0.02  # of a probability: what bf16 may change
 PATIENCE_S = 60
@@ -94,7 +96,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def repository(exported_run, tmp_path_factory):
-    """Version 1 with the ONNX engine, version 2 with a packed bf16 one of OpenVINO."""
+    """Version 1 with the ONNX engine, version 2 with a packed one of OpenVINO."""
     both = tmp_path_factory.mktemp("runs") / "both"
     shutil.copytree(exported_run, both)
     export(both, Silent(), [PACKED], settings=ExportSettings(speed_s=0.2))

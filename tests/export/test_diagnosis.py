@@ -16,13 +16,15 @@ from export.config import ExportSettings
 from export.run import export
 from pipework.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.errors import CheckFailedError
+from pipework.processor import computes_bf16
 from pipework.progress import Silent
 
 QUICK = ExportSettings(speed_s=0, dev_rows=40)
 PADDED, PACKED = (
     Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=layout) for layout in Layout
 )
-OPENVINO = Variant(format=EngineFormat.OPENVINO, precision=Precision.BF16, layout=Layout.PACKED)
+LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
+OPENVINO = Variant(format=EngineFormat.OPENVINO, precision=LOWEST, layout=Layout.PACKED)
 
 
 def head_changed(by):

@@ -10,12 +10,12 @@ from benchmarks.families import Family, Rows, open_tiny, publish
 from export.checkpoint2onnx import trace_packed
 from export.first_tokens import take_first_tokens_early
 from export.laid_open import OnnxOpen
-from export.packable import PACKABLE
 from export.packed import PackedClassifier
 from pipework.engine_record import Layout
 from serve.collate import Collate
 from train.model import open_checkpoint, padding_of
 from train.model_settings import Head
+from train.packable import PACKABLE
 
 FAMILIES = [family for family in Family if family in PACKABLE]
 TEXTS = 5

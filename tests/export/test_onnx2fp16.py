@@ -46,7 +46,8 @@ def loud_run(trained_run, tmp_path_factory):
     save_file(weights, path, metadata={"format": "pt"})
     manifest = read_manifest(run)
     model = manifest.model.model_copy(update={"checkpoint": records(run)})
-    write_manifest(run, manifest.model_copy(update={"model": model}))
+    data = manifest.data.model_copy(update={"metrics": {}})  # it is another model now
+    write_manifest(run, manifest.model_copy(update={"model": model, "data": data}))
     return run
 
 

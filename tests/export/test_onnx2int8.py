@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from export.config import ExportSettings
-from export.int8_graph import dynamic, static, tables
+from export.int8_graph import dynamic, largest_weight, static, tables
 from export.linears import bound_together, linears
 from export.onnx2int8 import onnx_to_int8
 from export.ranges import find_ranges
@@ -140,7 +140,7 @@ def test_a_range_is_the_largest_of_all_calls_by_channel(tmp_path):
 def test_dynamic_scales_are_of_each_token():
     model, x = small_graph(), tokens(2, 3)
     plain = run_graph(model, x)
-    dynamic(model, linears(model.graph))
+    dynamic(model, linears(model.graph), largest_weight())
     found = run_graph(model, x)
     assert 0 < np.abs(found - plain).max() < 0.05 * np.abs(plain).max()
     loud = np.concatenate([x, 1000 * tokens(2, 3)])
@@ -152,7 +152,7 @@ def test_static_scales_bear_channels_that_differ_a_thousandfold(tmp_path, unsign
     model, x = small_graph(), tokens(8, 16)
     plain = run_graph(model, x)
     ranges = ranges_of(model, tmp_path, [x])
-    static(model, linears(model.graph), ranges, unsigned=unsigned)
+    static(model, linears(model.graph), ranges, unsigned=unsigned, largest=largest_weight())
     found = run_graph(model, x)
     assert 0 < np.abs(found - plain).mean() < 0.02 * np.abs(plain).mean()
 

@@ -10,8 +10,7 @@ import pytest
 from benchmarks.families import Family, Rows, open_tiny, publish
 from export.checkpoint2onnx import trace_packed
 from export.onnx2openvino import onnx_to_openvino
-from export.packable import PACKABLE, check_packable
-from export.packed import PackedClassifier, first_position
+from export.packed import PackedClassifier
 from pipework.encoding import Encoding
 from pipework.engine_record import Layout, Precision
 from pipework.errors import ConfigError
@@ -23,6 +22,8 @@ from serve.engines.openvino import OpenVinoEngine
 from train.evaluate import CheckpointEngine
 from train.model import open_checkpoint, padding_of
 from train.model_settings import Head
+from train.packable import PACKABLE, check_packable
+from train.packed import first_position
 
 TINY = [family for family in Family if family in PACKABLE]
 # Each family once and each head twice; `benchmarks.matrix` has them all.
@@ -123,7 +124,7 @@ def test_a_text_longer_than_a_row_is_answered_too(made):
 
 def test_the_texts_reach_beyond_a_window_that_layers_look_through(made):
     one = made(*next(pair for pair in CROSS if pair[0] is Family.MODERNBERT))
-    window = PackedClassifier(open_checkpoint(one.path.parent)).window
+    window = PackedClassifier(open_checkpoint(one.path.parent)).read.window
     assert max(len(encoding) for encoding in one.encodings) > window + 1 > 7  # 7: of the example
 
 

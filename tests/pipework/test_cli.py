@@ -10,8 +10,10 @@ from typer.main import get_command
 from pipework.cli import app
 
 PIPE = Path(sys.executable).with_name("pipe")
+URL = "http://127.0.0.1:9"
 FROZEN = {
-    "bench": "target file columns words batch concurrency seconds json html",
+    "bench": "target against compare file columns words batch concurrency rate arrivals trace slo"
+    " price template seconds json html",
     "check": "inputs overrides as_json",
     "eval": "run file split engine as_json",
     "export": "run to precision layout repository overrides",
@@ -61,7 +63,15 @@ def test_help_imports_nothing_heavy():
         (("export", "nowhere", "--to", "onnx", "--repository", "x"), "belong together"),
         (("export", "nowhere", "--to", "triton", "--repository", "x"), "nowhere is not a folder"),
         (("bench", "nowhere"), "nowhere is not a folder"),
-        (("bench", "nowhere", "--concurrency", "some"), "expected whole numbers"),
+        (("bench", URL, "--concurrency", "some"), "expected numbers separated"),
+        (("bench", URL, "--rate", "many"), "--rate many: expected numbers separated"),
+        (("bench", URL, "--rate", "5", "--slo", "p99=1s"), "25 requests are too few for p99"),
+        (("bench", URL, "--slo", "p98=1s"), "--slo p98=1s: expected one of p50"),
+        (("bench", URL, "--price", "1", "--price", "2"), "--price: expected 1 at most"),
+        (("bench", URL, "--trace", "no.jsonl"), "no.jsonl cannot be read"),
+        (("bench", URL, "--rate", "5", "--arrivals", "trace"), "expected a --trace that says when"),
+        (("bench",), "expected a TARGET to measure, or --compare"),
+        (("bench", "--compare", "a.json", "b.json"), "a.json cannot be read"),
         (("bench", "nowhere", "--json", "no/such/f.json"), "cannot be written"),
         (("check", "absent.tsv"), "absent.tsv cannot be read"),
         (("eval", "run", "file.tsv", "--split", "dev"), "a file or --split, found both"),
@@ -118,7 +128,6 @@ def test_check_says_what_is_in_the_sample():
     ("package", "words", "extra"),
     [
         ("torch", ("train", "sample", "--out", "x"), "train"),
-        ("aiohttp", ("bench", "http://127.0.0.1:9"), "bench"),
         ("tritonclient", ("export", "x", "--to", "triton", "--repository", "y"), "triton"),
     ],
 )

@@ -45,3 +45,23 @@ def test_labels_are_left_out_where_they_are_not_wanted(tmp_path):
 def test_a_broken_record_is_told_with_its_line(tmp_path, old, new, message):
     with pytest.raises(DataError, match=message):
         read(tmp_path, RECORD + RECORD.replace(old, new, 1))
+
+
+def test_a_text_a_line_and_a_segment_a_line(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_text("\nfirst, with\ta tab\r\nsecond\n  \n\nthird\n")
+    columns = Columns(label=None)
+    found = list(records(path, Format.TEXT, columns, header=False))
+    assert [one.text for one in found] == ["first, with\ta tab", "second", "third"]
+    assert [one.line for one in found] == [2, 3, 6]
+    found = list(records(path, Format.DOCUMENTS, columns, header=False))
+    assert [one.text for one in found] == ["first, with\ta tab\nsecond", "third"]
+    assert [one.line for one in found] == [2, 6]
+
+
+def test_a_document_without_end_is_read_in_parts(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_text("\n".join(f"segment {number}" for number in range(2500)))
+    found = list(records(path, Format.DOCUMENTS, Columns(label=None), header=False))
+    assert [one.line for one in found] == [1, 1001, 2001]
+    assert sum(len(one.text.split("\n")) for one in found) == 2500

@@ -7,6 +7,7 @@ import pytest
 from pipework.errors import NotReadyError, UnknownModelError
 from pipework.examples import Example
 from serve.models import ControlError, Entry, Models, State
+from serve.observed import Door, begin
 from serve.predictor import Predictor
 from serve.repository import Policy
 
@@ -58,3 +59,15 @@ def test_a_server_that_stops_is_alive_and_not_ready(models):
     for check in (models.check_ready, lambda: models.check_model("topics")):
         with pytest.raises(NotReadyError, match="the server is stopping"):
             check()
+
+
+def test_an_error_of_a_server_behind_leaves_the_model_that_was_found(models):
+    observed = begin(Door.V1, {})
+    behind = UnknownModelError("unloaded there")
+    with pytest.raises(UnknownModelError) as raised, models.lease("topics"):
+        raise behind
+    assert raised.value is behind
+    assert observed.model == "topics"
+    with pytest.raises(UnknownModelError), models.lease("other"):
+        pass
+    assert observed.model == ""

@@ -152,7 +152,7 @@ def test_a_tokenizer_that_does_not_open_leaves_no_engine_open(
     monkeypatch.setattr(TextEncoder, "open", _refuse)
     with pytest.raises(RunFolderError, match="no tokenizer"):
         Predictor(run)
-    assert closed == ["engine"]
+    assert len(closed) == Here().instances
 
 
 def _refuse(*_: object, **__: object) -> None:
@@ -176,5 +176,15 @@ def test_several_engines_share_the_processors_and_answer_alike(
     with Predictor(run, queue=QueueSettings(instances=3)) as several:
         assert several.load.engines == 3
         found = asyncio.run(several.predict(examples)).value
-    assert threads == [2, 2, 2]
+    assert threads == [3, 3, 3]  # of 8
     assert found == asyncio.run(predictor.predict(examples)).value
+
+
+@pytest.mark.parametrize(("processors", "engines"), [(1, 1), (2, 2), (8, 2)])
+def test_a_cpu_of_several_processors_has_two_engines(
+    run: Path, monkeypatch: pytest.MonkeyPatch, processors: int, engines: int
+) -> None:
+    monkeypatch.setattr("serve.openers.cpu_limit", lambda: processors)
+    monkeypatch.setattr("serve.openers.gpu_or_none", lambda: None)
+    with Predictor(run) as predictor:
+        assert predictor.load.engines == engines

@@ -1,4 +1,3 @@
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -423,19 +422,3 @@ def test_an_engine_that_cannot_be_closed_is_not_opened_again(engine: HeldEngine)
     scheduler = Scheduler([engine], reopen=HeldEngine)
     scheduler.close()
     assert scheduler.load.deaths == 0
-
-
-class Niced(HeldEngine):
-    """Keeps the priority of the thread that asks it."""
-
-    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        self.nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-        return super().infer(encodings)
-
-
-def test_engines_step_back_before_the_doors() -> None:
-    engine = Niced()
-    engine.go.set()
-    with Scheduler([engine]) as scheduler:
-        scheduler.submit(inputs(1)).result(TIMEOUT_S)
-    assert engine.nice > os.getpriority(os.PRIO_PROCESS, threading.get_native_id())

@@ -11,7 +11,7 @@ from benchmarks.results import FamiliesResult
 from pipework.errors import ConfigError
 from pipework.padding import Padding
 from train.evaluate import CheckpointEngine, model_inputs
-from train.families import pooled
+from train.families import pooled, stack_of
 from train.model import open_checkpoint, padding_of, unreached
 from train.model_settings import Head
 from train.optim import parameter_groups
@@ -223,3 +223,22 @@ def test_gradient_checkpointing_changes_no_gradient_where_there_is_any(made, fam
         found.append(model.encoder.get_input_embeddings().weight.grad.clone())
         model.gradient_checkpointing()
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("family", Family)
+def test_the_embeddings_learn_slowest_and_the_head_at_the_full_rate(made, family):
+    _, model = made(family, Head.LINEAR)
+    settings = TrainSettings(layer_decay=0.5)
+    groups = parameter_groups(model, model.layers(), settings)
+    share = {id(one): group["scale"] for group in groups for one in group["params"]}
+    _, stack = stack_of(model.encoder)
+    depth = len(stack)
+    assert depth == (1 if family is Family.ALBERT else 2)  # ALBERT's is used at every depth
+    lowest = model.encoder.get_input_embeddings().weight
+    assert share[id(lowest)] == min(share.values()) == 0.5 ** (depth + 1)
+    for place, layer in enumerate(stack):
+        shares = {share[id(one)] for one in layer.parameters() if one.requires_grad}
+        assert shares == {0.5 ** (depth - place)}
+    inside = {id(one) for one in model.encoder.parameters()}
+    head = [one for one in model.parameters() if id(one) not in inside]
+    assert {share[id(one)] for one in head} == {1.0}

@@ -109,7 +109,7 @@ def test_a_disk_without_room_is_one_line(parts, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("train.features.os.posix_fallocate", full)
+    monkeypatch.setattr("train.cache.os.posix_fallocate", full)
     with pytest.raises(DataError, match=r"GiB of features in .* No space left"):
         feature_set(model, tokens, Silent())
     assert not list(cache_folder().rglob("complete"))

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pipework.evaluation import Evaluation
-from pipework.task import Metric
+from pipework.task import Loss, Metric
 from train import loop
 from train.loop import LogWindow, is_better, total_steps
 from train.step import Taken
@@ -58,16 +58,19 @@ def test_the_steps_of_a_run_are_those_of_its_epochs_or_fewer():
 
 
 def test_only_a_better_score_replaces_the_best():
-    def scored(score):
+    def scored(score, losses=()):
         return Evaluation(
             rows=1,
             metric=Metric.ACCURACY,
             scores={Metric.ACCURACY: score},
             classes=(),
             confusion=(),
+            losses=dict(zip(Loss, losses, strict=False)),
         )
 
     assert is_better(scored(0.0), None)
     assert is_better(scored(0.6), scored(0.5))
     assert not is_better(scored(0.5), scored(0.5))
     assert not is_better(scored(float("nan")), scored(0.5))
+    assert is_better(scored(0.1, (2.0, 0.6)), scored(0.9, (2.0, 0.7)))
+    assert not is_better(scored(0.9, (2.2, 0.6)), scored(0.1, (2.0, 0.7)))

@@ -11,7 +11,7 @@ import torch
 from pipework.errors import CheckFailedError
 from pipework.task import TaskKind
 from train.distributed import World, join
-from train.objective import Objective
+from train.objective import HardLabels, Objective
 from train.schedule import schedule
 from train.step import Stepper
 from train.train_settings import TrainSettings
@@ -28,14 +28,11 @@ class MadeUp:
     def __init__(self, factor=1.0):
         random = np.random.default_rng(0)
         self._x = torch.tensor(random.normal(size=(ROWS, 6)) * factor, dtype=torch.float32)
-        self._y = torch.tensor(random.integers(0, 3, ROWS))
+        self.truth_N = random.integers(0, 3, ROWS).astype(np.int32)
         self.lengths = np.full(ROWS, 4)
 
     def inputs(self, rows_B):
         return {"input": self._x[rows_B]}
-
-    def truth(self, rows_B):
-        return self._y[rows_B]
 
 
 def stepper(world, feed=None, **given):
@@ -45,13 +42,14 @@ def stepper(world, feed=None, **given):
     groups = [
         {"params": list(model.parameters()), "weight_decay": settings.weight_decay, "scale": 1.0}
     ]
-    objective = Objective(TaskKind.SINGLE_LABEL)
+    feed = feed or MadeUp()
+    losses = HardLabels(Objective(TaskKind.SINGLE_LABEL), feed.truth_N)
     return model, Stepper(
         model,
         groups,
         settings,
-        feed=feed or MadeUp(),
-        objective=objective,
+        feed=feed,
+        losses=losses,
         schedule=schedule(settings, 10, 5),
         world=world,
     )

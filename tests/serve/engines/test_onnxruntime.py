@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from serve.engines import onnxruntime as module
 from serve.engines.cuda import Gpu
 from serve.engines.flavours import gpu_or_none
 from serve.engines.onnxruntime import CUDA, OnnxRuntimeEngine, _check_taken
+from serve.priority import NICE
 
 
 def collate(*, type_ids: bool = False, spans: bool = False) -> Collate:
@@ -170,3 +172,11 @@ def test_with_a_gpu_and_a_package_that_can_cuda_answers(
     with OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate()) as engine:
         assert engine.processor == gpu.name
         assert engine.infer(encodings).argmax(axis=1).tolist() == [0, 1, 2, 0, 0, 1]
+
+
+def test_threads_that_compute_step_back(run: Path) -> None:
+    before = {one.name for one in Path("/proc/self/task").iterdir()}
+    with OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate(), threads=2):
+        started = {one.name for one in Path("/proc/self/task").iterdir()} - before
+        found = {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in started}
+    assert found == {NICE}

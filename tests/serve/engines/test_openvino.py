@@ -1,3 +1,4 @@
+import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from serve.collate import Collate
 from serve.cpus import cpu_limit
 from serve.engines.onnxruntime import OnnxRuntimeEngine
 from serve.engines.openvino import OpenVinoEngine
+from serve.priority import NICE
 
 TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"]
 
@@ -181,6 +183,7 @@ from pipework.engine_record import Layout, Precision
 from pipework.padding import Padding
 from serve.collate import Collate
 from serve.engines.openvino import OpenVinoEngine
+from serve.priority import NICE
 
 signal.signal(signal.SIGUSR1, lambda *_: print("alive"))
 collate = Collate(
@@ -199,3 +202,11 @@ def test_a_process_that_closed_an_engine_elsewhere_outlives_a_signal(model: Path
     root = Path(__file__).parents[3]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+
+
+def test_threads_that_compute_step_back(model: Path) -> None:
+    before = {one.name for one in Path("/proc/self/task").iterdir()}
+    with OpenVinoEngine(model, collate(), precision=Precision.FP32, threads=2):
+        started = {one.name for one in Path("/proc/self/task").iterdir()} - before
+        found = {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in started}
+    assert found == {NICE}

@@ -18,8 +18,8 @@ WHY_NOT = {
 }
 
 
-def check_packable(family: str) -> None:
-    """Check that the family's encoder can read packed rows.
+def check_packable(family: str, instead: str = "take --layout padded") -> None:
+    """Check that the family's encoder can read packed rows; `instead` is the way without them.
 
     Raises:
         ConfigError: it cannot.
@@ -27,5 +27,5 @@ def check_packable(family: str) -> None:
     if family not in PACKABLE:
         why = WHY_NOT.get(family, "nobody has tried it")
         message = f"{family} cannot read packed rows: {why}"
-        hint = f"take --layout padded; packed are {', '.join(sorted(PACKABLE))}"
+        hint = f"{instead}; packed are {', '.join(sorted(PACKABLE))}"
         raise ConfigError(message, hint)

@@ -1,0 +1,128 @@
+"""What each step gives to a Chinese classifier from scratch: `python -m benchmarks.scratch`.
+
+On the THUCNews headlines (`--data` holds train_45000.txt, dev.txt, test.txt and class.txt) each
+step is added to those before it: the head, n-gram embeddings, pretraining on the train texts,
+regularisation, distillation from all seeds of the step before; and a tiny model without and with
+the same teachers. It takes hours, may be stopped at any time, and goes on when it is started again
+with the same `--work`.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.experiment import Experiment, Sections, Training, Value, options, stored
+from benchmarks.experiment_results import ExperimentResult
+from export.answer import split_source
+from pipework.manifest import read_manifest
+from pipework.progress import Progress
+from train.baseline import linear_baseline
+
+PLAIN, HEADS, NGRAMS = "plain", "cnn head", "n-grams"
+PRETRAINING, PRETRAINED = "pretraining", "pretrained"
+REGULARISED, DISTILLED = "regularised", "distilled"
+TINY, TINY_DISTILLED = "tiny", "tiny distilled"
+KNOWN = {"SVM on TF-IDF of 1 to 3 characters": 90.36}
+
+
+def trainings(data: Path, work: Path, seeds: tuple[int, ...]) -> tuple[Training, ...]:
+    """Return the steps, each with what it needs."""
+    mini: Sections = _sections(data)
+    cnn = _with(mini, model={"head": "cnn"})
+    ngrams = _with(cnn, model={"ngrams": 131_072})
+    first = work.absolute() / PRETRAINING / f"seed-{seeds[0]}"
+    pretrained = _with(_without_preset(ngrams), model={"name": str(first)})
+    rest: dict[str, Value] = {"epochs": 12, "token_dropout": 0.2, "label_smoothing": 0.1}
+    regularised = _with(pretrained, train=rest)
+    tiny = _with(ngrams, model={"preset": "tiny"}, train=rest)
+    taught: dict[str, Value] = {
+        "teacher": str(work.absolute() / REGULARISED),
+        "label_smoothing": 0.0,
+    }
+
+    def step(
+        name: str, sections: Sections, against: str | None, after: tuple[str, ...] = ()
+    ) -> Training:
+        return Training(
+            name=name, sections=lambda _: sections, seeds=seeds, against=against, after=after
+        )
+
+    return (
+        step(PLAIN, mini, None),
+        step(HEADS, cnn, PLAIN),
+        step(NGRAMS, ngrams, HEADS),
+        Training(
+            name=PRETRAINING, sections=lambda _: _pretraining(data), seeds=seeds[:1], shown=False
+        ),
+        step(PRETRAINED, pretrained, NGRAMS, (PRETRAINING,)),
+        step(REGULARISED, regularised, PRETRAINED, (PRETRAINING,)),
+        step(DISTILLED, _with(regularised, train=taught), REGULARISED, (REGULARISED,)),
+        step(TINY, tiny, None),
+        step(TINY_DISTILLED, _with(tiny, train=taught), TINY, (REGULARISED,)),
+    )
+
+
+def _sections(data: Path) -> Sections:
+    return {
+        "task": {"labels": "class.txt"},
+        "data": {
+            "root": str(data.absolute()),
+            "train": "train_45000.txt",
+            "dev": "dev.txt",
+            "test": "test.txt",
+            "header": False,
+            "columns": {"text": 0, "label": 1},
+        },
+        "model": {"preset": "mini", "vocab_size": 8000, "max_length": 64},
+        "train": {"epochs": 4, "batch_size": 64, "learning_rate": 5e-4},
+    }
+
+
+def _pretraining(data: Path) -> Sections:
+    """Return masked language modelling on the train texts alone, 1,000 of them held out."""
+    return {
+        "task": {"kind": "pretrain"},
+        "data": {
+            "root": str(data.absolute()),
+            "train": "train_45000.txt",
+            "dev_rows": 1000,
+            "header": False,
+            "columns": {"text": 0},
+        },
+        "model": {"preset": "mini", "vocab_size": 8000, "max_length": 64, "ngrams": 131_072},
+        "train": {"epochs": 30, "batch_size": 32, "learning_rate": 1e-3},
+    }
+
+
+def _with(sections: Sections, **changes: Mapping[str, Value]) -> Sections:
+    return {name: {**section, **changes.get(name, {})} for name, section in sections.items()}
+
+
+def _without_preset(sections: Sections) -> Sections:
+    model = {key: value for key, value in sections["model"].items() if key != "preset"}
+    return {**sections, "model": model}
+
+
+def floors(run: Path, progress: Progress) -> dict[str, float]:
+    """Return what linear models reach on test, in percent."""
+    manifest = read_manifest(run)
+    train, test = (split_source(run, manifest, name) for name in ("train", "test"))
+    found = linear_baseline(train, test, manifest.task, progress)
+    return {**KNOWN, found.name: 100 * found.evaluation.score}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train every step, score it and store the result; return the exit code."""
+    given = options("scratch", __doc__, seeds=3).parse_args(arguments)
+    steps = trainings(given.data, given.work, tuple(given.seeds))
+
+    def made(experiment: Experiment) -> ExperimentResult:
+        arms = experiment.run()
+        found = floors(experiment.folder(PLAIN, given.seeds[0]), experiment.progress)
+        return experiment.result("scratch", "THUCNews headlines, from scratch", arms, found)
+
+    return stored(given, steps, made)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""A server over gRPC may answer anything where it is asked for its statistics."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from benchmarks.load import closed_loop
+from benchmarks.targets import target
+from benchmarks.workload import Workload
+from pipework.progress import Silent
+
+
+class Anything(grpc.GenericRpcHandler):
+    """Answers every method alike, with bytes that are no message of the protocol."""
+
+    def service(self, _details):
+        return grpc.unary_unary_rpc_method_handler(lambda _request, _context: b"\xff\xff")
+
+
+@pytest.fixture
+def port():
+    server = grpc.server(ThreadPoolExecutor(4), handlers=(Anything(),))
+    found = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield found
+    server.stop(None).wait()
+
+
+def test_a_server_that_counts_otherwise_is_measured_without_its_stages(port):
+    level = closed_loop(
+        target(f"grpc://127.0.0.1:{port}/model"),
+        Workload.synthetic(texts_per_request=1, seed=0),
+        concurrency=2,
+        duration_s=0.3,
+        warmup_s=0.1,
+        limit_s=0.3,
+        progress=Silent(),
+    )
+    assert level.requests > 0
+    assert (level.errors, level.stages_ms) == ({}, {})

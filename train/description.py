@@ -1,0 +1,51 @@
+"""What a manifest says of a run beside its model and its scores."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pipework import __version__
+from pipework.commit import git_commit
+from pipework.manifest import Identity, Input, Split
+from pipework.padding import Padding
+from pipework.record import record_file
+from train.cache import digest
+from train.config import Config
+from train.report import DataReport
+from train.run_folder import TOKENIZER
+
+
+def identity(out: Path, config: Config) -> Identity:
+    """Return which run this is and what made it."""
+    return Identity(
+        name=out.absolute().name,
+        created_at=datetime.now(UTC),
+        pipework=__version__,
+        git_commit=git_commit(Path(__file__).parents[1]),
+        seed=config.train.seed,
+    )
+
+
+def input_record(out: Path, config: Config, padding: Padding) -> Input:
+    """Return what a text becomes before the model."""
+    return Input(
+        fields=config.data.fields,
+        tokenizer=record_file(out, out / TOKENIZER),
+        max_length=config.model.max_length,
+        pad_id=padding.pad_id,
+        type_ids=padding.type_ids,
+        pad_type_id=padding.pad_type_id,
+        pad_left=padding.left,
+    )
+
+
+def splits(config: Config, report: DataReport) -> dict[str, Split]:
+    """Return the data files, by split name, with the rows that the report counted."""
+    return {
+        name: Split(
+            path=str(source.path),
+            sha256=digest(source.path),
+            rows=report.splits[name].rows,
+            part=source.part,
+        )
+        for name, source in config.sources().items()
+    }
