@@ -397,12 +397,15 @@ def test_streams_without_end_are_bounded(run, start_server):
         stubs = [GRPCInferenceServiceStub(one) for one in channels]
         (model,) = stubs[0].RepositoryIndex(proto.RepositoryIndexRequest()).models
         asked = request(model.name)
-        idle = [one.ModelStreamInfer(chain([asked], iter(never.get, None))) for one in stubs]
-        last.callback(lambda: [never.put(None) for _ in idle])
-        for one in idle[:2]:
-            assert next(one).infer_response.outputs
+        last.callback(lambda: [never.put(None) for _ in stubs])
+        open_streams = []  # a call that nobody holds is cancelled
+        for one in stubs[:2]:
+            idle = one.ModelStreamInfer(chain([asked], iter(never.get, None)))
+            open_streams.append(idle)
+            assert next(idle).infer_response.outputs
+        refused = stubs[2].ModelStreamInfer(chain([asked], iter(never.get, None)))
         with pytest.raises(grpc.RpcError, match="2 streams are open, which is the limit") as caught:
-            next(idle[2])
+            next(refused)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert stubs[2].ModelInfer(asked).outputs
 
