@@ -1,14 +1,19 @@
 # Each target sets up what it needs: a virtual environment in .venv, with the versions that were tested.
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --disable-pip-version-check -q
+# A file's tests share what they set up; files that wait long come early in the order of their names.
+PYTEST = .venv/bin/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check results triton clean
+.PHONY: demo test test-all check results triton clean
 
 demo: .venv/ready-run
 	.venv/bin/python -m benchmarks.demo
 
 test: .venv/ready-dev
-	.venv/bin/pytest -n auto --dist loadfile
+	$(PYTEST) -m "not slow"
+
+test-all: .venv/ready-dev
+	$(PYTEST)
 
 check: .venv/ready-dev
 	.venv/bin/ruff format --check .

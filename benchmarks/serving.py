@@ -38,7 +38,7 @@ from serve.config import QueueSettings
 from serve.engines import choose_engine, open_proven
 
 SEVERAL = 8
-CLIENTS_SINGLE, CLIENTS_SEVERAL = 32, 16  # that wait for their answers
+CLIENTS_SINGLE, CLIENTS_SEVERAL = 64, 16  # that wait for their answers
 STOP_S = 60.0
 TURNS = 2
 PAGE_KIB = 4

@@ -46,7 +46,8 @@ def build_app(
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        telemetry={"tracing": False, "metrics": False},  # requests are watched by `Watch`
+        # Requests are watched by `Watch`; what is off is not looked for at each of them.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     for kind in (PipeError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)

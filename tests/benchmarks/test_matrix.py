@@ -28,7 +28,7 @@ def stored():
     return {cell.key: cell for one in matrices() if one.weights == TINY for cell in one.cells}
 
 
-# Each head, each runtime, and families that can be packed and that cannot: about half a minute.
+# Each head, each runtime, and families that can be packed and that cannot.
 PART = [
     (Family.ALBERT, Head.CNN, ["onnx-fp16-packed", "onnx-int8-dynamic", "openvino-int8-static"]),
     (Family.DISTILBERT, Head.GRU, ["onnx-int8-dynamic-packed", "onnx-int8-static-packed"]),

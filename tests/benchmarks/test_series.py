@@ -77,7 +77,6 @@ def holds(before, after, quantity):
     return found.low <= 1 <= found.high
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("memory", "size"),
     [(0.0, 0.0), (0.97, 0.3), (0.99, 0.3)],  # of this request alone, for 30, and for 100, of 3000

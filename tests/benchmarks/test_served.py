@@ -37,7 +37,6 @@ def test_a_rate_that_misses_its_objective_is_exit_3_and_its_figures_are_kept(ser
         check_slo(result.slo)
 
 
-@pytest.mark.slow
 def test_a_search_finds_the_known_capacity_of_a_real_server(serve):
     capacity, room = 60, 3
     spent_at = [0.0, 0.0]  # requests in the bucket, and when that was so
@@ -78,7 +77,6 @@ def test_a_search_knows_what_the_generator_can_send(serve, monkeypatch):
     assert found.reason == "the generator can send no more: the server may answer more"
 
 
-@pytest.mark.slow
 def test_a_server_that_answers_nothing_has_no_rate_to_search_for(serve):
     server = serve(behave=lambda number: 200 if number == 0 else 500)
     plan = Plan(concurrencies=(1,), limits=parse_slo(["p50=20ms"]), duration_s=0.3)
@@ -87,6 +85,7 @@ def test_a_server_that_answers_nothing_has_no_rate_to_search_for(serve):
     assert "HTTP 500" in told.value.hint
 
 
+@pytest.mark.slow
 def test_each_of_two_servers_hears_what_its_own_template_says(serve, monkeypatch):
     monkeypatch.setattr("benchmarks.served.LEAST_SLICE_S", 0.1)
     first, second = serve(), serve()
@@ -97,6 +96,7 @@ def test_each_of_two_servers_hears_what_its_own_template_says(serve, monkeypatch
     assert {body["n"] for body in second.bodies} == {2}
 
 
+@pytest.mark.slow
 def test_two_servers_in_turns_show_which_is_faster(serve):
     slow, fast = serve(delay_s=0.06), serve(delay_s=0.002)
     plan = Plan(concurrencies=(1,), duration_s=1, price=3.6)

@@ -1,5 +1,6 @@
 """The whole line by its public commands, on real components."""
 
+import itertools
 import os
 import re
 import signal
@@ -42,6 +43,13 @@ def served(run):
             server.kill()
 
 
+def each_at_night(*pairs):
+    """Return the pairs, then, to be run where `slow` is, every other of their firsts and seconds."""
+    every = itertools.product(*(dict.fromkeys(side) for side in zip(*pairs, strict=True)))
+    others = [pytest.param(*pair, marks=pytest.mark.slow) for pair in every if pair not in pairs]
+    return [*pairs, *others]
+
+
 def test_the_server_answers_what_predict_answers_and_stops_with_0(exported_run):
     texts = ["The match went to extra time", "今天下午有雷阵雨", "", "word " * 500]
     printed = pipe("predict", exported_run, *texts[:2]).stdout
@@ -78,9 +86,15 @@ def wait_for(process, path):
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", ["config.toml", "log.jsonl", "checkpoint*"])
-def test_a_training_that_is_ended_leaves_no_run(tmp_path, how, moment):
+@pytest.mark.parametrize(
+    ("moment", "how"),
+    each_at_night(
+        ("config.toml", signal.SIGINT),
+        ("log.jsonl", signal.SIGTERM),
+        ("checkpoint*", signal.SIGKILL),
+    ),
+)
+def test_a_training_that_is_ended_leaves_no_run(tmp_path, moment, how):
     run = tmp_path / "run"
     with subprocess.Popen(
         [PIPE, "train", "sample", "--out", run, *FEW, "--set", "train.eval_every=2"],
@@ -109,9 +123,13 @@ def test_after_an_ended_training_a_second_run_says_what_it_found(tmp_path):
     assert (run / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-@pytest.mark.parametrize("moment", ["engines", "engines/onnx-fp32/partial/model.onnx"])
-def test_an_export_that_is_ended_leaves_no_engine(run, how, moment):
+@pytest.mark.parametrize(
+    ("moment", "how"),
+    each_at_night(
+        ("engines", signal.SIGINT), ("engines/onnx-fp32/partial/model.onnx", signal.SIGKILL)
+    ),
+)
+def test_an_export_that_is_ended_leaves_no_engine(run, moment, how):
     before = (run / "manifest.json").read_bytes()
     with subprocess.Popen(
         [PIPE, "export", run, "--to", "onnx"],

@@ -37,7 +37,10 @@ def steps(run):
     return [line["step"] for line in lines if line["group"] == "train"]
 
 
-@pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_a_signal_leaves_a_checkpoint_from_which_the_run_goes_on(tmp_path, how, code):
     run = tmp_path / "run"
     with subprocess.Popen(words(run), stderr=subprocess.PIPE, text=True) as process:

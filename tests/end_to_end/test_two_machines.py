@@ -21,7 +21,7 @@ PATIENCE_S = 300
 # Else the surviving agent does not say again where the store is, and who rejoins waits in vain.
 FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 PORT = 29400  # in namespaces of our own nobody else has it
-STEPS, SAVE_EVERY = 90, 6
+STEPS, SAVE_EVERY = 60, 6
 SETTINGS = (
     f"train.max_steps={STEPS}",
     f"train.save_every={SAVE_EVERY}",
@@ -174,6 +174,7 @@ def same_training(run, other):
     assert dev[0] == dev[1]
 
 
+@pytest.mark.slow  # the next test compares with one machine too
 def test_two_machines_train_to_the_same_losses_as_one(machines, one_machine, tmp_path):
     run, logs = tmp_path / "run", [tmp_path / "1.log", tmp_path / "2.log"]
     processes = [
@@ -202,6 +203,7 @@ def test_a_machine_that_lost_power_rejoins_and_nothing_is_lost(machines, one_mac
     same_training(run, one_machine)
 
 
+@pytest.mark.slow
 def test_without_a_restart_the_loss_of_a_machine_ends_the_job(machines, tmp_path):
     run, logs = tmp_path / "run", [tmp_path / "1.log", tmp_path / "2.log"]
     first, second = (

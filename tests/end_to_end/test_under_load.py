@@ -233,7 +233,6 @@ async def ordeal(repository, process, url, expected, seen, switches):
         seen.late += seen.answers
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("instances", "batch_tokens", "switches"),
     [(1, 1024, 10), pytest.param(2, 64, 1, id="requests larger than a batch, two engines")],

@@ -111,7 +111,22 @@ REWRITE = {Precision.FP16: halved, Precision.INT8: quantized}
 KERNELS_MB = 20  # what comes to the weights, of all profiles
 
 
-@pytest.mark.parametrize(("layout", "precision"), [*itertools.product(LAYOUTS, PRECISIONS)])
+@pytest.mark.parametrize(
+    ("layout", "precision"),
+    [
+        (Layout.PADDED, Precision.INT8),
+        (Layout.PACKED, Precision.FP16),
+        *(
+            pytest.param(*other, marks=pytest.mark.slow)
+            for other in (
+                (Layout.PADDED, Precision.FP32),
+                (Layout.PADDED, Precision.FP16),
+                (Layout.PACKED, Precision.FP32),
+                (Layout.PACKED, Precision.INT8),
+            )
+        ),
+    ],
+)
 def test_a_model_of_minilms_size_becomes_an_engine_of_its_weights(
     subject, six_layers, tmp_path, layout, precision
 ):

@@ -33,7 +33,6 @@ METHODS = ("ModelInfer", "ModelConfig", "ModelStatistics", "RepositoryIndex", "M
 TEXTS = (b"goal", b"", "雨 rain".encode(), b"\xff\xfe", b"a" * 5000, b"\x00")
 NUMBERS = (0, 1, -1, 3, 2**31 - 1, 2**31, 2**63, 2**64, 10**400, 0.5, True, None, "1", [], {})
 LENGTHS = ("0", "-1", "1e9", "99999999999999999999", "12 34", "0x10", "¼", "")
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -157,7 +157,6 @@ def test_without_scikit_learn_it_answers_with_the_install_command(tmp_path, monk
     assert told.hint == "pip install 'pipework[train]'"
 
 
-@pytest.mark.slow
 def test_on_headlines_it_is_as_good_as_is_known(shared_data):
     folder = shared_data / "thucnews_headlines"
     labels = tuple((folder / "class.txt").read_text(encoding="utf-8").split())

@@ -177,7 +177,6 @@ def test_a_pretraining_run_is_refused_where_a_classifier_is_needed(pretrained):
         assert "model.name=RUN" in caught.value.hint
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [["export", "--to", "onnx"], ["serve"], ["eval"], ["predict", "a text"]],

@@ -61,7 +61,7 @@ def test_texts_without_labels_are_rows_of_an_epoch(small, teacher, tmp_path):
     assert "learning from teacher beside the labels of 40 rows" in said
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_student_ends_with_the_same_bits(small, teacher, forked, tmp_path, processes):
     rows = "".join(f"{'good' if n % 3 else 'bad'} stuff number {n}\n" for n in range(24))
     (tmp_path / "more.tsv").write_text("text\n" + rows)

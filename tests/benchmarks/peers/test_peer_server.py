@@ -62,7 +62,6 @@ REAL = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("contender", REAL.values(), ids=REAL)
 def test_a_server_answers_as_the_checkpoint(contender, exported_run, model, tmp_path, reference):
     answers = checked(contender, exported_run, model, tmp_path, reference)
@@ -71,7 +70,6 @@ def test_a_server_answers_as_the_checkpoint(contender, exported_run, model, tmp_
     assert answers.accuracy == answers.checkpoint_accuracy
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", ["no dynamic", "one batch"])
 def test_a_plain_model_of_triton_answers_as_the_checkpoint(
     part, exported_run, model, tmp_path, reference
@@ -86,7 +84,6 @@ def test_a_plain_model_of_triton_answers_as_the_checkpoint(
     assert answers.max_difference < 1e-4
 
 
-@pytest.mark.slow
 def test_onnxruntime_in_int8_answers_nearly_as_the_checkpoint(
     exported_run, model, tmp_path, reference
 ):
@@ -113,7 +110,6 @@ def test_infinity_sees_the_one_graph_that_it_is_to_open(graph, model, tmp_path):
     assert (tmp_path / graph).read_bytes() == (model / GRAPHS / graph).read_bytes()
 
 
-@pytest.mark.slow
 def test_a_server_with_other_weights_is_found_out(exported_run, model, tmp_path, reference):
     copy, scratch = tmp_path / "copy", tmp_path / "scratch"
     copy.mkdir()
@@ -131,7 +127,6 @@ def test_a_server_with_other_weights_is_found_out(exported_run, model, tmp_path,
     assert answers.max_difference > 0.1
 
 
-@pytest.mark.slow
 def test_nothing_of_a_server_is_left_when_it_is_closed(exported_run, model, tmp_path):
     contender = REAL["onnxruntime, a worker a core"]
     with started(contender, exported_run, model, tmp_path) as server:

@@ -32,6 +32,7 @@ def answering(folder):
     return stand_in(folder, f"{with_words}print('noise'); print({json.dumps(report)!r})")
 
 
+@pytest.mark.slow
 def test_a_comparison_has_every_contender_with_every_seed(tmp_path):
     out = tmp_path / "r.json"
     words = [*NAME, *QUICK, "--rows", "96", "--seeds", "3", "4", "--phase-steps", "2"]

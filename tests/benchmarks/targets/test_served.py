@@ -17,7 +17,6 @@ from pipework.errors import PipeError
 from pipework.manifest import read_manifest
 from pipework.progress import Silent
 
-pytestmark = pytest.mark.slow
 PIPE = Path(sys.executable).with_name("pipe")
 WORKLOAD = Workload.synthetic(texts_per_request=3, seed=0)
 KINDS = {
