@@ -44,7 +44,7 @@ def served(run):
 
 
 def each_at_night(*pairs):
-    """Return the pairs, then, to be run where `slow` is, every other of their firsts and seconds."""
+    """Return the pairs, and, marked as slow, every other of their firsts and seconds."""
     every = itertools.product(*(dict.fromkeys(side) for side in zip(*pairs, strict=True)))
     others = [pytest.param(*pair, marks=pytest.mark.slow) for pair in every if pair not in pairs]
     return [*pairs, *others]
