@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from pipework.entities import Spans
 from pipework.errors import ConfigError, InputError, RunFolderError
 from pipework.examples import Example
+from pipework.pairs import Joint
 
 MARKS = ("$", "#")  # around e1 and around e2, as in R-BERT (https://arxiv.org/abs/1905.08284)
 
@@ -102,17 +103,32 @@ class TextEncoder:
         try:
             if any(example.entities is not None for example in examples):
                 return [self._encode_marked(example) for example in examples]
-            encoded = self._tokenizer.encode_batch_fast([_texts(example) for example in examples])
+            pairs = iter(self._encode_pairs([one for one in examples if one.text_pair is not None]))
+            texts = iter(
+                self._encode_texts([one.text for one in examples if one.text_pair is None])
+            )
         except (TypeError, UnicodeEncodeError) as error:
             message = "a text is not valid Unicode: it holds a lone surrogate"
             raise InputError(message, "decode the bytes as UTF-8 before sending them") from error
+        return [next(texts if one.text_pair is None else pairs) for one in examples]
+
+    def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
         return [
-            Encoding(
-                ids=np.array(one.ids, np.int32),
-                type_ids=np.array(one.type_ids, np.int8) if self.has_type_ids else None,
-            )
-            for one in encoded
+            self._encoding(np.array(one.ids, np.int32), np.array(one.type_ids, np.int8))
+            for one in self._tokenizer.encode_batch_fast(texts)
         ]
+
+    def _encode_pairs(self, examples: Sequence[Example]) -> list[Encoding]:
+        texts = [text for one in examples for text in (one.text, one.text_pair or "")]
+        found = self._untruncated.encode_batch_fast(texts, add_special_tokens=False)
+        joined = (
+            self._joint.join(first.ids, second.ids, self.max_length)
+            for first, second in zip(found[::2], found[1::2], strict=True)
+        )
+        return [self._encoding(*one) for one in joined]
+
+    def _encoding(self, ids: NDArray[np.int32], type_ids: NDArray[np.int8]) -> Encoding:
+        return Encoding(ids=ids, type_ids=type_ids if self.has_type_ids else None)
 
     def pieces(self, texts: Sequence[str]) -> list[Pieces]:
         """Return the tokens of texts whole, however long they are."""
@@ -158,6 +174,10 @@ class TextEncoder:
         return np.sort(np.concatenate([np.flatnonzero(special_T), nearest_W]))
 
     @cached_property
+    def _joint(self) -> Joint:
+        return Joint.of(self._untruncated)
+
+    @cached_property
     def _untruncated(self) -> Tokenizer:
         # The library's own truncation cuts an end off, and may be switched for all threads only.
         copy = Tokenizer.from_str(self._tokenizer.to_str())
@@ -197,10 +217,6 @@ def _touching(tokens: Tokens, place: int) -> NDArray[np.intp]:
         message = f"the tokenizer drops the marks {' '.join(MARKS)} that stand around entities"
         raise ConfigError(message, "take a tokenizer that keeps punctuation")
     return np.flatnonzero(inside_T)
-
-
-def _texts(example: Example) -> str | tuple[str, str]:
-    return example.text if example.text_pair is None else (example.text, example.text_pair)
 
 
 def _unknown_id(tokenizer: Tokenizer) -> int | None:

@@ -13,6 +13,7 @@ import time
 from asyncio import TimerHandle, Transport
 from http import HTTPStatus
 from math import inf
+from typing import cast
 
 import httptools
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from pipework.errors import NotReadyError
 from serve.config import LimitSettings
+from serve.corked import Corked
 from serve.failures import failure
 from serve.key_guard import HEALTH
 
@@ -69,7 +71,8 @@ class _BoundedProtocol(HttpToolsProtocol):
     _ending: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        # In all that uvicorn asks of it, it is a transport.
+        super().connection_made(cast(Transport, Corked(transport, self.loop)))
         count, most = len(self.connections), self.limits.connections
         if count > 2 * most:  # those who are told so in words are bounded too
             transport.abort()

@@ -21,7 +21,7 @@ PATIENCE_S = 300
 # Else the surviving agent does not say again where the store is, and who rejoins waits in vain.
 FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 PORT = 29400  # in namespaces of our own nobody else has it
-STEPS, SAVE_EVERY = 60, 6
+STEPS, SAVE_EVERY = 90, 6
 SETTINGS = (
     f"train.max_steps={STEPS}",
     f"train.save_every={SAVE_EVERY}",
