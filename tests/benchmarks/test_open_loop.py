@@ -90,7 +90,7 @@ def test_a_level_ends_when_its_windows_agree_and_goes_on_while_they_do_not(serve
     assert calm.stable
     assert 3 <= len(calm.windows) < 30
     assert calm.duration_s == pytest.approx(1.0)
-    still = run(serve(delay_s=9).url, limit_s=2.0, rate=5)  # nothing is answered in any window
+    still = run(serve(delay_s=4).url, limit_s=2.0, rate=5)  # nothing is answered in any window
     assert not still.stable
     assert len(still.windows) == 6
 
