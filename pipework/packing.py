@@ -81,7 +81,7 @@ def bins(lengths_N: Sequence[int], most: int) -> list[list[int]]:
     return filled
 
 
-def even_rows(lengths_N: Sequence[int], row_tokens: int) -> list[list[int]]:
+def even_rows(lengths_N: Sequence[int], row_tokens: int, step: int = 1) -> list[list[int]]:
     """Distribute N >= 1 inputs over rows of like widths, as many of them as cost least.
 
     Each token attends to its whole row, so narrow rows cost less, until filling them up to the
@@ -91,6 +91,7 @@ def even_rows(lengths_N: Sequence[int], row_tokens: int) -> list[list[int]]:
     Args:
         lengths_N: tokens of each input.
         row_tokens: as `widest_row` takes it.
+        step: as `pack` takes it.
     """
     order = sorted(range(len(lengths_N)), key=lengths_N.__getitem__, reverse=True)
     tokens, longest = sum(lengths_N), lengths_N[order[0]]
@@ -99,10 +100,11 @@ def even_rows(lengths_N: Sequence[int], row_tokens: int) -> list[list[int]]:
     least = inf
     for count in range(-(-tokens // widest), len(order) + 1):
         at_least = max(longest, -(-tokens // count))
-        if _cost(count, at_least) < least:
+        if _cost(count, filled(at_least, step)) < least:
             rows, width = _spread(lengths_N, order, count)
-            if width <= widest and _cost(count, width) < least:
-                best, least = rows, _cost(count, width)
+            cost = _cost(count, filled(width, step))
+            if width <= widest and cost < least:
+                best, least = rows, cost
         elif at_least == longest:
             break
     return best
@@ -115,6 +117,11 @@ def widest_row(longest: int, row_tokens: int) -> int:
     engines which are built for a range of shapes have narrow ones for short inputs.
     """
     return max(longest, min(row_tokens, 2 * longest))
+
+
+def filled(width: int, step: int) -> int:
+    """Return the width of rows that are filled up to a multiple of `step`."""
+    return -(-width // step) * step
 
 
 def _cost(rows: int, width: int) -> float:
@@ -140,12 +147,14 @@ def pack(
     padding: Padding,
     *,
     first_only: bool,
+    step: int = 1,
 ) -> Packed:
     """Lay N >= 1 encodings into R >= 1 rows, as `even_rows` distributed them.
 
-    The inputs keep their order: row n of `index_NL` is of `encodings[n]`.
+    The inputs keep their order: row n of `index_NL` is of `encodings[n]`. T is a multiple of
+    `step`.
     """
-    laid = _Laid.of([len(one) for one in encodings], rows)
+    laid = _Laid.of([len(one) for one in encodings], rows, step)
     ids_RT = laid.spread(np.concatenate([one.ids for one in encodings]), padding.pad_id)
     types = [one.type_ids for one in encodings if one.type_ids is not None]
     type_ids_RT = None
@@ -180,8 +189,8 @@ class _Laid:
     places_S: NDArray[np.int64]
 
     @classmethod
-    def of(cls, lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> "_Laid":
-        width = max(sum(lengths[index] for index in row) for row in rows)
+    def of(cls, lengths: Sequence[int], rows: Sequence[Sequence[int]], step: int) -> "_Laid":
+        width = filled(max(sum(lengths[index] for index in row) for row in rows), step)
         starts_N = np.zeros(len(lengths), np.int64)
         segments_N = np.zeros(len(lengths), np.int64)
         for number, row in enumerate(rows):

@@ -38,6 +38,7 @@ class Collate:
         whole: whether each batch is one call whatever it costs, as a proof over given shapes
             wants it.
         row_tokens: the most tokens of a packed row, a longer input excepted.
+        row_step: what the widths of packed rows are multiples of.
         costs: how calls are cut.
     """
 
@@ -47,6 +48,7 @@ class Collate:
     first_only: bool = True
     whole: bool = False
     row_tokens: int = ROW_TOKENS
+    row_step: int = 1
     costs: Costs = CPU
 
     @property
@@ -80,8 +82,8 @@ class Collate:
             yield Feed(rows=batch, arrays=self._taken(padded.inputs()))
 
     def _packed(self, encodings: Sequence[Encoding], places: Sequence[int]) -> Feed:
-        rows = even_rows([len(one) for one in encodings], self.row_tokens)
-        packed = pack(encodings, rows, self.padding, first_only=self.first_only)
+        rows = even_rows([len(one) for one in encodings], self.row_tokens, self.row_step)
+        packed = pack(encodings, rows, self.padding, first_only=self.first_only, step=self.row_step)
         return Feed(rows=places, arrays=self._taken(packed.inputs()))
 
     def _taken(self, arrays: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:

@@ -6,6 +6,7 @@ Shapes: B inputs of one call, C classes.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,12 @@ from serve.collate import Collate
 from serve.cpus import cpu_limit
 from serve.engines.collated import CollatedEngine, check_names
 from serve.priority import Behind
+
+# Each new shape is compiled, and what was compiled is kept. With rows of any width an int8 engine
+# of 6 layers of width 384 needed 730 MiB after 40 s of random batches and grew on; with multiples
+# of 8 it needs 276, of 16 248 and of 32 231 MiB, and answers 1.08 times as much with 8 and with 16,
+# 0.97 times with 32 and 0.8 times with 64.
+ROW_STEP = 16
 
 
 class OpenVinoEngine(CollatedEngine):
@@ -52,7 +59,8 @@ class OpenVinoEngine(CollatedEngine):
             options = _options(precision, threads or cpu_limit())
             self._model = self._behind.call(lambda: core.compile_model(model, "CPU", options))
             self._request = self._model.create_infer_request()
-            super().__init__(collate.reading(first_only=first_only))
+            taking = replace(collate.reading(first_only=first_only), row_step=ROW_STEP)
+            super().__init__(taking)
         except Exception as error:  # the runtime's errors share no narrower base
             self.close()
             message = f"{path} is not a model to serve: {_said(error)}"
@@ -94,8 +102,6 @@ def _check_bf16(path: Path, core: ov.Core) -> None:
 
 
 def _options(precision: Precision, threads: int) -> dict[str, str | int]:
-    # What OpenVINO compiles for a shape it keeps. With 4 layers and batches of random shapes its
-    # memory grew by 150 MB in 200 batches, 23 in the next 200 and 22 in 400 more.
     # CPU_RUNTIME_CACHE_CAPACITY is left alone: at 100 it saves 60 MB and costs half of the speed,
     # at 0 nearly all of it.
     return {

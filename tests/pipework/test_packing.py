@@ -67,6 +67,11 @@ def test_equal_inputs_have_a_row_each_and_short_ones_share_where_one_is_long():
     assert even_rows([50, 25, 26], 256) == [[0], [2, 1]]
 
 
+def test_widths_that_are_multiples_change_how_many_rows_cost_least():
+    assert even_rows([20] * 4, 256) == [[0], [1], [2], [3]]  # filled up to 32 they cost more than
+    assert even_rows([20] * 4, 256, 16) == [[0, 2], [1, 3]]  # two that are filled up to 48
+
+
 def test_little_of_the_rows_of_usual_texts_is_padding():
     lengths = some_lengths(400)
     calls = [lengths[start : start + 8] for start in range(0, 400, 8)]
@@ -87,6 +92,17 @@ def test_inputs_lie_side_by_side_and_positions_start_again():
     assert packed.index_NL.tolist() == [[3, -1, -1], [0, 1, 2], [4, 5, -1]]
     assert packed.type_ids_RT is None
     assert {array.dtype for array in packed.inputs().values()} == {np.dtype(np.int64)}
+
+
+def test_rows_are_filled_up_to_a_multiple_and_nothing_else_changes():
+    inputs = [encoding(7), encoding(8, 9, 10), encoding(11, 12)]
+    narrow = pack(inputs, [[1, 0], [2]], PADDING, first_only=False)
+    wide = pack(inputs, [[1, 0], [2]], PADDING, first_only=False, step=3)
+    assert wide.ids_RT.shape == (2, 6)
+    assert wide.ids_RT[:, :4].tolist() == narrow.ids_RT.tolist()
+    assert (wide.ids_RT[:, 4:] == PADDING.pad_id).all()
+    assert (wide.segments_RT[:, 4:] == -1).all()
+    assert wide.index_NL.tolist() == [[3, -1, -1], [0, 1, 2], [6, 7, -1]]
 
 
 def test_where_the_first_token_is_read_alone_only_its_place_is_given():

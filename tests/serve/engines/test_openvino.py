@@ -2,6 +2,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from pipework.processor import computes_bf16
 from serve.collate import Collate
 from serve.cpus import cpu_limit
 from serve.engines.onnxruntime import OnnxRuntimeEngine
-from serve.engines.openvino import OpenVinoEngine
+from serve.engines.openvino import ROW_STEP, OpenVinoEngine
 from serve.priority import NICE
 
 TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"]
@@ -163,6 +164,17 @@ def test_a_file_that_is_no_model_is_named_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_packed_rows_have_few_widths(engine: OpenVinoEngine, encodings: list[Encoding]) -> None:
+    packed = replace(engine.collate, layout=Layout.PACKED)
+    widths = {
+        feed.arrays["input_ids"].shape[1]
+        for count in range(1, len(encodings) + 1)
+        for feed in packed.feeds(encodings[:count])
+    }
+    assert len(widths) > 1
+    assert {width % ROW_STEP for width in widths} == {0}
+
+
 def test_threads_follow_the_limit_of_the_container(engine: OpenVinoEngine) -> None:
     compiled = engine._request.get_compiled_model()  # noqa: SLF001
     assert compiled.get_property("INFERENCE_NUM_THREADS") == cpu_limit()
@@ -182,7 +194,7 @@ from pathlib import Path
 from pipework.engine_record import Layout, Precision
 from pipework.padding import Padding
 from serve.collate import Collate
-from serve.engines.openvino import OpenVinoEngine
+from serve.engines.openvino import ROW_STEP, OpenVinoEngine
 from serve.priority import NICE
 
 signal.signal(signal.SIGUSR1, lambda *_: print("alive"))
