@@ -3,7 +3,8 @@
 Shapes: T tokens of one input, special tokens included.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -98,37 +99,38 @@ class TextEncoder:
 
         Raises:
             InputError: a text that cannot be UTF-8 (a lone surrogate).
-            ConfigError: `max_length` has no room for the marks, or the tokenizer drops them.
+            ConfigError: `max_length` has no room for the marks, or the tokenizer drops them; or it
+                does not join two texts.
         """
-        try:
-            if any(example.entities is not None for example in examples):
-                return [self._encode_marked(example) for example in examples]
-            pairs = iter(self._encode_pairs([one for one in examples if one.text_pair is not None]))
-            texts = iter(
-                self._encode_texts([one.text for one in examples if one.text_pair is None])
-            )
-        except (TypeError, UnicodeEncodeError) as error:
-            message = "a text is not valid Unicode: it holds a lone surrogate"
-            raise InputError(message, "decode the bytes as UTF-8 before sending them") from error
+        if any(example.entities is not None for example in examples):
+            return [self._encode_marked(example) for example in examples]
+        pairs = iter(self._encode_pairs([one for one in examples if one.text_pair is not None]))
+        texts = iter(self._encode_texts([one.text for one in examples if one.text_pair is None]))
         return [next(texts if one.text_pair is None else pairs) for one in examples]
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
+        with _unicode():
+            found = self._tokenizer.encode_batch_fast(texts)
         return [
-            self._encoding(np.array(one.ids, np.int32), np.array(one.type_ids, np.int8))
-            for one in self._tokenizer.encode_batch_fast(texts)
+            Encoding(
+                ids=np.array(one.ids, np.int32),
+                type_ids=np.array(one.type_ids, np.int8) if self.has_type_ids else None,
+            )
+            for one in found
         ]
 
     def _encode_pairs(self, examples: Sequence[Example]) -> list[Encoding]:
         texts = [text for one in examples for text in (one.text, one.text_pair or "")]
-        found = self._untruncated.encode_batch_fast(texts, add_special_tokens=False)
+        with _unicode():
+            found = self._untruncated.encode_batch_fast(texts, add_special_tokens=False)
         joined = (
             self._joint.join(first.ids, second.ids, self.max_length)
             for first, second in zip(found[::2], found[1::2], strict=True)
         )
-        return [self._encoding(*one) for one in joined]
-
-    def _encoding(self, ids: NDArray[np.int32], type_ids: NDArray[np.int8]) -> Encoding:
-        return Encoding(ids=ids, type_ids=type_ids if self.has_type_ids else None)
+        return [
+            Encoding(ids=ids, type_ids=type_ids if self.has_type_ids else None)
+            for ids, type_ids in joined
+        ]
 
     def pieces(self, texts: Sequence[str]) -> list[Pieces]:
         """Return the tokens of texts whole, however long they are."""
@@ -144,7 +146,8 @@ class TextEncoder:
             message = "a text without entities stands among texts with entities"
             raise InputError(message)
         text, places = mark(example.text, example.entities)
-        tokens = self._untruncated.encode(text)
+        with _unicode():
+            tokens = self._untruncated.encode(text)
         marks = [_touching(tokens, place) for place in places]
         if self.unknown_id is not None and tokens.ids[marks[0][0]] == self.unknown_id:
             message = f"the vocabulary lacks {' or '.join(MARKS)}, which mark the two entities"
@@ -184,6 +187,16 @@ class TextEncoder:
         copy.no_truncation()
         copy.encode_special_tokens = True
         return copy
+
+
+@contextmanager
+def _unicode() -> Iterator[None]:
+    """Say what the library cannot take."""
+    try:
+        yield
+    except (TypeError, UnicodeEncodeError) as error:
+        message = "a text is not valid Unicode: it holds a lone surrogate"
+        raise InputError(message, "decode the bytes as UTF-8 before sending them") from error
 
 
 def mark(text: str, entities: Spans) -> tuple[str, list[int]]:

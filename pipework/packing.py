@@ -100,9 +100,9 @@ def even_rows(lengths_N: Sequence[int], row_tokens: int, step: int = 1) -> list[
     least = inf
     for count in range(-(-tokens // widest), len(order) + 1):
         at_least = max(longest, -(-tokens // count))
-        if _cost(count, filled(at_least, step)) < least:
+        if _cost(count, filled_up(at_least, step)) < least:
             rows, width = _spread(lengths_N, order, count)
-            cost = _cost(count, filled(width, step))
+            cost = _cost(count, filled_up(width, step))
             if width <= widest and cost < least:
                 best, least = rows, cost
         elif at_least == longest:
@@ -113,13 +113,13 @@ def even_rows(lengths_N: Sequence[int], row_tokens: int, step: int = 1) -> list[
 def widest_row(longest: int, row_tokens: int) -> int:
     """Return the most tokens of a row: `row_tokens`, or less where all inputs are short.
 
-    Rows are at most twice as wide as the longest input, and never narrower than that, so that
-    engines which are built for a range of shapes have narrow ones for short inputs.
+    Rows, before they are filled up, are at most twice as wide as the longest input, and never
+    narrower than that, so that engines which are built for a range of shapes have narrow ones for short inputs.
     """
     return max(longest, min(row_tokens, 2 * longest))
 
 
-def filled(width: int, step: int) -> int:
+def filled_up(width: int, step: int) -> int:
     """Return the width of rows that are filled up to a multiple of `step`."""
     return -(-width // step) * step
 
@@ -190,7 +190,7 @@ class _Laid:
 
     @classmethod
     def of(cls, lengths: Sequence[int], rows: Sequence[Sequence[int]], step: int) -> "_Laid":
-        width = filled(max(sum(lengths[index] for index in row) for row in rows), step)
+        width = filled_up(max(sum(lengths[index] for index in row) for row in rows), step)
         starts_N = np.zeros(len(lengths), np.int64)
         segments_N = np.zeros(len(lengths), np.int64)
         for number, row in enumerate(rows):

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from pipework.errors import ConfigError
 
-LIKELY = ("a", "中", "1")  # one of which any vocabulary has
+PROBE = "\ue000"  # of Unicode's private use: it becomes a token of its own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,30 +34,35 @@ class Joint:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Joint":
-        """See what a tokenizer that does not truncate makes of two short texts.
+        """See what a tokenizer that does not truncate makes of two texts of a token each.
 
         Raises:
             ConfigError: it does not join texts in their order.
         """
-        for text in LIKELY:
-            found = tokenizer.encode(text, text)
-            texts_T = np.array([-1 if of is None else of for of in found.sequence_ids])
-            first_P, second_P = np.flatnonzero(texts_T == 0), np.flatnonzero(texts_T == 1)
-            if len(first_P) and len(second_P) and first_P[-1] < second_P[0]:
-                ends = (first_P[0], first_P[-1] + 1, second_P[0], second_P[-1] + 1)
-                ids, types = np.array(found.ids, np.int32), np.array(found.type_ids, np.int8)
-                return cls(
-                    ids=tuple(np.split(ids, ends)[::2]),
-                    type_ids=tuple(np.split(types, ends)[::2]),
-                    kinds=(int(types[first_P[0]]), int(types[second_P[0]])),
-                )
-        message = "the tokenizer does not join two texts, the first before the second"
-        raise ConfigError(message, "take a tokenizer whose post-processor has a template of pairs")
+        copy = Tokenizer.from_str(tokenizer.to_str())
+        copy.add_tokens([AddedToken(PROBE, normalized=False)])
+        found = copy.encode(PROBE, PROBE)
+        texts = found.sequence_ids
+        if [text for text in texts if text is not None] != [0, 1]:
+            message = "the tokenizer does not join two texts, the first before the second"
+            hint = "take a tokenizer whose post-processor has a template of pairs"
+            raise ConfigError(message, hint)
+        first, second = texts.index(0), texts.index(1)
+        ends = (first, first + 1, second, second + 1)
+        ids, types = np.array(found.ids, np.int32), np.array(found.type_ids, np.int8)
+        return cls(
+            ids=tuple(np.split(ids, ends)[::2]),
+            type_ids=tuple(np.split(types, ends)[::2]),
+            kinds=(int(types[first]), int(types[second])),
+        )
 
     def join(
         self, first: Sequence[int], second: Sequence[int], max_length: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
-        """Return ids int32 [T] and type ids int8 [T] of two texts, T at most `max_length`."""
+        """Return ids int32 [T] and type ids int8 [T] of the tokens of two texts.
+
+        T is at most `max_length`; of a limit below their number the special tokens are left.
+        """
         room = max(0, max_length - sum(map(len, self.ids)))
         counts = shares(len(first), len(second), room)
         kept = [np.array(ids[:n], np.int32) for ids, n in zip((first, second), counts, strict=True)]

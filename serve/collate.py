@@ -37,7 +37,8 @@ class Collate:
         first_only: of a packed graph, whether it reads the state of the first token only.
         whole: whether each batch is one call whatever it costs, as a proof over given shapes
             wants it.
-        row_tokens: the most tokens of a packed row, a longer input excepted.
+        row_tokens: the most tokens of a packed row before it is filled up, a longer input
+            excepted.
         row_step: what the widths of packed rows are multiples of.
         costs: how calls are cut.
     """

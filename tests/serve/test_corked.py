@@ -25,6 +25,9 @@ class Written:
     def is_closing(self) -> bool:
         return "closed" in self.seen
 
+    def get_write_buffer_size(self) -> int:
+        return 100
+
 
 @pytest.fixture
 def written() -> Written:
@@ -69,6 +72,26 @@ def test_what_is_held_is_written_before_it_closes(written):
 
     asyncio.run(end())
     assert written.seen == [b"head", "closed"]
+
+
+def test_what_is_held_waits_to_be_sent(written):
+    async def ask():
+        corked = Corked(written, asyncio.get_running_loop())
+        corked.write(b"head")
+        assert corked.get_write_buffer_size() == 104
+
+    asyncio.run(ask())
+
+
+def test_nothing_is_written_to_who_has_gone_meanwhile(written):
+    async def end():
+        corked = Corked(written, asyncio.get_running_loop())
+        corked.write(b"head")
+        written.close()  # as the loop does at the end of the stream
+        await asyncio.sleep(0)
+
+    asyncio.run(end())
+    assert written.seen == ["closed"]
 
 
 def test_what_is_held_is_dropped_where_the_connection_is(written):

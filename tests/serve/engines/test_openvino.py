@@ -194,7 +194,7 @@ from pathlib import Path
 from pipework.engine_record import Layout, Precision
 from pipework.padding import Padding
 from serve.collate import Collate
-from serve.engines.openvino import ROW_STEP, OpenVinoEngine
+from serve.engines.openvino import OpenVinoEngine
 from serve.priority import NICE
 
 signal.signal(signal.SIGUSR1, lambda *_: print("alive"))
