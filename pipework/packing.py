@@ -114,7 +114,8 @@ def widest_row(longest: int, row_tokens: int) -> int:
     """Return the most tokens of a row: `row_tokens`, or less where all inputs are short.
 
     Rows, before they are filled up, are at most twice as wide as the longest input, and never
-    narrower than that, so that engines which are built for a range of shapes have narrow ones for short inputs.
+    narrower than that, so that engines which are built for a range of shapes have narrow ones for
+    short inputs.
     """
     return max(longest, min(row_tokens, 2 * longest))
 
