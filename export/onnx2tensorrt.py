@@ -206,9 +206,8 @@ def _monitor(trt: ModuleType, progress: Progress) -> Any:  # noqa: ANN401  (a cl
 def _interruptible(work: Callable[[], T], stop: Callable[[], None]) -> T:
     """Do work in a thread, so that Ctrl-C is heard here and not in the middle of foreign code."""
     with ThreadPoolExecutor(1) as thread:
-        future = thread.submit(work)
         try:
-            return future.result()
+            return thread.submit(work).result()
         except KeyboardInterrupt:
             stop()
             raise

@@ -87,6 +87,8 @@ def _launch(module: str, shape: Shape, model: dict[str, str], place: Place) -> L
         *(str(Environment.OWN.python(place.venvs)), "-m", "uvicorn", "--factory", f"{module}:app"),
         *("--app-dir", str(SERVERS), "--host", HOST, "--port", str(place.port)),
         *("--workers", str(shape.workers), "--no-access-log", "--log-level", "warning"),
+        # A worker that opens its model does not answer the supervisor, which would replace it.
+        *("--timeout-worker-healthcheck", "120"),
     )
     threads = max(1, place.cores // shape.workers)
     variables = {

@@ -71,7 +71,10 @@ class FakeServer:
             def log_message(self, *_):
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Patient(ThreadingHTTPServer):
+            request_queue_size = 256  # of the default, 5, the rest would connect a second later
+
+        self._server = Patient(("127.0.0.1", 0), Handler)
         self.port = self._server.server_port
         self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))

@@ -31,7 +31,7 @@ def test_four_clients_get_four_times_the_answers_of_a_server_that_only_waits(ser
     # Interleaved, and the best of three: a busy machine can only take answers away.
     pairs = [(run(server), run(server, concurrency=4)) for _ in range(3)]
     one, four = (max(level.texts_per_s for level in levels) for levels in zip(*pairs, strict=True))
-    assert 2.5 < four / one < 5.5
+    assert 1.5 * one < four <= 1.1 * 4 / 0.05
 
 
 def test_as_many_requests_are_in_flight_as_there_are_clients(serve):
@@ -56,18 +56,20 @@ def test_texts_count_per_request(serve):
 
 def test_what_ended_in_the_warm_up_is_left_out(serve):
     server = serve(delay_s=0.02, behave=lambda number: 200 if number > 2 else 503)
-    found = run(server, duration_s=0.4, warmup_s=0.4)
+    found = run(server, duration_s=0.4, warmup_s=3.0)
     assert found.errors == {}
     assert found.requests < len(server.bodies) - 3
     assert 0.35 < found.duration_s <= 0.4
 
 
-def test_errors_are_counted_by_kind_and_do_not_end_the_run(serve):
+def test_errors_are_counted_by_kind_and_do_not_end_the_run(serve, monkeypatch):
+    monkeypatch.setattr(outcome, "MAX_REQUESTS", 20)
     kinds = {0: 429, 1: 500, 2: DROP, 3: DROP}
-    found = run(serve(delay_s=0.005, behave=lambda number: kinds.get(number, 200)))
+    server = serve(delay_s=0.005, behave=lambda number: kinds.get(number, 200))
+    found = run(server, duration_s=30)
     assert found.errors == {"HTTP 429": 1, "HTTP 500": 1, "connection dropped": 2}
     assert found.failed == 4
-    assert found.requests > 5
+    assert found.requests == 16
 
 
 def test_only_successes_have_latencies(serve):
@@ -126,4 +128,7 @@ def test_progress_tells_the_seconds_and_always_ends(serve):
         limit_s=1.1,
         progress=Listener(),
     )
-    assert heard == [("2 clients", 1, "s"), (1, "requests/s"), "end"]
+    (first, *told, last) = heard
+    assert (first, last) == (("2 clients", 1, "s"), "end")
+    assert sum(seconds for seconds, _ in told) == 1
+    assert {unit for _, unit in told} == {"requests/s"}

@@ -182,7 +182,7 @@ def browse(tmp_path, *flags):
     command += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
     command += [f"--user-data-dir={tmp_path / 'profile'}", *flags]
     command.append(f"file://{tmp_path / 'bench.html'}")
-    return subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
 @needs_chromium

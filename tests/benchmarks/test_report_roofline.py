@@ -137,7 +137,7 @@ def test_a_browser_shows_the_figure_and_complains_of_nothing(roofed, tmp_path):
     words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
     words += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom"]
     done = subprocess.run(
-        [*words, f"file://{tmp_path / 'r.html'}"], check=True, capture_output=True, timeout=60
+        [*words, f"file://{tmp_path / 'r.html'}"], check=True, capture_output=True, timeout=300
     )
     assert done.stdout.count(b"<svg") == 1
     assert not re.search(rb"CONSOLE.*(Refused|Error|violates)", done.stderr)

@@ -39,7 +39,7 @@ def test_a_server_is_its_process_and_the_children_of_that(port):
     watch.look()
     watch.end()
     assert watch.use.peak_mib > 64
-    assert 0.05 < watch.use.cores < 1.5
+    assert 0.05 < watch.use.cores < 4
 
 
 def test_what_was_seen_in_the_warm_up_is_forgotten():
@@ -72,6 +72,7 @@ def test_a_gpu_is_asked_where_there_is_one(port, tmp_path, monkeypatch):
     smi.write_text("#!/bin/sh\necho '40, 1000'\necho '60, 3000'\n")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("benchmarks.server_watch.SMI_S", 60)
     watch = ServerWatch.of("127.0.0.1", port)
     watch.begin()
     watch.end()

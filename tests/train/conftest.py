@@ -93,11 +93,11 @@ def forked():
         started.extend(members)
         for member in members:
             member.start()
-        members[0].join(120)
+        members[0].join(600)
         for member in members[1:]:
             if members[0].exitcode != 0:
                 member.kill()
-            member.join(120)
+            member.join(600)
         return [member.exitcode for member in members]
 
     yield run

@@ -138,7 +138,7 @@ def test_a_head_learns_in_seconds_while_the_encoder_stays_as_it_is(parts):
     optimizer = optimizer_of(model, 1e-2)
     target = torch.from_numpy(tokens.truth).long()
     random = np.random.default_rng(0)
-    began = time.perf_counter()
+    began = time.process_time()
     model.train()
     for _ in range(100):
         rows = random.permutation(64)[:32]
@@ -146,7 +146,7 @@ def test_a_head_learns_in_seconds_while_the_encoder_stays_as_it_is(parts):
         optimizer.zero_grad()
         functional.cross_entropy(logits, target[rows]).backward()
         optimizer.step()
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
     found = model.eval().from_states(*features.batch(range(64), model.device)).argmax(1)
     assert (found == target).float().mean() > 0.9
     after = model.encoder.state_dict()

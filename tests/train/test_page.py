@@ -266,7 +266,7 @@ def browse(tmp_path, path, *flags):
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
     command += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
     command += [f"--user-data-dir={tmp_path / 'profile'}", *flags, f"file://{path}"]
-    return subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
 @needs_chromium

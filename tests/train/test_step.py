@@ -112,9 +112,9 @@ def together(processes, windows, **given):
     ]
     for one in members:
         one.start()
-    found = sorted((results.get(timeout=60) for _ in members), key=lambda one: one[0])
+    found = sorted((results.get(timeout=300) for _ in members), key=lambda one: one[0])
     for one in members:
-        one.join(60)
+        one.join(300)
     return found
 
 

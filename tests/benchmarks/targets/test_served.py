@@ -57,7 +57,8 @@ def test_the_first_answer_names_the_model(asked, doors):
 def test_load_is_answered_and_the_server_is_seen(asked):
     options = {"duration_s": 0.9, "limit_s": 0.9, "warmup_s": 0.2, "progress": Silent()}
     closed = closed_loop(asked, WORKLOAD, concurrency=2, **options)
-    opened = open_loop(asked, WORKLOAD, rate=10, seed=0, **options)
+    longer = options | {"duration_s": 3.0, "limit_s": 3.0}
+    opened = open_loop(asked, WORKLOAD, rate=10, seed=0, **longer)
     for level in (closed, opened):
         assert level.errors == {}
         assert level.texts == 3 * level.requests > 0
