@@ -41,6 +41,7 @@ def served(*words):
             while not lines or not lines[-1].startswith("serving on "):
                 lines.append(process.stdout.readline())
                 assert lines[-1]
+            alarm.cancel()
             yield lines
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0

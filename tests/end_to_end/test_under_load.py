@@ -73,7 +73,7 @@ serve(
     Path(sys.argv[1]),
     ServeSettings(
         models=ModelSettings(poll_s=0.1),
-        queue=QueueSettings(instances=instances, batch_tokens=batch_tokens),
+        queue=QueueSettings(instances=instances, batch_tokens=batch_tokens, tokens=10_000_000),
     ),
     address=Address(port=0, grpc_port=0),
     ready=lambda said: print(said, flush=True),

@@ -259,7 +259,7 @@ def test_a_browser_without_network_shows_the_operations(server, tmp_path: Path) 
         [chromium, *flags, f"{server.url}/docs"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     ).stdout
     shown = re.findall(r'data-path="([^"]+)"', page)

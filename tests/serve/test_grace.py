@@ -14,7 +14,8 @@ import pytest
 
 from serve.grace import drain_s
 
-GRACE_S = 4
+GRACE_S = 6
+WITHIN_S = 60.0
 TEXT = "rain sun wind goal team match bank rate stock " * 3
 STUCK = {"texts": [TEXT] * 1000}
 ROOT = Path(__file__).parents[2]
@@ -32,14 +33,15 @@ def connect(server, data) -> socket.socket:
     return opened
 
 
-def test_connections_that_are_held_open_hold_nothing_up(server):
+def test_connections_that_are_held_open_hold_nothing_up(slow_run, start_server):
+    server = start_server(slow_run, "grace_s=60")
     idle = connect(server, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
     assert idle.recv(12) == b"HTTP/1.1 200"
     head = connect(server, b"GET /hea")
     silent = connect(server, b"")
     begun_s = time.monotonic()
     assert server.stop() == 0
-    assert time.monotonic() - begun_s < GRACE_S
+    assert time.monotonic() - begun_s < drain_s(60) / 2
     for opened in (idle, head, silent):
         opened.close()
 
@@ -47,22 +49,21 @@ def test_connections_that_are_held_open_hold_nothing_up(server):
 def test_stuck_requests_are_told_so_the_others_answered_and_the_exit_is_0_in_time(server):
     body, bulk = json.dumps(STUCK).encode(), {"X-Priority": "bulk"}
     half = connect(server, b"POST /v1/predict HTTP/1.1\r\nContent-Length: 99\r\n\r\n{")
-    with httpx.Client(base_url=server.url, timeout=30) as client, ThreadPoolExecutor(30) as pool:
+    with (
+        httpx.Client(base_url=server.url, timeout=WITHIN_S) as client,
+        ThreadPoolExecutor(30) as pool,
+    ):
         stuck = [
             pool.submit(client.post, "/v1/predict", content=body, headers=bulk) for _ in range(20)
         ]
-        while waiting(client) < 20:
-            time.sleep(0.02)
-        small = [
-            pool.submit(client.post, "/v1/predict", json={"texts": [TEXT] * 99}) for _ in range(3)
-        ]
-        while waiting(client) < 23 and not any(one.done() for one in small):
-            time.sleep(0.02)
+        wait_for(lambda: waiting(client) == 20)
+        small = pool.submit(client.post, "/v1/predict", json={"texts": [TEXT] * 30})
+        wait_for(lambda: waiting(client) == 21 or small.done())
         begun_s = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 0
-        assert time.monotonic() - begun_s < GRACE_S + 1
-        assert [one.result().status_code for one in small] == [200] * 3
+        assert server.process.wait(WITHIN_S) == 0
+        assert time.monotonic() - begun_s < GRACE_S + 10
+        assert small.result().status_code == 200
         answers = [one.result() for one in stuck]
     refused = [one for one in answers if one.status_code != 200]
     assert refused, "the machine is too fast for this test: make STUCK larger"
@@ -70,6 +71,13 @@ def test_stuck_requests_are_told_so_the_others_answered_and_the_exit_is_0_in_tim
     assert [(one.status_code, one.json()) for one in refused] == [(503, said)] * len(refused)
     assert half.recv(12) == b"HTTP/1.1 503"
     half.close()
+
+
+def wait_for(holds) -> None:
+    until_s = time.monotonic() + WITHIN_S
+    while not holds():
+        assert time.monotonic() < until_s, "it did not happen"
+        time.sleep(0.02)
 
 
 def waiting(client) -> float:
@@ -83,7 +91,7 @@ import logging, sys, threading, time
 from serve.grace import Grace
 logging.basicConfig(format="%(message)s")
 stopping = threading.Event()
-with Grace(stopping, 0.5):
+with Grace(stopping, {grace_s}):
     stopping.set()
     print("said", end="")
     {held}
@@ -91,21 +99,21 @@ sys.exit(7)
 """
 
 
-def held_by(statement: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", HELD.format(held=statement)]
+def held_by(statement: str, grace_s: float) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", HELD.format(held=statement, grace_s=grace_s)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False
     )
 
 
 def test_what_hangs_is_left_with_0_and_a_word_in_the_log():
-    done = held_by("time.sleep(1000)")
+    done = held_by("time.sleep(1000)", 2)
     assert (done.returncode, done.stdout) == (0, "said")
-    assert done.stderr == "the grace of 0.5 s is over, and not all was answered\n"
+    assert done.stderr == "the grace of 2 s is over, and not all was answered\n"
 
 
 def test_what_ends_in_time_ends_as_it_will():
-    done = held_by("pass")
+    done = held_by("pass", 30)
     assert (done.returncode, done.stderr) == (7, "")
 
 

@@ -82,6 +82,14 @@ def test_a_run_folder_is_served_as_it_was(run):
             load(models)
 
 
+async def until(holds):
+    for _ in range(6000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it did not happen")
+
+
 def test_a_switch_under_load_loses_and_mistakes_no_request(shelf, models):
     expected = {"1": "", "2": "-2", "3": "-3"}
     answered, stop = [], asyncio.Event()
@@ -95,10 +103,10 @@ def test_a_switch_under_load_loses_and_mistakes_no_request(shelf, models):
     async def switch():
         tasks = [asyncio.create_task(ask(text)) for text in [*WORDS] * 20]
         for version in (2, 3):
-            await asyncio.sleep(0.1)
+            await until(lambda before=str(version - 1): before in answered)
             shelf.add(version)
             await models.load("topics")
-        await asyncio.sleep(0.1)
+        await until(lambda: {*answered[-len(tasks) :]} == {"3"})
         stop.set()
         await asyncio.gather(*tasks)
 

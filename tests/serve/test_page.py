@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ HOSTILE = '<img src=x onerror="document.title=1">'
 WIDE, NARROW = (1280, 800), (360, 740)
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 FOCUSED = "document.activeElement.id || document.activeElement.textContent"
+expect.set_options(timeout=30_000)
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -49,6 +51,10 @@ def serve_models(stack: ExitStack, predictors: list[Predictor], keys: ApiKeys | 
     thread.start()
     stack.callback(thread.join)
     stack.callback(setattr, server, "should_exit", True)
+    until = time.monotonic() + 30
+    while not server.started:
+        assert time.monotonic() < until
+        time.sleep(0.01)
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 

@@ -280,10 +280,11 @@ def test_a_request_says_how_long_it_waited_and_was_computed(
     hold(scheduler, engine)
     waiting = scheduler.submit(inputs(1))
     time.sleep(0.05)
+    begun_s = time.perf_counter()
     engine.go.set()
     computed = waiting.result(TIMEOUT_S)
     assert computed.queue_s >= 0.05
-    assert 0 <= computed.infer_s < 0.05
+    assert 0 <= computed.infer_s <= time.perf_counter() - begun_s
 
 
 class Poisoned(HeldEngine):

@@ -7,7 +7,10 @@ import pytest
 
 DROPPING = """
 import os, signal, sys, time, weakref
+import serve.signals
 from serve.signals import ending_at_once
+
+serve.signals.AGAIN_S = 2  # of a busy machine, until "dropped" is said
 
 class Kept: pass
 

@@ -137,7 +137,8 @@ def until_ready(ask, tries=200):
     return ask()
 
 
-def test_after_a_failure_triton_is_left_alone_for_a_while(version, triton):
+def test_after_a_failure_triton_is_left_alone_for_a_while(version, triton, monkeypatch):
+    monkeypatch.setattr("serve.engines.remote.PAUSE_S", 60.0)
     run, rows = version
     with opened(run, triton.url) as engine:
         before = len(triton.calls)

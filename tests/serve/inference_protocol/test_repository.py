@@ -158,7 +158,7 @@ def test_clients_control_nothing_unless_they_may(server):
 def test_a_repository_that_cannot_be_served_ends_the_start_in_one_line(shelf, launch):
     shelf.add(1, wrong=True)
     process = launch(shelf.folder)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (1, "")
     (*_, said) = err.splitlines()
     assert said.startswith(f"no model of {shelf.folder} can be served: topics 1: engine onnx")
