@@ -5,6 +5,8 @@ It goes by the name of a model that was found, so there are as many series as th
 https://prometheus.io/docs/practices/naming/
 """
 
+from functools import cache
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
@@ -42,6 +44,8 @@ class Metrics:
             buckets=BUCKETS_S,
             registry=self._registry,
         )
+        # What prometheus_client does to find a series, it need not do at each request.
+        self._count, self._time = cache(self._requests.labels), cache(self._seconds.labels)
         self._versions = VersionMetrics(models)
         self._registry.register(self._versions)
         build = Gauge(
@@ -53,9 +57,9 @@ class Metrics:
     def finished(self, request: Observed) -> None:
         """Count a request; only an answered one counts for the latency."""
         door, model = str(request.door), request.model
-        self._requests.labels(door, model, request.status).inc()
+        self._count(door, model, request.status).inc()
         if request.answered:
-            self._seconds.labels(door, model).observe(request.elapsed_s)
+            self._time(door, model).observe(request.elapsed_s)
         elif reason := REASONS.get(request.status):
             self._versions.reject(model, reason)
 

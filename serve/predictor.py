@@ -5,8 +5,8 @@ Shapes: N texts, C classes.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -194,50 +194,49 @@ class Predictor(Closing):
     async def _decided(
         self, examples: Sequence[Example], terms: Terms, decide: Callable[[Logits], T]
     ) -> Timed[T]:
+        """Have examples computed and decided, and count how that ended."""
         saw_texts(len(examples))
-        async with self._counted(terms):
+        came_s = time.perf_counter()
+        try:
+            terms.check()
             found = await self._computed(examples, terms)
             start_s = time.perf_counter()
             if found.logits_NC.size > AT_ONCE:
                 value = await asyncio.to_thread(decide, found.logits_NC)
             else:
                 value = decide(found.logits_NC)
-            stages = Stages(
-                tokenize_s=found.tokenize_s,
-                queue_s=found.queue_s,
-                infer_s=found.infer_s,
-                decode_s=time.perf_counter() - start_s,
-            )
-        self._statistics.answered(len(examples), stages)
-        saw_stages(stages)
-        return Timed(value=value, stages=stages)
-
-    @asynccontextmanager
-    async def _counted(self, terms: Terms) -> AsyncIterator[None]:
-        """Give up at the deadline, and count what is not answered."""
-        start_s = time.perf_counter()
-        limit = asyncio.timeout(terms.left_s)
-        try:
-            terms.check()
-            async with limit:
-                yield
-        except TimeoutError as error:
-            if not limit.expired():  # it is an engine's
-                raise
-            self._scheduler.count(Refused.DEADLINE)
-            self._statistics.failed(time.perf_counter() - start_s)
-            raise too_late() from error
         except asyncio.CancelledError:
             self._scheduler.count(Refused.CANCELLED)
             raise
         except Exception:
-            self._statistics.failed(time.perf_counter() - start_s)
+            self._statistics.failed(time.perf_counter() - came_s)
             raise
+        stages = Stages(
+            tokenize_s=found.tokenize_s,
+            queue_s=found.queue_s,
+            infer_s=found.infer_s,
+            decode_s=time.perf_counter() - start_s,
+        )
+        self._statistics.answered(len(examples), stages)
+        saw_stages(stages)
+        return Timed(value=value, stages=stages)
 
     async def _computed(self, examples: Sequence[Example], terms: Terms) -> Computed:
+        """Wait for the logits, and no longer than to the deadline."""
         if not examples:
             return Computed(logits_NC=np.empty((0, self.classes), np.float32))
-        return await asyncio.wrap_future(self._intake.submit(examples, terms))
+        computed = asyncio.wrap_future(self._intake.submit(examples, terms))
+        if terms.deadline_s is None:
+            return await computed
+        limit = asyncio.timeout(terms.left_s)
+        try:
+            async with limit:
+                return await computed
+        except TimeoutError as error:
+            if not limit.expired():  # it is an engine's
+                raise
+            self._scheduler.count(Refused.DEADLINE)
+            raise too_late() from error
 
     def close(self) -> None:
         """Finish what was accepted, refuse the rest, free the engine. Blocks until then."""
