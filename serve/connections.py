@@ -27,6 +27,7 @@ from pipework.errors import NotReadyError
 from serve.config import LimitSettings
 from serve.corked import Corked
 from serve.failures import failure
+from serve.hang_up import HangUp
 from serve.key_guard import HEALTH
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         _data: what is being read.
         _timer: when it fires, the rest of the request took too long.
         _ending: when it fires, the answer took too long to be read.
+        _hang_up: its end, for those who work on answers.
     """
 
     limits: LimitSettings
@@ -73,6 +75,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         # In all that uvicorn asks of it, it is a transport.
         super().connection_made(cast(Transport, Corked(transport, self.loop)))
+        self._hang_up = HangUp()
         count, most = len(self.connections), self.limits.connections
         if count > 2 * most:  # those who are told so in words are bounded too
             transport.abort()
@@ -93,6 +96,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
+        self._hang_up.happen()
 
     def data_received(self, data: bytes) -> None:
         self._came += len(data)
@@ -109,6 +113,7 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._hang_up.add_to(self.scope["state"])
         self._in_head = True
         self._came = 0
         self._wait(self.limits.header_s)

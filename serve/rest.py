@@ -1,16 +1,15 @@
 """The /v1 API: JSON in, JSON out."""
 
-import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
-from pipework.errors import InputError, PipeError, TooLargeError
+from pipework.errors import InputError, TooLargeError
 from pipework.examples import Example
 from serve.config import LimitSettings
+from serve.hang_up import ClientGoneError, unless_gone
 from serve.headers import read_terms, timing
 from serve.models import Models
 from serve.openapi import TERMS, body_of
@@ -42,21 +41,12 @@ _ERRORS = {
     503: "stopping, or the engine has died",
     504: "the deadline of the request has passed",
 }
-PATIENCE_S = 0.05
-
-T = TypeVar("T")
 
 
 class NotJsonError(InputError):
     """The body is not JSON in UTF-8."""
 
     http_status = 400
-
-
-class ClientGoneError(PipeError):
-    """Nobody waits for the answer. The status is only counted: it cannot be sent."""
-
-    http_status = 499
 
 
 def build_router(models: Models, limits: LimitSettings) -> APIRouter:
@@ -134,40 +124,6 @@ def check_limits(examples: list[Example], limits: LimitSettings) -> None:
                 f"input {index}: expected at most {limits.characters} characters, found {longest}"
             )
             raise TooLargeError(message)
-
-
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await work, and cancel it when the client hangs up. In any case it has ended afterwards.
-
-    Work that ends within PATIENCE_S is not watched, which spares a task for it.
-
-    Raises:
-        ClientGoneError: it did.
-    """
-    task = asyncio.current_task()
-    assert task is not None  # what is awaited is in one
-    cancelled, watching = task.cancelling(), list[asyncio.Task[None]]()
-    patience = asyncio.get_running_loop().call_later(
-        PATIENCE_S, lambda: watching.append(asyncio.create_task(_cancel_at_hang_up(request, task)))
-    )
-    try:
-        return await work
-    except (asyncio.CancelledError, Exception):  # nobody asks how cancelled work ended
-        # As in `asyncio.timeout`: who else cancels the task comes first.
-        if not any(one.done() for one in watching) or task.uncancel() > cancelled:
-            raise
-        message = "the client is gone"
-        raise ClientGoneError(message) from None
-    finally:
-        patience.cancel()
-        for one in watching:
-            one.cancel()
-
-
-async def _cancel_at_hang_up(request: Request, task: "asyncio.Task[Any]") -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    task.cancel()
 
 
 def _error(description: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from fastapi.responses import JSONResponse
 
 from pipework.errors import InputError, TooLargeError
 from serve.config import LimitSettings
+from serve.hang_up import unless_gone
 from serve.headers import read_terms, timing
 from serve.inference_protocol.answers import write_answer
 from serve.inference_protocol.asked import check_texts
@@ -22,7 +23,7 @@ from serve.inference_protocol.requests import HEAD_LENGTH, read_infer
 from serve.inference_protocol.statistics import StatisticsAnswer, chosen_versions, statistics
 from serve.inference_protocol.tensors import ProtocolError
 from serve.models import Models
-from serve.rest import read_body, unless_gone
+from serve.rest import read_body
 from serve.schemas import ErrorResponse
 
 MODEL = "/v2/models/{name}"

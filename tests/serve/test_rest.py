@@ -1,5 +1,4 @@
 import asyncio
-import gc
 
 import pytest
 from starlette.requests import Request
@@ -7,16 +6,9 @@ from starlette.types import Message
 
 from pipework.errors import InputError, TooLargeError
 from pipework.examples import Example
-from pipework.predictions import Prediction
 from serve.config import LimitSettings
-from serve.rest import (
-    ClientGoneError,
-    NotJsonError,
-    check_limits,
-    parse_request,
-    read_body,
-    unless_gone,
-)
+from serve.hang_up import ClientGoneError
+from serve.rest import NotJsonError, check_limits, parse_request, read_body
 
 HOSTILE = {
     "not JSON": b"rain",
@@ -66,60 +58,11 @@ def request_of(*messages: Message) -> Request:
     return Request({"type": "http"}, receive)
 
 
-def test_work_is_cancelled_when_the_client_hangs_up() -> None:
-    cancelled = []
-
-    async def work() -> list[Prediction]:
-        try:
-            return await asyncio.Future()
-        except asyncio.CancelledError:
-            cancelled.append(True)
-            raise
-
-    async def ask() -> None:
-        with pytest.raises(ClientGoneError):
-            await _within(unless_gone(request_of({"type": "http.disconnect"}), work()))
-        assert cancelled == [True]
-
-    asyncio.run(ask())
-
-
-def test_cancelled_work_has_ended_when_the_client_is_gone_and_is_not_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    ended = []
-
-    async def work() -> list[Prediction]:
-        try:
-            return await asyncio.Future()
-        finally:
-            await asyncio.sleep(0.01)
-            ended.append(True)
-            message = "failed while it was cancelled"
-            raise InputError(message)
-
-    async def ask() -> None:
-        with pytest.raises(ClientGoneError):
-            await _within(unless_gone(request_of({"type": "http.disconnect"}), work()))
-        assert ended == [True]
-
-    asyncio.run(ask())
-    gc.collect()
-    assert not caplog.records
-
-
 def test_a_hang_up_in_the_middle_of_the_body_is_no_fault_of_the_server() -> None:
     part = {"type": "http.request", "body": b'{"te', "more_body": True}
     request = request_of(part, {"type": "http.disconnect"})
     with pytest.raises(ClientGoneError):
         asyncio.run(_within(read_body(request)))
-
-
-def test_work_of_a_patient_client_is_finished() -> None:
-    async def work() -> list[Prediction]:
-        return []
-
-    assert asyncio.run(_within(unless_gone(request_of(), work()))) == []
 
 
 async def _within(work: object) -> object:
