@@ -31,12 +31,14 @@ class ServerUse(Record):
     """What the server used of this machine while a level ran.
 
     `cores` is processor time a second, `peak_mib` the largest resident memory (pages that processes
-    share count for each), both of the processes that listen and their children, since the warm-up.
+    share count for each), both of the processes that listen and their children, since the warm-up;
+    `generator_cores` is the processor time a second of what asks it, which may run beside it.
     `gpu_share` (0 to 1, the mean) and `gpu_mib` (the largest) are of the GPUs of the machine,
     whoever used them; None where there is none.
     """
 
     cores: float
+    generator_cores: float | None = None
     peak_mib: float
     gpu_share: float | None = None
     gpu_mib: float | None = None

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from socket import gaierror, gethostbyname
-from time import clock_gettime, perf_counter
+from time import clock_gettime, perf_counter, process_time
 
 from benchmarks.level_results import ServerUse
 
@@ -34,7 +34,7 @@ class ServerWatch:
         self._owners = owners
         self._begin_s = self._end_s = 0.0
         self._before: dict[int, float] = {}
-        self._cores_s = self._peak_mib = 0.0
+        self._cores_s = self._own_s = self._peak_mib = 0.0
         self._gpu: list[tuple[float, float]] = []
         self._smi = shutil.which(SMI)
 
@@ -50,6 +50,7 @@ class ServerWatch:
         """Count from now on; what was seen before is forgotten."""
         self._peak_mib, self._gpu = 0.0, []
         self._begin_s, self._before = perf_counter(), _times(self._tree())
+        self._own_s = process_time()
 
     def look(self) -> None:
         """Look at memory and GPU; call it about once a second."""
@@ -63,6 +64,7 @@ class ServerWatch:
         self._end_s = perf_counter()
         after = _times(self._tree())
         self._cores_s = sum(spent - self._before.get(pid, 0.0) for pid, spent in after.items())
+        self._own_s = process_time() - self._own_s
 
     @property
     def use(self) -> ServerUse | None:
@@ -73,6 +75,7 @@ class ServerWatch:
         seen = len(self._gpu)
         return ServerUse(
             cores=round(self._cores_s / took_s, 3),
+            generator_cores=round(self._own_s / took_s, 3),
             peak_mib=round(self._peak_mib, 1),
             gpu_share=round(sum(share for share, _ in self._gpu) / seen, 3) if seen else None,
             gpu_mib=max(mib for _, mib in self._gpu) if seen else None,

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from threading import Event, Thread
 
 import numpy as np
@@ -93,18 +93,19 @@ def measure(plan: Plan, progress: Progress) -> ServingResult:
     """
     single, several = (Workload.synthetic(texts_per_request=n, seed=0) for n in (1, SEVERAL))
     alone, batch_ms = _alone(plan, single)
-    offline, many, ones = [alone], list[float](), list[float]()
+    offline, many, ones = [alone], list[Level](), list[Level]()
     with running(plan.run) as (doors, process):
         asked = target(f"http://{doors['http']}")
         for _ in range(TURNS):  # machines drift: what is compared is measured in turns
             many.append(_closed(asked, several, CLIENTS_SEVERAL, plan, progress))
             ones.append(_closed(asked, single, CLIENTS_SINGLE, plan, progress))
             offline.append(_alone(plan, single)[0])
-        rate = _closed(asked, single, CLIENTS_SINGLE, plan, progress)
+        peak = _closed(asked, single, CLIENTS_SINGLE, plan, progress)
+        rate = peak.texts_per_s
         double = _open(asked, single, 2 * rate, plan.seconds, 1, progress)
         after = _open(asked, single, rate / 2, plan.seconds, 2, progress)
-        ones += [rate, _closed(asked, single, CLIENTS_SINGLE, plan, progress)]
-        half = _open(asked, single, mean(ones) / 2, plan.seconds, 0, progress)
+        ones += [peak, _closed(asked, single, CLIENTS_SINGLE, plan, progress)]
+        half = _open(asked, single, _mean(ones) / 2, plan.seconds, 0, progress)
         memory = _memory(asked, process.pid, plan, rate / 2, progress) if plan.minutes else None
     offline.append(_alone(plan, single)[0])
     manifest = read_classifier(plan.run)
@@ -115,11 +116,12 @@ def measure(plan: Plan, progress: Progress) -> ServingResult:
         batch_tokens=QueueSettings().batch_tokens,
         offline_texts_per_s=tuple(offline),
         batch_ms=batch_ms,
-        several_texts_per_s=round(mean(many), 2),
+        several_texts_per_s=round(_mean(many), 2),
         several=SEVERAL,
-        single_texts_per_s=round(mean(ones), 2),
+        single_texts_per_s=round(_mean(ones), 2),
         half=half,
         double=double,
+        peak=peak,
         after=after,
         memory=memory,
         command=plan.command,
@@ -150,8 +152,8 @@ def _alone(plan: Plan, workload: Workload) -> tuple[float, float]:
 
 def _closed(
     asked: Target, workload: Workload, clients: int, plan: Plan, progress: Progress
-) -> float:
-    """Return texts a second: the median of three thirds."""
+) -> Level:
+    """Return the median of three thirds, by texts a second."""
     found = [
         closed_loop(
             asked,
@@ -168,7 +170,12 @@ def _closed(
     if failed:
         message = f"requests failed: {failed[0]}"
         raise NotReadyError(message)
-    return median(level.texts_per_s for level in found)
+    return sorted(found, key=lambda level: level.texts_per_s)[len(found) // 2]
+
+
+def _mean(levels: Sequence[Level]) -> float:
+    """Return the mean texts a second."""
+    return mean(level.texts_per_s for level in levels)
 
 
 def _open(

@@ -24,7 +24,7 @@ class ServingResult(Record):
     rest; `batch_ms` is the median time of one such batch. `several_texts_per_s` and
     `single_texts_per_s`, the peak, are means over the turns of clients that wait for their answers;
     `half`, `double` and `after` are single texts at half of the peak, at twice it, and at half of
-    it at once after that.
+    it at once after that; `peak` is one of the levels that the peak is the mean of.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -40,6 +40,7 @@ class ServingResult(Record):
     single_texts_per_s: float
     half: Level
     double: Level
+    peak: Level | None = None
     after: Level
     memory: Memory | None
     command: tuple[str, ...]

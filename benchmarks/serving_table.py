@@ -25,6 +25,7 @@ def serving_rows(result: ServingResult) -> list[Row]:
         ),
         ("twice that: answered", "90 % of the peak", _of(result.double.in_time, peak)),
         ("twice that: refused", "under 50 ms", _refused(result.double)),
+        *_processors(result),
         ("half again, at once", "as before", f"p99 {_p99(result.after)} ms"),
     ]
     if result.memory is not None:
@@ -38,6 +39,17 @@ def serving_rows(result: ServingResult) -> list[Row]:
         )
     name = f"{result.model}, {result.engine}"
     return [(name, *row) for row in rows]
+
+
+def _processors(result: ServingResult) -> list[tuple[str, str, str]]:
+    """Return what answers and what only asks: beside each other on the same processors."""
+    levels = (result.double, result.peak)
+    uses = [level.server for level in levels if level is not None and level.server is not None]
+    if len(uses) < len(levels):
+        return []
+    seen = [f"{use.cores:.2f} + {use.generator_cores or 0:.2f}" for use in uses]
+    words = f"{seen[0]}; at the peak {seen[1]}"
+    return [("twice that: processors of the server + of what asks", "", words)]
 
 
 def _memory(memory: Memory) -> str:

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import serving
 from benchmarks.latency_results import Latency
-from benchmarks.level_results import Arrivals, Level
+from benchmarks.level_results import Arrivals, Level, ServerUse
 from benchmarks.results import read_result, write_result
 from benchmarks.serving import Plan, main, measure
 from benchmarks.serving_results import Memory, ServingResult
@@ -24,6 +24,7 @@ def test_a_real_server_is_measured_and_stored(exported_run, tmp_path, monkeypatc
     assert result.half.requests == result.half.sent > 0
     assert result.double.rate == pytest.approx(4 * result.after.rate, rel=1e-2)
     assert result.single_texts_per_s > 0
+    assert 0 < result.double.server.generator_cores < 64
     assert result.memory.peak_mib >= result.memory.at_end_mib > 10
 
 
@@ -42,6 +43,10 @@ def test_a_folder_that_cannot_be_served_is_told(tmp_path, capsys):
 
 def times(p99):
     return Latency(p50=1.0, p90=2.0, p95=3.0, p99=p99, mean=1.5, max=p99 + 1)
+
+
+def used(cores, generator_cores):
+    return ServerUse(cores=cores, generator_cores=generator_cores, peak_mib=300)
 
 
 def level(rate, goodput, rejected=0):
@@ -74,7 +79,8 @@ def test_the_table_holds_what_was_seen_against_what_was_wanted(served):
         several=8,
         single_texts_per_s=300.0,
         half=level(150, 150),
-        double=level(600, 285, rejected=400),
+        double=level(600, 285, rejected=400).model_copy(update={"server": used(1.5, 0.3)}),
+        peak=level(300, 300).model_copy(update={"server": used(1.75, 0.1)}),
         after=level(150, 149),
         memory=Memory(minutes=10, after_first_minute_mib=300, at_end_mib=301, peak_mib=305),
         command=("python",),
@@ -88,6 +94,7 @@ def test_the_table_holds_what_was_seen_against_what_was_wanted(served):
         "p99 50.0 ms",
         "285 texts/s, 95%",
         "400 of 1,000: p50 1.00, p99 9.00, at most 10.0 ms",
+        "1.50 + 0.30; at the peak 1.75 + 0.10",
         "p99 50.0 ms",
         "300 MiB after one, 301 at the end, 305 at most",
     ]
