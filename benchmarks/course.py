@@ -8,6 +8,7 @@ from itertools import count
 from math import floor
 from time import perf_counter
 
+from benchmarks.alarm import until
 from benchmarks.level_results import ServerUse, Window
 from benchmarks.outcome import Outcome
 from benchmarks.server_watch import ServerWatch
@@ -185,9 +186,3 @@ class Course:
             before = done
             if self._watch is not None:
                 await asyncio.to_thread(self._watch.look)
-
-
-async def until(time_s: float) -> None:
-    """Sleep to a time of perf_counter, and never less: timers may fire half a millisecond early."""
-    while (wait_s := time_s - perf_counter()) > 0:  # noqa: ASYNC110  (for a time, not an event)
-        await asyncio.sleep(wait_s)

@@ -10,7 +10,8 @@ from itertools import count
 
 import numpy as np
 
-from benchmarks.course import Course, Length, until
+from benchmarks.alarm import Alarm
+from benchmarks.course import Course, Length
 from benchmarks.drive import drive
 from benchmarks.level import Driven
 from benchmarks.level_results import Arrivals, Level
@@ -74,15 +75,16 @@ async def _send_all(
     caller: Caller, requests: Sequence[Prepared], times_s: Iterator[float], course: Course
 ) -> None:
     waiting: set[asyncio.Task[None]] = set()
-    for after_s, request in zip(times_s, endless(requests), strict=False):
-        intended_s = course.start_s + after_s
-        await until(min(intended_s, course.latest_s))
-        if course.over or intended_s >= course.latest_s:
-            await course.end()
-            break
-        task = asyncio.create_task(_one(caller, request, intended_s, course))
-        waiting.add(task)
-        task.add_done_callback(waiting.discard)
+    with Alarm() as alarm:
+        for after_s, request in zip(times_s, endless(requests), strict=False):
+            intended_s = course.start_s + after_s
+            await alarm.until(min(intended_s, course.latest_s))
+            if course.over or intended_s >= course.latest_s:
+                await course.end()
+                break
+            task = asyncio.create_task(_one(caller, request, intended_s, course))
+            waiting.add(task)
+            task.add_done_callback(waiting.discard)
     await asyncio.gather(*waiting)
 
 
