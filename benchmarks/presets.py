@@ -164,3 +164,7 @@ class _Course:
             self.ready.stepper.take(window)
             tokens += sum(int(lengths[rows % len(lengths)].sum()) for rows in window)
         return tokens / (time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
