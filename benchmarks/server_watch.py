@@ -34,7 +34,7 @@ class ServerWatch:
         self._owners = owners
         self._begin_s = self._end_s = 0.0
         self._before: dict[int, float] = {}
-        self._cores_s = self._own_s = self._peak_mib = 0.0
+        self._cores_s = self._peak_mib = self._own_s = self._own_before_s = 0.0
         self._gpu: list[tuple[float, float]] = []
         self._smi = shutil.which(SMI)
 
@@ -50,7 +50,7 @@ class ServerWatch:
         """Count from now on; what was seen before is forgotten."""
         self._peak_mib, self._gpu = 0.0, []
         self._begin_s, self._before = perf_counter(), _times(self._tree())
-        self._own_s = process_time()
+        self._own_before_s = process_time()
 
     def look(self) -> None:
         """Look at memory and GPU; call it about once a second."""
@@ -64,7 +64,7 @@ class ServerWatch:
         self._end_s = perf_counter()
         after = _times(self._tree())
         self._cores_s = sum(spent - self._before.get(pid, 0.0) for pid, spent in after.items())
-        self._own_s = process_time() - self._own_s
+        self._own_s = process_time() - self._own_before_s
 
     @property
     def use(self) -> ServerUse | None:

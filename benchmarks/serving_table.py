@@ -45,9 +45,9 @@ def _processors(result: ServingResult) -> list[tuple[str, str, str]]:
     """Return what answers and what only asks: beside each other on the same processors."""
     levels = (result.double, result.peak)
     uses = [level.server for level in levels if level is not None and level.server is not None]
-    if len(uses) < len(levels):
+    if len(uses) < len(levels) or any(use.generator_cores is None for use in uses):
         return []
-    seen = [f"{use.cores:.2f} + {use.generator_cores or 0:.2f}" for use in uses]
+    seen = [f"{use.cores:.2f} + {use.generator_cores:.2f}" for use in uses]
     words = f"{seen[0]}; at the peak {seen[1]}"
     return [("twice that: processors of the server + of what asks", "", words)]
 

@@ -135,6 +135,8 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._wait(None)
         if not self.parser.should_upgrade():
             super().on_message_complete()
+            if not self.pipeline:  # a large body has stopped the reading, and with it the hang-up
+                self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -21,7 +21,9 @@ class Corked:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Write together with what is held, or hold."""
+        """Write together with what is held, or hold; nothing to a client who is gone."""
+        if self._transport.is_closing():
+            return
         if self._held:
             held, self._held = self._held, b""
             self._transport.write(b"".join((held, data)))

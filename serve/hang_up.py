@@ -1,7 +1,8 @@
 """Who hangs up before the answer is told to those who work on it.
 
 Uvicorn tells it to who waits for a message, which costs a task for each request that takes long.
-The connection itself knows it for nothing.
+The connection itself knows it for nothing, unless another request waits on it behind the first:
+then it is not read from.
 """
 
 import asyncio

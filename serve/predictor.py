@@ -194,7 +194,10 @@ class Predictor(Closing):
     async def _decided(
         self, examples: Sequence[Example], terms: Terms, decide: Callable[[Logits], T]
     ) -> Timed[T]:
-        """Have examples computed and decided, and count how that ended."""
+        """Have examples computed and decided, and count how that ended.
+
+        The deadline is for what is computed: deciding it takes milliseconds.
+        """
         saw_texts(len(examples))
         came_s = time.perf_counter()
         try:

@@ -323,7 +323,7 @@ def test_a_full_queue_says_when_to_come_back(slow_run, start_server):
         stub = GRPCInferenceServiceStub(channel)
         (model,) = stub.RepositoryIndex(proto.RepositoryIndexRequest()).models
         calls = [stub.ModelInfer.future(request(model.name, LONG * 2)) for _ in range(6)]
-        wait_until(lambda: waiting(server, "tokens") >= 20_000)
+        wait_until(lambda: waiting(server, "tokens") >= 5_000)
         with pytest.raises(grpc.RpcError, match="the queue is full") as refused:
             stub.ModelInfer(request(model.name))
         server.process.kill()
