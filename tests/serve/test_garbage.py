@@ -13,6 +13,7 @@ from starlette.types import Message
 
 from serve.app import build_app
 from serve.config import QueueSettings, ServeSettings
+from serve.hang_up import STATE, HangUp
 from serve.opening import open_models
 
 ASKED = 30
@@ -33,16 +34,18 @@ async def asking(app: FastAPI) -> AsyncIterator[Ask]:
         sent: list[Message] = []
 
         async def receive() -> Message:
-            if not coming:
-                await asyncio.sleep(3600 if gone_s is None else gone_s)
-                return {"type": "http.disconnect"}
             return coming.pop()
 
         async def send(message: Message) -> None:
             sent.append(message)
 
         raw = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
-        scope = {"type": "http", "method": "POST", "path": path, "headers": raw}
+        state: dict[str, object] = {}
+        hang_up = HangUp()
+        hang_up.add_to(state)
+        if gone_s is not None:
+            asyncio.get_running_loop().call_later(gone_s, hang_up.happen)
+        scope = {"type": "http", "method": "POST", "path": path, "headers": raw, STATE: state}
         await app(scope | {"query_string": b"", "http_version": "1.1"}, receive, send)
         return int(sent[0]["status"])
 
@@ -104,7 +107,7 @@ def test_one_request_after_another(
     [
         ({429, 200}, {}),
         ({504}, {"x_request_timeout_ms": "60"}),
-        ({499}, {"gone_s": 0.0}),
+        ({499}, {"gone_s": 0.03}),
     ],
 )
 def test_many_at_once_at_a_slow_engine(
