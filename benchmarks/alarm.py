@@ -1,8 +1,8 @@
 """Sleeping to a time and not less.
 
 Event loops count milliseconds: what sleeps for parts of one is woken too early, and again and again
-until its time has come. At 2,400 requests a second that took a seventh of a processor, which the
-server beside it lacked. Linux's timerfd counts nanoseconds, on the clock of `time.perf_counter`:
+until its time has come, which takes processor time from a server beside it. Linux's timerfd counts
+nanoseconds, on the clock of `time.perf_counter`:
 https://man7.org/linux/man-pages/man2/timerfd_create.2.html
 """
 
