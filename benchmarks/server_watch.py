@@ -61,10 +61,10 @@ class ServerWatch:
     def end(self) -> None:
         """Count to here."""
         self.look()
-        self._end_s = perf_counter()
         after = _times(self._tree())
         self._cores_s = sum(spent - self._before.get(pid, 0.0) for pid, spent in after.items())
         self._own_s = process_time() - self._own_before_s
+        self._end_s = perf_counter()  # the last: nobody seems to take more than there is
 
     @property
     def use(self) -> ServerUse | None:

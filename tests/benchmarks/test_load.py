@@ -31,7 +31,7 @@ def test_four_clients_get_four_times_the_answers_of_a_server_that_only_waits(ser
     # Interleaved, and the best of three: a busy machine can only take answers away.
     pairs = [(run(server), run(server, concurrency=4)) for _ in range(3)]
     one, four = (max(level.texts_per_s for level in levels) for levels in zip(*pairs, strict=True))
-    assert 1.5 * one < four <= 1.1 * 4 / 0.05
+    assert 2.5 * one < four <= 1.1 * 4 / 0.05
 
 
 def test_as_many_requests_are_in_flight_as_there_are_clients(serve):

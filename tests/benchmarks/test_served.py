@@ -61,6 +61,8 @@ def test_a_search_finds_the_known_capacity_of_a_real_server(serve):
     # Late sends on a busy machine are misses too, so less may be found than there is.
     assert 0.5 * capacity <= result.slo.peak <= 1.2 * capacity
     assert 0.5 * capacity <= result.slo.rate <= 1.1 * capacity
+    above = [trial for trial in result.slo.trials if trial.rate > 1.3 * capacity]
+    assert all("HTTP 429" in " ".join(trial.missed) for trial in above)
     assert any(trial.missed for trial in result.slo.trials)
     check_slo(result.slo)
 

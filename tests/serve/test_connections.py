@@ -200,12 +200,12 @@ def test_an_answer_comes_in_one_piece(bounded):
             assert opened.recv(65536).endswith(b"}]}")
 
 
-def test_who_does_not_read_the_answers_is_cut_off(bounded, server):
+def test_who_does_not_read_the_answers_is_cut_off(bounded):
     path = "/docs/static/swagger-ui-bundle.js"
     one = len(httpx.get(bounded.url + path).content)
     count = 20_000_000 // one  # more than the buffers of both sides hold
     asked = f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode() * count
-    with connection(server) as opened:
+    with connection(bounded) as opened:
         opened.sendall(asked + b"GET / HTTP/1.0\r\n\r\n")  # the last asks to close
         assert len(read_to_end(opened)) > one * count
     with connection(bounded) as opened:
