@@ -1,7 +1,8 @@
 """Experiments of several trainings, each in a run folder of its own below a work folder.
 
 A training that is complete is left as it is, one that was stopped goes on from its checkpoint, so
-an experiment may be stopped at any time and started again. Test rows are scored when all are done.
+an experiment may be stopped at any time and started again. Small models leave processors idle, so
+several are trained at once. Test rows are scored when all are done.
 """
 
 import argparse
@@ -14,23 +15,23 @@ from typing import Literal
 import numpy as np
 import tomli_w
 
+from benchmarks.beside import Program, run_beside
 from benchmarks.experiment_results import Arm, Difference, ExperimentResult
 from benchmarks.machine import provenance
 from benchmarks.results import check_writable, plain, write_result
 from export.answer import evaluate_run
 from pipework import console
-from pipework.errors import CheckFailedError, ConfigError, PipeError
+from pipework.errors import ConfigError, PipeError
 from pipework.manifest import Metrics, read_manifest
 from pipework.progress import Progress
 from pipework.record import write_atomically
 from pipework.settings import dump_settings
 from train.config import Config, load_config
 from train.journal import last_line
-from train.run import train
 from train.run_folder import CONFIG, is_complete
 from train.verdict import in_words
 
-Value = str | int | float | bool | tuple[str, ...] | Mapping[str, "Value"]
+Value = str | int | float | bool | tuple[str | float, ...] | Mapping[str, "Value"]
 Sections = Mapping[str, Mapping[str, Value]]
 
 
@@ -42,7 +43,7 @@ class Training:
         name: of its folder below the work folder, and of its row in the table.
         sections: the config of a seed; `train.seed` is set here.
         seeds: each trained once.
-        after: the trainings that must be there first.
+        after: the trainings that must be there first, with all their seeds.
         against: the training that it is compared with.
         shown: whether it is an arm of the table; pretraining alone has no score there.
     """
@@ -63,12 +64,14 @@ class Experiment:
         work: the folder of all run folders; what is there is not done again.
         trainings: each after those that it needs.
         overrides: KEY=VALUE for the config of each, for a quick look.
+        jobs: how many trainings run at once; the processors are shared among them.
         progress: hears of it.
     """
 
     work: Path
     trainings: Sequence[Training]
     overrides: Sequence[str]
+    jobs: int
     progress: Progress
 
     def run(self) -> tuple[Arm, ...]:
@@ -76,15 +79,12 @@ class Experiment:
 
         Raises:
             ConfigError: a run folder holds a run with other settings.
+            PipeError: a training failed.
             StoppedError: a signal came; started again, it goes on.
         """
-        count = sum(len(training.seeds) for training in self.trainings)
-        done = 0
-        for training in self.trainings:
-            for seed in training.seeds:
-                done += 1
-                self.progress.note(f"{training.name}, seed {seed}: training {done} of {count}")
-                self._train(training, seed)
+        each = [(training, seed) for training in self.trainings for seed in training.seeds]
+        left = [one for one in each if not self._complete(*one)]
+        run_beside([self._program(*one) for one in left], self.jobs, self.progress)
         return tuple(self._arm(training) for training in self.trainings if training.shown)
 
     def result(
@@ -106,6 +106,7 @@ class Experiment:
             test_rows=splits["test"].rows,
             arms=arms,
             floors=floors,
+            at_once=self.jobs,
             command=("python", "-m", f"benchmarks.{experiment}"),
             provenance=provenance(),
         )
@@ -114,29 +115,55 @@ class Experiment:
         """Return the run folder of a training with a seed."""
         return self.work / name / f"seed-{seed}"
 
-    def _train(self, training: Training, seed: int) -> None:
+    def _complete(self, training: Training, seed: int) -> bool:
         out = self.folder(training.name, seed)
         config = self._config(training, seed)
-        if is_complete(out):
-            if (out / CONFIG).read_text(encoding="utf-8") != dump_settings(config):
-                message = f"{out} was trained with other settings"
-                raise ConfigError(message, "delete it, or choose another --work")
-            return
-        out.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            train(config, out, self.progress, resume=True)
-        except CheckFailedError as error:
-            if not is_complete(out):
-                raise
-            self.progress.note(str(error))
+        if not is_complete(out):
+            return False
+        if (out / CONFIG).read_text(encoding="utf-8") != dump_settings(config):
+            message = f"{out} was trained with other settings"
+            raise ConfigError(message, "delete it, or choose another --work")
+        return True
+
+    def _program(self, training: Training, seed: int) -> Program:
+        out = self.folder(training.name, seed)
+        overrides = (f"--set={one}" for one in self.overrides)
+        needed = [one for one in self.trainings if one.name in training.after]
+
+        def ready() -> bool:
+            runs = (self.folder(one.name, other) for one in needed for other in one.seeds)
+            return all(map(is_complete, runs))
+
+        def figures() -> str:
+            line = last_line(out) if out.is_dir() else {}
+            return f"step {line.get('step', 0)}"
+
+        return Program(
+            name=f"{training.name}, seed {seed}",
+            arguments=(
+                "train",
+                str(self._file(training, seed)),
+                "--out",
+                str(out),
+                "--resume",
+                *overrides,
+            ),
+            log=out.parent / f"{out.name}.log",
+            ready=ready,
+            ended_well=lambda: is_complete(out),
+            figures=figures,
+        )
 
     def _config(self, training: Training, seed: int) -> Config:
         sections = {name: dict(section) for name, section in training.sections(seed).items()}
         sections["train"] = {**sections.get("train", {}), "seed": seed, "report": False}
-        path = self.work / f"{training.name}-seed-{seed}.toml"
+        path = self._file(training, seed)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, tomli_w.dumps(sections).encode())
         return load_config(str(path), list(self.overrides))
+
+    def _file(self, training: Training, seed: int) -> Path:
+        return self.work / f"{training.name}-seed-{seed}.toml"
 
     def _arm(self, training: Training) -> Arm:
         by_seed = {seed: self.folder(training.name, seed) for seed in training.seeds}
@@ -195,6 +222,7 @@ def options(name: str, about: str | None, *, seeds: int) -> argparse.ArgumentPar
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data files")
     parser.add_argument("--work", type=Path, required=True, help="where the run folders go")
     parser.add_argument("--seeds", type=int, nargs="+", default=[*range(1, seeds + 1)])
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at once")
     parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, of every config")
     parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
     return parser
@@ -210,7 +238,11 @@ def stored(
     try:
         check_writable(given.out)
         experiment = Experiment(
-            work=given.work, trainings=trainings, overrides=given.set, progress=progress
+            work=given.work,
+            trainings=trainings,
+            overrides=given.set,
+            jobs=given.jobs,
+            progress=progress,
         )
         write_result(given.out, made(experiment))
     except PipeError as error:

@@ -43,7 +43,8 @@ class Arm(Record):
 class ExperimentResult(Record):
     """Arms beside each other; `floors` are scores of simple methods on the test rows, in percent.
 
-    Everything was chosen on dev: test was looked at once, when all arms were trained.
+    Everything was chosen on dev: test was looked at once, when all arms were trained. So many
+    trainings shared the machine as `at_once` says: the minutes are of a part of it.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -55,6 +56,7 @@ class ExperimentResult(Record):
     test_rows: int
     arms: tuple[Arm, ...]
     floors: dict[str, float]
+    at_once: int = 1
     command: tuple[str, ...]
     provenance: Provenance
 
