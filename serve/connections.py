@@ -24,6 +24,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from pipework.errors import NotReadyError
+from serve.admission import Admission, Headers
 from serve.config import LimitSettings
 from serve.corked import Corked
 from serve.failures import failure
@@ -38,9 +39,9 @@ UPGRADING = (b"upgrade", b"connection", b"http2-settings")
 CLOSED = (b"connection", b"close")
 
 
-def bounded_protocol(limits: LimitSettings) -> type[HttpToolsProtocol]:
+def bounded_protocol(limits: LimitSettings, admission: Admission) -> type[HttpToolsProtocol]:
     """Return what uvicorn takes as `http`: its own protocol with limits."""
-    return type("BoundedProtocol", (_BoundedProtocol,), {"limits": limits})
+    return type("BoundedProtocol", (_BoundedProtocol,), {"limits": limits, "admission": admission})
 
 
 def allow_files(connections: int) -> None:
@@ -57,6 +58,7 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     Attributes:
         _in_head, _in_body: whether a head, or a body, has begun and not ended.
+        _refused: whether the request has been answered from its head, and is read to its end.
         _came: bytes of the request, as they came.
         _data: what is being read.
         _timer: when it fires, the rest of the request took too long.
@@ -65,8 +67,9 @@ class _BoundedProtocol(HttpToolsProtocol):
     """
 
     limits: LimitSettings
+    admission: Admission | None
     told_s = -inf  # of all connections: when the limit was last told
-    _in_head = _in_body = False
+    _in_head = _in_body = _refused = False
     _came = 0
     _data = b""
     _timer: TimerHandle | None = None
@@ -82,7 +85,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             return
         if count > most:
             self._tell(most)
-            self.app = _Refusal(self.app, most)
+            self.app, self.admission = _Refusal(self.app, most), None
         self._wait(self.limits.header_s)
 
     def _tell(self, most: int) -> None:
@@ -114,7 +117,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._hang_up.add_to(self.scope["state"])
-        self._in_head = True
+        self._in_head, self._refused = True, False
         self._came = 0
         self._wait(self.limits.header_s)
 
@@ -127,13 +130,41 @@ class _BoundedProtocol(HttpToolsProtocol):
         if sum(len(name) + len(value) for name, value in self.headers) + len(self.url) > HEAD_BYTES:
             self.app = _too_long_a_head
             self.url = b"/"  # the parser of URLs reads none that long
-        super().on_headers_complete()
+        self._refused = self._turn_away()
+        if not self._refused:
+            super().on_headers_complete()
         self.app = app
+
+    def _turn_away(self) -> bool:
+        """Answer a request that would be refused, before uvicorn makes one of it.
+
+        Where more than the answer would have to be told, the app refuses it later.
+        """
+        plain = (
+            self.parser.get_method() == b"POST"
+            and self.parser.get_http_version() == "1.1"
+            and self.parser.should_keep_alive()
+            and not self.expect_100_continue
+            and self._answered
+            and not self.transport.get_write_buffer_size()
+        )
+        refusal = (
+            self.admission.refusal(self.url, self.headers) if plain and self.admission else None
+        )
+        if refusal is None:
+            return False
+        headers = (*self.server_state.default_headers, *refusal.headers)
+        self.transport.write(_written(refusal.status, headers, refusal.body))
+        return True
+
+    def on_body(self, body: bytes) -> None:
+        if not self._refused:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_body = False
         self._wait(None)
-        if not self.parser.should_upgrade():
+        if not self._refused and not self.parser.should_upgrade():
             super().on_message_complete()
             if not self.pipeline:  # a large body has stopped the reading, and with it the hang-up
                 self.flow.resume_reading()
@@ -220,18 +251,22 @@ class _BoundedProtocol(HttpToolsProtocol):
         """Write an answer that no app gives, and close."""
         if self._answered or not self.cycle.response_started:
             body = json.dumps({"error": text}).encode()
-            lines = [
-                STATUS_LINE[status] + b"content-type: application/json",
-                b"content-length: %d" % len(body),
-                b": ".join(CLOSED),
-                b"",
-                body,
-            ]
-            self.transport.write(b"\r\n".join(lines))
+            self.transport.write(_written(status, [CLOSED], body))
         if not self._answered:  # the app's answer comes too late
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()
+
+
+def _written(status: int, headers: Headers, body: bytes) -> bytes:
+    lines = [
+        STATUS_LINE[status] + b"content-type: application/json",
+        b"content-length: %d" % len(body),
+        *map(b": ".join, headers),
+        b"",
+        body,
+    ]
+    return b"\r\n".join(lines)
 
 
 _LONG_HEAD = f"expected a head of at most {HEAD_BYTES} bytes, found more"

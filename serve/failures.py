@@ -23,22 +23,25 @@ async def answer_error(_: Request, error: Exception) -> Response:
 
 def failure(error: Exception) -> Response:
     """Turn an error into an answer; what is a bug is told to nobody but the log."""
-    headers: dict[str, str] = {}
+    status, text, headers = worded(error)
     if observed := current():  # a bug is answered outside of all that adds headers
         headers[REQUEST_ID] = observed.id
-    match error:
-        case PipeError():
-            status = error.http_status
-            text = f"{error}; {error.hint}" if error.hint else str(error)
-            if isinstance(error, TooBusyError):
-                headers["Retry-After"] = str(error.retry_after_s)
-            headers.update(getattr(error, "headers", {}))
-        case HTTPException():
-            status, text = error.status_code, str(error.detail)
-            headers.update(error.headers or {})
-        case _:  # a bug: uvicorn logs the traceback, and the client learns no more than this
-            status, text = 500, "internal error; the server's log has the traceback"
     fault = status >= HTTPStatus.INTERNAL_SERVER_ERROR and status not in EXPECTED
     if fault and isinstance(error, PipeError):
         log.error("%s %s", status, text)
     return JSONResponse({"error": text}, status, headers)
+
+
+def worded(error: Exception) -> tuple[int, str, dict[str, str]]:
+    """Return the status of an error, its line, and the headers that belong to it."""
+    match error:
+        case PipeError():
+            text = f"{error}; {error.hint}" if error.hint else str(error)
+            headers = dict(getattr(error, "headers", {}))
+            if isinstance(error, TooBusyError):
+                headers["Retry-After"] = str(error.retry_after_s)
+            return error.http_status, text, headers
+        case HTTPException():
+            return error.status_code, str(error.detail), dict(error.headers or {})
+        case _:  # a bug: uvicorn logs the traceback, and the client learns no more than this
+            return 500, "internal error; the server's log has the traceback", {}

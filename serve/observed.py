@@ -76,22 +76,28 @@ _current: ContextVar[Observed | None] = ContextVar("observed", default=None)
 
 
 def begin(door: Door | None, headers: Mapping[str, str]) -> Observed:
-    """Begin to observe a request in this task.
+    """Begin to observe a request in this task, which keeps it to its end.
 
-    The task keeps it to its end: what is logged after the answer is the request's too.
+    What is logged after the answer is the request's too. The arguments are those of `seen`.
+    """
+    observed = seen(door, headers)
+    _current.set(observed)
+    return observed
+
+
+def seen(door: Door | None, headers: Mapping[str, str]) -> Observed:
+    """Return a request that comes now.
 
     Args:
         door: how it came.
         headers: of HTTP, or metadata of gRPC, with names in lower case.
     """
     given = headers.get(REQUEST_ID, "")
-    observed = Observed(
+    return Observed(
         door=door,
         id=given if _SANE.fullmatch(given) else f"{_random.getrandbits(64):016x}",
         carrier={name: headers[name] for name in CARRIED if name in headers},
     )
-    _current.set(observed)
-    return observed
 
 
 def current() -> Observed | None:

@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from pipework.errors import ConfigError
+from serve.admission import Admission
 from serve.app import build_app
 from serve.certificate import Certificate, read_certificate
 from serve.config import LimitSettings, ServeSettings
@@ -118,7 +119,8 @@ def serve(
     ):
         last.enter_context(Grace(models.stopping, settings.grace_s))
         app = build_app(models, settings, keys, watch)
-        config = _config(app, settings, certificate)
+        admission = Admission(models, keys, watch)
+        config = _config(app, settings, certificate, admission)
         scheme = "https" if certificate else "http"
         listening = Listening(url=f"{scheme}://{_named(listener)}", grpc=_named(held))
         door = GrpcDoor(
@@ -135,11 +137,11 @@ def serve(
 
 
 def _config(
-    app: FastAPI, settings: ServeSettings, certificate: Certificate | None
+    app: FastAPI, settings: ServeSettings, certificate: Certificate | None, admission: Admission
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=bounded_protocol(settings.limits),
+        http=bounded_protocol(settings.limits, admission),
         ws="none",
         lifespan="off",
         log_config=None,  # what is logged, and where, is the caller's choice

@@ -1,6 +1,6 @@
 """All that looks at requests: metrics, what happened lately, the log and traces."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -65,10 +65,14 @@ class Watch(Closing):
         try:
             yield observed
         finally:
-            observed.end()
-            if door is not None:
-                for one in self._observers:
-                    one.finished(observed)
+            self.finish(observed)
+
+    def finish(self, observed: Observed) -> None:
+        """Tell all who want to know of a request that it has ended."""
+        observed.end()
+        if observed.door is not None:
+            for one in self._observers:
+                one.finished(observed)
 
     def close(self) -> None:
         """Pass on what is kept."""
@@ -89,7 +93,7 @@ class WatchRequests:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        with self._watch.request(_door(scope["path"]), _headers(scope)) as observed:
+        with self._watch.request(_door(scope["path"]), looked_at(scope["headers"])) as observed:
             observed.status = "500"  # what the client sees where nothing is sent
 
             async def note(message: Message) -> None:
@@ -103,11 +107,11 @@ class WatchRequests:
             await self._app(scope, receive, note)
 
 
-def _headers(scope: Scope) -> dict[str, str]:
+def looked_at(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return those headers that are looked at."""
     return {
         name.decode("latin-1"): value.decode("latin-1")
-        for name, value in scope["headers"]
+        for name, value in headers
         if name in LOOKED_AT
     }
 
