@@ -5,7 +5,7 @@ and then, so that a log stays readable.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, JustifyMethod
@@ -37,8 +37,7 @@ class _Rate(ProgressColumn):
         """Show the speed, once there is one."""
         speed = task.finished_speed or task.speed
         unit = task.fields["unit"]
-        shown = speed is not None and unit != "s"
-        return Text(f"{speed:,.0f} {unit}/s" if shown else "", style="cyan")
+        return Text(_rate(speed, unit) if speed and unit != "s" else "", style="cyan")
 
 
 class Bars:
@@ -139,15 +138,27 @@ class Lines:
     def _say(self, stage: _Stage) -> None:
         now = time.monotonic()
         stage.said = now
-        rate = stage.done / max(now - stage.start, 1e-9)
-        left = max(0, stage.total - stage.done) / max(rate, 1e-9)
         parts = (
             f"{stage.title}: {stage.done:,} of {stage.total:,} {stage.unit}",
-            "" if stage.unit == "s" else f"{rate:,.0f} {stage.unit}/s",
-            f"{left:.0f} s left" if left else f"took {now - stage.start:.1f} s",
+            *_speed(stage, max(now - stage.start, 1e-9)),
             self._figures,
         )
         errors.print(escape(", ".join(part for part in parts if part)))
+
+
+def _speed(stage: _Stage, elapsed_s: float) -> Iterator[str]:
+    """Yield the rate and the time left, as far as they are known."""
+    rate = stage.done / elapsed_s
+    if stage.unit != "s" and stage.done:
+        yield _rate(rate, stage.unit)
+    if stage.done >= stage.total:
+        yield f"took {elapsed_s:.1f} s"
+    elif stage.done:
+        yield f"{(stage.total - stage.done) / rate:.0f} s left"
+
+
+def _rate(per_s: float, unit: str) -> str:
+    return f"{per_s:,.0f} {unit}/s" if per_s >= 1 else f"{60 * per_s:.1f} {unit}/min"
 
 
 def progress() -> Bars | Lines:

@@ -21,6 +21,22 @@ def test_a_log_gets_a_line_with_rate_time_left_and_figures(capsys, monkeypatch):
     assert len(said) == 3  # at 10 s, at 20 s, at the end
 
 
+def test_what_is_slow_has_a_rate_a_minute_and_what_has_not_begun_has_none(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("pipework.console.time.monotonic", lambda: now[0])
+    lines = Lines()
+    lines.begin("trainings", 4, "trainings")
+    now[0] = 30
+    lines.advance(0, {"first": "step 5"})
+    now[0] = 60
+    lines.advance(2)
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "trainings: 0 of 4 trainings, first step 5",
+        "trainings: 2 of 4 trainings, 2.0 trainings/min, 60 s left, first step 5",
+    ]
+
+
 def test_an_inner_stage_says_nothing_when_it_is_quick(capsys):
     lines = Lines()
     lines.begin("train", 10, "examples")
