@@ -1,4 +1,6 @@
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,26 @@ def test_holes_between_what_stays_go_back_to_the_system():
     trim()
     assert before - resident_kib() > 70 * 1024
     assert sum(int(one.sum()) for one in staying) == len(staying) * 16 * 1024
+
+
+HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+TABLE = """
+import train, torch
+table = torch.ones(2**24)
+lines = open("/proc/self/smaps_rollup").read().splitlines()
+print(next(line for line in lines if line.startswith("AnonHugePages")).split()[1])
+"""
+
+
+@pytest.mark.skipif(
+    not HUGE.is_file() or "[never]" in HUGE.read_text(), reason="the system has no huge pages"
+)
+def test_large_tables_lie_in_large_pages():
+    done = subprocess.run(
+        [sys.executable, "-c", TABLE],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert int(done.stdout) >= 48 * 1024  # of 64 MiB
