@@ -24,7 +24,12 @@ def cache_folder() -> Path:
 
 def name_of(parts: Sequence[object]) -> str:
     """Return a name for what the code of these packages makes from `parts`."""
-    return hashlib.sha256(repr((_code(), *parts)).encode()).hexdigest()[:32]
+    return digest_of((_code(), *parts))
+
+
+def digest_of(parts: Sequence[object]) -> str:
+    """Return a digest of `parts`, whatever code made them."""
+    return hashlib.sha256(repr(tuple(parts)).encode()).hexdigest()[:32]
 
 
 @lru_cache(maxsize=1)

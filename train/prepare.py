@@ -12,7 +12,7 @@ from pipework.examples import Source
 from pipework.padding import Padding
 from pipework.progress import Progress
 from pipework.task import Task
-from train.cache import digest, name_of, recalled
+from train.cache import digest, digest_of, name_of, recalled
 from train.config import Config
 from train.data import Joined, Tokens, TokenSet, token_set
 from train.distributed import World
@@ -67,7 +67,7 @@ def prepare(config: Config, progress: Progress) -> Prepared:
     files = {f"the {name} file": digest(one.path) for name, one in read.items()}
     teachers = open_teachers(config.train.teacher, task, config.data.fields)
     files |= {f"the teacher {teacher.name}": teacher.digest for teacher in teachers}
-    learned = {"the labels": name_of(labels), "the tokenizer": name_of([tokenizer])}
+    learned = {"the labels": digest_of(labels), "the tokenizer": digest_of([tokenizer])}
     return Prepared(
         task=task, tokenizer=tokenizer, teachers=teachers, fingerprint={**files, **learned}
     )

@@ -9,7 +9,7 @@ from pipework.errors import ConfigError
 from pipework.manifest import Manifest, read_manifest
 from pipework.record import FILE_NAME, verify_files
 from pipework.task import Task
-from train.cache import name_of
+from train.cache import digest_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Teacher:
     @property
     def digest(self) -> str:
         """What decides its answers: weights, tokenizer and limits."""
-        return name_of((self.manifest.model.checkpoint, self.manifest.input))
+        return digest_of((self.manifest.model.checkpoint, self.manifest.input))
 
     def encoder(self) -> TextEncoder:
         """Open its own tokenizer, which need not be the student's.

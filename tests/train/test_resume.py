@@ -11,6 +11,7 @@ import torch
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.manifest import read_manifest
 from pipework.progress import Silent
+from train import cache
 from train.run import train as run_once
 from train.state import latest
 
@@ -136,6 +137,25 @@ def test_other_data_are_refused_by_name(small, forked, tmp_path, change, what):
     path.write_text(change(path.read_text()))
     with pytest.raises(DataError, match=f"{what} changed since"):
         train(config, tmp_path / "run", Silent(), resume=True)
+
+
+def test_other_labels_are_refused_by_name(small, forked, tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("0\n1\n")
+    config = small(*STEPS, f"task.labels={names}")
+    forked(config, tmp_path / "run", kill_at=8)
+    names.write_text("1\n0\n")
+    with pytest.raises(DataError, match="the labels changed since"):
+        train(config, tmp_path / "run", Silent(), resume=True)
+
+
+def test_a_run_goes_on_after_pipework_has_changed(small, forked, tmp_path, monkeypatch):
+    config = small(*STEPS)
+    assert forked(config, tmp_path / "whole") == [0]
+    forked(config, tmp_path / "run", kill_at=8)
+    monkeypatch.setattr(cache, "_code", lambda: ("another release",))
+    train(config, tmp_path / "run", Silent(), resume=True)
+    assert digests(tmp_path / "run") == digests(tmp_path / "whole")
 
 
 def test_an_elastic_job_goes_on_whatever_count_each_machine_has(
