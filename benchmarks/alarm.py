@@ -36,13 +36,17 @@ class Alarm(Closing):
         Raises:
             OSError: this process may open no more files.
         """
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        libc = ctypes.CDLL(None, use_errno=True)
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[None] | None = None
         self._file: int | None = None
-        if hasattr(self._libc, CREATE):
+        # Made once: for each request they would take as long as the call itself.
+        setting = _Setting()
+        self._at, self._setting = setting.value, ctypes.byref(setting)
+        if hasattr(libc, CREATE):
+            self._set = libc[SET]
             flags = os.O_NONBLOCK | os.O_CLOEXEC
-            self._file = _checked(self._libc[CREATE](time.CLOCK_MONOTONIC, flags))
+            self._file = _checked(libc[CREATE](time.CLOCK_MONOTONIC, flags))
             self._loop.add_reader(self._file, self._ring)
 
     async def until(self, time_s: float) -> None:
@@ -53,10 +57,9 @@ class Alarm(Closing):
             await until(time_s)
             return
         self._waiting = self._loop.create_future()
-        seconds = floor(time_s)
-        nanoseconds = min(999_999_999, round((time_s - seconds) * 1e9) + 1)
-        at = _Setting(value=_Time(seconds=seconds, nanoseconds=nanoseconds))
-        _checked(self._libc[SET](self._file, ABSOLUTE, ctypes.byref(at), None))
+        self._at.seconds = seconds = floor(time_s)
+        self._at.nanoseconds = min(999_999_999, round((time_s - seconds) * 1e9) + 1)
+        _checked(self._set(self._file, ABSOLUTE, self._setting, None))
         await self._waiting
 
     def close(self) -> None:
