@@ -6,6 +6,7 @@ several are trained at once. Test rows are scored when all are done.
 """
 
 import argparse
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,7 +223,9 @@ def options(name: str, about: str | None, *, seeds: int) -> argparse.ArgumentPar
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data files")
     parser.add_argument("--work", type=Path, required=True, help="where the run folders go")
     parser.add_argument("--seeds", type=int, nargs="+", default=[*range(1, seeds + 1)])
-    parser.add_argument("--jobs", type=int, default=1, help="trainings at once")
+    most = range(1, (os.cpu_count() or 1) + 1)
+    help_ = "trainings at once, each with its share of the processors"
+    parser.add_argument("--jobs", type=int, default=1, choices=most, help=help_)
     parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, of every config")
     parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
     return parser
