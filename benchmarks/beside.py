@@ -1,30 +1,30 @@
-"""Programs of this project beside each other, each with its share of the processors."""
+"""Programs beside each other, each with its share of the processors."""
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGTERM
+from signal import SIGHUP, SIGTERM
 from time import sleep
 
 from pipework.errors import PipeError, StoppedError
 from pipework.progress import Progress
+from serve.cpus import cpu_limit
 from train.stopping import listening
 
-LOOK_EVERY_S = 0.5
+LOOK_EVERY_S = 0.1
 LAST_LINES = 5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """A command of `pipe`, started when it may be.
+    """A command, started when it may be.
 
     Attributes:
         name: what people know it by.
-        arguments: of `pipe`.
+        command: with its arguments.
         log: where its output goes.
         ready: whether what it needs is there.
         ended_well: whether it has done its work, whatever its exit code.
@@ -32,23 +32,22 @@ class Program:
     """
 
     name: str
-    arguments: tuple[str, ...]
+    command: tuple[str, ...]
     log: Path
     ready: Callable[[], bool]
     ended_well: Callable[[], bool]
     figures: Callable[[], str]
 
-    def start(self, threads: int) -> subprocess.Popen[bytes]:
-        """Start it with so many threads; what its log held before stays there."""
-        command = [sys.executable, "-m", "pipework.cli", *self.arguments]
+    def start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start it; what its log held before stays there."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             return subprocess.Popen(  # noqa: S603  (our own program)
-                command,
+                self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+                env=environment,
                 start_new_session=True,  # a signal of the terminal reaches it through us, once
             )
 
@@ -62,16 +61,16 @@ def run_beside(programs: Sequence[Program], jobs: int, progress: Progress) -> No
         PipeError: one failed; its details are the end of its log.
         StoppedError: a signal came; nothing was left running.
     """
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    environment = {**os.environ, **_share(jobs)}
     waiting, running = list(programs), dict[Program, subprocess.Popen[bytes]]()
     progress.begin("trainings", len(waiting), "trainings")
-    with listening() as stop, ExitStack() as started:
+    with listening(SIGHUP) as stop, ExitStack() as started:
         started.callback(_end, running)
         while waiting or running:
             for program in [one for one in waiting if one.ready()][: jobs - len(running)]:
                 waiting.remove(program)
                 progress.note(f"{program.name}: started, {len(waiting)} more to come")
-                running[program] = program.start(threads)
+                running[program] = program.start(environment)
             sleep(LOOK_EVERY_S)
             if stop.signal is not None:
                 message = f"stopped by a signal, {len(running)} trainings under way"
@@ -79,6 +78,11 @@ def run_beside(programs: Sequence[Program], jobs: int, progress: Progress) -> No
             ended = _ended(running)
             progress.advance(ended, {one.name: one.figures() for one in running})
     progress.end()
+
+
+def _share(jobs: int) -> dict[str, str]:
+    """Return what gives each of several programs its share; one alone takes what it is used to."""
+    return {"OMP_NUM_THREADS": str(max(1, cpu_limit() // jobs))} if jobs > 1 else {}
 
 
 def _ended(running: dict[Program, subprocess.Popen[bytes]]) -> int:

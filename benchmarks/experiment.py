@@ -6,7 +6,7 @@ several are trained at once. Test rows are scored when all are done.
 """
 
 import argparse
-import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from pipework.manifest import Metrics, read_manifest
 from pipework.progress import Progress
 from pipework.record import write_atomically
 from pipework.settings import dump_settings
+from serve.cpus import cpu_limit
 from train.config import Config, load_config
 from train.journal import last_line
 from train.run_folder import CONFIG, is_complete
@@ -141,7 +142,10 @@ class Experiment:
 
         return Program(
             name=f"{training.name}, seed {seed}",
-            arguments=(
+            command=(
+                sys.executable,
+                "-m",
+                "pipework.cli",
                 "train",
                 str(self._file(training, seed)),
                 "--out",
@@ -223,7 +227,7 @@ def options(name: str, about: str | None, *, seeds: int) -> argparse.ArgumentPar
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data files")
     parser.add_argument("--work", type=Path, required=True, help="where the run folders go")
     parser.add_argument("--seeds", type=int, nargs="+", default=[*range(1, seeds + 1)])
-    most = range(1, (os.cpu_count() or 1) + 1)
+    most = range(1, cpu_limit() + 1)
     help_ = "trainings at once, each with its share of the processors"
     parser.add_argument("--jobs", type=int, default=1, choices=most, help=help_)
     parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, of every config")

@@ -1,26 +1,32 @@
-"""Refuses requests that a full queue would refuse, from their heads alone.
+"""Refuses requests that a full queue would refuse, before their bodies are read.
 
 At twice the load that a server bears, half of what comes is refused: what a refusal costs is taken
-from the answers. So none of these becomes a task, or passes through the app.
+from the answers. So a plain request is refused from its head alone, and never becomes a task or
+passes through the app; one that is not (percent-encoded, to be continued, the last of its
+connection, ...) is refused by the app, before anything else is done for it.
 """
 
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipework.errors import PipeError, TooBusyError
 from serve.answerer import Answerer
-from serve.failures import worded
+from serve.failures import failure, worded
 from serve.keys import ApiKeys, KeyNeededError
 from serve.models import Models
-from serve.observed import REQUEST_ID, Door, seen
+from serve.observed import REQUEST_ID, Door, saw_model, seen
 from serve.schemas import PREDICT_PATH
 from serve.watch import Watch, looked_at
 
 Headers = Sequence[tuple[bytes, bytes]]
-PREDICT = PREDICT_PATH.encode()
-INFER = re.compile(rb"/v2/models/([\w.-]+)(?:/versions/([\w.-]+))?/infer", re.ASCII)
+INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
+PLAIN = re.compile(r"[\w./-]+", re.ASCII)
+ASKED = "asked"  # in a request's state: the model that had room for it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +39,7 @@ class Refusal:
 
 
 class Admission:
-    """Knows the requests that ask a model whose queue is full."""
+    """Looks at the heads of requests."""
 
     def __init__(self, models: Models, keys: ApiKeys, watch: Watch) -> None:
         """Take who is asked, who may ask, and who wants to know of it."""
@@ -41,19 +47,20 @@ class Admission:
         self._keys = keys
         self._watch = watch
 
-    def refusal(self, url: bytes, headers: Headers) -> Refusal | None:
+    def refusal(self, url: str, headers: Headers, state: dict[str, Any]) -> Refusal | None:
         """Return the answer to a POST that would be refused; it is observed as any other.
 
         None for all else, as for a model that is not ready or a client without a key: whatever else
-        is wrong is told by who reads the request.
+        is wrong is told by who reads the request. Where there was room, `state` says so.
         """
-        if self._keys and not self._knows(headers):
+        if not PLAIN.fullmatch(url) or (self._keys and not self._knows(headers)):
             return None
-        model = self._asked(url)
-        busy = _busy(model) if model is not None and model.ready else None
+        model = _asked(self._models, url)
+        busy = None if model is None else _busy(model)
         if model is None or busy is None:
+            state[ASKED] = model
             return None
-        observed = seen(Door.V1 if url == PREDICT else Door.V2, looked_at(headers))
+        observed = seen(Door.V1 if url == PREDICT_PATH else Door.V2, looked_at(headers))
         observed.model, observed.version = model.name, model.version
         status, text, named = worded(busy)
         observed.status = str(status)
@@ -65,29 +72,56 @@ class Admission:
             body=json.dumps({"error": text}).encode(),
         )
 
-    def _asked(self, url: bytes) -> Answerer | None:
-        name = version = b""
-        if url != PREDICT:
-            asked = INFER.fullmatch(url)
-            if asked is None:
-                return None
-            name, version = asked[1], asked[2] or b""
-        try:
-            return self._models.find(name.decode(), version.decode())
-        except PipeError:
-            return None
-
     def _knows(self, headers: Headers) -> bool:
+        named = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
         try:
-            self._keys.check(
-                (name.decode("latin-1"), value.decode("latin-1")) for name, value in headers
-            )
+            self._keys.check(named)
         except KeyNeededError:
             return False
         return True
 
 
+class RefuseBusy:
+    """ASGI middleware: answers 429 for a model whose queue is full, without reading the body."""
+
+    def __init__(self, app: ASGIApp, models: Models) -> None:
+        """Wrap an app."""
+        self._app = app
+        self._models = models
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, unless it would be refused."""
+        busy = self._looked(scope) if scope["type"] == "http" else None
+        if busy is None:
+            await self._app(scope, receive, send)
+            return
+        await failure(busy)(scope, receive, send)
+
+    def _looked(self, scope: Scope) -> TooBusyError | None:
+        had_room: Answerer | None = scope.get("state", {}).get(ASKED)
+        model = had_room or _asked(self._models, scope["path"])
+        if model is None:
+            return None
+        saw_model(model.name, model.version)
+        return None if had_room else _busy(model)
+
+
+def _asked(models: Models, path: str) -> Answerer | None:
+    name = version = ""
+    if path != PREDICT_PATH:
+        asked = INFER.fullmatch(path)
+        if asked is None:
+            return None
+        name, version = asked[1], asked[2] or ""
+    try:
+        return models.find(name, version)
+    except PipeError:  # whatever is wrong is told by who reads the request
+        return None
+
+
 def _busy(model: Answerer) -> TooBusyError | None:
+    if not model.ready:  # who reads the request refuses it, and counts that
+        return None
     try:
         model.check_room()
     except TooBusyError as error:

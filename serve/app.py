@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 
 from pipework import __version__
 from pipework.errors import PipeError
+from serve.admission import RefuseBusy
 from serve.compression import CompressAnswers
 from serve.config import ServeSettings
 from serve.direct import Direct, asking_models
@@ -54,6 +55,7 @@ def build_app(
     app.add_middleware(Direct, routes=asking_models(simple, protocol))
     app.add_middleware(ReadBodies, max_bytes=limits.body_bytes)
     app.add_middleware(CompressAnswers)
+    app.add_middleware(RefuseBusy, models=models)
     app.add_middleware(LastAnswers)
     app.add_middleware(KeyGuard, keys=keys or ApiKeys())
     app.add_middleware(WatchRequests, watch=watch)  # the outermost: it sees all that is refused

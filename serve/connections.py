@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from pipework.errors import NotReadyError
-from serve.admission import Admission, Headers
+from serve.admission import Admission, Headers, Refusal
 from serve.config import LimitSettings
 from serve.corked import Corked
 from serve.failures import failure
@@ -148,14 +148,21 @@ class _BoundedProtocol(HttpToolsProtocol):
             and self._answered
             and not self.transport.get_write_buffer_size()
         )
-        refusal = (
-            self.admission.refusal(self.url, self.headers) if plain and self.admission else None
-        )
+        refusal = self._refusal() if plain and self.admission is not None else None
         if refusal is None:
             return False
         headers = (*self.server_state.default_headers, *refusal.headers)
         self.transport.write(_written(refusal.status, headers, refusal.body))
         return True
+
+    def _refusal(self) -> Refusal | None:
+        assert self.admission is not None
+        try:
+            url = self.url.decode("latin-1")
+            return self.admission.refusal(url, self.headers, self.scope["state"])
+        except Exception:  # uvicorn would take any for bad HTTP, and say no more
+            log.exception("a request could not be looked at")
+            return None
 
     def on_body(self, body: bytes) -> None:
         if not self._refused:
@@ -239,23 +246,29 @@ class _BoundedProtocol(HttpToolsProtocol):
             text = f"the {part} of the request did not come within {limit_s:g} s"
             self._answer(HTTPStatus.REQUEST_TIMEOUT, text)
         else:
-            self.transport.close()
+            self._close()
 
     def _refuse_size(self) -> None:
         if self._in_head:
             self._answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _LONG_HEAD)
         else:
-            self.transport.close()  # it was told of the limit, and goes on
+            self._close()  # it was told of the limit, and goes on
+
+    def _close(self) -> None:
+        """Close when what was written has been read, but not only then."""
+        self._hurry(True)
+        self.transport.close()
 
     def _answer(self, status: HTTPStatus, text: str) -> None:
         """Write an answer that no app gives, and close."""
-        if self._answered or not self.cycle.response_started:
+        told = self._refused and not self._in_head
+        if not told and (self._answered or not self.cycle.response_started):
             body = json.dumps({"error": text}).encode()
             self.transport.write(_written(status, [CLOSED], body))
         if not self._answered:  # the app's answer comes too late
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self.transport.close()
+        self._close()
 
 
 def _written(status: int, headers: Headers, body: bytes) -> bytes:

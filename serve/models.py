@@ -5,7 +5,7 @@ A version stays open while a request holds it, also after another has taken its 
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event
 
@@ -69,15 +69,9 @@ class Models(Closing):
                 yield one
         except UnknownModelError:
             if one is None:  # or else it is of a server behind this one
-                saw_model("", "")  # what was presumed is not it
+                saw_model("", "")  # what was found before, as by who looked for room, is not it
                 self._check_available(name, version)
             raise
-
-    def presume(self) -> None:
-        """Note the only model as the one that is asked, before the request has been read."""
-        with suppress(UnknownModelError):
-            one = self.find()
-            saw_model(one.name, one.version)
 
     def find(self, name: str = "", version: str = "") -> Answerer:
         """Return a version as `lease` does, to look at it: it may be closed meanwhile.

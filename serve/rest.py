@@ -63,7 +63,6 @@ def build_router(models: Models, limits: LimitSettings) -> APIRouter:
     async def predict(request: Request) -> Response:
         # The body is read here and not by FastAPI: one strict pass over the bytes, in Rust,
         # which also refuses lone surrogates and deep nesting.
-        models.presume()
         terms = read_terms(request.headers)
         asked = parse_request(await read_body(request))
         examples = asked.examples()

@@ -30,10 +30,15 @@ class Stop:
 
 
 @contextmanager
-def listening() -> Iterator[Stop]:
-    """Hear SIGTERM and SIGINT instead of ending, until the block ends."""
+def listening(*more: signal.Signals) -> Iterator[Stop]:
+    """Hear SIGTERM, SIGINT and others instead of ending, until the block ends.
+
+    Args:
+        more: as SIGHUP; who started this process may have it ignored, as nohup does.
+    """
     stop = Stop()
-    before = {number: signal.signal(number, stop._hear) for number in STOPPING}  # noqa: SLF001
+    heard = (*STOPPING, *(one for one in more if signal.getsignal(one) is not signal.SIG_IGN))
+    before = {number: signal.signal(number, stop._hear) for number in heard}  # noqa: SLF001
     try:
         yield stop
     finally:

@@ -1,5 +1,6 @@
 """What comes over a real socket: too many, too slow, too long, or no HTTP."""
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -11,8 +12,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
+from serve.admission import Admission
 from serve.config import LimitSettings, QueueSettings
+from serve.connections import bounded_protocol
+from serve.keys import ApiKeys
+from serve.models import Models
 
 LIMITS = (
     "limits.connections=3",
@@ -215,6 +222,43 @@ def test_who_does_not_read_the_answers_is_cut_off(bounded):
         with suppress(ConnectionError):
             found = len(read_to_end(opened))
         assert found < one * count
+
+
+class Stuck(asyncio.Transport):
+    """A connection whose client reads nothing, and which is closed when all has been read."""
+
+    def __init__(self):
+        super().__init__()
+        self.closing, self.aborted = False, asyncio.Event()
+
+    def write(self, data):
+        pass
+
+    def get_write_buffer_size(self):
+        return 190
+
+    def is_closing(self):
+        return self.closing
+
+    def close(self):
+        self.closing = True
+
+    def abort(self):
+        self.aborted.set()
+
+
+def test_a_silent_client_that_has_not_read_its_refusal_is_cut_off():
+    async def wait():
+        limits = LimitSettings(header_s=0.05, body_s=0.1)
+        protocol = bounded_protocol(limits, Admission(Models(), ApiKeys(), None))
+        config = uvicorn.Config(None, http=protocol, ws="none", lifespan="off", log_config=None)
+        config.load()
+        opened = protocol(config=config, server_state=ServerState(), app_state={})
+        opened.connection_made(stuck := Stuck())
+        await stuck.aborted.wait()
+        assert stuck.closing
+
+    asyncio.run(asyncio.wait_for(wait(), 60))
 
 
 def test_one_connection_too_many_is_told_so_and_may_ask_for_the_health(crowded):
