@@ -100,8 +100,9 @@ def not_ignored():
     signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.usefixtures("not_ignored")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_is_passed_on_and_waited_for(tmp_path, number, not_ignored):
+def test_a_signal_is_passed_on_and_waited_for(tmp_path, number):
     waiting = tmp_path / "waiting"
 
     def send():
