@@ -2,8 +2,9 @@
 
 On the THUCNews headlines (`--data` holds train_45000.txt, dev.txt, test.txt and class.txt) each
 step is added to those before it: the head, n-gram embeddings, regularisation, pretraining on the
-train texts; a larger preset; distillation from all seeds of that. It takes hours, may be stopped at
-any time, and goes on when it is started again with the same `--work`.
+train texts, distillation from all seeds of the step before. The same teachers teach models with a
+small table of n-grams, and with none. It takes an hour or two, may be stopped at any time, and goes
+on when it is started again with the same `--work`.
 """
 
 import sys
@@ -19,8 +20,10 @@ from train.baseline import linear_baseline
 
 PLAIN, HEADS, NGRAMS = "tiny", "cnn head", "n-grams"
 REGULARISED, PRETRAINING, PRETRAINED = "regularised", "pretraining", "pretrained"
-LARGER, DISTILLED, LARGER_DISTILLED = "mini", "tiny, distilled", "mini, distilled"
-NGRAM_ROWS = 2**20
+DISTILLED = "distilled"
+SMALL, SMALL_DISTILLED = "small table", "small table, distilled"
+NONE_DISTILLED = "no n-grams, distilled"
+NGRAM_ROWS, FEW_ROWS = 2**20, 2**16
 # What Adam divides by is forgotten sooner than is usual: an n-gram that comes once in the texts is
 # changed by 6 times the rate in all, with 0.999 by 32 times, which learns its text by heart.
 BETAS = (0.9, 0.95)
@@ -35,8 +38,12 @@ def trainings(data: Path, work: Path, seeds: tuple[int, ...]) -> tuple[Training,
     regularised = _with(ngrams, train={"token_dropout": 0.15, "label_smoothing": 0.1})
     first = work.absolute() / PRETRAINING / f"seed-{seeds[0]}"
     pretrained = _with(_without_preset(regularised), model={"name": str(first)})
-    larger = _with(regularised, model={"preset": "mini"})
-    taught: dict[str, Value] = {"teacher": str(work.absolute() / LARGER), "label_smoothing": 0.0}
+    taught: dict[str, Value] = {
+        "teacher": str(work.absolute() / PRETRAINED),
+        "label_smoothing": 0.0,
+    }
+    small = _with(regularised, model={"ngrams": FEW_ROWS}, train={"epochs": 12})
+    none = _with(small, model={"ngrams": 0}, train=taught)
 
     def step(
         name: str, sections: Sections, against: str | None, after: tuple[str, ...] = ()
@@ -54,9 +61,10 @@ def trainings(data: Path, work: Path, seeds: tuple[int, ...]) -> tuple[Training,
             name=PRETRAINING, sections=lambda _: _pretraining(data), seeds=seeds[:1], shown=False
         ),
         step(PRETRAINED, pretrained, REGULARISED, (PRETRAINING,)),
-        step(LARGER, larger, REGULARISED),
-        step(DISTILLED, _with(regularised, train=taught), REGULARISED, (LARGER,)),
-        step(LARGER_DISTILLED, _with(larger, train=taught), LARGER, (LARGER,)),
+        step(DISTILLED, _with(pretrained, train=taught), PRETRAINED, (PRETRAINED,)),
+        step(SMALL, small, None),
+        step(SMALL_DISTILLED, _with(small, train=taught), SMALL, (PRETRAINED,)),
+        step(NONE_DISTILLED, none, HEADS, (PRETRAINED,)),
     )
 
 
