@@ -5,7 +5,14 @@ from pathlib import Path
 import tomli_w
 
 from benchmarks import domain
-from benchmarks.scratch import DISTILLED, PRETRAINING, TINY_DISTILLED, trainings
+from benchmarks.scratch import (
+    DISTILLED,
+    NONE_DISTILLED,
+    PRETRAINED,
+    PRETRAINING,
+    SMALL_DISTILLED,
+    trainings,
+)
 from train.config import load_config
 
 
@@ -33,9 +40,9 @@ def test_each_step_needs_only_what_comes_before(tmp_path):
         assert step.against is None or step.against in done
         done.add(step.name)
     by_name = {step.name: step for step in steps}
-    for name in (DISTILLED, TINY_DISTILLED):
+    for name in (DISTILLED, SMALL_DISTILLED, NONE_DISTILLED):
         (run,) = loaded(by_name[name], tmp_path).train.teacher
-        assert run == tmp_path / "work" / "regularised"
+        assert run == tmp_path / "work" / PRETRAINED
 
 
 def test_the_arms_of_a_seed_learn_the_same_rows_and_seeds_others(tmp_path):
