@@ -16,12 +16,14 @@ from pipework.progress import Silent
 WITHIN_S = 60
 MEETING = """
 import pathlib, sys, time
-own, other = map(pathlib.Path, sys.argv[1:])
-own.touch()
+own, other = sys.argv[1:]
+pathlib.Path(own + ".here").touch()
 limit = time.monotonic() + 60
-while not other.exists() and time.monotonic() < limit:
+while not pathlib.Path(other + ".here").exists():
+    if time.monotonic() > limit:
+        sys.exit(1)
     time.sleep(0.01)
-sys.exit(not other.exists())
+pathlib.Path(own).touch()
 """
 TOUCHING = "import pathlib, sys; pathlib.Path(sys.argv[1]).touch()"
 WAITING = """
