@@ -23,7 +23,7 @@ REGULARISED, PRETRAINING, PRETRAINED = "regularised", "pretraining", "pretrained
 DISTILLED = "distilled"
 SMALL, SMALL_DISTILLED = "small table", "small table, distilled"
 NONE_DISTILLED = "no n-grams, distilled"
-NGRAM_ROWS, FEW_ROWS = 2**20, 2**16
+NGRAM_ROWS, FEW_ROWS = 2**20, 2**18
 # What Adam divides by is forgotten sooner than is usual: an n-gram that comes once in the texts is
 # changed by 6 times the rate in all, with 0.999 by 32 times, which learns its text by heart.
 BETAS = (0.9, 0.95)
