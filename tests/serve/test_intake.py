@@ -1,4 +1,5 @@
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
@@ -11,7 +12,7 @@ from pipework.encoding import Encoding
 from pipework.errors import InputError, NotReadyError, TooBusyError
 from pipework.examples import Example
 from serve.config import QueueSettings
-from serve.intake import Intake
+from serve.intake import TEXTS, Intake
 from serve.scheduler import Scheduler
 from serve.terms import Terms
 from serve.waiting import Computed
@@ -99,6 +100,22 @@ def test_requests_that_wait_together_are_tokenised_in_one_call(
     found = [one.result(TIMEOUT_S).logits_NC.tolist() for one in asked]
     assert found == [[[97, 1]], [[98, 2]]]
     assert encoder.calls == [["x"], ["x"], ["a", "bb"]]
+
+
+def test_what_one_call_leaves_is_taken_by_the_other_thread_at_once(
+    intake: Intake, encoder: Encoder
+) -> None:
+    encoder.go.clear()
+    with intake._changed:  # noqa: SLF001  (both wait before a thread can take the first)
+        large = intake.submit(texts(*["a"] * TEXTS), Terms())
+        small = intake.submit(texts("b"), Terms())
+    give_up_s = time.monotonic() + TIMEOUT_S
+    while len(encoder.calls) < 2:
+        assert time.monotonic() < give_up_s
+        time.sleep(0.001)
+    encoder.go.set()
+    assert small.result(TIMEOUT_S).logits_NC.tolist() == [[98, 1]]
+    assert large.result(TIMEOUT_S).logits_NC.shape == (TEXTS, 2)
 
 
 def test_a_wrong_text_is_the_error_of_its_own_request(intake: Intake, encoder: Encoder) -> None:
