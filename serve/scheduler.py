@@ -27,7 +27,7 @@ from serve.config import QueueSettings
 from serve.engines.collated import CollatedEngine
 from serve.statistics import Load, Refused
 from serve.terms import Terms, too_late
-from serve.waiting import Batch, Computed, Job, Logits, Waiting, tokens
+from serve.waiting import Batch, Computed, Job, Waiting, deliver, tokens
 
 log = logging.getLogger(__name__)
 MEMORY = 0.9  # of the rate: how much the past counts at each batch
@@ -252,6 +252,9 @@ class Scheduler(Closing):
             except BaseException as death:  # noqa: BLE001  (a thread's last: requests wait)
                 self._give_back(batch, death)
                 return batches, death
+            finally:
+                with self._changed:
+                    self._waiting.end(batch)
             batches += computed
             failures = 0 if computed else failures + 1
             if failures == FAILURES:
@@ -266,7 +269,9 @@ class Scheduler(Closing):
                 self._changed.wait_for(lambda: self._waiting or self._refusal)
                 late = self._waiting.expired(time.monotonic())
                 self._refused[Refused.DEADLINE] += len(late)
-                batch = self._waiting.cut()
+                batch = self._waiting.cut(max(1, self._running))
+                if self._waiting:  # the rest is another engine's, which may sleep
+                    self._changed.notify()
                 ending = bool(self._refusal)
             for job in late:
                 job.fail(too_late())
@@ -287,7 +292,7 @@ class Scheduler(Closing):
             return isinstance(error, PipeError)
         end_s = time.perf_counter()
         self._count(batch, end_s - start_s, _computed_tokens(engine) - before)
-        _deliver(batch, logits_NC, end_s - start_s, end_s)
+        deliver(batch, logits_NC, end_s - start_s, end_s)
         return True
 
     def _count(self, batch: Batch, elapsed_s: float, computed_tokens: int = 0) -> None:
@@ -324,14 +329,6 @@ class Scheduler(Closing):
             jobs = self._waiting.clear()
         for job in jobs:
             job.fail(NotReadyError(self._refusal))
-
-
-def _deliver(batch: Batch, logits_NC: Logits, elapsed_s: float, now_s: float) -> None:
-    start = 0
-    for take in batch:
-        stop = start + take.stop - take.start
-        take.job.fill(take, logits_NC[start:stop], elapsed_s, now_s)
-        start = stop
 
 
 def _computed_tokens(engine: Engine) -> int:

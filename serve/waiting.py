@@ -5,6 +5,9 @@ batch of BULK_EVERY. In each kind the first that came comes first; a request lar
 takes one batch at a time and then goes behind the others, so that small ones wait for one batch of
 it and not for all, and it waits for each of them once.
 
+An engine takes no more than its share of what waits and what the others compute: else one would
+take all that waits, and the next to come free would find nothing.
+
 For engines that pad, requests like the first one in length come before others that came earlier:
 they are looked for among the next WINDOW batches, and one that was passed by PASSED times goes
 before all that were not.
@@ -12,6 +15,7 @@ before all that were not.
 Shapes: N inputs of a request, C classes.
 """
 
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -28,6 +32,7 @@ Logits = NDArray[np.float32]
 BULK_EVERY = 4
 WINDOW = 4
 PASSED = 3
+LEAST = 16  # parts of a batch: the smallest share, since each call costs something by itself
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -158,6 +163,7 @@ class Waiting:
         self._bulk: deque[Job] = deque()
         self._returned: deque[Batch] = deque()
         self._bulk_passed = 0
+        self._computing = 0
         self.tokens = 0
 
     def __len__(self) -> int:
@@ -198,21 +204,34 @@ class Waiting:
         self.tokens = 0
         return jobs
 
-    def cut(self) -> Batch:
-        """Take out the next batch; empty where nothing waits."""
-        if self._returned:
-            return self._returned.popleft()
+    def cut(self, engines: int = 1) -> Batch:
+        """Take out the next batch; empty where nothing waits.
+
+        Args:
+            engines: how many there are. What they compute counts until `end`.
+        """
+        batch = self._returned.popleft() if self._returned else self._gathered(engines)
+        self._computing += tokens(batch)
+        return batch
+
+    def end(self, batch: Batch) -> None:
+        """Count a batch no more: its engine is done with it, however that went."""
+        self._computing -= tokens(batch)
+
+    def _gathered(self, engines: int) -> Batch:
         first, second = self._interactive, self._bulk
         if self._bulk and self._interactive:
             self._bulk_passed += 1
             if self._bulk_passed == BULK_EVERY:
                 first, second = second, first
                 self._bulk_passed = 0
+        share = math.ceil((self.tokens + self._computing) / engines)
+        most = min(self._batch_tokens, max(share, self._batch_tokens // LEAST))
         batch: Batch = []
         for jobs in (first, second):
             if self._alike and len(jobs) > 1:
                 self._bring_forward(jobs)
-            self._fill(batch, jobs)
+            self._fill(batch, jobs, most)
         self.tokens -= tokens(batch)
         return batch
 
@@ -239,8 +258,8 @@ class Waiting:
             job.passed += 1
         jobs.extendleft(reversed([*chosen, *rest]))
 
-    def _fill(self, batch: Batch, jobs: deque[Job]) -> None:
-        room = self._batch_tokens - tokens(batch)
+    def _fill(self, batch: Batch, jobs: deque[Job], most: int) -> None:
+        room = most - tokens(batch)
         while jobs and room > 0:
             job = jobs[0]
             take = job.take(room, whole_batch=not batch)
@@ -248,7 +267,7 @@ class Waiting:
                 batch.append(take)
                 room -= take.tokens
             if not job.taken:
-                if job is batch[0].job:
+                if job is batch[0].job and most == self._batch_tokens:
                     jobs.rotate(-1)  # it had a whole batch: the others come first now
                 return
             jobs.popleft()
@@ -270,3 +289,12 @@ def waited_for(future: "Future[Computed]") -> bool:
 def tokens(batch: Batch) -> int:
     """Return how many tokens a batch has, without padding."""
     return sum(take.tokens for take in batch)
+
+
+def deliver(batch: Batch, logits_NC: Logits, elapsed_s: float, now_s: float) -> None:
+    """Give each request of a batch, that took so long and is done now, its rows of the logits."""
+    start = 0
+    for take in batch:
+        stop = start + take.stop - take.start
+        take.job.fill(take, logits_NC[start:stop], elapsed_s, now_s)
+        start = stop

@@ -99,6 +99,17 @@ def test_a_large_request_lets_small_ones_pass_after_one_batch(
     assert engine.batches == [[0], [7] * 5, [1, *[7] * 4], [7] * 3]
 
 
+def test_engines_that_wait_share_a_request() -> None:
+    engines = [HeldEngine(), HeldEngine()]
+    with Scheduler(engines, QueueSettings(batch_tokens=10)) as scheduler:
+        future = scheduler.submit(inputs(1, 2, 3, 4))
+        assert all(engine.entered.wait(TIMEOUT_S) for engine in engines)
+        for engine in engines:
+            engine.go.set()
+        assert future.result(TIMEOUT_S).logits_NC[:, 0].tolist() == [1, 2, 3, 4]
+    assert sorted(batch for engine in engines for batch in engine.batches) == [[1, 2], [3, 4]]
+
+
 def test_an_input_longer_than_a_batch_is_computed_alone(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:

@@ -73,6 +73,36 @@ def test_every_input_is_cut_once() -> None:
     assert not queue
 
 
+def test_an_engine_leaves_the_others_their_share() -> None:
+    queue = waiting(*(job(10) for _ in range(6)), batch_tokens=100, alike=False)
+    first = queue.cut(2)
+    assert lengths(first) == [10, 10, 10]
+    queue.add(job(10))
+    # 40 wait and 30 are computed: a half of all is 35, of which no more than three are.
+    assert lengths(queue.cut(2)) == [10, 10, 10]
+    queue.end(first)
+    for _ in range(5):
+        queue.add(job(10))
+    # 60 wait and 30 are computed.
+    assert lengths(queue.cut(2)) == [10, 10, 10, 10]
+
+
+def test_shares_are_no_smaller_than_a_call_is_worth_and_no_larger_than_a_batch() -> None:
+    queue = waiting(*(job(4) for _ in range(4)), batch_tokens=128, alike=False)
+    assert lengths(queue.cut(2)) == [4, 4]
+    assert lengths(queue.cut(8)) == [4, 4]
+    queue = waiting(*(job(10) for _ in range(20)), alike=False)
+    assert lengths(queue.cut(2)) == [10, 10, 10, 10]
+
+
+def test_a_request_larger_than_a_share_keeps_its_place() -> None:
+    large = job(10, 10, 10, 10)
+    queue = waiting(large, batch_tokens=100, alike=False)
+    assert lengths(queue.cut(2)) == [10, 10]
+    queue.add(job(5))
+    assert queue.cut(1)[0].job is large
+
+
 def test_two_engines_fill_one_request_without_losing_rows() -> None:
     """Seen to lose rows without the lock: once in some hundreds of requests."""
     before_s = sys.getswitchinterval()
