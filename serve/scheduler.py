@@ -63,7 +63,9 @@ class Scheduler(Closing):
         """
         self._settings = settings or QueueSettings()
         self._reopen = reopen
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)  # engines wait here for what is to be computed
+        self._closing = threading.Condition(lock)  # and here until one may be opened again
         self._waiting = Waiting(self._settings.batch_tokens, alike=alike)
         self._places = 0
         self._batches = self._tokens = self._texts = self._deaths = 0
@@ -171,6 +173,7 @@ class Scheduler(Closing):
         with self._changed:
             self._refusal = self._refusal or STOPPING
             self._changed.notify_all()
+            self._closing.notify_all()
         for thread in self._threads:
             thread.join()
 
@@ -228,7 +231,7 @@ class Scheduler(Closing):
                 log.exception("the engine could not be opened again")
                 deaths += 1
                 with self._changed:  # a moment, unless nobody is left to wait for it
-                    self._changed.wait_for(self._finished, PAUSE_S if deaths < DEATHS else 0)
+                    self._closing.wait_for(self._finished, PAUSE_S if deaths < DEATHS else 0)
                 continue
             with self._changed:
                 self._running += 1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import serve.scheduler
 from pipework.encoding import Encoding
 from pipework.errors import DeadlineError, NotReadyError, TooBusyError
 from serve.config import QueueSettings
@@ -330,6 +331,29 @@ def test_an_engine_that_dies_is_opened_again_and_no_request_is_lost(engine: Held
         assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in waiting] == [1, 2]
         assert opened.batches == [[0], [1, 2]]
         assert (scheduler.load.deaths, scheduler.load.engines, scheduler.ready) == (1, 1, True)
+
+
+def test_what_comes_wakes_an_engine_and_not_who_waits_to_open_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serve.scheduler, "PAUSE_S", 3 * TIMEOUT_S)
+    dies, works, tried = HeldEngine(), HeldEngine(), threading.Event()
+
+    def reopen() -> HeldEngine:
+        tried.set()
+        raise OSError
+
+    with Scheduler([dies, works], QueueSettings(batch_tokens=2), reopen=reopen) as scheduler:
+        dies.error = SystemExit()
+        held = [scheduler.submit(inputs(number)) for number in (1, 2)]
+        assert all(engine.entered.wait(TIMEOUT_S) for engine in (dies, works))
+        dies.go.set()
+        assert tried.wait(TIMEOUT_S)
+        time.sleep(0.1)  # until it waits, before the engine does
+        works.go.set()
+        assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in held] == [1, 2]
+        time.sleep(0.1)
+        assert scheduler.submit(inputs(3)).result(TIMEOUT_S).logits_NC[0, 0] == 3
 
 
 def test_while_it_is_opened_the_scheduler_is_alive_and_not_ready(engine: HeldEngine) -> None:
