@@ -41,7 +41,6 @@ class Intake(Closing):
         self._scheduler = scheduler
         self._changed = threading.Condition()
         self._asked: deque[_Asked] = deque()
-        self._called = False
         self._closed = False
         self._threads = [
             threading.Thread(target=self._work, name=f"tokenizer-{number}", daemon=True)
@@ -66,7 +65,8 @@ class Intake(Closing):
                 self._scheduler.enqueue([], reserved=1)
                 raise NotReadyError(STOPPING)
             self._asked.append(asked)
-            self._call()
+            if len(self._asked) == 1:  # else a thread was woken, or all are busy: it takes all
+                self._changed.notify()
         return asked.future
 
     def close(self) -> None:
@@ -95,19 +95,12 @@ class Intake(Closing):
         texts = 0
         with self._changed:
             self._changed.wait_for(lambda: self._asked or self._closed)
-            self._called = False
             while self._asked and texts < TEXTS:
                 taken.append(self._asked.popleft())
                 texts += len(taken[-1].examples)
             if self._asked:
-                self._call()
+                self._changed.notify()
         return taken
-
-    def _call(self) -> None:
-        """Wake a thread, unless one was called that has not come yet: it takes this request too."""
-        if not self._called:
-            self._called = True
-            self._changed.notify()
 
     def _jobs(self, asked: Sequence[_Asked]) -> list[Job]:
         try:

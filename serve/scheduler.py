@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from weakref import ref
 
@@ -75,7 +76,7 @@ class Scheduler(Closing):
         self._recent_tokens = self._recent_s = 0.0
         self._refusal = ""
         self._abandoned = False
-        self._running = len(engines)
+        self._running = self._left = len(engines)
         self._threads = [
             threading.Thread(target=self._work, args=(engine,), name=f"engine-{number}")
             for number, engine in enumerate(engines)
@@ -202,7 +203,9 @@ class Scheduler(Closing):
             self._live(engine)
         finally:
             with self._changed:
-                last = not any(one.is_alive() for one in self._threads if one is not _me())
+                self._left -= 1
+                last = not self._left
+                self._closing.notify_all()
             if last:
                 self._abandon()
 
@@ -255,9 +258,6 @@ class Scheduler(Closing):
             except BaseException as death:  # noqa: BLE001  (a thread's last: requests wait)
                 self._give_back(batch, death)
                 return batches, death
-            finally:
-                with self._changed:
-                    self._waiting.end(batch)
             batches += computed
             failures = 0 if computed else failures + 1
             if failures == FAILURES:
@@ -272,8 +272,8 @@ class Scheduler(Closing):
                 self._changed.wait_for(lambda: self._waiting or self._refusal)
                 late = self._waiting.expired(time.monotonic())
                 self._refused[Refused.DEADLINE] += len(late)
-                batch = self._waiting.cut(max(1, self._running))
-                if self._waiting:  # the rest is another engine's, which may sleep
+                batch = self._waiting.cut()
+                if self._waiting:  # of a large request the rest is another engine's
                     self._changed.notify()
                 ending = bool(self._refusal)
             for job in late:
@@ -313,12 +313,12 @@ class Scheduler(Closing):
         """Have the requests of a batch, that an engine died of, computed by another."""
         kept = []
         for take in batch:
-            take.job.attempts += 1
-            if take.job.attempts >= ATTEMPTS:
+            again = replace(take, attempts=take.attempts + 1)
+            if again.attempts >= ATTEMPTS:
                 error = NotReadyError(f"the engine died of each batch with this request: {death!r}")
                 take.job.fail(error)
             elif not take.job.future.done():
-                kept.append(take)
+                kept.append(again)
         if kept:
             with self._changed:
                 self._waiting.give_back(kept)
@@ -343,7 +343,3 @@ def _close(engine: Engine) -> None:
         engine.close()
     except Exception:  # the runtimes' errors share no narrower base
         log.exception("an engine could not be closed")
-
-
-def _me() -> threading.Thread:
-    return threading.current_thread()

@@ -5,9 +5,6 @@ batch of BULK_EVERY. In each kind the first that came comes first; a request lar
 takes one batch at a time and then goes behind the others, so that small ones wait for one batch of
 it and not for all, and it waits for each of them once.
 
-An engine takes no more than its share of what waits and what the others compute: else one would
-take all that waits, and the next to come free would find nothing.
-
 For engines that pad, requests like the first one in length come before others that came earlier:
 they are looked for among the next WINDOW batches, and one that was passed by PASSED times goes
 before all that were not.
@@ -15,7 +12,6 @@ before all that were not.
 Shapes: N inputs of a request, C classes.
 """
 
-import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -29,10 +25,10 @@ from pipework.encoding import Encoding
 from serve.terms import Terms
 
 Logits = NDArray[np.float32]
+Span = tuple[float, float]  # from when to when, in seconds
 BULK_EVERY = 4
 WINDOW = 4
 PASSED = 3
-LEAST = 16  # parts of a batch: the smallest share, since each call costs something by itself
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -52,7 +48,6 @@ class Job:
     Attributes:
         queued_s: when it came here, on the clock of `time.perf_counter`.
         tokenize_s: seconds before.
-        attempts: how many engines died of a batch that it was in.
         passed: how many batches took others, which came later, for their length.
     """
 
@@ -63,8 +58,7 @@ class Job:
     future: "Future[Computed]" = field(default_factory=Future)
     next: int = 0
     left: int = 0
-    infer_s: float = 0.0
-    attempts: int = 0
+    computed: list[Span] = field(default_factory=list)
     passed: int = 0
     logits_NC: Logits | None = None
     # Engines fill parts of one request at the same time.
@@ -109,15 +103,15 @@ class Job:
                 self.logits_NC = np.empty((len(self.encodings), logits_KC.shape[1]), np.float32)
             self.logits_NC[take.start : take.stop] = logits_KC
             self.left -= take.stop - take.start
-            self.infer_s += infer_s
+            self.computed.append((now_s - infer_s, now_s))
             if self.left or not waited_for(self.future):
                 return
-        waited_s = max(0.0, now_s - self.queued_s - self.infer_s)
+        took_s = covered(self.computed)
         found = Computed(
             logits_NC=self.logits_NC,
             tokenize_s=self.tokenize_s,
-            queue_s=waited_s,
-            infer_s=self.infer_s,
+            queue_s=max(0.0, now_s - self.queued_s - took_s),
+            infer_s=took_s,
         )
         self.future.set_result(found)
 
@@ -131,12 +125,13 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Take:
-    """Inputs [start, stop) of a request in a batch."""
+    """Inputs [start, stop) of a request in a batch; `attempts` engines died of it."""
 
     job: Job
     start: int
     stop: int
     tokens: int
+    attempts: int = 0
 
     @property
     def encodings(self) -> Sequence[Encoding]:
@@ -163,7 +158,6 @@ class Waiting:
         self._bulk: deque[Job] = deque()
         self._returned: deque[Batch] = deque()
         self._bulk_passed = 0
-        self._computing = 0
         self.tokens = 0
 
     def __len__(self) -> int:
@@ -204,34 +198,21 @@ class Waiting:
         self.tokens = 0
         return jobs
 
-    def cut(self, engines: int = 1) -> Batch:
-        """Take out the next batch; empty where nothing waits.
-
-        Args:
-            engines: how many there are. What they compute counts until `end`.
-        """
-        batch = self._returned.popleft() if self._returned else self._gathered(engines)
-        self._computing += tokens(batch)
-        return batch
-
-    def end(self, batch: Batch) -> None:
-        """Count a batch no more: its engine is done with it, however that went."""
-        self._computing -= tokens(batch)
-
-    def _gathered(self, engines: int) -> Batch:
+    def cut(self) -> Batch:
+        """Take out the next batch; empty where nothing waits."""
+        if self._returned:
+            return self._returned.popleft()
         first, second = self._interactive, self._bulk
         if self._bulk and self._interactive:
             self._bulk_passed += 1
             if self._bulk_passed == BULK_EVERY:
                 first, second = second, first
                 self._bulk_passed = 0
-        share = math.ceil((self.tokens + self._computing) / engines)
-        most = min(self._batch_tokens, max(share, self._batch_tokens // LEAST))
         batch: Batch = []
         for jobs in (first, second):
             if self._alike and len(jobs) > 1:
                 self._bring_forward(jobs)
-            self._fill(batch, jobs, most)
+            self._fill(batch, jobs)
         self.tokens -= tokens(batch)
         return batch
 
@@ -258,8 +239,8 @@ class Waiting:
             job.passed += 1
         jobs.extendleft(reversed([*chosen, *rest]))
 
-    def _fill(self, batch: Batch, jobs: deque[Job], most: int) -> None:
-        room = most - tokens(batch)
+    def _fill(self, batch: Batch, jobs: deque[Job]) -> None:
+        room = self._batch_tokens - tokens(batch)
         while jobs and room > 0:
             job = jobs[0]
             take = job.take(room, whole_batch=not batch)
@@ -267,7 +248,7 @@ class Waiting:
                 batch.append(take)
                 room -= take.tokens
             if not job.taken:
-                if job is batch[0].job and most == self._batch_tokens:
+                if job is batch[0].job:
                     jobs.rotate(-1)  # it had a whole batch: the others come first now
                 return
             jobs.popleft()
@@ -289,6 +270,15 @@ def waited_for(future: "Future[Computed]") -> bool:
 def tokens(batch: Batch) -> int:
     """Return how many tokens a batch has, without padding."""
     return sum(take.tokens for take in batch)
+
+
+def covered(spans: Sequence[Span]) -> float:
+    """Return the seconds that spans cover together: engines compute parts at the same time."""
+    total_s = until_s = 0.0
+    for start_s, end_s in sorted(spans):
+        total_s += max(0.0, end_s - max(start_s, until_s))
+        until_s = max(until_s, end_s)
+    return total_s
 
 
 def deliver(batch: Batch, logits_NC: Logits, elapsed_s: float, now_s: float) -> None:

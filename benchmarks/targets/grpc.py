@@ -25,8 +25,8 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    # What a server refuses is counted and not asked again, and filters that nothing here needs
-    # are left out: a call takes 155 microseconds of processor time instead of 178.
+    # No request is sent twice without being counted, and filters that nothing here needs are left
+    # out: the less a call costs, the more of the processors is the server's.
     ("grpc.enable_retries", 0),
     ("grpc.minimal_stack", 1),
 )

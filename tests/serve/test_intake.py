@@ -118,6 +118,20 @@ def test_what_one_call_leaves_is_taken_by_the_other_thread_at_once(
     assert large.result(TIMEOUT_S).logits_NC.shape == (TEXTS, 2)
 
 
+def test_what_comes_before_a_thread_runs_wakes_no_other(
+    intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken = []
+    condition = intake._changed  # noqa: SLF001
+    with condition:
+        with monkeypatch.context() as patched:
+            patched.setattr(condition, "notify", lambda: woken.append(1))
+            asked = [intake.submit(texts("a"), Terms()) for _ in range(3)]
+        condition.notify()
+    assert [one.result(TIMEOUT_S).logits_NC.tolist() for one in asked] == 3 * [[[97, 1]]]
+    assert woken == [1]
+
+
 def test_a_wrong_text_is_the_error_of_its_own_request(intake: Intake, encoder: Encoder) -> None:
     hold(intake, encoder)
     bad, good = intake.submit(texts("bad"), Terms()), intake.submit(texts("a"), Terms())

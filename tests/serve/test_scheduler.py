@@ -100,15 +100,21 @@ def test_a_large_request_lets_small_ones_pass_after_one_batch(
     assert engine.batches == [[0], [7] * 5, [1, *[7] * 4], [7] * 3]
 
 
-def test_engines_that_wait_share_a_request() -> None:
+def test_engines_that_wait_compute_a_large_request_together() -> None:
     engines = [HeldEngine(), HeldEngine()]
     with Scheduler(engines, QueueSettings(batch_tokens=10)) as scheduler:
-        future = scheduler.submit(inputs(1, 2, 3, 4))
+        begun_s = time.perf_counter()
+        future = scheduler.submit(inputs(1, 2, 3, 4, 5, 6, 7, 8))
         assert all(engine.entered.wait(TIMEOUT_S) for engine in engines)
+        time.sleep(0.05)
         for engine in engines:
             engine.go.set()
-        assert future.result(TIMEOUT_S).logits_NC[:, 0].tolist() == [1, 2, 3, 4]
-    assert sorted(batch for engine in engines for batch in engine.batches) == [[1, 2], [3, 4]]
+        computed = future.result(TIMEOUT_S)
+        took_s = time.perf_counter() - begun_s
+    assert computed.logits_NC[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    batches = sorted(batch for engine in engines for batch in engine.batches)
+    assert batches == [[1, 2, 3, 4, 5], [6, 7, 8]]
+    assert 0.05 <= computed.infer_s <= computed.infer_s + computed.queue_s <= took_s
 
 
 def test_an_input_longer_than_a_batch_is_computed_alone(
@@ -331,6 +337,38 @@ def test_an_engine_that_dies_is_opened_again_and_no_request_is_lost(engine: Held
         assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in waiting] == [1, 2]
         assert opened.batches == [[0], [1, 2]]
         assert (scheduler.load.deaths, scheduler.load.engines, scheduler.ready) == (1, 1, True)
+
+
+def test_engines_that_die_together_of_parts_of_a_request_are_one_attempt_each() -> None:
+    dying = [HeldEngine() for _ in range(ATTEMPTS)]
+    for engine in dying:
+        engine.error = SystemExit()
+
+    def reopen() -> HeldEngine:
+        opened = HeldEngine()
+        opened.go.set()
+        return opened
+
+    with Scheduler(dying, QueueSettings(batch_tokens=2), reopen=reopen) as scheduler:
+        future = scheduler.submit(inputs(*range(ATTEMPTS)))
+        assert all(engine.entered.wait(TIMEOUT_S) for engine in dying)
+        for engine in dying:
+            engine.go.set()
+        assert future.result(TIMEOUT_S).logits_NC[:, 0].tolist() == [*range(ATTEMPTS)]
+
+
+def test_where_all_engines_die_at_the_same_moment_no_request_waits_for_ever(
+    engine: HeldEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that is about to end is still alive: each would leave what waits to the other."""
+    monkeypatch.setattr(threading.Thread, "is_alive", lambda _: True)
+    scheduler = Scheduler([engine, engine])
+    engine.error = SystemExit()
+    asked = [scheduler.submit(inputs(number)) for number in (1, 2)]
+    engine.go.set()
+    for one in asked:
+        with pytest.raises(NotReadyError):
+            one.result(TIMEOUT_S)
 
 
 def test_what_comes_wakes_an_engine_and_not_who_waits_to_open_one(

@@ -8,7 +8,7 @@ import pytest
 
 from pipework.encoding import Encoding
 from serve.terms import Terms
-from serve.waiting import PASSED, Batch, Job, Logits, Take, Waiting
+from serve.waiting import PASSED, Batch, Job, Logits, Take, Waiting, covered
 
 
 def job(*lengths: int) -> Job:
@@ -73,36 +73,6 @@ def test_every_input_is_cut_once() -> None:
     assert not queue
 
 
-def test_an_engine_leaves_the_others_their_share() -> None:
-    queue = waiting(*(job(10) for _ in range(6)), batch_tokens=100, alike=False)
-    first = queue.cut(2)
-    assert lengths(first) == [10, 10, 10]
-    queue.add(job(10))
-    # 40 wait and 30 are computed: a half of all is 35, of which no more than three are.
-    assert lengths(queue.cut(2)) == [10, 10, 10]
-    queue.end(first)
-    for _ in range(5):
-        queue.add(job(10))
-    # 60 wait and 30 are computed.
-    assert lengths(queue.cut(2)) == [10, 10, 10, 10]
-
-
-def test_shares_are_no_smaller_than_a_call_is_worth_and_no_larger_than_a_batch() -> None:
-    queue = waiting(*(job(4) for _ in range(4)), batch_tokens=128, alike=False)
-    assert lengths(queue.cut(2)) == [4, 4]
-    assert lengths(queue.cut(8)) == [4, 4]
-    queue = waiting(*(job(10) for _ in range(20)), alike=False)
-    assert lengths(queue.cut(2)) == [10, 10, 10, 10]
-
-
-def test_a_request_larger_than_a_share_keeps_its_place() -> None:
-    large = job(10, 10, 10, 10)
-    queue = waiting(large, batch_tokens=100, alike=False)
-    assert lengths(queue.cut(2)) == [10, 10]
-    queue.add(job(5))
-    assert queue.cut(1)[0].job is large
-
-
 def test_two_engines_fill_one_request_without_losing_rows() -> None:
     """Seen to lose rows without the lock: once in some hundreds of requests."""
     before_s = sys.getswitchinterval()
@@ -134,3 +104,20 @@ def test_a_request_is_answered_once_whatever_comes_after() -> None:
     one.fill(one.take(5, whole_batch=True), np.zeros((1, 2), np.float32), 0.0, 0.0)
     with pytest.raises(ValueError, match="first"):
         one.future.result(0)
+
+
+@pytest.mark.parametrize(
+    ("spans", "seconds"),
+    [
+        ([], 0),
+        ([(1, 3)], 2),
+        ([(1, 3), (1, 3)], 2),
+        ([(1, 3), (2, 5)], 4),
+        ([(5, 6), (0, 10)], 10),
+        ([(0, 1), (4, 6)], 3),
+    ],
+)
+def test_parts_that_were_computed_at_the_same_time_count_once(
+    spans: list[tuple[float, float]], seconds: float
+) -> None:
+    assert covered(spans) == seconds
