@@ -68,7 +68,7 @@ def bins(lengths_N: Sequence[int], most: int) -> list[list[int]]:
     """
     filled: list[list[int]] = []
     room: list[tuple[int, int]] = []  # what is left in a bin, and its number; sorted
-    for index in sorted(range(len(lengths_N)), key=lengths_N.__getitem__, reverse=True):
+    for index in _longest_first(lengths_N):
         length = lengths_N[index]
         fitting = bisect_left(room, (length, 0))
         if fitting < len(room):
@@ -79,6 +79,20 @@ def bins(lengths_N: Sequence[int], most: int) -> list[list[int]]:
         filled[number].append(index)
         insort(room, (left - length, number))
     return filled
+
+
+def even_bins(lengths_N: Sequence[int], most: int) -> list[list[int]]:
+    """Distribute N >= 1 inputs over bins of like sizes of at most `most` tokens.
+
+    There are as few as longest processing time needs (Graham 1969,
+    https://doi.org/10.1137/0117039), so none holds only what the others left over. An input that is
+    longer than `most` makes all bins as large as itself.
+    """
+    order = _longest_first(lengths_N)
+    largest = max(most, lengths_N[order[0]])
+    counts = range(-(-sum(lengths_N) // largest), len(order) + 1)
+    spread = (_spread(lengths_N, order, count) for count in counts)
+    return next(filled for filled, size in spread if size <= largest)
 
 
 def even_rows(lengths_N: Sequence[int], row_tokens: int, step: int = 1) -> list[list[int]]:
@@ -93,7 +107,7 @@ def even_rows(lengths_N: Sequence[int], row_tokens: int, step: int = 1) -> list[
         row_tokens: as `widest_row` takes it.
         step: as `pack` takes it.
     """
-    order = sorted(range(len(lengths_N)), key=lengths_N.__getitem__, reverse=True)
+    order = _longest_first(lengths_N)
     tokens, longest = sum(lengths_N), lengths_N[order[0]]
     widest = widest_row(longest, row_tokens)
     best: list[list[int]] = []
@@ -123,6 +137,10 @@ def widest_row(longest: int, row_tokens: int) -> int:
 def filled_up(width: int, step: int) -> int:
     """Return the width of rows that are filled up to a multiple of `step`."""
     return -(-width // step) * step
+
+
+def _longest_first(lengths_N: Sequence[int]) -> list[int]:
+    return sorted(range(len(lengths_N)), key=lengths_N.__getitem__, reverse=True)
 
 
 def _cost(rows: int, width: int) -> float:

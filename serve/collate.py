@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipework.encoding import Encoding
 from pipework.engine_record import Layout
-from pipework.packing import bins, even_rows, pack
+from pipework.packing import even_bins, even_rows, pack
 from pipework.padding import Padding, pad
 from serve.costs import CPU, Costs
 
@@ -74,7 +74,7 @@ class Collate:
         lengths_N = [len(encoding) for encoding in encodings]
         if self.layout is Layout.PACKED:
             whole = [[*range(len(lengths_N))]]
-            for call in whole if self.whole else bins(lengths_N, self.costs.most_tokens):
+            for call in whole if self.whole else even_bins(lengths_N, self.costs.most_tokens):
                 yield self._packed([encodings[index] for index in call], call)
             return
         batches = [[*range(len(lengths_N))]] if self.whole else plan(lengths_N, self.costs)

@@ -11,10 +11,12 @@ from time import perf_counter
 import numpy as np
 
 WIDTH = 64  # of a call; the cost of attention, which grows with its square, is small up to here
-TOKENS = (8, WIDTH, 512)  # of the calls from which costs are fitted
-REPEATS = 2
+TOKENS = (8, WIDTH, 1024)  # of the calls from which costs are fitted
+OTHER_WIDTH = 0.75  # of the calls before those that are timed, of their width
+REPEATS = 3
+LONG_S = 0.5  # calls that take this long in all are not repeated, and no larger one is tried
 # A call of twice the tokens is better where a token then costs at most so much of what it did.
-BETTER = 0.9
+BETTER = 0.98
 LARGEST = 16_384
 
 
@@ -31,9 +33,8 @@ class Costs:
     most_tokens: int
 
 
-# Of two cores of an EPYC and encoders of 2 to 6 layers: a call costs 6 to 16 tokens. Beyond 256
-# tokens a token gets no cheaper, and dearer where the activations outgrow the cache.
-CPU = Costs(call_tokens=16, most_tokens=512)
+# For calls before costs are measured, and where they are not.
+CPU = Costs(call_tokens=16, most_tokens=1024)
 
 
 def measure(call: Callable[[int, int], object], longest: int) -> Costs:
@@ -54,7 +55,7 @@ def measure(call: Callable[[int, int], object], longest: int) -> Costs:
     call_tokens = constant_s / token_s if token_s > 0 else LARGEST
     most = sizes[-1]
     each_s = times_s[-1] / most
-    while most < LARGEST:
+    while most < LARGEST and most * each_s < LONG_S:
         twice_s = _fastest_s(call, 2 * most, longest) / (2 * most)
         if twice_s > BETTER * each_s:
             break
@@ -63,10 +64,17 @@ def measure(call: Callable[[int, int], object], longest: int) -> Costs:
 
 
 def _fastest_s(call: Callable[[int, int], object], tokens: int, longest: int) -> float:
+    """Time a call of so many tokens, each time after one of another shape.
+
+    In a server nearly every call is of another shape than the one before, for which runtimes
+    prepare themselves anew.
+    """
     width = min(tokens, WIDTH, longest)
-    times_s = []
-    for _ in range(REPEATS):
+    rows = tokens // width
+    times_s: list[float] = []
+    while len(times_s) < REPEATS and sum(times_s) < LONG_S:
+        call(rows + 1, max(1, round(OTHER_WIDTH * width)))
         start_s = perf_counter()
-        call(tokens // width, width)
+        call(rows, width)
         times_s.append(perf_counter() - start_s)
     return min(times_s)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pipework.encoding import Encoding
-from pipework.packing import ATTENTION_TOKENS, bins, even_rows, pack, widest_row
+from pipework.packing import ATTENTION_TOKENS, bins, even_bins, even_rows, pack, widest_row
 from pipework.padding import Padding
 
 PADDING = Padding(pad_id=5, type_ids=False)
@@ -40,6 +40,26 @@ def test_an_input_goes_where_it_leaves_the_least_room():
 
 def test_nothing_needs_no_bins():
     assert bins([], 256) == []
+
+
+def test_even_bins_are_few_of_like_sizes_and_hold_no_more_than_is_set():
+    for lengths, most in ((some_lengths(40), 512), (some_lengths(400), 512), ([500, 500, 30], 512)):
+        filled = even_bins(lengths, most)
+        sizes = [sum(lengths[index] for index in one) for one in filled]
+        assert sorted(index for one in filled for index in one) == list(range(len(lengths)))
+        assert max(sizes) <= most
+        assert len(filled) <= np.ceil(sum(lengths) / most) + 1
+        assert len(lengths) < 10 or max(sizes) - min(sizes) <= max(lengths)
+
+
+def test_no_bin_is_left_with_what_others_had_no_room_for():
+    lengths = [20] * 52  # 25 fit into 512 tokens
+    assert sorted(map(len, bins(lengths, 512))) == [2, 25, 25]
+    assert sorted(map(len, even_bins(lengths, 512))) == [17, 17, 18]
+
+
+def test_an_input_that_is_longer_than_a_bin_has_room():
+    assert sorted(map(sorted, even_bins([600, 5, 5], 512))) == [[0], [1, 2]]
 
 
 def test_rows_cost_no_more_than_a_row_for_each_input_or_one_for_all():

@@ -8,11 +8,11 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, call_s: float, token_s=lambda _: 1e-5):
         self.now_s, self.call_s, self.token_s = 0.0, call_s, token_s
-        self.widths: set[int] = set()
+        self.shapes: list[tuple[int, int]] = []
         monkeypatch.setattr("serve.costs.perf_counter", lambda: self.now_s)
 
     def call(self, rows: int, width: int) -> None:
-        self.widths.add(width)
+        self.shapes.append((rows, width))
         self.now_s += self.call_s + rows * width * self.token_s(rows * width)
 
 
@@ -23,7 +23,7 @@ def test_what_a_call_costs_is_found_in_tokens(monkeypatch: pytest.MonkeyPatch) -
 
 def test_where_larger_calls_gain_nothing_they_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = measure(Clock(monkeypatch, call_s=0).call, longest=128)
-    assert (costs.call_tokens, costs.most_tokens) == (0, 512)
+    assert (costs.call_tokens, costs.most_tokens) == (0, 1024)
 
 
 def test_a_processor_that_likes_large_calls_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,4 +41,24 @@ def test_one_whose_time_does_not_depend_on_tokens_gets_the_largest(
 def test_no_call_is_wider_than_the_model_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, call_s=1e-4)
     measure(clock.call, longest=32)
-    assert max(clock.widths) == 32
+    assert max(width for _, width in clock.shapes) == 32
+
+
+def test_what_a_new_shape_costs_belongs_to_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, call_s=0)
+
+    def call(rows: int, width: int) -> None:
+        if clock.shapes[-1:] != [(rows, width)]:
+            clock.now_s += 30e-5
+        clock.call(rows, width)
+
+    assert measure(call, longest=128).call_tokens == 30
+
+
+def test_calls_that_take_long_are_made_once_and_no_larger_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch, call_s=0, token_s=lambda _: 1e-3)
+    assert measure(clock.call, longest=128).most_tokens == 1024
+    tokens = [rows * width for rows, width in clock.shapes]
+    assert (max(tokens), tokens.count(1024)) == (1024, 1)
