@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import numpy as np
+import onnx
+import openvino as ov
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from export.onnx2openvino import onnx_to_openvino
+
+SIZES = ("rows", "width")
+
+
+def graph(path: Path, *pattern: str | int) -> Path:
+    """Write a graph whose states [R, T, 6] are reshaped to sizes of its inputs, and numbers."""
+    constants = {"table": np.arange(60, dtype=np.float32).reshape(10, 6)}
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["states"]),
+        helper.make_node("Shape", ["segment_ids"], ["size"]),
+    ]
+    parts = []
+    for number, part in enumerate(pattern):
+        name = f"part{number}"
+        parts.append(name)
+        where = [SIZES.index(part)] if isinstance(part, str) else [part]
+        constants[f"{name}:given"] = np.array(where, np.int64)
+        if isinstance(part, str):
+            nodes.append(helper.make_node("Gather", ["size", f"{name}:given"], [name]))
+        else:
+            nodes.append(helper.make_node("Identity", [f"{name}:given"], [name]))
+    nodes.append(helper.make_node("Concat", parts, ["shape"], axis=0))
+    nodes.append(helper.make_node("Reshape", ["states", "shape"], ["logits"]))
+    made = helper.make_graph(
+        nodes,
+        "reshaped",
+        [
+            helper.make_tensor_value_info(name, TensorProto.INT64, ["R", "T"])
+            for name in ("input_ids", "segment_ids")
+        ],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def shape_given(model: ov.Model) -> list[int] | None:
+    """Return what the model is reshaped to, None where that is computed."""
+    (reshape,) = (one for one in model.get_ordered_ops() if one.get_type_name() == "Reshape")
+    source = reshape.input_value(1).get_node()
+    return source.get_data().tolist() if source.get_type_name() == "Constant" else None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "given"),
+    [
+        (("rows", "width", 2, 3), [0, 0, 2, 3]),
+        (("rows", "width", -1, 3), [0, 0, 2, 3]),
+        (("rows", -1, 6), [0, 0, 6]),
+        ((-1, 6), [-1, 6]),
+        ((-1, "width"), [-1, 0]),
+        ((1, "rows", -1), None),  # rows stand elsewhere, and the rest is not known
+        (("width", "rows", 6), None),  # of which neither is what stood there
+    ],
+)
+def test_reshapes_say_by_constants_what_stays(
+    tmp_path: Path, pattern: tuple[str | int, ...], given: list[int] | None
+) -> None:
+    source, out = graph(tmp_path / "graph.onnx", *pattern), tmp_path / "model.xml"
+    onnx_to_openvino(source, out)
+    core = ov.Core()
+    model = core.read_model(out)
+    assert shape_given(model) == given
+    before, after = (core.compile_model(one, "CPU") for one in (core.read_model(source), model))
+    for rows, width in ((1, 1), (2, 3), (5, 2)):
+        ids = np.random.default_rng(0).integers(0, 10, (rows, width))
+        feed = {"input_ids": ids, "segment_ids": ids}
+        np.testing.assert_array_equal(before(feed)["logits"], after(feed)["logits"])
