@@ -2,7 +2,7 @@
 
 The server is `pipe serve RUN`, a process beside this one on the same processors. Measured are the
 engine alone and, in turns with it, clients that wait for their answers, with several and with
-single texts a request; single texts at twice their peak, at half of it at once, and at half; and,
+single texts a request, and with as many texts at a time as several had; single texts at twice their peak, at half of it at once, and at half; and,
 with --minutes, the server's memory while texts of all lengths come.
 """
 
@@ -39,6 +39,7 @@ from serve.engines import choose_engine, open_proven
 
 SEVERAL = 8
 CLIENTS_SINGLE, CLIENTS_SEVERAL = 64, 16  # that wait for their answers
+CLIENTS_MORE = SEVERAL * CLIENTS_SEVERAL  # with single texts, as many texts at a time
 STOP_S = 60.0
 TURNS = 2
 PAGE_KIB = 4
@@ -93,12 +94,13 @@ def measure(plan: Plan, progress: Progress) -> ServingResult:
     """
     single, several = (Workload.synthetic(texts_per_request=n, seed=0) for n in (1, SEVERAL))
     alone, batch_ms = _alone(plan, single)
-    offline, many, ones = [alone], list[Level](), list[Level]()
+    offline, many, ones, more = [alone], list[Level](), list[Level](), list[Level]()
     with running(plan.run) as (doors, process):
         asked = target(f"http://{doors['http']}")
         for _ in range(TURNS):  # machines drift: what is compared is measured in turns
             many.append(_closed(asked, several, CLIENTS_SEVERAL, plan, progress))
             ones.append(_closed(asked, single, CLIENTS_SINGLE, plan, progress))
+            more.append(_closed(asked, single, CLIENTS_MORE, plan, progress))
             offline.append(_alone(plan, single)[0])
         peak = _closed(asked, single, CLIENTS_SINGLE, plan, progress)
         rate = peak.texts_per_s
@@ -119,6 +121,8 @@ def measure(plan: Plan, progress: Progress) -> ServingResult:
         several_texts_per_s=round(_mean(many), 2),
         several=SEVERAL,
         single_texts_per_s=round(_mean(ones), 2),
+        more_clients=CLIENTS_MORE,
+        more_clients_texts_per_s=round(_mean(more), 2),
         half=half,
         double=double,
         peak=peak,

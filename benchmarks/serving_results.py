@@ -22,7 +22,8 @@ class ServingResult(Record):
 
     `offline_texts_per_s` is of the engine alone, in the server's largest batches, in turns with the
     rest; `batch_ms` is the median time of one such batch. `several_texts_per_s` and
-    `single_texts_per_s`, the peak, are means over the turns of clients that wait for their answers;
+    `single_texts_per_s`, the peak, are means over the turns of clients that wait for their answers,
+    `more_clients_texts_per_s` that of `more_clients` with single texts;
     `half`, `double` and `after` are single texts at half of the peak, at twice it, and at half of
     it at once after that; `peak` is one of the levels that the peak is the mean of.
     """
@@ -38,6 +39,8 @@ class ServingResult(Record):
     several_texts_per_s: float
     several: int
     single_texts_per_s: float
+    more_clients: int | None = None
+    more_clients_texts_per_s: float | None = None
     half: Level
     double: Level
     peak: Level | None = None

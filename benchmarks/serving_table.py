@@ -17,14 +17,15 @@ def serving_rows(result: ServingResult) -> list[Row]:
     rows = [
         ("its engine alone", "", f"{alone:,.0f} texts/s ({when}: {turns})"),
         (f"{result.several} texts a request", "90 % of it", _of(result.several_texts_per_s, alone)),
-        ("single texts", "70 % of it", _of(peak, alone)),
+        (f"single texts{_clients(result)}", "70 % of it", _of(peak, alone)),
+        *_more_clients(result),
         (
-            "half of that, open",
+            "half of the peak, open",
             f"p99 under {cells.ms(4 * result.batch_ms)} ms, 4 batches",
             f"p99 {_p99(result.half)} ms",
         ),
-        ("twice that: answered", "90 % of the peak", _of(result.double.in_time, peak)),
-        ("twice that: refused", "under 50 ms", _refused(result.double)),
+        ("twice the peak: answered", "90 % of the peak", _of(result.double.in_time, peak)),
+        ("twice the peak: refused", "under 50 ms", _refused(result.double)),
         *_processors(result),
         ("half again, at once", "as before", f"p99 {_p99(result.after)} ms"),
     ]
@@ -41,6 +42,18 @@ def serving_rows(result: ServingResult) -> list[Row]:
     return [(name, *row) for row in rows]
 
 
+def _clients(result: ServingResult) -> str:
+    clients = None if result.peak is None else result.peak.concurrency
+    return "" if clients is None else f", the peak of {clients} clients"
+
+
+def _more_clients(result: ServingResult) -> list[tuple[str, str, str]]:
+    if result.more_clients_texts_per_s is None:
+        return []
+    load = f"single texts, {result.more_clients} clients"
+    return [(load, "80 % of it", _of(result.more_clients_texts_per_s, result.offline))]
+
+
 def _processors(result: ServingResult) -> list[tuple[str, str, str]]:
     """Return what answers and what only asks: beside each other on the same processors."""
     levels = (result.double, result.peak)
@@ -49,7 +62,7 @@ def _processors(result: ServingResult) -> list[tuple[str, str, str]]:
         return []
     seen = [f"{use.cores:.2f} + {use.generator_cores:.2f}" for use in uses]
     words = f"{seen[0]}; at the peak {seen[1]}"
-    return [("twice that: processors of the server + of what asks", "", words)]
+    return [("twice the peak: processors of the server + of what asks", "", words)]
 
 
 def _memory(memory: Memory) -> str:

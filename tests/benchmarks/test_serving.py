@@ -24,6 +24,8 @@ def test_a_real_server_is_measured_and_stored(exported_run, tmp_path, monkeypatc
     assert result.half.requests == result.half.sent > 0
     assert result.double.rate == pytest.approx(4 * result.after.rate, rel=1e-2)
     assert result.single_texts_per_s > 0
+    assert result.more_clients == 128
+    assert result.more_clients_texts_per_s > 0
     assert 0 < result.double.server.generator_cores < 64
     assert result.memory.peak_mib >= result.memory.at_end_mib > 10
 
@@ -78,9 +80,13 @@ def test_the_table_holds_what_was_seen_against_what_was_wanted(served):
         several_texts_per_s=380.0,
         several=8,
         single_texts_per_s=300.0,
+        more_clients=128,
+        more_clients_texts_per_s=330.0,
         half=level(150, 150),
         double=level(600, 285, rejected=400).model_copy(update={"server": used(1.5, 0.3)}),
-        peak=level(300, 300).model_copy(update={"server": used(1.75, 0.1)}),
+        peak=level(300, 300).model_copy(
+            update={"rate": None, "arrivals": None, "concurrency": 64, "server": used(1.75, 0.1)}
+        ),
         after=level(150, 149),
         memory=Memory(minutes=10, after_first_minute_mib=300, at_end_mib=301, peak_mib=305),
         command=("python",),
@@ -91,6 +97,7 @@ def test_the_table_holds_what_was_seen_against_what_was_wanted(served):
         "400 texts/s (before, after: 390, 410)",
         "380 texts/s, 95%",
         "300 texts/s, 75%",
+        "330 texts/s, 82%",
         "p99 50.0 ms",
         "285 texts/s, 95%",
         "400 of 1,000: p50 1.00, p99 9.00, at most 10.0 ms",
@@ -98,4 +105,6 @@ def test_the_table_holds_what_was_seen_against_what_was_wanted(served):
         "p99 50.0 ms",
         "300 MiB after one, 301 at the end, 305 at most",
     ]
-    assert serving_rows(result)[3][2] == "p99 under 160 ms, 4 batches"
+    loads = [row[1] for row in serving_rows(result)]
+    assert loads[2:4] == ["single texts, the peak of 64 clients", "single texts, 128 clients"]
+    assert serving_rows(result)[4][2] == "p99 under 160 ms, 4 batches"
