@@ -2,8 +2,9 @@
 
 The server is `pipe serve RUN`, a process beside this one on the same processors. Measured are the
 engine alone and, in turns with it, clients that wait for their answers, with several and with
-single texts a request, and with as many texts at a time as several had; single texts at twice their peak, at half of it at once, and at half; and,
-with --minutes, the server's memory while texts of all lengths come.
+single texts a request, and with as many texts at a time as several had; single texts at twice
+their peak, at half of it at once, and at half; and, with --minutes, the server's memory while texts
+of all lengths come.
 """
 
 import argparse
