@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -17,7 +16,7 @@ from serve.inference_protocol.statuses import said_id, status_of
 
 
 class AnswerErrors(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Aborts a call with the status of the error that its method met.
+    """Ends a call with the status of the error that its method met.
 
     Bytes that are no message are an error of the request, too, where grpc would call them its own.
     Once `ending` is set, nothing more is read from streams: a client may hold one for ever.
@@ -49,18 +48,23 @@ class AnswerErrors(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ha
 
 def _one(handler: Handler, name: str) -> Callable[[bytes, Context], Awaitable[object]]:
     async def answer(request: bytes, context: Context) -> object:
-        async with _aborting(context, name):
+        try:
             found = handler.unary_unary(handler.request_deserializer(request), context)
             return await found if inspect.isawaitable(found) else found
+        except Exception as error:  # noqa: BLE001  (the edge: here any error becomes a status)
+            _refuse(context, error, name)
+            return None
 
     return answer
 
 
 def _from_one(handler: Handler, name: str) -> Callable[[bytes, Context], AsyncIterator[object]]:
     async def answer(request: bytes, context: Context) -> AsyncIterator[object]:
-        async with _aborting(context, name):
+        try:
             async for one in handler.unary_stream(handler.request_deserializer(request), context):
                 yield one
+        except Exception as error:  # noqa: BLE001  (as above)
+            _refuse(context, error, name)
 
     return answer
 
@@ -70,23 +74,31 @@ def _several(
 ) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[object]]:
     async def answer(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:
         read = (handler.request_deserializer(one) async for one in _until(ending, requests))
-        async with _aborting(context, name):
+        try:
             with streams.hold():
                 async for one in handler.stream_stream(read, context):
                     yield one
+        except Exception as error:  # noqa: BLE001  (as above)
+            _refuse(context, error, name)
 
     return answer
 
 
-@asynccontextmanager
-async def _aborting(context: Context, name: str) -> AsyncIterator[None]:
-    try:
-        yield
-    except grpc.aio.AbortError:
-        raise  # the method has said what it had to
-    except Exception as error:  # noqa: BLE001  (the edge: here any error becomes a status)
-        status = status_of(error, name)
-        await context.abort(status.code, status.text, (*status.metadata, *said_id()))
+def _refuse(context: Context, error: Exception, name: str) -> None:
+    """Let a call end with the status of an error.
+
+    What `abort` raises for that is held by the call and holds it, with all that its method had in
+    hand, until a collection of garbage.
+
+    Raises:
+        AbortError: the method has said what it had to.
+    """
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    status = status_of(error, name)
+    context.set_code(status.code)
+    context.set_details(status.text)
+    context.set_trailing_metadata((*status.metadata, *said_id()))
 
 
 async def _until(ending: asyncio.Event, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

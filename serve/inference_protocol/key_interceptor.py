@@ -45,7 +45,8 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc 
 
 def _refusal(text: str) -> grpc.RpcMethodHandler:
     async def refuse(_: object, context: grpc.aio.ServicerContext) -> None:
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
+        context.set_code(grpc.StatusCode.UNAUTHENTICATED)
+        context.set_details(text)
 
     # Of streams, whatever the method is: this kind does not wait for the client's message.
     return grpc.stream_stream_rpc_method_handler(refuse)

@@ -1,0 +1,115 @@
+"""A call leaves nothing of ours in cycles, refused or answered; grpc itself leaves a little."""
+
+import asyncio
+import gc
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serve.config import ServeSettings
+from serve.inference_protocol.grpc import GrpcDoor
+from serve.inference_protocol.key_interceptor import KeyInterceptor
+from serve.keys import ApiKeys
+from serve.opening import open_models
+from serve.watch import Watch
+
+ASKED = 30
+OF_GRPC = 5  # objects of each call: the closure that looked for its method, and what that holds
+CLIENT = """
+import sys
+
+import grpc
+from tritonclient.grpc import service_pb2 as proto
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+port, name, kind, times = sys.argv[1:]
+text = {"name": "text", "datatype": "BYTES", "shape": [1]}
+given = {"model_name": name, "inputs": [text], "raw_input_contents": [b"\\4\\0\\0\\0rain"]}
+whole = proto.ModelInferRequest(**given).SerializeToString()
+kinds = {
+    "no model": {"model_name": "other"},
+    "no input": {"inputs": [text | {"name": "words"}]},
+    "too late": {"parameters": {"timeout": {"int64_param": 1}}},
+}
+request = proto.ModelInferRequest(**given | kinds.get(kind, {}))
+codes = set()
+with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    stub = GRPCInferenceServiceStub(channel)
+    infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+    for _ in range(int(times)):
+        try:
+            match kind:
+                case "no message":
+                    infer(b"\\xff\\xff")
+                case "stream":
+                    list(stub.ModelStreamInfer(iter([request])))
+                case _:
+                    stub.ModelInfer(request)
+            codes.add("OK")
+        except grpc.RpcError as error:
+            codes.add(error.code().name)
+print(*codes)
+"""
+
+
+@pytest.fixture
+def _counted() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def left_by(run: Path, kind: str, interceptors: list[KeyInterceptor]) -> tuple[str, int]:
+    """Return how calls ended, and how many objects a collection finds after them."""
+    settings = ServeSettings()
+    with open_models(run, settings) as models, Watch(models, settings) as watch:
+        held = socket.socket()
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        door = GrpcDoor(models, settings, held, watch, interceptors=interceptors)
+        await door.start()
+        name = models.index()[0].name
+
+        async def call(times: int) -> str:
+            words = (sys.executable, "-c", CLIENT, f"{port}", name, kind, f"{times}")
+            client = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
+            said, _ = await client.communicate()
+            await asyncio.sleep(0.1)  # what is over is forgotten
+            return said.decode().strip()
+
+        await call(1)
+        gc.collect()
+        ended = await call(ASKED)
+        left = gc.collect()
+        await door.stop(0)
+    return ended, left
+
+
+@pytest.mark.usefixtures("_counted")
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("answered", "OK"),
+        ("stream", "OK"),
+        ("no model", "NOT_FOUND"),
+        ("no input", "INVALID_ARGUMENT"),
+        ("no message", "INVALID_ARGUMENT"),
+        ("too late", "DEADLINE_EXCEEDED"),
+    ],
+)
+def test_a_call_leaves_what_grpc_leaves(run: Path, kind: str, status: str) -> None:
+    ended, left = asyncio.run(left_by(run, kind, []))
+    assert ended == status
+    assert left < (OF_GRPC + 1) * ASKED
+
+
+@pytest.mark.usefixtures("_counted")
+def test_so_does_one_without_a_key(run: Path) -> None:
+    guard = KeyInterceptor(ApiKeys(["0123456789abcdef0123456789abcdef"]))
+    ended, left = asyncio.run(left_by(run, "answered", [guard]))
+    assert ended == "UNAUTHENTICATED"
+    assert left < (OF_GRPC + 1) * ASKED
