@@ -124,9 +124,7 @@ class Products:
         zero = self._constant("zero", np.int64(0))
         table = self._constant("table", np.full((1, self.encoder.hidden_size), SMALL, np.float32))
         nowhere = self._node("Mul", ["input_ids", zero], "nowhere")
-        spread = self._node("Gather", [table, nowhere], "spread")
-        flat = self._constant("flat", np.array([-1, self.encoder.hidden_size]))
-        return self._node("Reshape", [spread, flat], "states")
+        return self._node("Gather", [table, nowhere], "states")
 
     def _dense(self, states: str, name: str, width: int, out: str = "") -> str:
         shape = (self._width_of(states), width)
@@ -138,28 +136,24 @@ class Products:
     def _attention(self, states: str, layer: int) -> str:
         """Multiply as scores and values are, heads as they lie in memory."""
         heads, width = self.encoder.num_attention_heads, self.encoder.hidden_size
-        size = self._node("Shape", ["input_ids"], f"{layer}.size")
-        rows, row = self._part(size, 0, layer), self._part(size, 1, layer)
-        many = self._constant("heads", np.array([heads]))
-        head = self._constant("head", np.array([width // heads]))
-        upright = self._node("Concat", [rows, many, row, head], f"{layer}.upright", axis=0)
-        lying = self._node("Concat", [rows, many, head, row], f"{layer}.lying", axis=0)
+        upright = self._constant("upright", np.array([0, heads, -1, width // heads]))
+        lying = self._constant("lying", np.array([0, heads, width // heads, -1]))
+        together = self._constant("together", np.array([0, -1, width]))
         one = self._node("Reshape", [states, upright], f"{layer}.one")
         other = self._node("Reshape", [states, lying], f"{layer}.other")
         scores = self._node("MatMul", [one, other], f"{layer}.scores")
         read = self._node("MatMul", [scores, one], f"{layer}.read")
-        return self._node("Reshape", [read, "flat"], f"{layer}.attended")
+        return self._node("Reshape", [read, together], f"{layer}.attended")
 
     def _texts(self, states: str) -> str:
         """Take as many states as there are texts."""
         of = "text_index" if self.variant.layout is Layout.PACKED else "input_ids"
-        count = self._part(self._node("Shape", [of], f"{states}.of"), 0, f"{states}.count")
+        size = self._node("Shape", [of], f"{states}.of")
         start = self._constant("start", np.array([0]))
-        return self._node("Slice", [states, start, count], f"{states}.texts")
-
-    def _part(self, size: str, place: int, name: int | str) -> str:
-        at = self._constant(f"at{place}", np.array([place]))
-        return self._node("Gather", [size, at], f"{name}.{place}")
+        count = self._node("Gather", [size, start], f"{states}.count", axis=0)
+        flat = self._constant("flat", np.array([-1, self.encoder.hidden_size]))
+        each = self._node("Reshape", [states, flat], f"{states}.each")
+        return self._node("Slice", [each, start, count], f"{states}.texts")
 
     def _width_of(self, states: str) -> int:
         if states.endswith("up.made"):

@@ -82,17 +82,22 @@ def bins(lengths_N: Sequence[int], most: int) -> list[list[int]]:
 
 
 def even_bins(lengths_N: Sequence[int], most: int) -> list[list[int]]:
-    """Distribute N >= 1 inputs over bins of like sizes of at most `most` tokens.
+    """Distribute inputs over bins of like sizes of at most `most` tokens, like lengths together.
 
-    There are as few as longest processing time needs (Graham 1969,
-    https://doi.org/10.1137/0117039), so none holds only what the others left over. An input that is
-    longer than `most` makes all bins as large as itself.
+    So no bin holds only what the others had no room for, and rows of short inputs need not be as
+    wide as the longest of all. An input that is longer has a bin of its own.
     """
-    order = _longest_first(lengths_N)
-    largest = max(most, lengths_N[order[0]])
-    counts = range(-(-sum(lengths_N) // largest), len(order) + 1)
-    spread = (_spread(lengths_N, order, count) for count in counts)
-    return next(filled for filled, size in spread if size <= largest)
+    bins_of_most = max(1, -(-sum(lengths_N) // most))
+    enough = sum(lengths_N) / bins_of_most
+    filled: list[list[int]] = []
+    size = inf
+    for index in _longest_first(lengths_N):
+        if size >= enough or size + lengths_N[index] > most:
+            filled.append([])
+            size = 0
+        filled[-1].append(index)
+        size += lengths_N[index]
+    return filled
 
 
 def even_rows(lengths_N: Sequence[int], row_tokens: int, step: int = 1) -> list[list[int]]:

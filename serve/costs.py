@@ -4,19 +4,19 @@ A call costs something beyond its tokens: little on a CPU, as much as thousands 
 Padding is worth it only while it costs less than a call of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 
 WIDTH = 64  # of a call; the cost of attention, which grows with its square, is small up to here
-TOKENS = (8, WIDTH, 1024)  # of the calls from which costs are fitted
-OTHER_WIDTH = 0.75  # of the calls before those that are timed, of their width
+TOKENS = (8, WIDTH, 512)  # of the calls from which costs are fitted
 REPEATS = 3
-LONG_S = 0.5  # calls that take this long in all are not repeated, and no larger one is tried
-# A call of twice the tokens is better where a token then costs at most so much of what it did.
-BETTER = 0.98
+SLOW_S = 0.3  # a call that takes so long is timed once
+LITTLE = (
+    0.05  # of a call's tokens: where a call costs no more beyond them, larger ones are not tried
+)
 LARGEST = 16_384
 
 
@@ -46,35 +46,40 @@ def measure(call: Callable[[int, int], object], longest: int) -> Costs:
 
     Returns:
         A constant and a part for each token, fitted by least squares of the relative errors; and
-        the size of calls from which on twice the size gains nothing.
+        the size of calls from which on twice the size gains nothing, or little.
     """
     sizes = sorted({min(tokens, longest) if tokens <= WIDTH else tokens for tokens in TOKENS})
-    times_s = np.array([_fastest_s(call, size, longest) for size in sizes])
+    times_s = np.array([_fastest_s(call, (size,), longest)[0] for size in sizes])
     parts = np.stack([np.ones(len(sizes)), sizes], axis=1) / times_s[:, None]
     (constant_s, token_s), *_ = np.linalg.lstsq(parts, np.ones(len(sizes)), rcond=None)
     call_tokens = constant_s / token_s if token_s > 0 else LARGEST
     most = sizes[-1]
-    each_s = times_s[-1] / most
-    while most < LARGEST and most * each_s < LONG_S:
-        twice_s = _fastest_s(call, 2 * most, longest) / (2 * most)
-        if twice_s > BETTER * each_s:
+    while most < LARGEST and call_tokens > LITTLE * most:
+        once_s, twice_s = _fastest_s(call, (most, 2 * most), longest)
+        if twice_s >= 2 * once_s:
             break
-        most, each_s = 2 * most, twice_s
+        most *= 2
     return Costs(call_tokens=max(0, round(float(call_tokens))), most_tokens=most)
 
 
-def _fastest_s(call: Callable[[int, int], object], tokens: int, longest: int) -> float:
-    """Time a call of so many tokens, each time after one of another shape.
+def _fastest_s(
+    call: Callable[[int, int], object], sizes: Sequence[int], longest: int
+) -> list[float]:
+    """Time calls of so many tokens, in turns, each after one of another shape.
 
     In a server nearly every call is of another shape than the one before, for which runtimes
-    prepare themselves anew.
+    prepare themselves anew. What they do once for a shape is not counted.
     """
-    width = min(tokens, WIDTH, longest)
-    rows = tokens // width
-    times_s: list[float] = []
-    while len(times_s) < REPEATS and sum(times_s) < LONG_S:
-        call(rows + 1, max(1, round(OTHER_WIDTH * width)))
-        start_s = perf_counter()
+    shapes = [(size // width, width) for size in sizes for width in [min(size, WIDTH, longest)]]
+    for rows, width in shapes:
         call(rows, width)
-        times_s.append(perf_counter() - start_s)
-    return min(times_s)
+    times_s: list[list[float]] = [[] for _ in shapes]
+    for _ in range(REPEATS):
+        for (rows, width), found_s in zip(shapes, times_s, strict=True):
+            call(rows + 2, width)
+            start_s = perf_counter()
+            call(rows, width)
+            found_s.append(perf_counter() - start_s)
+        if times_s[-1][-1] > SLOW_S:
+            break
+    return [min(found_s) for found_s in times_s]

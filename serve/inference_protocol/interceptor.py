@@ -12,7 +12,7 @@ from grpc.aio import ServicerContext as Context
 
 from pipework.errors import NotReadyError
 from serve.inference_protocol.places import Places
-from serve.inference_protocol.statuses import said_id, status_of
+from serve.inference_protocol.statuses import Status, said_id, status_of
 
 
 class AnswerErrors(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
@@ -52,8 +52,9 @@ def _one(handler: Handler, name: str) -> Callable[[bytes, Context], Awaitable[ob
             found = handler.unary_unary(handler.request_deserializer(request), context)
             return await found if inspect.isawaitable(found) else found
         except Exception as error:  # noqa: BLE001  (the edge: here any error becomes a status)
-            _refuse(context, error, name)
-            return None
+            status = status_of(error, name)
+        await _refuse(context, status)
+        return None
 
     return answer
 
@@ -64,7 +65,10 @@ def _from_one(handler: Handler, name: str) -> Callable[[bytes, Context], AsyncIt
             async for one in handler.unary_stream(handler.request_deserializer(request), context):
                 yield one
         except Exception as error:  # noqa: BLE001  (as above)
-            _refuse(context, error, name)
+            status = status_of(error, name)
+        else:
+            return
+        await _refuse(context, status)
 
     return answer
 
@@ -79,26 +83,25 @@ def _several(
                 async for one in handler.stream_stream(read, context):
                     yield one
         except Exception as error:  # noqa: BLE001  (as above)
-            _refuse(context, error, name)
+            status = status_of(error, name)
+        else:
+            return
+        await _refuse(context, status)
 
     return answer
 
 
-def _refuse(context: Context, error: Exception, name: str) -> None:
-    """Let a call end with the status of an error.
+async def _refuse(context: Context, status: Status) -> None:
+    """Let a call end with a status, and nothing before it, as clients that try again need it.
 
-    What `abort` raises for that is held by the call and holds it, with all that its method had in
-    hand, until a collection of garbage.
-
-    Raises:
-        AbortError: the method has said what it had to.
+    (https://github.com/grpc/proposal/blob/master/A6-client-retries.md) What `abort` raises is held
+    by the call; with its traceback it would hold the call, and all that its method had in hand,
+    until a collection of garbage.
     """
-    if isinstance(error, grpc.aio.AbortError):
-        raise error
-    status = status_of(error, name)
-    context.set_code(status.code)
-    context.set_details(status.text)
-    context.set_trailing_metadata((*status.metadata, *said_id()))
+    try:
+        await context.abort(status.code, status.text, (*status.metadata, *said_id()))
+    except grpc.aio.AbortError as error:
+        error.__traceback__ = None
 
 
 async def _until(ending: asyncio.Event, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

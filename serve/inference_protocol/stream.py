@@ -43,8 +43,13 @@ async def _read(
                 computed.cancel()
                 raise
     except Exception as error:  # noqa: BLE001  (raised again where the answers are taken)
-        failed: asyncio.Future[A] = asyncio.get_running_loop().create_future()
-        failed.set_exception(error)
-        await waiting.put(failed)
+        await waiting.put(_failed(error))
     else:
         await waiting.put(None)
+
+
+def _failed(error: Exception) -> "asyncio.Future[A]":
+    """Return a future that raises; a name for it where the error passed would make a cycle."""
+    failed: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+    failed.set_exception(error)
+    return failed

@@ -11,12 +11,14 @@ from export.onnx2openvino import onnx_to_openvino
 SIZES = ("rows", "width")
 
 
-def graph(path: Path, *pattern: str | int) -> Path:
-    """Write a graph whose states [R, T, 6] are reshaped to sizes of its inputs, and numbers."""
+def graph(
+    path: Path, *pattern: str | int, of: str = "segment_ids", allow_zero: bool = False
+) -> Path:
+    """Write a graph whose states [R, T, 6] are reshaped to sizes of `of`, and numbers."""
     constants = {"table": np.arange(60, dtype=np.float32).reshape(10, 6)}
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["states"]),
-        helper.make_node("Shape", ["segment_ids"], ["size"]),
+        helper.make_node("Shape", [of], ["size"]),
     ]
     parts = []
     for number, part in enumerate(pattern):
@@ -29,13 +31,15 @@ def graph(path: Path, *pattern: str | int) -> Path:
         else:
             nodes.append(helper.make_node("Identity", [f"{name}:given"], [name]))
     nodes.append(helper.make_node("Concat", parts, ["shape"], axis=0))
-    nodes.append(helper.make_node("Reshape", ["states", "shape"], ["logits"]))
+    nodes.append(
+        helper.make_node("Reshape", ["states", "shape"], ["logits"], allowzero=int(allow_zero))
+    )
     made = helper.make_graph(
         nodes,
         "reshaped",
         [
-            helper.make_tensor_value_info(name, TensorProto.INT64, ["R", "T"])
-            for name in ("input_ids", "segment_ids")
+            helper.make_tensor_value_info(name, TensorProto.INT64, [f"R of {name}", f"T of {name}"])
+            for name in dict.fromkeys(("input_ids", of))
         ],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
@@ -76,3 +80,19 @@ def test_reshapes_say_by_constants_what_stays(
         ids = np.random.default_rng(0).integers(0, 10, (rows, width))
         feed = {"input_ids": ids, "segment_ids": ids}
         np.testing.assert_array_equal(before(feed)["logits"], after(feed)["logits"])
+
+
+def test_sizes_of_other_inputs_are_no_sizes_of_tokens(tmp_path: Path) -> None:
+    """Of texts there are as many as there are, however many rows they share."""
+    source = graph(tmp_path / "graph.onnx", "rows", "width", -1, of="text_index")
+    onnx_to_openvino(source, tmp_path / "model.xml")
+    model = ov.Core().read_model(tmp_path / "model.xml")
+    assert shape_given(model) is None
+    feed = {"input_ids": np.zeros((2, 6), np.int64), "text_index": np.zeros((4, 1), np.int64)}
+    assert ov.Core().compile_model(model, "CPU")(feed)["logits"].shape == (4, 1, 18)
+
+
+def test_where_nothing_means_none_it_is_not_written_for_what_stays(tmp_path: Path) -> None:
+    source = graph(tmp_path / "graph.onnx", "rows", "width", 2, 3, allow_zero=True)
+    onnx_to_openvino(source, tmp_path / "model.xml")
+    assert shape_given(ov.Core().read_model(tmp_path / "model.xml")) is None

@@ -1,6 +1,6 @@
 import pytest
 
-from serve.costs import LARGEST, measure
+from serve.costs import LARGEST, SLOW_S, measure
 
 
 class Clock:
@@ -23,7 +23,7 @@ def test_what_a_call_costs_is_found_in_tokens(monkeypatch: pytest.MonkeyPatch) -
 
 def test_where_larger_calls_gain_nothing_they_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = measure(Clock(monkeypatch, call_s=0).call, longest=128)
-    assert (costs.call_tokens, costs.most_tokens) == (0, 1024)
+    assert (costs.call_tokens, costs.most_tokens) == (0, 512)
 
 
 def test_a_processor_that_likes_large_calls_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,10 +55,21 @@ def test_what_a_new_shape_costs_belongs_to_a_call(monkeypatch: pytest.MonkeyPatc
     assert measure(call, longest=128).call_tokens == 30
 
 
-def test_calls_that_take_long_are_made_once_and_no_larger_ones(
+def test_what_is_done_once_for_a_shape_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, call_s=20e-5)
+
+    def call(rows: int, width: int) -> None:
+        if (rows, width) not in clock.shapes:
+            clock.now_s += 2 * SLOW_S
+        clock.call(rows, width)
+
+    assert measure(call, longest=128).call_tokens == 20
+
+
+def test_calls_that_take_long_are_timed_once_and_no_larger_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = Clock(monkeypatch, call_s=0, token_s=lambda _: 1e-3)
-    assert measure(clock.call, longest=128).most_tokens == 1024
-    tokens = [rows * width for rows, width in clock.shapes]
-    assert (max(tokens), tokens.count(1024)) == (1024, 1)
+    clock = Clock(monkeypatch, call_s=0.01, token_s=lambda _: 1e-3)
+    assert measure(clock.call, longest=128).most_tokens == 512
+    assert clock.shapes.count((8, 64)) == 2  # the first is not timed
+    assert max(rows * width for rows, width in clock.shapes) < 1024

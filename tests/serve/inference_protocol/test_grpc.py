@@ -1,6 +1,8 @@
 """tritonclient asks our server over gRPC as it asks Triton."""
 
+import json
 import queue
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -315,6 +317,29 @@ def test_a_cancelled_request_leaves_the_queue(slow_run, start_server):
         stats = http.get("/v2/models/stats").json()["model_stats"]
     assert stats[0]["inference_stats"]["success"]["count"] == 1
     assert server.stop() == 0
+
+
+def test_a_client_that_tries_refused_calls_again_does(server):
+    """Which it does only if nothing comes before the status (gRPC's A6, client retries)."""
+    policy = {"maxAttempts": 3, "initialBackoff": "0.01s", "maxBackoff": "0.01s"}
+    policy |= {"backoffMultiplier": 1, "retryableStatusCodes": ["NOT_FOUND"]}
+    config = {"methodConfig": [{"name": [{}], "retryPolicy": policy}]}
+    options = [("grpc.enable_retries", 1), ("grpc.service_config", json.dumps(config))]
+
+    def refused():
+        found = re.findall(
+            r'requests_total\{door="grpc".*status="NOT_FOUND"\} ([0-9.]+)',
+            httpx.get(f"{server.url}/metrics").text,
+        )
+        return sum(map(float, found))
+
+    before = refused()
+    with (
+        grpc.insecure_channel(server.grpc, options) as channel,
+        pytest.raises(grpc.RpcError, match="NOT_FOUND"),
+    ):
+        GRPCInferenceServiceStub(channel).ModelInfer(request("unknown"))
+    assert refused() == before + 3
 
 
 def test_a_full_queue_says_when_to_come_back(slow_run, start_server):

@@ -17,7 +17,7 @@ from serve.opening import open_models
 from serve.watch import Watch
 
 ASKED = 30
-OF_GRPC = 5  # objects of each call: the closure that looked for its method, and what that holds
+OF_GRPC = 6  # objects of a call at most: the closure that looked for its method, what that holds
 CLIENT = """
 import sys
 
@@ -46,6 +46,11 @@ with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
                     infer(b"\\xff\\xff")
                 case "stream":
                     list(stub.ModelStreamInfer(iter([request])))
+                case "stream of no message":
+                    stream = "/inference.GRPCInferenceService/ModelStreamInfer"
+                    list(channel.stream_stream(stream)(iter([b"\\xff\\xff"])))
+                case "watch of no message":
+                    list(channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\\xff\\xff"))
                 case _:
                     stub.ModelInfer(request)
             codes.add("OK")
@@ -98,6 +103,8 @@ async def left_by(run: Path, kind: str, interceptors: list[KeyInterceptor]) -> t
         ("no model", "NOT_FOUND"),
         ("no input", "INVALID_ARGUMENT"),
         ("no message", "INVALID_ARGUMENT"),
+        ("stream of no message", "INVALID_ARGUMENT"),
+        ("watch of no message", "INVALID_ARGUMENT"),
         ("too late", "DEADLINE_EXCEEDED"),
     ],
 )
@@ -108,7 +115,7 @@ def test_a_call_leaves_what_grpc_leaves(run: Path, kind: str, status: str) -> No
 
 
 @pytest.mark.usefixtures("_counted")
-def test_so_does_one_without_a_key(run: Path) -> None:
+def test_a_call_without_a_key_leaves_what_grpc_leaves(run: Path) -> None:
     guard = KeyInterceptor(ApiKeys(["0123456789abcdef0123456789abcdef"]))
     ended, left = asyncio.run(left_by(run, "answered", [guard]))
     assert ended == "UNAUTHENTICATED"
