@@ -14,9 +14,8 @@ WIDTH = 64  # of a call; the cost of attention, which grows with its square, is 
 TOKENS = (8, WIDTH, 512)  # of the calls from which costs are fitted
 REPEATS = 3
 SLOW_S = 0.3  # a call that takes so long is timed once
-LITTLE = (
-    0.05  # of a call's tokens: where a call costs no more beyond them, larger ones are not tried
-)
+# Larger calls are tried while what a call costs beyond its tokens is more than this share of them.
+LITTLE = 0.12
 LARGEST = 16_384
 
 
@@ -49,7 +48,7 @@ def measure(call: Callable[[int, int], object], longest: int) -> Costs:
         the size of calls from which on twice the size gains nothing, or little.
     """
     sizes = sorted({min(tokens, longest) if tokens <= WIDTH else tokens for tokens in TOKENS})
-    times_s = np.array([_fastest_s(call, (size,), longest)[0] for size in sizes])
+    times_s = np.array(_fastest_s(call, sizes, longest))
     parts = np.stack([np.ones(len(sizes)), sizes], axis=1) / times_s[:, None]
     (constant_s, token_s), *_ = np.linalg.lstsq(parts, np.ones(len(sizes)), rcond=None)
     call_tokens = constant_s / token_s if token_s > 0 else LARGEST
@@ -65,10 +64,10 @@ def measure(call: Callable[[int, int], object], longest: int) -> Costs:
 def _fastest_s(
     call: Callable[[int, int], object], sizes: Sequence[int], longest: int
 ) -> list[float]:
-    """Time calls of so many tokens, in turns, each after one of another shape.
+    """Time calls of two or more sizes, in tokens, in turns: so each is after one of another shape.
 
-    In a server nearly every call is of another shape than the one before, for which runtimes
-    prepare themselves anew. What they do once for a shape is not counted.
+    In a server nearly every call is, and runtimes prepare themselves anew for it. What they do once
+    for a shape is not counted.
     """
     shapes = [(size // width, width) for size in sizes for width in [min(size, WIDTH, longest)]]
     for rows, width in shapes:
@@ -76,7 +75,6 @@ def _fastest_s(
     times_s: list[list[float]] = [[] for _ in shapes]
     for _ in range(REPEATS):
         for (rows, width), found_s in zip(shapes, times_s, strict=True):
-            call(rows + 2, width)
             start_s = perf_counter()
             call(rows, width)
             found_s.append(perf_counter() - start_s)
