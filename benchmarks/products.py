@@ -150,7 +150,7 @@ class Products:
         of = "text_index" if self.variant.layout is Layout.PACKED else "input_ids"
         size = self._node("Shape", [of], f"{states}.of")
         start = self._constant("start", np.array([0]))
-        count = self._node("Gather", [size, start], f"{states}.count", axis=0)
+        count = self._node("Gather", [size, start], f"{states}.count")
         flat = self._constant("flat", np.array([-1, self.encoder.hidden_size]))
         each = self._node("Reshape", [states, flat], f"{states}.each")
         return self._node("Slice", [each, start, count], f"{states}.texts")
@@ -165,10 +165,8 @@ class Products:
             self._constants.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
-    def _node(self, kind: str, given: list[str], made: str, name: str = "", axis: int = 0) -> str:
+    def _node(self, kind: str, given: list[str], made: str, name: str = "") -> str:
         node = helper.make_node(kind, given, [made], name=name)
-        if kind in {"Concat", "Gather"}:
-            node.attribute.append(helper.make_attribute("axis", axis))
         self._nodes.append(node)
         return made
 

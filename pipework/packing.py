@@ -82,16 +82,24 @@ def bins(lengths_N: Sequence[int], most: int) -> list[list[int]]:
 
 
 def even_bins(lengths_N: Sequence[int], most: int) -> list[list[int]]:
-    """Distribute inputs over bins of like sizes of at most `most` tokens, like lengths together.
+    """Distribute inputs over bins of about as many tokens, `most` at most, like lengths together.
 
     So no bin holds only what the others had no room for, and rows of short inputs need not be as
     wide as the longest of all. An input that is longer has a bin of its own.
     """
-    bins_of_most = max(1, -(-sum(lengths_N) // most))
-    enough = sum(lengths_N) / bins_of_most
+    order, tokens = _longest_first(lengths_N), sum(lengths_N)
+    count = -(-tokens // most)
+    while len(filled := _cut(lengths_N, order, most, enough=tokens / max(1, count))) > count:
+        count = len(filled)
+    return filled
+
+
+def _cut(
+    lengths_N: Sequence[int], order: Sequence[int], most: int, enough: float
+) -> list[list[int]]:
     filled: list[list[int]] = []
     size = inf
-    for index in _longest_first(lengths_N):
+    for index in order:
         if size >= enough or size + lengths_N[index] > most:
             filled.append([])
             size = 0

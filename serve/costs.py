@@ -6,14 +6,15 @@ Padding is worth it only while it costs less than a call of its own.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from time import perf_counter
 
 import numpy as np
 
 WIDTH = 64  # of a call; the cost of attention, which grows with its square, is small up to here
-TOKENS = (8, WIDTH, 512)  # of the calls from which costs are fitted
+TOKENS = (16, WIDTH, 512)  # of the calls from which costs are fitted
 REPEATS = 3
-SLOW_S = 0.3  # a call that takes so long is timed once
+SLOW_S = 0.3  # a call that takes so long is timed once, and no larger one is tried
 # Larger calls are tried while what a call costs beyond its tokens is more than this share of them.
 LITTLE = 0.12
 LARGEST = 16_384
@@ -47,37 +48,43 @@ def measure(call: Callable[[int, int], object], longest: int) -> Costs:
         A constant and a part for each token, fitted by least squares of the relative errors; and
         the size of calls from which on twice the size gains nothing, or little.
     """
-    sizes = sorted({min(tokens, longest) if tokens <= WIDTH else tokens for tokens in TOKENS})
-    times_s = np.array(_fastest_s(call, sizes, longest))
-    parts = np.stack([np.ones(len(sizes)), sizes], axis=1) / times_s[:, None]
-    (constant_s, token_s), *_ = np.linalg.lstsq(parts, np.ones(len(sizes)), rcond=None)
+    shapes = sorted({_shape(tokens, longest) for tokens in TOKENS})
+    times_s = np.array(_fastest_s(call, shapes))
+    tokens = np.array([rows * width for rows, width in shapes])
+    parts = np.stack([np.ones(len(tokens)), tokens], axis=1) / times_s[:, None]
+    (constant_s, token_s), *_ = np.linalg.lstsq(parts, np.ones(len(tokens)), rcond=None)
     call_tokens = constant_s / token_s if token_s > 0 else LARGEST
-    most = sizes[-1]
-    while most < LARGEST and call_tokens > LITTLE * most:
-        once_s, twice_s = _fastest_s(call, (most, 2 * most), longest)
-        if twice_s >= 2 * once_s:
+    most, slowest_s = TOKENS[-1], times_s.max()
+    while most < LARGEST and call_tokens > LITTLE * most and slowest_s <= SLOW_S:
+        once, twice = (_shape(size, longest) for size in (most, 2 * most))
+        once_s, slowest_s = _fastest_s(call, (once, twice))
+        if slowest_s / prod(twice) >= once_s / prod(once):
             break
         most *= 2
     return Costs(call_tokens=max(0, round(float(call_tokens))), most_tokens=most)
 
 
-def _fastest_s(
-    call: Callable[[int, int], object], sizes: Sequence[int], longest: int
-) -> list[float]:
-    """Time calls of two or more sizes, in tokens, in turns: so each is after one of another shape.
+def _shape(tokens: int, longest: int) -> tuple[int, int]:
+    """Return rows and width of a call of about so many tokens."""
+    width = min(tokens, WIDTH, longest)
+    return tokens // width, width
 
-    In a server nearly every call is, and runtimes prepare themselves anew for it. What they do once
-    for a shape is not counted.
+
+def _fastest_s(
+    call: Callable[[int, int], object], shapes: Sequence[tuple[int, int]]
+) -> list[float]:
+    """Time calls of two or more shapes in turns: so each comes after one of another.
+
+    In a server nearly every call does, and runtimes prepare themselves anew for it. What they do
+    once for a shape is not counted.
     """
-    shapes = [(size // width, width) for size in sizes for width in [min(size, WIDTH, longest)]]
-    for rows, width in shapes:
-        call(rows, width)
+    for shape in shapes:
+        call(*shape)
     times_s: list[list[float]] = [[] for _ in shapes]
     for _ in range(REPEATS):
-        for (rows, width), found_s in zip(shapes, times_s, strict=True):
-            start_s = perf_counter()
-            call(rows, width)
-            found_s.append(perf_counter() - start_s)
-        if times_s[-1][-1] > SLOW_S:
-            break
+        for shape, found_s in zip(shapes, times_s, strict=True):
+            if not found_s or found_s[-1] <= SLOW_S:
+                start_s = perf_counter()
+                call(*shape)
+                found_s.append(perf_counter() - start_s)
     return [min(found_s) for found_s in times_s]

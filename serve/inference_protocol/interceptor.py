@@ -92,7 +92,7 @@ def _several(
 
 
 async def _refuse(context: Context, status: Status) -> None:
-    """Let a call end with a status, and nothing before it, as clients that try again need it.
+    """Let a call end with a status, and no empty message before it: else no client tries again.
 
     (https://github.com/grpc/proposal/blob/master/A6-client-retries.md) What `abort` raises is held
     by the call; with its traceback it would hold the call, and all that its method had in hand,

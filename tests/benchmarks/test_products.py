@@ -77,7 +77,7 @@ def test_there_is_each_product_of_each_layer_and_little_else(tmp_path: Path) -> 
 
 
 def test_no_reshape_waits_for_a_computed_shape(tmp_path: Path) -> None:
-    """Engines do not, so what they cannot go below must not."""
+    """OpenVINO's engines do not, so what they cannot go below must not."""
     products().write(tmp_path / "products.onnx")
     graph = onnx.load(tmp_path / "products.onnx").graph
     fixed = {one.name for one in graph.initializer}

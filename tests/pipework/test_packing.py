@@ -55,9 +55,10 @@ def test_even_bins_are_few_and_hold_no_more_than_is_set(lengths, most):
 
 
 def test_no_even_bin_is_left_with_what_others_had_no_room_for():
-    lengths = [20] * 52  # 25 fit into 512 tokens
-    assert sorted(map(len, bins(lengths, 512))) == [2, 25, 25]
-    assert sorted(map(len, even_bins(lengths, 512))) == [16, 18, 18]
+    for count, filled in ((51, [17, 17, 17]), (52, [16, 18, 18]), (76, [19, 19, 19, 19])):
+        lengths = [20] * count  # 25 fit into 512 tokens
+        assert min(map(len, bins(lengths, 512))) <= 2
+        assert sorted(map(len, even_bins(lengths, 512))) == filled
 
 
 def test_short_inputs_do_not_share_even_bins_with_long_ones():
@@ -68,7 +69,7 @@ def test_short_inputs_do_not_share_even_bins_with_long_ones():
         calls = [[lengths[index] for index in one] for one in cut(lengths, 1024)]
         rows = [[sum(call[at] for at in row) for row in even_rows(call, 256)] for call in calls]
         cost[cut] = sum(len(one) * max(one) * (1 + max(one) / ATTENTION_TOKENS) for one in rows)
-    assert cost[even_bins] < 1.01 * cost[bins]
+    assert cost[even_bins] < 0.95 * cost[bins]
 
 
 def test_nothing_needs_no_even_bins():

@@ -88,5 +88,11 @@ def test_packed_calls_and_their_rows_have_no_more_tokens_than_are_set():
         assert max(width for _, width in shapes) <= row_tokens
 
 
+def test_no_packed_call_is_left_with_what_others_had_no_room_for():
+    given = [Encoding(ids=np.zeros(20, np.int32), type_ids=np.zeros(20, np.int8))] * 52
+    way = collate(Layout.PACKED, costs=Costs(call_tokens=16, most_tokens=512))
+    assert sorted(len(feed.rows) for feed in way.feeds(given)) == [16, 18, 18]
+
+
 def test_no_inputs_make_no_call():
     assert list(collate(Layout.PACKED).feeds([])) == list(collate(Layout.PADDED).feeds([])) == []

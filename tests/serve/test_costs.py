@@ -1,6 +1,6 @@
 import pytest
 
-from serve.costs import LARGEST, SLOW_S, measure
+from serve.costs import LARGEST, REPEATS, SLOW_S, measure
 
 
 class Clock:
@@ -69,7 +69,13 @@ def test_what_is_done_once_for_a_shape_does_not_count(monkeypatch: pytest.Monkey
 def test_calls_that_take_long_are_timed_once_and_no_larger_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = Clock(monkeypatch, call_s=0.01, token_s=lambda _: 1e-3)
+    clock = Clock(monkeypatch, call_s=0.2, token_s=lambda _: 1e-3)
     assert measure(clock.call, longest=128).most_tokens == 512
     assert clock.shapes.count((8, 64)) == 2  # the first is not timed
+    assert clock.shapes.count((1, 64)) == 1 + REPEATS
     assert max(rows * width for rows, width in clock.shapes) < 1024
+
+
+def test_what_rows_do_not_hold_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, call_s=20e-5)
+    assert measure(clock.call, longest=60).call_tokens == 20  # 512 are 8 rows of 60
