@@ -26,7 +26,7 @@ class Costs:
 
     Attributes:
         call_tokens: what a call costs beyond its tokens, in tokens.
-        most_tokens: of a call, padding included.
+        most_tokens: of a call, padding included; packed ones may be a little larger.
     """
 
     call_tokens: int
