@@ -96,3 +96,40 @@ def test_where_nothing_means_none_it_is_not_written_for_what_stays(tmp_path: Pat
     source = graph(tmp_path / "graph.onnx", "rows", "width", 2, 3, allow_zero=True)
     onnx_to_openvino(source, tmp_path / "model.xml")
     assert shape_given(ov.Core().read_model(tmp_path / "model.xml")) is None
+
+
+@pytest.mark.parametrize(
+    ("order", "rows"),
+    [
+        ([0, 2, 3, 1], [0, 2, 1, 3]),  # the keys, as exporters move them
+        ([0, 2, 1, 3], [0, 2, 1, 3]),  # the values, which are in whole rows already
+        ([3, 2, 0, 1], [3, 2, 0, 1]),  # number by number either way
+    ],
+)
+def test_products_read_whole_rows(tmp_path: Path, order: list[int], rows: list[int]) -> None:
+    shape = [2, 3, 4, 5]
+    moved = [shape[place] for place in order]
+    random = np.random.default_rng(0)
+    queries = random.standard_normal((*moved[:2], 7, moved[2])).astype(np.float32)
+    made = helper.make_graph(
+        [
+            helper.make_node("Transpose", ["keys"], ["lying"], perm=order),
+            helper.make_node("MatMul", ["queries", "lying"], ["logits"], name="scores"),
+        ],
+        "scores",
+        [helper.make_tensor_value_info("keys", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(queries, "queries")],
+    )
+    source, out = tmp_path / "graph.onnx", tmp_path / "model.xml"
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)]), source)
+    onnx_to_openvino(source, out)
+    model = ov.Core().read_model(out)
+    nodes = {one.get_type_name(): one for one in model.get_ordered_ops()}
+    assert nodes["Transpose"].input_value(1).get_node().get_data().tolist() == rows
+    assert nodes["MatMul"].get_attributes()["transpose_b"] == (rows != order)
+    assert nodes["MatMul"].get_friendly_name() == "logits"
+    keys = random.standard_normal(shape).astype(np.float32)
+    expected = queries @ keys.transpose(order)
+    found = ov.Core().compile_model(model, "CPU")({"keys": keys})["logits"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
