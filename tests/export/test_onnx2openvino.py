@@ -131,5 +131,6 @@ def test_products_read_whole_rows(tmp_path: Path, order: list[int], rows: list[i
     assert nodes["MatMul"].get_friendly_name() == "logits"
     keys = random.standard_normal(shape).astype(np.float32)
     expected = queries @ keys.transpose(order)
-    found = ov.Core().compile_model(model, "CPU")({"keys": keys})["logits"]
+    exact = {"INFERENCE_PRECISION_HINT": "f32"}
+    found = ov.Core().compile_model(model, "CPU", exact)({"keys": keys})["logits"]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
