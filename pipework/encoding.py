@@ -18,6 +18,7 @@ from pipework.entities import Spans
 from pipework.errors import ConfigError, InputError, RunFolderError
 from pipework.examples import Example
 from pipework.pairs import Joint
+from pipework.words import Frame, Words, separable
 
 MARKS = ("$", "#")  # around e1 and around e2, as in R-BERT (https://arxiv.org/abs/1905.08284)
 
@@ -109,28 +110,35 @@ class TextEncoder:
         return [next(texts if one.text_pair is None else pairs) for one in examples]
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
+        if self._words is not None:
+            return [
+                self._encoding(*self._frame.around(ids, self.max_length))
+                for ids in self._whole(texts)
+            ]
         with _unicode():
             found = self._tokenizer.encode_batch_fast(texts)
         return [
-            Encoding(
-                ids=np.array(one.ids, np.int32),
-                type_ids=np.array(one.type_ids, np.int8) if self.has_type_ids else None,
-            )
+            self._encoding(np.array(one.ids, np.int32), np.array(one.type_ids, np.int8))
             for one in found
         ]
 
     def _encode_pairs(self, examples: Sequence[Example]) -> list[Encoding]:
         texts = [text for one in examples for text in (one.text, one.text_pair or "")]
-        with _unicode():
-            found = self._untruncated.encode_batch_fast(texts, add_special_tokens=False)
-        joined = (
-            self._joint.join(first.ids, second.ids, self.max_length)
-            for first, second in zip(found[::2], found[1::2], strict=True)
-        )
+        whole = self._whole(texts)
         return [
-            Encoding(ids=ids, type_ids=type_ids if self.has_type_ids else None)
-            for ids, type_ids in joined
+            self._encoding(*self._joint.join(first, second, self.max_length))
+            for first, second in zip(whole[::2], whole[1::2], strict=True)
         ]
+
+    def _whole(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        with _unicode():
+            if self._words is not None:
+                return self._words.ids(texts)
+            found = self._untruncated.encode_batch_fast(texts, add_special_tokens=False)
+            return [np.array(one.ids, np.int32) for one in found]
+
+    def _encoding(self, ids: NDArray[np.int32], type_ids: NDArray[np.int8]) -> Encoding:
+        return Encoding(ids=ids, type_ids=type_ids if self.has_type_ids else None)
 
     def pieces(self, texts: Sequence[str]) -> list[Pieces]:
         """Return the tokens of texts whole, however long they are."""
@@ -175,6 +183,14 @@ class TextEncoder:
         apart_W = np.abs(words_W[:, None] - marks_M[None, :]).min(axis=1)
         nearest_W = words_W[np.argsort(apart_W, kind="stable")[:room]]
         return np.sort(np.concatenate([np.flatnonzero(special_T), nearest_W]))
+
+    @cached_property
+    def _words(self) -> Words | None:
+        return Words(self._untruncated) if separable(self._untruncated) else None
+
+    @cached_property
+    def _frame(self) -> Frame:
+        return Frame.of(self._untruncated)
 
     @cached_property
     def _joint(self) -> Joint:

@@ -6,16 +6,14 @@ the other: for two texts of 50,000 characters that took 23 s and 6.9 GB.
 Shapes: T tokens of one input, special tokens included.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
 from pipework.errors import ConfigError
-
-PROBE = "\ue000"  # of Unicode's private use: it becomes a token of its own
+from pipework.words import PROBE, probing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,9 +37,7 @@ class Joint:
         Raises:
             ConfigError: it does not join texts in their order.
         """
-        copy = Tokenizer.from_str(tokenizer.to_str())
-        copy.add_tokens([AddedToken(PROBE, normalized=False)])
-        found = copy.encode(PROBE, PROBE)
+        found = probing(tokenizer).encode(PROBE, PROBE)
         texts = found.sequence_ids
         if [text for text in texts if text is not None] != [0, 1]:
             message = "the tokenizer does not join two texts, the first before the second"
@@ -57,7 +53,7 @@ class Joint:
         )
 
     def join(
-        self, first: Sequence[int], second: Sequence[int], max_length: int
+        self, first: NDArray[np.int32], second: NDArray[np.int32], max_length: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
         """Return ids int32 [T] and type ids int8 [T] of the tokens of two texts.
 
@@ -65,7 +61,7 @@ class Joint:
         """
         room = max(0, max_length - sum(map(len, self.ids)))
         counts = shares(len(first), len(second), room)
-        kept = [np.array(ids[:n], np.int32) for ids, n in zip((first, second), counts, strict=True)]
+        kept = [ids[:n] for ids, n in zip((first, second), counts, strict=True)]
         kinds = [np.full(n, kind, np.int8) for kind, n in zip(self.kinds, counts, strict=True)]
         ids = (self.ids[0], kept[0], self.ids[1], kept[1], self.ids[2])
         types = (self.type_ids[0], kinds[0], self.type_ids[1], kinds[1], self.type_ids[2])

@@ -1,0 +1,139 @@
+"""Words that a tokenizer has seen are not tokenised again.
+
+A tokenizer of BERT's kind normalises a text character by character, and then cuts it at spaces and
+around each Chinese character. So the tokens of a text are those of its words, one after the other,
+and most words of a text are among those that came before it (Zipf's law).
+
+The library tokenises each word once, and whole texts where many words are new or one is long: a
+text of 54 characters takes 3 us where the library takes 18, one of 20 random words 85 for 53.
+
+Shapes: T tokens of one text.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+SPACE = " "
+APART = re.compile(r"[\u4e00-\u9fff]|[^ \u4e00-\u9fff]+")  # of Chinese characters most, alone
+PROBE = "\ue000"  # of Unicode's private use: it becomes a token of its own
+LONGEST = 32  # characters of a word that is kept
+MOST = 2**15  # words that are kept: 4 MB as English words are, 13 MB at most
+NEW = 4  # words that are learned for each text, at a tenth of what it costs as a whole
+
+
+class Words:
+    """The words of a tokenizer. Safe to use from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Take a tokenizer that does not truncate and is `separable`."""
+        self._tokenizer = tokenizer
+        self._known: dict[str, bytes] = {}
+
+    def ids(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Return the tokens of each text without special ones, int32 [T], not to be written to.
+
+        Raises:
+            TypeError, UnicodeEncodeError: a text is not valid Unicode.
+        """
+        words = [text.split(SPACE) if text.isascii() else APART.findall(text) for text in texts]
+        known = self._learned(words)
+        found = [_joined(known, one) for one in words]
+        whole = [text for text, ids in zip(texts, found, strict=True) if ids is None]
+        rest = iter(self._tokenised(whole))
+        return [np.frombuffer(next(rest) if ids is None else ids, np.int32) for ids in found]
+
+    def _learned(self, words: Sequence[Sequence[str]]) -> dict[str, bytes]:
+        """Return what is known, now also of some of these words."""
+        known = self._known
+        new = set[str]().union(*words).difference(known)
+        few = [*islice((word for word in new if len(word) <= LONGEST), NEW * len(words))]
+        if few:
+            if len(known) + len(few) > MOST:  # what another thread holds stays as it is
+                self._known = known = {}
+            known.update(zip(few, self._tokenised(few), strict=True))
+        return known
+
+    def _tokenised(self, texts: Sequence[str]) -> list[bytes]:
+        if not texts:
+            return []
+        found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(one.ids, np.int32).tobytes() for one in found]
+
+
+def _joined(known: dict[str, bytes], words: Sequence[str]) -> bytes | None:
+    try:
+        return b"".join(map(known.__getitem__, words))
+    except KeyError:
+        return None
+
+
+def separable(tokenizer: Tokenizer) -> bool:
+    """Return whether the tokens of a text are those of its words."""
+    normalizer = tokenizer.normalizer
+    added = tokenizer.get_added_tokens_decoder().values()
+    return (
+        isinstance(tokenizer.model, WordPiece)
+        and isinstance(normalizer, BertNormalizer)
+        and normalizer.handle_chinese_chars
+        and isinstance(tokenizer.pre_tokenizer, BertPreTokenizer)
+        and tokenizer.encode_special_tokens
+        and all(one.special for one in added)  # others are looked for in the whole text
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frame:
+    """What a tokenizer puts before and after a text.
+
+    Attributes:
+        ids: of the tokens before and after, int32.
+        type_ids: of the same tokens, int8.
+        kind: the type of the tokens of the text.
+    """
+
+    ids: tuple[NDArray[np.int32], NDArray[np.int32]]
+    type_ids: tuple[NDArray[np.int8], NDArray[np.int8]]
+    kind: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "Frame":
+        """See what a tokenizer that does not truncate makes of a text of one token."""
+        found = probing(tokenizer).encode(PROBE)
+        place = found.sequence_ids.index(0)
+        ids, types = np.array(found.ids, np.int32), np.array(found.type_ids, np.int8)
+        return cls(
+            ids=(ids[:place], ids[place + 1 :]),
+            type_ids=(types[:place], types[place + 1 :]),
+            kind=int(types[place]),
+        )
+
+    def around(
+        self, ids: NDArray[np.int32], max_length: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
+        """Return ids int32 [T] and type ids int8 [T] of an input whose text has these tokens.
+
+        T is at most `max_length`; of a limit below their number the special tokens are left.
+        """
+        (before, after), (type_before, type_after) = self.ids, self.type_ids
+        kept = ids[: max(0, max_length - len(before) - len(after))]
+        kinds = np.full(len(kept), self.kind, np.int8)
+        return (
+            np.concatenate((before, kept, after)),
+            np.concatenate((type_before, kinds, type_after)),
+        )
+
+
+def probing(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a copy that makes one token of PROBE."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.add_tokens([AddedToken(PROBE, normalized=False)])
+    return copy
