@@ -5,11 +5,12 @@ Shapes: N texts, C classes.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from pipework.predictions import Prediction, decide
 from serve.card import Card
 from serve.config import QueueSettings
 from serve.cpus import cpu_limit
+from serve.handover import Handover
 from serve.intake import Intake
 from serve.observed import saw_stages, saw_texts
 from serve.openers import Here, Opener
@@ -101,6 +103,7 @@ class Predictor(Closing):
         self._task = manifest.task
         self._input = manifest.input
         self._statistics = Statistics()
+        self._handover: Handover | None = None
         self.name = name or manifest.identity.name
         self.version = version or str(int(record.digest[:12], 16))
         self.engine = record.name
@@ -228,7 +231,7 @@ class Predictor(Closing):
         """Wait for the logits, and no longer than to the deadline."""
         if not examples:
             return Computed(logits_NC=np.empty((0, self.classes), np.float32))
-        computed = asyncio.wrap_future(self._intake.submit(examples, terms))
+        computed = self._awaited(self._intake.submit(examples, terms))
         if terms.deadline_s is None:
             return await computed
         limit = asyncio.timeout(terms.left_s)
@@ -240,6 +243,12 @@ class Predictor(Closing):
                 raise
             self._scheduler.count(Refused.DEADLINE)
             raise too_late() from error
+
+    def _awaited(self, future: "Future[Computed]") -> Coroutine[Any, Any, Computed]:
+        loop = asyncio.get_running_loop()
+        if self._handover is None or self._handover.loop is not loop:
+            self._handover = Handover(loop)
+        return self._handover.wait(future)
 
     def close(self) -> None:
         """Finish what was accepted, refuse the rest, free the engine. Blocks until then."""
