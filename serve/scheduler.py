@@ -258,6 +258,9 @@ class Scheduler(Closing):
             except BaseException as death:  # noqa: BLE001  (a thread's last: requests wait)
                 self._give_back(batch, death)
                 return batches, death
+            finally:
+                with self._changed:
+                    self._waiting.end(batch)
             batches += computed
             failures = 0 if computed else failures + 1
             if failures == FAILURES:
@@ -272,7 +275,7 @@ class Scheduler(Closing):
                 self._changed.wait_for(lambda: self._waiting or self._refusal)
                 late = self._waiting.expired(time.monotonic())
                 self._refused[Refused.DEADLINE] += len(late)
-                batch = self._waiting.cut()
+                batch = self._waiting.cut(max(1, self._running))
                 if self._waiting:  # of a large request the rest is another engine's
                     self._changed.notify()
                 ending = bool(self._refusal)

@@ -5,6 +5,9 @@ batch of BULK_EVERY. In each kind the first that came comes first; a request lar
 takes one batch at a time and then goes behind the others, so that small ones wait for one batch of
 it and not for all, and it waits for each of them once.
 
+An engine leaves the others their share of what waits and is computed, in whole requests: what one
+took alone would be answered later, while another had nothing to do.
+
 For engines that pad, requests like the first one in length come before others that came earlier:
 they are looked for among the next WINDOW batches, and one that was passed by PASSED times goes
 before all that were not.
@@ -17,6 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +33,7 @@ Span = tuple[float, float]  # from when to when, in seconds
 BULK_EVERY = 4
 WINDOW = 4
 PASSED = 3
+SPARED = 0.75  # of a batch: the least that is too much to leave others a share of what waits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -158,6 +163,7 @@ class Waiting:
         self._bulk: deque[Job] = deque()
         self._returned: deque[Batch] = deque()
         self._bulk_passed = 0
+        self._computing = 0
         self.tokens = 0
 
     def __len__(self) -> int:
@@ -198,10 +204,23 @@ class Waiting:
         self.tokens = 0
         return jobs
 
-    def cut(self) -> Batch:
-        """Take out the next batch; empty where nothing waits."""
-        if self._returned:
-            return self._returned.popleft()
+    def cut(self, engines: int = 1) -> Batch:
+        """Take out the next batch for one of so many engines; empty where nothing waits.
+
+        Each batch that was cut is to be ended.
+        """
+        batch = self._returned.popleft() if self._returned else self._next(engines)
+        self._computing += tokens(batch)
+        return batch
+
+    def end(self, batch: Batch) -> None:
+        """Note that no engine computes a batch any more."""
+        self._computing -= tokens(batch)
+
+    def _next(self, engines: int) -> Batch:
+        share = (self.tokens + self._computing) / engines
+        if share >= SPARED * self._batch_tokens:
+            share = inf  # a batch is filled up, if with a part of a request
         first, second = self._interactive, self._bulk
         if self._bulk and self._interactive:
             self._bulk_passed += 1
@@ -211,12 +230,12 @@ class Waiting:
         batch: Batch = []
         for jobs in (first, second):
             if self._alike and len(jobs) > 1:
-                self._bring_forward(jobs)
-            self._fill(batch, jobs)
+                self._bring_forward(jobs, share)
+            self._fill(batch, jobs, share)
         self.tokens -= tokens(batch)
         return batch
 
-    def _bring_forward(self, jobs: deque[Job]) -> None:
+    def _bring_forward(self, jobs: deque[Job], share: float) -> None:
         """Put the jobs of the window that are most like the first one in length behind it."""
         window: list[Job] = []
         seen = 0
@@ -229,7 +248,7 @@ class Waiting:
         ordered.insert(0, window[0])
         chosen, taken = [], 0
         for job in ordered:
-            if taken >= self._batch_tokens:
+            if taken >= self._batch_tokens or (taken and _beyond(share, taken, job)):
                 break
             chosen.append(job)
             taken += job.tokens
@@ -239,10 +258,12 @@ class Waiting:
             job.passed += 1
         jobs.extendleft(reversed([*chosen, *rest]))
 
-    def _fill(self, batch: Batch, jobs: deque[Job]) -> None:
+    def _fill(self, batch: Batch, jobs: deque[Job], share: float) -> None:
         room = self._batch_tokens - tokens(batch)
         while jobs and room > 0:
             job = jobs[0]
+            if batch and _beyond(share, tokens(batch), job):
+                return
             take = job.take(room, whole_batch=not batch)
             if take.stop > take.start:
                 batch.append(take)
@@ -258,6 +279,11 @@ class Waiting:
 
     def _jobs(self) -> list[Job]:
         return [*self._interactive, *self._bulk]
+
+
+def _beyond(share: float, taken: int, job: Job) -> bool:
+    """Return whether more of a job than not is beyond a share of which so much is taken."""
+    return taken + job.tokens / 2 > share
 
 
 def waited_for(future: "Future[Computed]") -> bool:

@@ -1,6 +1,6 @@
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from typing import Self
 
@@ -61,6 +61,13 @@ def scheduler(engine: HeldEngine) -> Iterator[Scheduler]:
 
 def inputs(*ids: int, length: int = 2) -> list[Encoding]:
     return [Encoding(ids=np.full(length, id_, np.int32), type_ids=None) for id_ in ids]
+
+
+def wait_for(seen: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + TIMEOUT_S
+    while not seen():
+        assert time.monotonic() < until_s
+        time.sleep(0.001)
 
 
 def hold(scheduler: Scheduler, engine: HeldEngine) -> None:
@@ -451,6 +458,23 @@ def test_two_engines_share_what_waits(engine: HeldEngine) -> None:
         other.go.set()
         assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in asked] == [1, 2]
     assert sorted(engine.batches + other.batches) == [[1], [2]]
+
+
+def test_an_engine_leaves_another_its_share_of_what_waits(engine: HeldEngine) -> None:
+    """What one engine took alone would leave the other, once it is done, with nothing to do."""
+    other = HeldEngine()
+    with Scheduler([engine, other], QueueSettings(batch_tokens=100)) as scheduler:
+        asked = []
+        for number in (1, 2):
+            asked.append(scheduler.submit(inputs(number)))
+            wait_for(lambda: len(engine.batches + other.batches) == number)  # noqa: B023
+        asked += [scheduler.submit(inputs(number)) for number in range(3, 8)]
+        engine.go.set()
+        wait_for(lambda: len(engine.batches) > 1)
+        assert engine.batches[1] == [3, 4, 5]  # half of these five and the one that is computed
+        other.go.set()
+        for one in asked:
+            one.result(TIMEOUT_S)
 
 
 def test_when_one_of_two_engines_dies_the_other_computes_its_batch(engine: HeldEngine) -> None:

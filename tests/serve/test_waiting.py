@@ -59,6 +59,67 @@ def test_none_is_passed_by_for_ever() -> None:
     assert batch <= PASSED
 
 
+@pytest.mark.parametrize("long", [15, 30, 60, 90])
+@pytest.mark.parametrize("coming", [1, 3, 9])
+def test_none_is_passed_by_for_ever_by_an_engine_that_takes_its_share(
+    long: int, coming: int
+) -> None:
+    """The other engine stands still, so that every batch is a share."""
+    queue = waiting(*(job(10) for _ in range(coming)), batch_tokens=200)
+    last = job(long)
+    queue.add(last)
+    for batch in range(20):  # noqa: B007  (its last value is what is asked)
+        for _ in range(coming):
+            queue.add(job(10))
+        taken = queue.cut(2)
+        if any(take.job is last for take in taken):
+            break
+        queue.end(taken)
+    assert batch <= PASSED + 2
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_engines_leave_each_other_their_share(alike: bool) -> None:
+    """Four requests, two engines: neither has nothing to do while the other computes three."""
+    queue = waiting(*(job(5, 5) for _ in range(4)), batch_tokens=100, alike=alike)
+    first = queue.cut(2)
+    assert lengths(first) == [5] * 4
+    queue.end(first)
+    queue.add(job(10))
+    assert lengths(queue.cut(2)) == [5] * 4  # of three, rounded, as nothing is computed
+    queue.add(job(5, 5))
+    assert lengths(queue.cut(2)) == [10, 5, 5]  # as much as the other computes
+
+
+def test_one_engine_takes_all() -> None:
+    queue = waiting(*(job(10) for _ in range(4)), batch_tokens=100, alike=False)
+    assert lengths(queue.cut(1)) == [10] * 4
+
+
+def test_shares_are_whole_requests() -> None:
+    queue = waiting(job(5, 5, 5), job(5, 5, 5, 5), job(5), batch_tokens=100, alike=False)
+    assert lengths(queue.cut(2)) == [5] * 3  # of 20; the second is more beyond it than not
+    assert lengths(queue.cut(2)) == [5] * 4
+    assert lengths(queue.cut(2)) == [5]
+
+
+def test_where_shares_are_nearly_batches_these_are_filled_up() -> None:
+    queue = waiting(*(job(8, 8) for _ in range(4)), batch_tokens=40, alike=False)
+    assert lengths(queue.cut(2)) == [8] * 5  # of 32, if with a part of a request
+    assert lengths(queue.cut(2)) == [8] * 3
+
+
+def test_a_batch_that_comes_back_is_cut_as_it_was_and_counted_once() -> None:
+    queue = waiting(*(job(10) for _ in range(4)), batch_tokens=100, alike=False)
+    batch = queue.cut(1)
+    queue.give_back(batch)
+    queue.end(batch)
+    queue.add(job(10))
+    assert queue.cut(2) is batch
+    queue.add(job(10))
+    assert lengths(queue.cut(2)) == [10, 10]  # of 30
+
+
 def test_every_input_is_cut_once() -> None:
     random = np.random.default_rng(0)
     jobs = [job(*random.integers(1, 60, random.integers(1, 9))) for _ in range(100)]
