@@ -110,10 +110,9 @@ class TextEncoder:
         return [next(texts if one.text_pair is None else pairs) for one in examples]
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
-        if self._words is not None:
+        if (frame := self._frame) is not None:
             return [
-                self._encoding(*self._frame.around(ids, self.max_length))
-                for ids in self._whole(texts)
+                self._encoding(*frame.around(ids, self.max_length)) for ids in self._whole(texts)
             ]
         with _unicode():
             found = self._tokenizer.encode_batch_fast(texts)
@@ -131,6 +130,8 @@ class TextEncoder:
         ]
 
     def _whole(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        if not texts:
+            return []
         with _unicode():
             if self._words is not None:
                 return self._words.ids(texts)
@@ -186,11 +187,12 @@ class TextEncoder:
 
     @cached_property
     def _words(self) -> Words | None:
-        return Words(self._untruncated) if separable(self._untruncated) else None
+        return Words(self._untruncated) if separable(self._tokenizer) else None
 
     @cached_property
-    def _frame(self) -> Frame:
-        return Frame.of(self._untruncated)
+    def _frame(self) -> Frame | None:
+        """What stands around a text whose words are kept."""
+        return Frame.of(self._untruncated) if self._words is not None else None
 
     @cached_property
     def _joint(self) -> Joint:

@@ -57,7 +57,7 @@ class Joint:
     ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
         """Return ids int32 [T] and type ids int8 [T] of the tokens of two texts.
 
-        T is at most `max_length`; of a limit below their number the special tokens are left.
+        T is at most `max_length`, or the number of special tokens where that is larger.
         """
         room = max(0, max_length - sum(map(len, self.ids)))
         counts = shares(len(first), len(second), room)

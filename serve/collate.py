@@ -16,8 +16,9 @@ from pipework.padding import Padding, pad
 from serve.costs import CPU, Costs
 
 ROW_TOKENS = 256  # the most of a packed row: attention costs the square of it
-# A packed batch that is larger than a call by no more than this stays whole: two calls of half its
-# size cost 4 % more (int8, MiniLM, batches of 1,020 tokens on average, calls of 1,024).
+# How much larger packed calls may be than costs say, so that a batch that is little larger than a
+# call stays whole: cut in two it takes 4 % longer (on a CPU, int8, MiniLM, batches of 1,020 tokens
+# on average, calls of 1,024).
 OVER = 1.25
 
 

@@ -56,6 +56,7 @@ class Handover:
             if future.cancelled():
                 waiter.cancel()
             elif (error := future.exception()) is not None:
-                waiter.set_exception(error)
+                stops = isinstance(error, StopIteration)  # which no coroutine may raise
+                waiter.set_exception(RuntimeError(repr(error)) if stops else error)
             else:
                 waiter.set_result(future.result())

@@ -245,10 +245,10 @@ class Predictor(Closing):
             raise too_late() from error
 
     def _awaited(self, future: "Future[Computed]") -> Coroutine[Any, Any, Computed]:
-        loop = asyncio.get_running_loop()
-        if self._handover is None or self._handover.loop is not loop:
-            self._handover = Handover(loop)
-        return self._handover.wait(future)
+        loop, handover = asyncio.get_running_loop(), self._handover
+        if handover is None or handover.loop is not loop:
+            self._handover = handover = Handover(loop)
+        return handover.wait(future)
 
     def close(self) -> None:
         """Finish what was accepted, refuse the rest, free the engine. Blocks until then."""

@@ -275,7 +275,7 @@ class Scheduler(Closing):
                 self._changed.wait_for(lambda: self._waiting or self._refusal)
                 late = self._waiting.expired(time.monotonic())
                 self._refused[Refused.DEADLINE] += len(late)
-                batch = self._waiting.cut(max(1, self._running))
+                batch = self._waiting.cut(self._running)
                 if self._waiting:  # of a large request the rest is another engine's
                     self._changed.notify()
                 ending = bool(self._refusal)

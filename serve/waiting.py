@@ -229,14 +229,19 @@ class Waiting:
                 self._bulk_passed = 0
         batch: Batch = []
         for jobs in (first, second):
-            if self._alike and len(jobs) > 1:
-                self._bring_forward(jobs, share)
-            self._fill(batch, jobs, share)
+            like = len(jobs)
+            if self._alike and like > 1:
+                like = self._bring_forward(jobs, share, tokens(batch))
+            self._fill(batch, jobs, share, like)
         self.tokens -= tokens(batch)
         return batch
 
-    def _bring_forward(self, jobs: deque[Job], share: float) -> None:
-        """Put the jobs of the window that are most like the first one in length behind it."""
+    def _bring_forward(self, jobs: deque[Job], share: float, taken: int) -> int:
+        """Put the jobs of the window that are most like the first one in length behind it.
+
+        Returns:
+            How many there are of these, the first included, for a batch with so many tokens.
+        """
         window: list[Job] = []
         seen = 0
         while jobs and seen < WINDOW * self._batch_tokens:
@@ -246,23 +251,28 @@ class Waiting:
         ordered = sorted(window, key=lambda job: (job.passed < PASSED, abs(job.longest - like)))
         ordered.remove(window[0])
         ordered.insert(0, window[0])
-        chosen, taken = [], 0
+        chosen: list[Job] = []
         for job in ordered:
-            if taken >= self._batch_tokens or (taken and _beyond(share, taken, job)):
+            if taken >= self._batch_tokens or (
+                taken and share < inf and _beyond(share, taken, job)
+            ):
                 break
             chosen.append(job)
             taken += job.tokens
         going = set(map(id, chosen))
         rest = [job for job in window if id(job) not in going]
-        for job in rest:
+        for job in rest if chosen else ():
             job.passed += 1
         jobs.extendleft(reversed([*chosen, *rest]))
+        return len(chosen)
 
-    def _fill(self, batch: Batch, jobs: deque[Job], share: float) -> None:
+    def _fill(self, batch: Batch, jobs: deque[Job], share: float, most: int) -> None:
         room = self._batch_tokens - tokens(batch)
-        while jobs and room > 0:
+        while jobs and room > 0 and most > 0:
             job = jobs[0]
-            if batch and _beyond(share, tokens(batch), job):
+            if batch and (
+                _beyond(share, tokens(batch), job) or (share < inf and job.tokens > room)
+            ):
                 return
             take = job.take(room, whole_batch=not batch)
             if take.stop > take.start:
@@ -273,6 +283,7 @@ class Waiting:
                     jobs.rotate(-1)  # it had a whole batch: the others come first now
                 return
             jobs.popleft()
+            most -= 1
 
     def _of(self, job: Job) -> deque[Job]:
         return self._bulk if job.terms.bulk else self._interactive
@@ -283,7 +294,7 @@ class Waiting:
 
 def _beyond(share: float, taken: int, job: Job) -> bool:
     """Return whether more of a job than not is beyond a share of which so much is taken."""
-    return taken + job.tokens / 2 > share
+    return share < inf and taken + job.tokens / 2 > share
 
 
 def waited_for(future: "Future[Computed]") -> bool:

@@ -87,6 +87,20 @@ def test_errors_are_raised_where_they_are_awaited():
     asyncio.run(ask())
 
 
+def test_an_error_that_no_coroutine_may_raise_keeps_nobody_from_theirs():
+    async def ask():
+        handover = Handover(asyncio.get_running_loop())
+        stops, stays = Future(), Future()
+        tasks = [asyncio.create_task(handover.wait(one)) for one in (stops, stays)]
+        await asyncio.sleep(0)
+        in_thread(lambda: [stops.set_exception(StopIteration("x")), stays.set_result(1)])
+        assert await asyncio.wait_for(tasks[1], TIMEOUT_S) == 1
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await tasks[0]
+
+    asyncio.run(ask())
+
+
 def test_an_error_leaves_no_cycle():
     class FailedError(Exception):
         pass
@@ -152,18 +166,12 @@ def test_a_future_that_is_cancelled_elsewhere_cancels_who_awaits_it():
 
 
 def test_who_fulfils_after_the_loop_has_ended_sees_no_error(caplog):
-    future = Future()
-
-    async def ask():
-        task = asyncio.create_task(Handover(asyncio.get_running_loop()).wait(future))
-        await asyncio.sleep(0)
-        return task
-
-    task = asyncio.run(ask())  # which cancels what still waits
-    assert task.cancelled()
-    late = Future()
-    closed = asyncio.new_event_loop()
+    """concurrent.futures logs what a callback raises."""
+    closed, future = asyncio.new_event_loop(), Future()
+    handover = Handover(closed)
+    waiting = handover.wait(future)
+    waiting.send(None)  # to where it awaits
     closed.close()
-    Handover(closed)._done(Future(), late)  # noqa: SLF001  (what the future would call)
-    in_thread(lambda: late.set_result(1))
+    in_thread(lambda: future.set_result(1))
+    waiting.close()
     assert caplog.records == []

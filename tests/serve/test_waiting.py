@@ -103,6 +103,23 @@ def test_shares_are_whole_requests() -> None:
     assert lengths(queue.cut(2)) == [5]
 
 
+def test_a_share_has_no_part_of_a_request_that_a_whole_batch_has_room_for() -> None:
+    queue = waiting(job(30), batch_tokens=100, alike=False)
+    assert lengths(queue.cut(2)) == [30]
+    queue.add(job(20))
+    queue.add(job(*[10] * 9))
+    assert lengths(queue.cut(2)) == [20]  # of 70
+    assert lengths(queue.cut(2)) == [10] * 9
+
+
+def test_a_share_of_an_engine_that_pads_is_of_like_lengths() -> None:
+    queue = waiting(*map(job, (30, 2, 31, 28, 31, 2)), batch_tokens=200)
+    first = queue.cut(2)
+    assert lengths(first) == [30, 31]
+    queue.end(first)
+    assert lengths(queue.cut(1)) == [2, 2, 28, 31]
+
+
 def test_where_shares_are_nearly_batches_these_are_filled_up() -> None:
     queue = waiting(*(job(8, 8) for _ in range(4)), batch_tokens=40, alike=False)
     assert lengths(queue.cut(2)) == [8] * 5  # of 32, if with a part of a request
