@@ -276,7 +276,7 @@ class Scheduler(Closing):
                 late = self._waiting.expired(time.monotonic())
                 self._refused[Refused.DEADLINE] += len(late)
                 batch = self._waiting.cut(self._running)
-                if self._waiting:  # of a large request the rest is another engine's
+                if self._waiting:  # another engine's share, or the rest of a large request
                     self._changed.notify()
                 ending = bool(self._refusal)
             for job in late:

@@ -253,9 +253,7 @@ class Waiting:
         ordered.insert(0, window[0])
         chosen: list[Job] = []
         for job in ordered:
-            if taken >= self._batch_tokens or (
-                taken and share < inf and _beyond(share, taken, job)
-            ):
+            if taken >= self._batch_tokens or (taken and _beyond(share, taken, job)):
                 break
             chosen.append(job)
             taken += job.tokens
