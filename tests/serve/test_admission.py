@@ -22,7 +22,7 @@ from serve.watch import Watch
 
 FULL = TooBusyError("the queue is full: 9 requests, 900 tokens wait", 3)
 KEY = "first-key-0123456789"
-MANY = {"texts": ["rain sun wind goal team match bank rate stock " * 8] * 900}
+MANY = {"texts": ["#" * 32] * 20_000}  # much to compute in few bytes
 ASKED = b'{"texts": ["goal"]}'
 HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\nContent-Length: 19\r\n\r\n"
 
@@ -196,7 +196,8 @@ def again(server) -> socket.socket:
 
 
 def test_a_full_queue_refuses_over_any_connection(slow_run, start_server) -> None:
-    server = start_server(slow_run, "queue.tokens=1000", "limits.body_s=1")
+    limits = "limits.body_s=1", "limits.texts=20000"
+    server = start_server(slow_run, "queue.tokens=1000", *limits)
     with full(server) as opened:
         # Refused before its body has come, which is then read over.
         opened.sendall(HEAD)
