@@ -1,4 +1,8 @@
-"""Requests become encodings in worker threads: what waits together is tokenised in one call."""
+"""Requests become encodings: small ones at once, by who asks, and others in worker threads.
+
+A small one takes less to tokenise than another thread takes to wake. What waits for a thread
+together is tokenised in one call.
+"""
 
 import logging
 import threading
@@ -18,6 +22,7 @@ from serve.waiting import Computed, Job, waited_for
 
 log = logging.getLogger(__name__)
 THREADS = 2
+SMALL = 2_000  # characters of a request: tenths of a millisecond
 TEXTS = 256  # of a call, and of one request more: so that a second thread has something to do
 Encode = Callable[[Sequence[Example]], list[Encoding]]
 
@@ -60,13 +65,17 @@ class Intake(Closing):
         """
         self._scheduler.reserve()
         asked = _Asked(examples=examples, terms=terms, came_s=time.perf_counter())
+        small = sum(map(_characters, examples)) <= SMALL
         with self._changed:
             if self._closed:
                 self._scheduler.enqueue([], reserved=1)
                 raise NotReadyError(STOPPING)
-            self._asked.append(asked)
-            if len(self._asked) == 1:  # else a thread was woken, or all are busy: it takes all
+            if not small:
+                self._asked.append(asked)
+            if len(self._asked) == 1 and not small:  # else one was woken, or all are busy
                 self._changed.notify()
+        if small:
+            self._hand_on([asked])
         return asked.future
 
     def close(self) -> None:
@@ -79,15 +88,7 @@ class Intake(Closing):
 
     def _work(self) -> None:
         while taken := self._take():
-            live = [asked for asked in taken if not asked.future.cancelled()]
-            jobs: list[Job] = []
-            try:
-                jobs = self._jobs(live) if live else []
-            except BaseException as error:  # what a library panics with, too; the thread goes on
-                log.exception("requests could not be tokenised")
-                for one in live:
-                    _fail(one, error)
-            self._scheduler.enqueue(jobs, reserved=len(taken))
+            self._hand_on(taken)
 
     def _take(self) -> list[_Asked]:
         """Wait for requests; none means that all is done."""
@@ -101,6 +102,18 @@ class Intake(Closing):
             if self._asked:
                 self._changed.notify()
         return taken
+
+    def _hand_on(self, taken: Sequence[_Asked]) -> None:
+        """Tokenise requests for which there is a place, and have them computed."""
+        live = [asked for asked in taken if not asked.future.cancelled()]
+        jobs: list[Job] = []
+        try:
+            jobs = self._jobs(live) if live else []
+        except BaseException as error:  # what a library panics with, too; the thread goes on
+            log.exception("requests could not be tokenised")
+            for one in live:
+                _fail(one, error)
+        self._scheduler.enqueue(jobs, reserved=len(taken))
 
     def _jobs(self, asked: Sequence[_Asked]) -> list[Job]:
         try:
@@ -117,6 +130,10 @@ class Intake(Closing):
             jobs.append(_job(one, encodings[start:stop], now_s))
             start = stop
         return jobs
+
+
+def _characters(example: Example) -> int:
+    return len(example.text) + len(example.text_pair or "")
 
 
 def _job(asked: _Asked, encodings: Sequence[Encoding], now_s: float) -> Job:

@@ -8,7 +8,7 @@ https://doi.org/10.1145/358818.358824).
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
@@ -31,7 +31,11 @@ class Behind(Closing):
 
     def call(self, work: Callable[[], T]) -> T:
         """Return what `work` returns there; it should hold the interpreter as little as it can."""
-        return self._thread.submit(work).result()
+        return self.start(work).result()
+
+    def start(self, work: Callable[[], T]) -> "Future[T]":
+        """Begin with what `call` waits for."""
+        return self._thread.submit(work)
 
     def close(self) -> None:
         """End the thread. Closing twice is allowed."""

@@ -1,7 +1,8 @@
 """Requests of all doors become batches: each engine takes what waits whenever it is free.
 
 There is no timer: while the engines compute, requests gather, so batches grow with the load.
-`serve.waiting` says which requests come next.
+`serve.waiting` says which requests come next. Requests are answered while their engine computes the
+next batch, for which it would else have to wait.
 
 An engine that dies is opened again and computes what it had taken; requests that wait go on
 waiting meanwhile. Where an engine fails with a batch of several requests, each of them is computed
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from weakref import ref
@@ -24,14 +26,13 @@ from pipework.closing import Closing
 from pipework.encoding import Encoding
 from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.evaluation import Engine
+from serve.computing import Computing, Done, Sums
 from serve.config import QueueSettings
-from serve.engines.collated import CollatedEngine
 from serve.statistics import Load, Refused
 from serve.terms import Terms, too_late
-from serve.waiting import Batch, Computed, Job, Waiting, deliver, tokens
+from serve.waiting import Batch, Computed, Job, Waiting, deliver
 
 log = logging.getLogger(__name__)
-MEMORY = 0.9  # of the rate: how much the past counts at each batch
 DEATHS = 3  # of an engine, without a batch computed in between, until it is given up
 ATTEMPTS = 3  # of a request, with engines that died of its batch
 PAUSE_S = 4.0  # before an engine that could not be opened is tried again
@@ -69,11 +70,9 @@ class Scheduler(Closing):
         self._closing = threading.Condition(lock)  # and here until one may be opened again
         self._waiting = Waiting(self._settings.batch_tokens, alike=alike)
         self._places = 0
-        self._batches = self._tokens = self._texts = self._deaths = 0
-        self._computed_tokens = 0
-        self._compute_s = 0.0
+        self._deaths = 0
+        self._sums = Sums()
         self._refused = dict.fromkeys(Refused, 0)
-        self._recent_tokens = self._recent_s = 0.0
         self._refusal = ""
         self._abandoned = False
         self._running = self._left = len(engines)
@@ -102,11 +101,11 @@ class Scheduler(Closing):
             return Load(
                 waiting_requests=len(self._waiting),
                 waiting_tokens=self._waiting.tokens,
-                batches=self._batches,
-                batch_tokens=self._tokens,
-                batch_texts=self._texts,
-                computed_tokens=self._computed_tokens,
-                compute_s=self._compute_s,
+                batches=self._sums.batches,
+                batch_tokens=self._sums.tokens,
+                batch_texts=self._sums.texts,
+                computed_tokens=self._sums.computed_tokens,
+                compute_s=self._sums.compute_s,
                 refused={str(reason): count for reason, count in self._refused.items()},
                 engines=self._running,
                 deaths=self._deaths,
@@ -186,12 +185,7 @@ class Scheduler(Closing):
         if waiting >= self._settings.tokens or requests >= self._settings.requests:
             self._refused[Refused.QUEUE_FULL] += 1
             message = f"the queue is full: {requests} requests, {waiting} tokens wait"
-            raise TooBusyError(message, self._retry_after_s())
-
-    def _retry_after_s(self) -> int:
-        if not self._recent_tokens:
-            return 1
-        return math.ceil(self._waiting.tokens * self._recent_s / self._recent_tokens) or 1
+            raise TooBusyError(message, math.ceil(self._sums.seconds(waiting)) or 1)
 
     def _forget(self, kept: "ref[Job]", _: "Future[Computed]") -> None:
         if job := kept():
@@ -252,27 +246,33 @@ class Scheduler(Closing):
             How many batches it has computed, and what it died of.
         """
         batches = failures = 0
-        while batch := self._next():
-            try:
-                computed = self._compute(engine, batch)
-            except BaseException as death:  # noqa: BLE001  (a thread's last: requests wait)
-                self._give_back(batch, death)
-                return batches, death
-            finally:
-                with self._changed:
-                    self._waiting.end(batch)
-            batches += computed
-            failures = 0 if computed else failures + 1
-            if failures == FAILURES:
-                message = f"the engine failed with {FAILURES} batches in a row"
-                return batches, _DeadError(message)
+        with ExitStack() as answers:  # to the last batch
+            while batch := self._next(answers):
+                computing = Computing(engine, batch)
+                answers.close()
+                try:
+                    computed = self._finish(computing, answers)
+                except BaseException as death:  # noqa: BLE001  (a thread's last: requests wait)
+                    answers.close()  # to those that were computed alone
+                    self._give_back(batch, death)
+                    return batches, death
+                finally:
+                    with self._changed:
+                        self._waiting.end(batch)
+                batches += computed
+                failures = 0 if computed else failures + 1
+                if failures == FAILURES:
+                    message = f"the engine failed with {FAILURES} batches in a row"
+                    return batches, _DeadError(message)
         return batches, None
 
-    def _next(self) -> Batch:
-        """Wait for a batch; an empty one means that all is done."""
+    def _next(self, answers: ExitStack) -> Batch:
+        """Wait for a batch, and answer before; an empty one means that all is done."""
+        answered = False
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._refusal)
+                if answered:
+                    self._changed.wait_for(lambda: self._waiting or self._refusal)
                 late = self._waiting.expired(time.monotonic())
                 self._refused[Refused.DEADLINE] += len(late)
                 batch = self._waiting.cut(self._running)
@@ -281,36 +281,34 @@ class Scheduler(Closing):
                 ending = bool(self._refusal)
             for job in late:
                 job.fail(too_late())
-            if batch or ending:
+            if batch or (ending and answered):
                 return batch
+            answers.close()
+            answered = True
 
-    def _compute(self, engine: Engine, batch: Batch) -> bool:
-        """Answer a batch; return whether the engine gave an answer to any of it."""
-        start_s, before = time.perf_counter(), _computed_tokens(engine)
+    def _finish(self, computing: Computing, answers: ExitStack) -> bool:
+        """Wait for a batch, which is then to be answered.
+
+        Returns:
+            Whether the engine gave an answer to any of it.
+        """
+        batch = computing.batch
         try:
-            logits_NC = engine.infer([one for take in batch for one in take.encodings])
+            done = computing.finish()
         except Exception as error:  # noqa: BLE001  (the runtimes' errors share no narrower base)
             if len(batch) > 1:
                 log.warning("a batch failed, its requests are computed alone: %r", error)
-                answered = [self._compute(engine, [take]) for take in batch]
-                return any(answered)
+                alone = (Computing(computing.engine, [take]) for take in batch)
+                return sum(self._finish(one, answers) for one in alone) > 0
             batch[0].job.fail(error)
             return isinstance(error, PipeError)
-        end_s = time.perf_counter()
-        self._count(batch, end_s - start_s, _computed_tokens(engine) - before)
-        deliver(batch, logits_NC, end_s - start_s, end_s)
+        answers.callback(self._answer, done)
         return True
 
-    def _count(self, batch: Batch, elapsed_s: float, computed_tokens: int = 0) -> None:
+    def _answer(self, done: Done) -> None:
         with self._changed:
-            self._batches += 1
-            self._tokens += tokens(batch)
-            self._texts += sum(take.stop - take.start for take in batch)
-            # An engine that does not say what it computes is taken to compute what it was asked.
-            self._computed_tokens += computed_tokens or tokens(batch)
-            self._compute_s += elapsed_s
-            self._recent_tokens = MEMORY * self._recent_tokens + tokens(batch)
-            self._recent_s = MEMORY * self._recent_s + elapsed_s
+            self._sums.add(done)
+        deliver(done.batch, done.logits_NC, done.elapsed_s, done.end_s)
 
     def _give_back(self, batch: Batch, death: BaseException) -> None:
         """Have the requests of a batch, that an engine died of, computed by another."""
@@ -335,10 +333,6 @@ class Scheduler(Closing):
             jobs = self._waiting.clear()
         for job in jobs:
             job.fail(NotReadyError(self._refusal))
-
-
-def _computed_tokens(engine: Engine) -> int:
-    return engine.computed_tokens if isinstance(engine, CollatedEngine) else 0
 
 
 def _close(engine: Engine) -> None:

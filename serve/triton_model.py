@@ -18,7 +18,8 @@ from pipework.errors import NotReadyError, PipeError
 from pipework.evaluation import Engine
 from pipework.manifest import read_classifier
 from serve.engines import open_proven
-from serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, Arrays, open_behind
+from serve.engines.collated import Arrays
+from serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, open_behind
 from serve.text_model import TextModel
 from serve.text_tensors import TEXT, TEXT_PAIR, Answer, Texts
 

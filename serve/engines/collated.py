@@ -4,7 +4,7 @@ Shapes: N inputs, B of one call, C classes.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 from pipework.closing import Closing
 from pipework.encoding import Encoding
 from pipework.processor import processor
-from serve.collate import Collate
+from serve.collate import Collate, Feed
 from serve.costs import measure
+
+Arrays = Mapping[str, NDArray[np.int64]]
+Logits = NDArray[np.float32]
 
 
 class CollatedEngine(Closing):
@@ -22,7 +25,7 @@ class CollatedEngine(Closing):
 
     Attributes:
         collate: how inputs become calls.
-        computed_tokens: that all calls of `infer` had computed, with those that fill up rows.
+        computed_tokens: that all calls had computed, with those that fill up rows.
     """
 
     computed_tokens = 0
@@ -38,7 +41,7 @@ class CollatedEngine(Closing):
             self._classes = classes
             return
         (feed,) = collate.feeds([self._made_up(1)])
-        self._classes = self._run(feed.arrays).shape[1]
+        self._classes = self._start(feed.arrays)().shape[1]
 
     @property
     def processor(self) -> str:
@@ -46,8 +49,8 @@ class CollatedEngine(Closing):
         return processor()
 
     @abstractmethod
-    def _run(self, arrays: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        """Return the logits [B, C] of one call, float32, all finite or not."""
+    def _start(self, arrays: Arrays) -> Callable[[], Logits]:
+        """Begin one call; what is returned waits for its logits [B, C], all finite or not."""
 
     def learn_costs(self, longest: int) -> None:
         """Measure what calls cost here, and cut them accordingly from now on.
@@ -59,17 +62,35 @@ class CollatedEngine(Closing):
 
         def call(rows: int, width: int) -> None:
             (feed,) = one_call.feeds([self._made_up(width)] * rows)
-            self._run(feed.arrays)
+            self._start(feed.arrays)()
 
         self.collate = replace(self.collate, costs=measure(call, longest))
 
-    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+    def infer(self, encodings: Sequence[Encoding]) -> Logits:
         """Return logits [N, C]; [0, C] for no inputs."""
-        logits_NC = np.empty((len(encodings), self._classes), np.float32)
-        for feed in self.collate.feeds(encodings):
-            self.computed_tokens += feed.arrays["input_ids"].size
-            logits_NC[feed.rows] = self._run(feed.arrays)
-        return logits_NC
+        return self.start(encodings)()
+
+    def start(self, encodings: Sequence[Encoding]) -> Callable[[], Logits]:
+        """Begin with what `infer` waits for; nothing else may be asked until it has ended."""
+        feeds = self._feeds(encodings)
+        first = next(feeds, None)
+        begun = first and self._start(first.arrays)
+
+        def finish() -> Logits:
+            logits_NC = np.empty((len(encodings), self._classes), np.float32)
+            feed, wait = first, begun
+            while feed and wait:
+                coming = next(feeds, None)  # made while the runtime computes
+                logits_NC[feed.rows] = wait()
+                self.computed_tokens += feed.arrays["input_ids"].size
+                feed, wait = coming, coming and self._start(coming.arrays)
+            return logits_NC
+
+        return finish
+
+    def _feeds(self, encodings: Sequence[Encoding]) -> Iterator[Feed]:
+        """Yield the calls that answer a batch; every input is in one of them."""
+        return self.collate.feeds(encodings)
 
     def _made_up(self, tokens: int) -> Encoding:
         return Encoding(

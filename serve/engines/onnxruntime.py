@@ -6,17 +6,16 @@ Shapes: B inputs of one call, C classes.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
-from numpy.typing import NDArray
 
 from pipework.errors import MissingDependencyError, PipeError, RunFolderError
 from serve.collate import Collate
 from serve.cpus import cpu_limit
-from serve.engines.collated import CollatedEngine, check_names
+from serve.engines.collated import Arrays, CollatedEngine, Logits, check_names
 from serve.engines.cuda import Gpu, NoGpuError, find_gpu
 from serve.priority import Behind
 
@@ -72,9 +71,9 @@ class OnnxRuntimeEngine(CollatedEngine):
         """The GPU, or the CPU."""
         return super().processor if self._gpu is None else self._gpu.name
 
-    def _run(self, arrays: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        (logits_BC,) = self._behind.call(lambda: self._session.run(["logits"], dict(arrays)))
-        return np.asarray(logits_BC, np.float32)
+    def _start(self, arrays: Arrays) -> Callable[[], Logits]:
+        begun = self._behind.start(lambda: self._session.run(["logits"], dict(arrays)))
+        return lambda: np.asarray(begun.result()[0], np.float32)
 
     def close(self) -> None:
         """Free the graph and its threads. Closing twice is allowed."""

@@ -5,20 +5,19 @@ OpenVINO computes in bf16 by itself where the processor has it, so the precision
 Shapes: B inputs of one call, C classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
 from pipework.engine_record import Precision
 from pipework.errors import MissingDependencyError, RunFolderError
 from serve.collate import Collate
 from serve.cpus import cpu_limit
-from serve.engines.collated import CollatedEngine, check_names
+from serve.engines.collated import Arrays, CollatedEngine, Logits, check_names
 from serve.priority import Behind
 
 # Each new shape is compiled, and what was compiled is kept. With rows of any width an int8 engine
@@ -49,7 +48,6 @@ class OpenVinoEngine(CollatedEngine):
         core = _core()
         if precision is Precision.BF16:
             _check_bf16(path, core)
-        self._behind = Behind()
         try:
             model = core.read_model(path)
             inputs = {one.get_any_name(): one for one in model.inputs}
@@ -57,7 +55,8 @@ class OpenVinoEngine(CollatedEngine):
             index = inputs.get("text_index")
             first_only = index is None or index.get_partial_shape()[1] == ov.Dimension(1)
             options = _options(precision, threads or cpu_limit())
-            self._model = self._behind.call(lambda: core.compile_model(model, "CPU", options))
+            with Behind() as behind:  # where the threads begin that compute
+                self._model = behind.call(lambda: core.compile_model(model, "CPU", options))
             self._request = self._model.create_infer_request()
             taking = replace(collate.reading(first_only=first_only), row_step=ROW_STEP)
             super().__init__(taking)
@@ -67,13 +66,16 @@ class OpenVinoEngine(CollatedEngine):
             hint = "make it again: pipe export RUN --to openvino"
             raise RunFolderError(message, hint) from error
 
-    def _run(self, arrays: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        found = self._behind.call(lambda: self._request.infer(dict(arrays)))
-        return np.array(found["logits"], np.float32)
+    def _start(self, arrays: Arrays) -> Callable[[], Logits]:
+        self._request.start_async(dict(arrays))
+        return self._finish
+
+    def _finish(self) -> Logits:
+        self._request.wait()
+        return np.array(self._request.get_tensor("logits").data, np.float32)
 
     def close(self) -> None:
         """Free the model and its threads. Closing twice is allowed."""
-        self._behind.close()
         self._request = None
         self._model = None
 

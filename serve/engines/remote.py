@@ -22,7 +22,8 @@ from pipework.encoding import Encoding
 from pipework.errors import NotReadyError
 from pipework.manifest import Manifest
 from pipework.record import verify_files
-from serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, Arrays, open_behind
+from serve.engines.collated import Arrays
+from serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, open_behind
 
 CALL_S = 30.0  # for one call; the model may stand in a queue there
 PAUSE_S = 1.0  # after a failure, before Triton is asked again: else each request waited for it

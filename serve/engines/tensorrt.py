@@ -6,7 +6,7 @@ pay for long ones. For the same reason inputs are sorted by length before they a
 Shapes: N inputs, C classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +14,12 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipework.encoding import Encoding
 from pipework.engine_record import TensorRt
 from pipework.errors import RunFolderError
-from serve.collate import Collate
-from serve.engines.collated import CollatedEngine, check_names
+from serve.collate import Collate, Feed
+from serve.engines.collated import Arrays, CollatedEngine, Logits, check_names
 from serve.engines.cuda import DeviceArrays, find_gpu
 from serve.engines.flavours import REBUILD, check_fits, collecting, load
 
@@ -103,16 +102,14 @@ class TensorRtEngine(CollatedEngine):
         """The GPU."""
         return self._gpu.name
 
-    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        """Return logits [N, C]; [0, C] for no inputs."""
-        logits_NC = np.empty((len(encodings), self._classes), np.float32)
+    def _feeds(self, encodings: Sequence[Encoding]) -> Iterator[Feed]:
         order = sorted(range(len(encodings)), key=lambda row: len(encodings[row]))
         for start in range(0, len(order), self._texts):
             rows = order[start : start + self._texts]
-            logits_NC[rows] = super().infer([encodings[row] for row in rows])
-        return logits_NC
+            for feed in super()._feeds([encodings[row] for row in rows]):
+                yield replace(feed, rows=[rows[place] for place in feed.rows])
 
-    def _run(self, arrays: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+    def _start(self, arrays: Arrays) -> Callable[[], Logits]:
         device, context = self._arrays, self._context
         if device is None:
             message = "the engine is closed"
@@ -128,8 +125,8 @@ class TensorRtEngine(CollatedEngine):
         _checked(context.set_tensor_address("logits", device.address("logits")), "logits")
         shape = tuple(context.get_tensor_shape("logits"))
         _checked(context.execute_async_v3(device.stream), "execution")
-        logits_BC = device.download("logits", shape, self._dtypes["logits"])
-        return np.asarray(logits_BC, np.float32)
+        dtype = self._dtypes["logits"]
+        return lambda: np.asarray(device.download("logits", shape, dtype), np.float32)
 
     def close(self) -> None:
         """Free the engine and its memory on the GPU. Closing twice is allowed."""

@@ -5,11 +5,9 @@ What asks it is another model of the same server, or our own server in front of 
 Shapes: B inputs of one call, C classes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pipework.engine_record import EngineFormat, EngineRecord, Variant
 from pipework.errors import RunFolderError
@@ -20,7 +18,7 @@ from pipework.padding import Padding
 from pipework.record import FileRecord, verify_files
 from serve.collate import Collate
 from serve.engines import MODELS
-from serve.engines.collated import CollatedEngine
+from serve.engines.collated import Arrays, CollatedEngine, Logits
 from serve.engines.proof import ProvenFirst
 
 # Parameters of a text model's config that name the model behind it, and say whether its graph reads
@@ -28,8 +26,7 @@ from serve.engines.proof import ProvenFirst
 TENSOR_MODEL, FIRST_ONLY = "tensor_model", "first_only"
 # What Triton's own backends call an engine's main file.
 MODEL_FILES = {EngineFormat.ONNX: "model.onnx", EngineFormat.TENSORRT: "model.plan"}
-Arrays = Mapping[str, NDArray[np.int64]]
-Ask = Callable[[Arrays], NDArray[np.float32]]
+Ask = Callable[[Arrays], Logits]
 
 
 class TritonEngine(CollatedEngine):
@@ -62,8 +59,8 @@ class TritonEngine(CollatedEngine):
         """Triton: where it runs the model is not told."""
         return "Triton's own backend"
 
-    def _run(self, arrays: Arrays) -> NDArray[np.float32]:
-        return self._ask(arrays)
+    def _start(self, arrays: Arrays) -> Callable[[], Logits]:
+        return partial(self._ask, arrays)
 
     def close(self) -> None:
         """Do nothing: the model is the server's."""

@@ -55,7 +55,7 @@ from serve.engines.collated import CollatedEngine
 from serve.run import Address, serve
 
 faulthandler.enable()
-infer, killed, free = CollatedEngine.infer, [], Event()
+start, killed, free = CollatedEngine.start, [], Event()
 free.set()
 
 def deadly(engine, encodings):
@@ -63,9 +63,9 @@ def deadly(engine, encodings):
     if killed:
         killed.clear()
         raise SystemExit
-    return infer(engine, encodings)
+    return start(engine, encodings)
 
-CollatedEngine.infer = deadly
+CollatedEngine.start = deadly
 signal.signal(signal.SIGUSR1, lambda *_: killed.append(True))
 signal.signal(signal.SIGUSR2, lambda *_: free.clear() if free.is_set() else free.set())
 instances, batch_tokens = map(int, sys.argv[2:])

@@ -40,13 +40,13 @@ def collate(manifest, *, whole=True):
 def test_the_shapes_recorded_are_those_that_went_through_the_graph(exported_run, monkeypatch):
     manifest = read_manifest(exported_run)
     ran = []
-    inner = OnnxRuntimeEngine._run  # noqa: SLF001
+    inner = OnnxRuntimeEngine._start  # noqa: SLF001
 
     def watched(self, arrays):
         ran.append(arrays["input_ids"].shape)
         return inner(self, arrays)
 
-    monkeypatch.setattr(OnnxRuntimeEngine, "_run", watched)
+    monkeypatch.setattr(OnnxRuntimeEngine, "_start", watched)
     path = exported_run / manifest.engines[0].files[0].path
     encoder = open_encoder(exported_run, manifest)
     rows = grid_rows(encoder, list(split_source(exported_run, manifest, "dev").rows()))

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import serve.intake
 from pipework.closing import Closing
 from pipework.encoding import Encoding
 from pipework.errors import InputError, NotReadyError, TooBusyError
 from pipework.examples import Example
 from serve.config import QueueSettings
-from serve.intake import TEXTS, Intake
+from serve.intake import SMALL, TEXTS, Intake
 from serve.scheduler import Scheduler
 from serve.terms import Terms
 from serve.waiting import Computed
@@ -64,7 +65,11 @@ def scheduler() -> Iterator[Scheduler]:
 
 
 @pytest.fixture
-def intake(encoder: Encoder, scheduler: Scheduler) -> Iterator[Intake]:
+def intake(
+    encoder: Encoder, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Intake]:
+    """One that has threads tokenise all."""
+    monkeypatch.setattr(serve.intake, "SMALL", 0)
     with Intake(encoder, scheduler) as intake:
         yield intake
         encoder.go.set()
@@ -187,3 +192,49 @@ def test_a_tokenizer_that_panics_answers_its_requests_and_goes_on(
             intake.submit(texts("panic"), Terms()).result(TIMEOUT_S)
     assert intake.submit(texts("a"), Terms()).result(TIMEOUT_S).logits_NC.tolist() == [[97, 1]]
     scheduler.reserve()
+
+
+@pytest.fixture
+def quick(encoder: Encoder, scheduler: Scheduler) -> Iterator[Intake]:
+    """One as it is."""
+    with Intake(encoder, scheduler) as intake:
+        yield intake
+
+
+@pytest.mark.parametrize(("size", "there"), [(SMALL, True), (SMALL + 1, False)])
+def test_a_small_request_is_tokenised_where_it_is_asked(
+    encoder: Encoder, scheduler: Scheduler, size: int, there: bool
+) -> None:
+    asked_in: list[int] = []
+
+    def encode(examples: Sequence[Example]) -> list[Encoding]:
+        asked_in.append(threading.get_ident())
+        return encoder(examples)
+
+    first, second = "a" * (size - 2), "bc"
+    with Intake(encode, scheduler) as intake:
+        asked = intake.submit([Example(text=first, text_pair=second)], Terms())
+        assert asked.result(TIMEOUT_S).logits_NC.tolist() == [[97, size - 2]]
+    assert (asked_in == [threading.get_ident()]) is there
+
+
+def test_what_is_wrong_with_a_small_request_is_told_by_its_future(
+    quick: Intake, scheduler: Scheduler
+) -> None:
+    for text, error in (("bad", InputError), ("panic", RuntimeError)) * 5:  # more than places
+        asked = quick.submit(texts(text), Terms())
+        with pytest.raises(error):
+            asked.result(TIMEOUT_S)
+    assert quick.submit(texts("a"), Terms()).result(TIMEOUT_S).logits_NC.tolist() == [[97, 1]]
+    scheduler.reserve()
+
+
+def test_a_small_request_is_refused_when_all_is_done(
+    encoder: Encoder, scheduler: Scheduler
+) -> None:
+    intake = Intake(encoder, scheduler)
+    intake.close()
+    with pytest.raises(NotReadyError, match="stopping"):
+        intake.submit(texts("b"), Terms())
+    assert encoder.calls == []
+    scheduler.reserve()  # the refused one holds no place

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import serve.scheduler
 from pipework.encoding import Encoding
 from pipework.errors import DeadlineError, NotReadyError, TooBusyError
+from serve.computing import Done
 from serve.config import QueueSettings
 from serve.scheduler import ATTEMPTS, DEATHS, FAILURES, Scheduler
 from serve.terms import Terms
@@ -170,10 +171,10 @@ def test_a_full_queue_by_requests_is_refused(scheduler: Scheduler, engine: HeldE
 def test_the_time_to_wait_follows_the_measured_speed(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
-    scheduler._count(  # noqa: SLF001  (5 tokens a second)
-        [Job(encodings=inputs(*range(5)), terms=Terms(), queued_s=0).take(10, whole_batch=True)],
-        2.0,
-    )
+    five = Job(encodings=inputs(*range(5)), terms=Terms(), queued_s=0).take(10, whole_batch=True)
+    logits_NC = np.zeros((5, 2), np.float32)
+    done = Done(batch=[five], logits_NC=logits_NC, elapsed_s=2.0, end_s=2.0, computed_tokens=5)
+    scheduler._sums.add(done)  # noqa: SLF001  (5 tokens in 2 s)
     hold(scheduler, engine)
     scheduler.submit(inputs(*range(20)))
     with pytest.raises(TooBusyError) as caught:

@@ -132,7 +132,7 @@ def test_whatever_ends_the_first_call_leaves_nothing_on_the_device(
     gpu, graph, tmp_path, monkeypatch
 ):
     path = gpu.write(tmp_path / "model.engine", graph, PROFILES)
-    monkeypatch.setattr(TensorRtEngine, "_run", lambda *_: {}["logits"])
+    monkeypatch.setattr(TensorRtEngine, "_start", lambda *_: {}["logits"])
     with pytest.raises(KeyError):
         TensorRtEngine(path, COLLATE, gpu.built)
     assert gpu.cuda.kept == {}
