@@ -12,7 +12,7 @@ from pipework.errors import PipeError
 from serve.admission import RefuseBusy
 from serve.compression import CompressAnswers
 from serve.config import ServeSettings
-from serve.direct import Direct, asking_models
+from serve.direct import Asking, Direct
 from serve.docs import add_docs
 from serve.failures import answer_error
 from serve.grace import LastAnswers
@@ -52,7 +52,8 @@ def build_app(
     for kind in (PipeError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)
     simple, protocol = build_router(models, limits), build_protocol_router(models, limits)
-    app.add_middleware(Direct, routes=asking_models(simple, protocol))
+    app.state.asking = Asking(simple, protocol)
+    app.add_middleware(Direct, asking=app.state.asking)
     app.add_middleware(ReadBodies, max_bytes=limits.body_bytes)
     app.add_middleware(CompressAnswers)
     app.add_middleware(RefuseBusy, models=models)

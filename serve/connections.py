@@ -11,37 +11,40 @@ import resource
 import sys
 import time
 from asyncio import TimerHandle, Transport
+from functools import partial
 from http import HTTPStatus
+from itertools import chain
 from math import inf
 from typing import cast
 
 import httptools
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
     RequestResponseCycle,
 )
 
-from pipework.errors import NotReadyError
-from serve.admission import Admission, Headers, Refusal
+from serve.admission import ASKED, Admission, Headers, Refusal
 from serve.config import LimitSettings
 from serve.corked import Corked
-from serve.failures import failure
 from serve.hang_up import HangUp
-from serve.key_guard import HEALTH
+from serve.last_answers import CLOSED, HEAD_BYTES, LONG_HEAD, TooMany, too_long_a_head
+from serve.plain import Exchange, Plain
 
 log = logging.getLogger(__name__)
-HEAD_BYTES = 64 * 2**10
 OWN_FILES = 512  # of the server beside its connections
 TOLD_EVERY_S = 60.0
 UPGRADING = (b"upgrade", b"connection", b"http2-settings")
-CLOSED = (b"connection", b"close")
 
 
-def bounded_protocol(limits: LimitSettings, admission: Admission) -> type[HttpToolsProtocol]:
-    """Return what uvicorn takes as `http`: its own protocol with limits."""
-    return type("BoundedProtocol", (_BoundedProtocol,), {"limits": limits, "admission": admission})
+def bounded_protocol(
+    limits: LimitSettings, admission: Admission, plain: Plain
+) -> type[HttpToolsProtocol]:
+    """Return what uvicorn takes as `http`: its own protocol with limits, and a shorter way."""
+    given = {"limits": limits, "admission": admission, "plain": plain}
+    return type("BoundedProtocol", (_BoundedProtocol,), given)
 
 
 def allow_files(connections: int) -> None:
@@ -58,7 +61,9 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     Attributes:
         _in_head, _in_body: whether a head, or a body, has begun and not ended.
+        _changed: whether one has begun or ended in what is being read.
         _refused: whether the request has been answered from its head, and is read to its end.
+        _piece: of the body of a request that is plain if all of it comes with its head.
         _came: bytes of the request, as they came.
         _data: what is being read.
         _timer: when it fires, the rest of the request took too long.
@@ -68,16 +73,19 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     limits: LimitSettings
     admission: Admission | None
+    plain: Plain
     told_s = -inf  # of all connections: when the limit was last told
-    _in_head = _in_body = _refused = False
+    _in_head = _in_body = _refused = _changed = False
+    _piece: bytearray | None = None
     _came = 0
     _data = b""
     _timer: TimerHandle | None = None
     _ending: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        self._corked = Corked(transport, self.loop)
         # In all that uvicorn asks of it, it is a transport.
-        super().connection_made(cast(Transport, Corked(transport, self.loop)))
+        super().connection_made(cast(Transport, self._corked))
         self._hang_up = HangUp()
         count, most = len(self.connections), self.limits.connections
         if count > 2 * most:  # those who are told so in words are bounded too
@@ -85,7 +93,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             return
         if count > most:
             self._tell(most)
-            self.app, self.admission = _Refusal(self.app, most), None
+            self.app, self.admission = TooMany(self.app, most), None
         self._wait(self.limits.header_s)
 
     def _tell(self, most: int) -> None:
@@ -104,10 +112,15 @@ class _BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._came += len(data)
         self._data = data
+        self._changed = False
         super().data_received(data)
         self._data = b""
         if self.transport.is_closing():
             return
+        if self._changed:
+            self._wait(self._limit_s)
+        if self._piece is not None:
+            self._go_the_long_way(self._piece)
         most = HEAD_BYTES if self._in_head else 2 * self.limits.body_bytes + HEAD_BYTES
         if self._came > most:
             self._refuse_size()
@@ -117,30 +130,32 @@ class _BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._hang_up.add_to(self.scope["state"])
-        self._in_head, self._refused = True, False
+        self._in_head, self._refused, self._changed = True, False, True
         self._came = 0
-        self._wait(self.limits.header_s)
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._in_body = False, True
-        self._wait(self.limits.body_s)
+        self._in_head, self._in_body, self._changed = False, True, True
         if self.parser.should_upgrade():
             return
         app = self.app
-        if sum(len(name) + len(value) for name, value in self.headers) + len(self.url) > HEAD_BYTES:
-            self.app = _too_long_a_head
+        if sum(map(len, chain.from_iterable(self.headers))) + len(self.url) > HEAD_BYTES:
+            self.app = too_long_a_head
             self.url = b"/"  # the parser of URLs reads none that long
-        self._refused = self._turn_away()
-        if not self._refused:
+        simple = self.admission is not None and self._simple()
+        refusal = self._refusal() if simple else None
+        self._refused = refusal is not None
+        if refusal is not None:  # before uvicorn makes a request of it
+            headers = (*self.server_state.default_headers, *refusal.headers)
+            self._corked.write_all(_written(refusal.status, headers, refusal.body))
+        elif simple and self._maybe_plain():
+            self._piece = bytearray()
+        else:
             super().on_headers_complete()
         self.app = app
 
-    def _turn_away(self) -> bool:
-        """Answer a request that would be refused, before uvicorn makes one of it.
-
-        Where more than the answer would have to be told, the app refuses it later.
-        """
-        plain = (
+    def _simple(self) -> bool:
+        """Whether a request is a POST of which no more is to be told than its answer."""
+        return (
             self.parser.get_method() == b"POST"
             and self.parser.get_http_version() == "1.1"
             and self.parser.should_keep_alive()
@@ -148,12 +163,39 @@ class _BoundedProtocol(HttpToolsProtocol):
             and self._answered
             and not self.transport.get_write_buffer_size()
         )
-        refusal = self._refusal() if plain and self.admission is not None else None
-        if refusal is None:
+
+    def _maybe_plain(self) -> bool:
+        if self.scope["state"].get(ASKED) is None:
             return False
-        headers = (*self.server_state.default_headers, *refusal.headers)
-        self.transport.write(_written(refusal.status, headers, refusal.body))
-        return True
+        self.scope["method"], self.scope["path"] = "POST", self.url.decode("latin-1")
+        return self.plain.takes(cast(Scope, self.scope))
+
+    def _go_the_long_way(self, body: bytearray) -> None:
+        self._piece = None
+        super().on_headers_complete()
+        if body:
+            super().on_body(bytes(body))
+
+    def _answer_plain(self, body: bytes) -> None:
+        self._piece = None
+        exchange = Exchange()
+        self.cycle = cast(RequestResponseCycle, exchange)  # all that is asked of it, it has
+        send = partial(self._reply, exchange)
+        task = self.loop.create_task(self.plain.answer(cast(Scope, self.scope), body, send))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    def _reply(self, exchange: Exchange, answer: Response) -> None:
+        if exchange.disconnected:
+            return
+        headers = [*self.server_state.default_headers, *answer.raw_headers]
+        if not exchange.keep_alive:
+            headers.append(CLOSED)
+        self._corked.write_all(_head(answer.status_code, headers) + bytes(answer.body))
+        exchange.response_started = exchange.response_complete = True
+        if not exchange.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
 
     def _refusal(self) -> Refusal | None:
         assert self.admission is not None
@@ -165,13 +207,16 @@ class _BoundedProtocol(HttpToolsProtocol):
             return None
 
     def on_body(self, body: bytes) -> None:
-        if not self._refused:
+        if self._piece is not None:
+            self._piece += body
+        elif not self._refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._in_body = False
-        self._wait(None)
-        if not self._refused and not self.parser.should_upgrade():
+        self._in_body, self._changed = False, True
+        if self._piece is not None:
+            self._answer_plain(bytes(self._piece))
+        elif not self._refused and not self.parser.should_upgrade():
             super().on_message_complete()
             if not self.pipeline:  # a large body has stopped the reading, and with it the hang-up
                 self.flow.resume_reading()
@@ -229,6 +274,13 @@ class _BoundedProtocol(HttpToolsProtocol):
     def _answered(self) -> bool:
         return self._cycle is None or self._cycle.response_complete
 
+    @property
+    def _limit_s(self) -> float | None:
+        """For what is coming; None where nothing is."""
+        if self._in_head:
+            return self.limits.header_s
+        return self.limits.body_s if self._in_body else None
+
     def _wait(self, seconds: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -241,16 +293,15 @@ class _BoundedProtocol(HttpToolsProtocol):
         if self.flow.read_paused or (self._in_head and not self._answered):
             self._wait(self.limits.header_s)  # it waits for us
         elif self._in_head or self._in_body:
-            limit_s = self.limits.header_s if self._in_head else self.limits.body_s
             part = "head" if self._in_head else "body"
-            text = f"the {part} of the request did not come within {limit_s:g} s"
+            text = f"the {part} of the request did not come within {self._limit_s:g} s"
             self._answer(HTTPStatus.REQUEST_TIMEOUT, text)
         else:
             self._close()
 
     def _refuse_size(self) -> None:
         if self._in_head:
-            self._answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _LONG_HEAD)
+            self._answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, LONG_HEAD)
         else:
             self._close()  # it was told of the limit, and goes on
 
@@ -272,48 +323,10 @@ class _BoundedProtocol(HttpToolsProtocol):
 
 
 def _written(status: int, headers: Headers, body: bytes) -> bytes:
-    lines = [
-        STATUS_LINE[status] + b"content-type: application/json",
-        b"content-length: %d" % len(body),
-        *map(b": ".join, headers),
-        b"",
-        body,
-    ]
-    return b"\r\n".join(lines)
+    """Return an answer in JSON."""
+    kind = (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))
+    return _head(status, (*kind, *headers)) + body
 
 
-_LONG_HEAD = f"expected a head of at most {HEAD_BYTES} bytes, found more"
-
-
-class HeadTooLongError(NotReadyError):
-    """The head of a request is too long."""
-
-    http_status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-
-
-async def _too_long_a_head(scope: Scope, receive: Receive, send: Send) -> None:
-    await failure(HeadTooLongError(_LONG_HEAD))(scope, receive, _closing(send))
-
-
-class _Refusal:
-    """ASGI app of a connection too many: says so, save to those who ask for the health."""
-
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self._app = app
-        self._most = most
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] in HEALTH:
-            await self._app(scope, receive, _closing(send))
-            return
-        error = NotReadyError(f"{self._most} connections are open, which is the limit", "try again")
-        await failure(error)(scope, receive, _closing(send))
-
-
-def _closing(send: Send) -> Send:
-    async def close(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], CLOSED]}
-        await send(message)
-
-    return close
+def _head(status: int, headers: Headers) -> bytes:
+    return STATUS_LINE[status] + b"\r\n".join((*map(b": ".join, headers), b"", b""))

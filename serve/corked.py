@@ -31,6 +31,13 @@ class Corked:
             self._held = data
             self._loop.call_soon(self._flush)
 
+    def write_all(self, data: bytes) -> None:
+        """Write an answer's head and body, which are not to be held."""
+        if self._held:
+            self.write(data)
+        elif not self._transport.is_closing():
+            self._transport.write(data)
+
     def get_write_buffer_size(self) -> int:
         """Return how many bytes wait to be sent, here and in the transport."""
         return len(self._held) + self._transport.get_write_buffer_size()

@@ -14,6 +14,7 @@ from pipework.errors import NotReadyError
 from serve.failures import failure
 
 log = logging.getLogger(__name__)
+LAST = "the server stopped before the request was answered"
 RESERVE_S = 2  # of the grace: to refuse what is not answered by then, and to free the engines
 
 
@@ -82,5 +83,4 @@ class LastAnswers:
         except asyncio.CancelledError:
             if begun:
                 raise
-            error = NotReadyError("the server stopped before the request was answered")
-            await failure(error)(scope, receive, send)
+            await failure(NotReadyError(LAST))(scope, receive, send)

@@ -27,6 +27,7 @@ from serve.inference_protocol.grpc import GrpcDoor
 from serve.inference_protocol.key_interceptor import KeyInterceptor
 from serve.keys import read_keys
 from serve.opening import open_models
+from serve.plain import Plain
 from serve.signals import ending_at_once
 from serve.watch import Watch
 
@@ -120,7 +121,9 @@ def serve(
         last.enter_context(Grace(models.stopping, settings.grace_s))
         app = build_app(models, settings, keys, watch)
         admission = Admission(models, keys, watch)
-        config = _config(app, settings, certificate, admission)
+        plain = Plain(app.state.asking, watch, settings.limits.body_bytes)
+        protocol = bounded_protocol(settings.limits, admission, plain)
+        config = _config(app, settings, certificate, protocol)
         scheme = "https" if certificate else "http"
         listening = Listening(url=f"{scheme}://{_named(listener)}", grpc=_named(held))
         door = GrpcDoor(
@@ -137,11 +140,14 @@ def serve(
 
 
 def _config(
-    app: FastAPI, settings: ServeSettings, certificate: Certificate | None, admission: Admission
+    app: FastAPI,
+    settings: ServeSettings,
+    certificate: Certificate | None,
+    protocol: type[asyncio.Protocol],
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=bounded_protocol(settings.limits, admission),
+        http=protocol,
         ws="none",
         lifespan="off",
         log_config=None,  # what is logged, and where, is the caller's choice

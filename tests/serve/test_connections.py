@@ -250,7 +250,7 @@ class Stuck(asyncio.Transport):
 def test_a_silent_client_that_has_not_read_its_refusal_is_cut_off():
     async def wait():
         limits = LimitSettings(header_s=0.05, body_s=0.1)
-        protocol = bounded_protocol(limits, Admission(Models(), ApiKeys(), None))
+        protocol = bounded_protocol(limits, Admission(Models(), ApiKeys(), None), None)
         config = uvicorn.Config(None, http=protocol, ws="none", lifespan="off", log_config=None)
         config.load()
         opened = protocol(config=config, server_state=ServerState(), app_state={})

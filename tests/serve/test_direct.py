@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from pipework.errors import TooBusyError
-from serve.direct import Direct, asking_models
+from serve.direct import Asking, Direct
 
 router = APIRouter()
 
@@ -43,7 +43,7 @@ def sent_for(method: str, path: str, body: bytes = b"") -> list[Message]:
         sent.append(message)
 
     scope = {"type": "http", "method": method, "path": path, "headers": []}
-    asyncio.run(Direct(app, asking_models(router))(scope, receive, send))
+    asyncio.run(Direct(app, Asking(router))(scope, receive, send))
     return sent
 
 
