@@ -26,12 +26,12 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from serve.admission import ASKED, Admission, Headers, Refusal
+from serve.admission import Admission, Headers, Refusal
 from serve.config import LimitSettings
 from serve.corked import Corked
 from serve.hang_up import HangUp
 from serve.last_answers import CLOSED, HEAD_BYTES, LONG_HEAD, TooMany, too_long_a_head
-from serve.plain import Exchange, Plain
+from serve.plain import Exchange, Pending, Plain
 
 log = logging.getLogger(__name__)
 OWN_FILES = 512  # of the server beside its connections
@@ -63,7 +63,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         _in_head, _in_body: whether a head, or a body, has begun and not ended.
         _changed: whether one has begun or ended in what is being read.
         _refused: whether the request has been answered from its head, and is read to its end.
-        _piece: of the body of a request that is plain if all of it comes with its head.
+        _pending: a plain request whose body is coming.
         _came: bytes of the request, as they came.
         _data: what is being read.
         _timer: when it fires, the rest of the request took too long.
@@ -76,7 +76,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     plain: Plain
     told_s = -inf  # of all connections: when the limit was last told
     _in_head = _in_body = _refused = _changed = False
-    _piece: bytearray | None = None
+    _pending: Pending | None = None
     _came = 0
     _data = b""
     _timer: TimerHandle | None = None
@@ -103,6 +103,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             log.warning("the limit of %d connections is reached", most)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._go_the_long_way()
         for timer in (self._timer, self._ending):
             if timer is not None:
                 timer.cancel()
@@ -119,8 +120,6 @@ class _BoundedProtocol(HttpToolsProtocol):
             return
         if self._changed:
             self._wait(self._limit_s)
-        if self._piece is not None:
-            self._go_the_long_way(self._piece)
         most = HEAD_BYTES if self._in_head else 2 * self.limits.body_bytes + HEAD_BYTES
         if self._came > most:
             self._refuse_size()
@@ -147,9 +146,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         if refusal is not None:  # before uvicorn makes a request of it
             headers = (*self.server_state.default_headers, *refusal.headers)
             self._corked.write_all(_written(refusal.status, headers, refusal.body))
-        elif simple and self._maybe_plain():
-            self._piece = bytearray()
-        else:
+        elif not simple or not self._begin_plain():
             super().on_headers_complete()
         self.app = app
 
@@ -164,24 +161,24 @@ class _BoundedProtocol(HttpToolsProtocol):
             and not self.transport.get_write_buffer_size()
         )
 
-    def _maybe_plain(self) -> bool:
-        if self.scope["state"].get(ASKED) is None:
-            return False
+    def _begin_plain(self) -> bool:
         self.scope["method"], self.scope["path"] = "POST", self.url.decode("latin-1")
-        return self.plain.takes(cast(Scope, self.scope))
+        self._pending = self.plain.begin(cast(Scope, self.scope))
+        return self._pending is not None
 
-    def _go_the_long_way(self, body: bytearray) -> None:
-        self._piece = None
-        super().on_headers_complete()
-        if body:
+    def _go_the_long_way(self) -> None:
+        """Have what stops halfway told as it is told of any other request."""
+        if self._pending is not None:
+            body, self._pending = self._pending.body, None
+            super().on_headers_complete()
             super().on_body(bytes(body))
 
-    def _answer_plain(self, body: bytes) -> None:
-        self._piece = None
+    def _answer_plain(self, asked: Pending) -> None:
+        self._pending = None
         exchange = Exchange()
         self.cycle = cast(RequestResponseCycle, exchange)  # all that is asked of it, it has
         send = partial(self._reply, exchange)
-        task = self.loop.create_task(self.plain.answer(cast(Scope, self.scope), body, send))
+        task = self.loop.create_task(self.plain.answer(asked, send))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
@@ -207,15 +204,15 @@ class _BoundedProtocol(HttpToolsProtocol):
             return None
 
     def on_body(self, body: bytes) -> None:
-        if self._piece is not None:
-            self._piece += body
+        if self._pending is not None:
+            self._pending.body += body
         elif not self._refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_body, self._changed = False, True
-        if self._piece is not None:
-            self._answer_plain(bytes(self._piece))
+        if self._pending is not None:
+            self._answer_plain(self._pending)
         elif not self._refused and not self.parser.should_upgrade():
             super().on_message_complete()
             if not self.pipeline:  # a large body has stopped the reading, and with it the hang-up
@@ -224,6 +221,10 @@ class _BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._hurry(self.transport.is_closing() or self.transport.get_write_buffer_size() > 0)
+
+    def shutdown(self) -> None:
+        self._go_the_long_way()
+        super().shutdown()
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -81,8 +81,13 @@ def begin(door: Door | None, headers: Mapping[str, str]) -> Observed:
     What is logged after the answer is the request's too. The arguments are those of `seen`.
     """
     observed = seen(door, headers)
-    _current.set(observed)
+    work_on(observed)
     return observed
+
+
+def work_on(observed: Observed) -> None:
+    """Have this task work on a request, to its end."""
+    _current.set(observed)
 
 
 def seen(door: Door | None, headers: Mapping[str, str]) -> Observed:

@@ -65,9 +65,10 @@ class Scheduler(Closing):
         """
         self._settings = settings or QueueSettings()
         self._reopen = reopen
-        lock = threading.RLock()
-        self._changed = threading.Condition(lock)  # engines wait here for what is to be computed
-        self._closing = threading.Condition(lock)  # and here until one may be opened again
+        # Conditions are only for waiting and waking: entering one costs a call more.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # engines wait here for what is to compute
+        self._closing = threading.Condition(self._lock)  # and here until one may be opened again
         self._waiting = Waiting(self._settings.batch_tokens, alike=alike)
         self._places = 0
         self._deaths = 0
@@ -97,7 +98,7 @@ class Scheduler(Closing):
     @property
     def load(self) -> Load:
         """What waits and what was counted."""
-        with self._changed:
+        with self._lock:
             return Load(
                 waiting_requests=len(self._waiting),
                 waiting_tokens=self._waiting.tokens,
@@ -118,7 +119,7 @@ class Scheduler(Closing):
             NotReadyError: draining, or no engine is left.
             TooBusyError: the queue is full.
         """
-        with self._changed:
+        with self._lock:
             self._admit()
 
     def reserve(self) -> None:
@@ -127,7 +128,7 @@ class Scheduler(Closing):
         So the requests that are being tokenised are bounded too, and none is tokenised in vain.
         Raises what `check_room` raises.
         """
-        with self._changed:
+        with self._lock:
             self._admit()
             self._places += 1
 
@@ -137,7 +138,7 @@ class Scheduler(Closing):
         Cancelling the future of a job takes it out of the queue. Behind its deadline a request is
         not computed, and answered with DeadlineError.
         """
-        with self._changed:
+        with self._lock:
             self._places -= reserved
             abandoned = self._abandoned
             if not abandoned:
@@ -165,12 +166,12 @@ class Scheduler(Closing):
 
     def count(self, refused: Refused) -> None:
         """Count a request that was given up elsewhere."""
-        with self._changed:
+        with self._lock:
             self._refused[refused] += 1
 
     def close(self) -> None:
         """Refuse what comes, finish what was accepted, close the engines. Blocks until then."""
-        with self._changed:
+        with self._lock:
             self._refusal = self._refusal or STOPPING
             self._changed.notify_all()
             self._closing.notify_all()
@@ -189,14 +190,14 @@ class Scheduler(Closing):
 
     def _forget(self, kept: "ref[Job]", _: "Future[Computed]") -> None:
         if job := kept():
-            with self._changed:
+            with self._lock:
                 self._waiting.discard(job)
 
     def _work(self, engine: Engine) -> None:
         try:
             self._live(engine)
         finally:
-            with self._changed:
+            with self._lock:
                 self._left -= 1
                 last = not self._left
                 self._closing.notify_all()
@@ -209,7 +210,7 @@ class Scheduler(Closing):
         deaths = 0
         while current is not None:
             batches, death = self._compute_all(current)
-            with self._changed:
+            with self._lock:
                 self._running -= 1
                 self._deaths += death is not None
             _close(current)
@@ -227,10 +228,10 @@ class Scheduler(Closing):
             except BaseException:  # a thread's last: whatever it is, requests wait
                 log.exception("the engine could not be opened again")
                 deaths += 1
-                with self._changed:  # a moment, unless nobody is left to wait for it
+                with self._lock:  # a moment, unless nobody is left to wait for it
                     self._closing.wait_for(self._finished, PAUSE_S if deaths < DEATHS else 0)
                 continue
-            with self._changed:
+            with self._lock:
                 self._running += 1
             log.warning("the engine was opened again")
             return opened
@@ -257,7 +258,7 @@ class Scheduler(Closing):
                     self._give_back(batch, death)
                     return batches, death
                 finally:
-                    with self._changed:
+                    with self._lock:
                         self._waiting.end(batch)
                 batches += computed
                 failures = 0 if computed else failures + 1
@@ -270,7 +271,7 @@ class Scheduler(Closing):
         """Wait for a batch, and answer before; an empty one means that all is done."""
         answered = False
         while True:
-            with self._changed:
+            with self._lock:
                 if answered:
                     self._changed.wait_for(lambda: self._waiting or self._refusal)
                 late = self._waiting.expired(time.monotonic())
@@ -306,7 +307,7 @@ class Scheduler(Closing):
         return True
 
     def _answer(self, done: Done) -> None:
-        with self._changed:
+        with self._lock:
             self._sums.add(done)
         deliver(done.batch, done.logits_NC, done.elapsed_s, done.end_s)
 
@@ -321,13 +322,13 @@ class Scheduler(Closing):
             elif not take.job.future.done():
                 kept.append(again)
         if kept:
-            with self._changed:
+            with self._lock:
                 self._waiting.give_back(kept)
                 self._changed.notify()
 
     def _abandon(self) -> None:
         """Fail what waits; after a drain nothing does."""
-        with self._changed:
+        with self._lock:
             self._refusal = self._refusal or "the engine has stopped"
             self._abandoned = True
             jobs = self._waiting.clear()

@@ -30,7 +30,8 @@ class Table(Closing):
 
     def __init__(self, answerers: Sequence[Answerer] = ()) -> None:
         """Take over versions, which are closed with it."""
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._models: dict[str, dict[str, _Held]] = {}
         for one in answerers:
             self._models.setdefault(one.name, {})[one.version] = _Held(answerer=one)
@@ -40,7 +41,7 @@ class Table(Closing):
     @property
     def names(self) -> list[str]:
         """The names of the models."""
-        with self._changed:
+        with self._lock:
             return list(self._models)
 
     def versions(self, name: str) -> list[Answerer]:
@@ -49,22 +50,22 @@ class Table(Closing):
         Raises:
             UnknownModelError: there is none of that name.
         """
-        with self._changed:
+        with self._lock:
             return [one.answerer for one in self._model(name).values()]
 
     def serving(self) -> list[Answerer]:
         """Return every version."""
-        with self._changed:
+        with self._lock:
             return [one.answerer for held in self._models.values() for one in held.values()]
 
     def leaving(self) -> list[Answerer]:
         """Return the versions that wait to be given back."""
-        with self._changed:
+        with self._lock:
             return [one.answerer for one in self._leaving]
 
     def find(self, name: str, version: str) -> Answerer:
         """Return a version as `lease` does, which may be closed meanwhile: none holds it."""
-        with self._changed:
+        with self._lock:
             return self._find(name, version).answerer
 
     @contextmanager
@@ -74,13 +75,13 @@ class Table(Closing):
         Raises:
             UnknownModelError: there is none of that name, or several and none was named.
         """
-        with self._changed:
+        with self._lock:
             held = self._find(name, version)
             held.leases += 1
         try:
             yield held.answerer
         finally:
-            with self._changed:
+            with self._lock:
                 held.leases -= 1
                 if not held.leases:
                     self._changed.notify_all()
@@ -90,7 +91,7 @@ class Table(Closing):
 
         Versions that are not among them are closed in threads of their own.
         """
-        with self._changed:
+        with self._lock:
             before = list(self._models.get(name, {}).values())
             held = {id(one.answerer): one for one in before}
             after = {one.version: held.pop(id(one), _Held(answerer=one)) for one in answerers}
@@ -105,21 +106,21 @@ class Table(Closing):
 
     def wait_drained(self, name: str) -> None:
         """Wait until every version of a model that leaves is closed."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: all(one.answerer.name != name for one in self._leaving))
 
     def close(self) -> None:
         """Finish what was accepted and free the engines. Blocks until then."""
-        with self._changed:
+        with self._lock:
             self._closing = True
             self._changed.notify_all()
         for one in self.serving():
             one.close()
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: not self._leaving)
 
     def _drain(self, held: _Held) -> None:
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: not held.leases or self._closing)
         one = held.answerer
         try:
@@ -129,7 +130,7 @@ class Table(Closing):
         except Exception:  # the runtimes' errors share no narrower base
             log.exception("model %s version %s could not be closed", one.name, one.version)
         finally:
-            with self._changed:
+            with self._lock:
                 self._leaving.remove(held)
                 self._changed.notify_all()
 

@@ -104,21 +104,26 @@ class Job:
     def fill(self, take: "Take", logits_KC: Logits, infer_s: float, now_s: float) -> None:
         """Keep the logits of some inputs; with the last ones the request is answered."""
         with self.lock:
-            if self.logits_NC is None:
-                self.logits_NC = np.empty((len(self.encodings), logits_KC.shape[1]), np.float32)
-            self.logits_NC[take.start : take.stop] = logits_KC
+            whole = len(logits_KC) == len(self.encodings)
+            logits_NC = logits_KC if whole else self._kept(take, logits_KC)
             self.left -= take.stop - take.start
             self.computed.append((now_s - infer_s, now_s))
             if self.left or not waited_for(self.future):
                 return
         took_s = covered(self.computed)
         found = Computed(
-            logits_NC=self.logits_NC,
+            logits_NC=logits_NC,
             tokenize_s=self.tokenize_s,
             queue_s=max(0.0, now_s - self.queued_s - took_s),
             infer_s=took_s,
         )
         self.future.set_result(found)
+
+    def _kept(self, take: "Take", logits_KC: Logits) -> Logits:
+        if self.logits_NC is None:
+            self.logits_NC = np.empty((len(self.encodings), logits_KC.shape[1]), np.float32)
+        self.logits_NC[take.start : take.stop] = logits_KC
+        return self.logits_NC
 
     def fail(self, error: BaseException) -> None:
         """Answer with an error, unless it is answered."""
@@ -268,9 +273,8 @@ class Waiting:
         room = self._batch_tokens - tokens(batch)
         while jobs and room > 0 and most > 0:
             job = jobs[0]
-            if batch and (
-                _beyond(share, tokens(batch), job) or (share < inf and job.tokens > room)
-            ):
+            taken = self._batch_tokens - room
+            if share < inf and batch and (_beyond(share, taken, job) or job.tokens > room):
                 return
             take = job.take(room, whole_batch=not batch)
             if take.stop > take.start:
