@@ -80,14 +80,20 @@ class Computing:
         self.batch = batch
         self._before = _computed_tokens(engine)
         self._start_s = time.perf_counter()
+        encodings = [one for take in batch for one in take.encodings]
+        self._early = isinstance(engine, CollatedEngine)
         try:
-            self._wait = _begun(engine, [one for take in batch for one in take.encodings])
+            self._wait = _begun(engine, encodings)
         except BaseException as error:  # noqa: BLE001  (it is raised where others are)
             self._wait = partial(_fail, error)
 
     def finish(self) -> Done:
-        """Wait for the logits; raises what the engine raises, once."""
-        logits_NC = self._wait()
+        """Wait for the logits, once; raises what the engine raises."""
+        wait = self._wait
+        del self._wait  # an error that it holds knows this frame
+        if not self._early:
+            self._start_s = time.perf_counter()
+        logits_NC = wait()
         end_s = time.perf_counter()
         # An engine that does not say what it computes is taken to compute what it was asked.
         computed = _computed_tokens(self.engine) - self._before or tokens(self.batch)

@@ -10,7 +10,7 @@ import logging
 import resource
 import sys
 import time
-from asyncio import TimerHandle, Transport
+from asyncio import Task, TimerHandle, Transport
 from functools import partial
 from http import HTTPStatus
 from itertools import chain
@@ -30,7 +30,7 @@ from serve.admission import Admission, Headers, Refusal
 from serve.config import LimitSettings
 from serve.corked import Corked
 from serve.hang_up import HangUp
-from serve.last_answers import CLOSED, HEAD_BYTES, LONG_HEAD, TooMany, too_long_a_head
+from serve.parting import CLOSED, HEAD_BYTES, LONG_HEAD, TooMany, too_long_a_head
 from serve.plain import Exchange, Pending, Plain
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     Attributes:
         _in_head, _in_body: whether a head, or a body, has begun and not ended.
-        _changed: whether one has begun or ended in what is being read.
+        _turned: whether one has begun or ended in what is being read.
         _refused: whether the request has been answered from its head, and is read to its end.
         _pending: a plain request whose body is coming.
         _came: bytes of the request, as they came.
@@ -75,7 +75,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     admission: Admission | None
     plain: Plain
     told_s = -inf  # of all connections: when the limit was last told
-    _in_head = _in_body = _refused = _changed = False
+    _in_head = _in_body = _refused = _turned = False
     _pending: Pending | None = None
     _came = 0
     _data = b""
@@ -113,12 +113,12 @@ class _BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._came += len(data)
         self._data = data
-        self._changed = False
+        self._turned = False
         super().data_received(data)
         self._data = b""
         if self.transport.is_closing():
             return
-        if self._changed:
+        if self._turned:
             self._wait(self._limit_s)
         most = HEAD_BYTES if self._in_head else 2 * self.limits.body_bytes + HEAD_BYTES
         if self._came > most:
@@ -129,11 +129,11 @@ class _BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._hang_up.add_to(self.scope["state"])
-        self._in_head, self._refused, self._changed = True, False, True
+        self._in_head, self._refused, self._turned = True, False, True
         self._came = 0
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._in_body, self._changed = False, True, True
+        self._in_head, self._in_body, self._turned = False, True, True
         if self.parser.should_upgrade():
             return
         app = self.app
@@ -179,8 +179,13 @@ class _BoundedProtocol(HttpToolsProtocol):
         self.cycle = cast(RequestResponseCycle, exchange)  # all that is asked of it, it has
         send = partial(self._reply, exchange)
         task = self.loop.create_task(self.plain.answer(asked, send))
-        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(partial(self._answered_plain, exchange))
         self.tasks.add(task)
+
+    def _answered_plain(self, exchange: Exchange, task: Task[None]) -> None:
+        self.tasks.discard(task)
+        if not exchange.response_complete:  # nothing could be sent: nobody is to wait for it
+            self.transport.close()
 
     def _reply(self, exchange: Exchange, answer: Response) -> None:
         if exchange.disconnected:
@@ -210,7 +215,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._in_body, self._changed = False, True
+        self._in_body, self._turned = False, True
         if self._pending is not None:
             self._answer_plain(self._pending)
         elif not self._refused and not self.parser.should_upgrade():

@@ -18,7 +18,7 @@ class Asking:
     """Those routes of routers that ask a model: whatever is asked by POST.
 
     An endpoint takes the request and the parts of the path that its route names, and returns the
-    answer; nothing is injected into it.
+    whole answer; nothing is injected into it, and its headers hold no text of a client's.
     """
 
     def __init__(self, *routers: APIRouter) -> None:

@@ -1,7 +1,8 @@
-"""Requests become encodings: small ones at once, by who asks, and others in worker threads.
+"""Requests become encodings: in worker threads, and small ones at once, by who asks.
 
-A small one takes less to tokenise than another thread takes to wake. What waits for a thread
-together is tokenised in one call.
+What waits for a thread together is tokenised in one call. A small request takes less to tokenise
+than another thread takes to wake; but while a thread does so, who asks would wait for it, since the
+library has one pool of threads for all its calls.
 """
 
 import logging
@@ -11,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from math import inf
 
 from pipework.closing import Closing
 from pipework.encoding import Encoding
@@ -22,8 +24,10 @@ from serve.waiting import Computed, Job, waited_for
 
 log = logging.getLogger(__name__)
 THREADS = 2
-SMALL = 2_000  # characters of a request: tenths of a millisecond
+SMALL = 4_000  # characters of a request: at most a millisecond, where all words are new
+A_TEXT = 100  # characters that a text counts for beside its own
 TEXTS = 256  # of a call, and of one request more: so that a second thread has something to do
+_tokenizing: set[int] = set()  # which threads do, of all models
 Encode = Callable[[Sequence[Example]], list[Encoding]]
 
 
@@ -46,7 +50,7 @@ class Intake(Closing):
         self._scheduler = scheduler
         self._changed = threading.Condition()
         self._asked: deque[_Asked] = deque()
-        self._closed = False
+        self._closed = self._begun = False
         self._threads = [
             threading.Thread(target=self._work, name=f"tokenizer-{number}", daemon=True)
             for number in range(THREADS)
@@ -65,7 +69,8 @@ class Intake(Closing):
         """
         self._scheduler.reserve()
         asked = _Asked(examples=examples, terms=terms, came_s=time.perf_counter())
-        small = sum(map(_characters, examples)) <= SMALL
+        # The first one makes the tokenizer ready, which may take long.
+        small = self._begun and not _tokenizing and sum(map(_size, examples)) <= SMALL
         with self._changed:
             if self._closed:
                 self._scheduler.enqueue([], reserved=1)
@@ -79,7 +84,7 @@ class Intake(Closing):
         return asked.future
 
     def close(self) -> None:
-        """Refuse what comes, hand on what was accepted. Blocks until then."""
+        """Refuse what comes, hand on what waits for a thread. Blocks until then."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -87,8 +92,12 @@ class Intake(Closing):
             thread.join()
 
     def _work(self) -> None:
+        number = threading.get_ident()
         while taken := self._take():
+            _tokenizing.add(number)
             self._hand_on(taken)
+            _tokenizing.discard(number)
+            self._begun = True
 
     def _take(self) -> list[_Asked]:
         """Wait for requests; none means that all is done."""
@@ -132,8 +141,10 @@ class Intake(Closing):
         return jobs
 
 
-def _characters(example: Example) -> int:
-    return len(example.text) + len(example.text_pair or "")
+def _size(example: Example) -> float:
+    if example.entities is not None:  # which takes tens of times as long
+        return inf
+    return A_TEXT + len(example.text) + len(example.text_pair or "")
 
 
 def _job(asked: _Asked, encodings: Sequence[Encoding], now_s: float) -> Job:

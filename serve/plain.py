@@ -108,10 +108,12 @@ class Plain:
             assert answer is not None  # admission knows the same paths
         except CancelledError:
             answer = failure(NotReadyError(LAST))
-        except Exception as error:
+        except BaseException as error:  # what a library panics with, too
             log.exception("a request could not be answered")
-            answer = failure(error)
+            answer = failure(RuntimeError(repr(error)))
         observed.status = str(answer.status_code)
         answer.headers.setdefault(REQUEST_ID, observed.id)
-        send(answer)
-        self._watch.finish(observed)
+        try:
+            send(answer)
+        finally:
+            self._watch.finish(observed)

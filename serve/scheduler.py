@@ -309,7 +309,12 @@ class Scheduler(Closing):
     def _answer(self, done: Done) -> None:
         with self._lock:
             self._sums.add(done)
-        deliver(done.batch, done.logits_NC, done.elapsed_s, done.end_s)
+        try:
+            deliver(done.batch, done.logits_NC, done.elapsed_s, done.end_s)
+        except Exception as error:  # whatever it is, requests wait
+            log.exception("a batch could not be answered")
+            for take in done.batch:
+                take.job.fail(error)
 
     def _give_back(self, batch: Batch, death: BaseException) -> None:
         """Have the requests of a batch, that an engine died of, computed by another."""

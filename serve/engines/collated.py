@@ -80,8 +80,10 @@ class CollatedEngine(Closing):
             logits_NC = np.empty((len(encodings), self._classes), np.float32)
             feed, wait = first, begun
             while feed and wait:
-                coming = next(feeds, None)  # made while the runtime computes
-                logits_NC[feed.rows] = wait()
+                try:
+                    coming = next(feeds, None)  # made while the runtime computes
+                finally:
+                    logits_NC[feed.rows] = wait()  # whatever happens, it is not left computing
                 self.computed_tokens += feed.arrays["input_ids"].size
                 feed, wait = coming, coming and self._start(coming.arrays)
             return logits_NC

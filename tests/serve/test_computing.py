@@ -1,7 +1,8 @@
 """While an engine computes a batch, its thread answers the batch before."""
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -10,14 +11,15 @@ import pytest
 from pipework.encoding import Encoding
 from pipework.engine_record import Layout
 from pipework.padding import Padding
-from serve.collate import Collate
-from serve.computing import Done, Sums
+from serve.collate import Collate, Feed
+from serve.computing import Computing, Done, Sums
 from serve.config import QueueSettings
 from serve.costs import Costs
 from serve.engines.collated import Arrays, CollatedEngine, Logits
 from serve.scheduler import Scheduler
 from serve.terms import Terms
 from serve.waiting import Computed, Job
+from tests.serve.test_scheduler import HeldEngine
 
 TIMEOUT_S = 10
 COLLATE = Collate(
@@ -158,6 +160,52 @@ def test_a_death_among_requests_that_are_computed_alone_computes_none_twice(
         assert found == [[[0, 4]], [[1, 4]], [[2, 4]]]
         assert scheduler.load.deaths == 1
         assert scheduler.load.batch_texts == 3
+
+
+def test_what_cannot_be_answered_is_told_and_the_engine_goes_on(
+    scheduler: Scheduler, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = ask(scheduler, runtime, 1, 2, 3)
+    with monkeypatch.context() as patched:
+        patched.setattr("serve.scheduler.deliver", broken)
+        runtime.go.release()
+        with pytest.raises(MemoryError):
+            first.result(TIMEOUT_S)
+    for _ in range(2):
+        runtime.go.release()
+    assert second.result(TIMEOUT_S).logits_NC.tolist() == [[2, 4]]
+    assert third.result(TIMEOUT_S).logits_NC.tolist() == [[3, 4]]
+
+
+def broken(*_: object) -> None:
+    raise MemoryError
+
+
+def test_the_time_of_an_engine_that_cannot_begin_early_is_its_own() -> None:
+    engine = HeldEngine()
+    engine.go.set()
+    job = Job(encodings=inputs(1), terms=Terms(), queued_s=0)
+    computing = Computing(engine, [job.take(4, whole_batch=True)])
+    time.sleep(0.2)
+    assert engine.batches == []
+    assert computing.finish().elapsed_s < 0.15
+
+
+def test_a_call_is_not_left_computing_where_the_next_cannot_be_made(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feeds = runtime.collate.feeds
+
+    def one(encodings: Sequence[Encoding]) -> Iterator[Feed]:
+        yield next(feeds(encodings))
+        raise MemoryError
+
+    monkeypatch.setattr(runtime, "_feeds", one)
+    finish = runtime.start(inputs(1, 2))
+    runtime.go.release()
+    with pytest.raises(MemoryError):
+        finish()
+    assert runtime.told == ["start 1", "wait 1"]
 
 
 def test_the_calls_of_a_batch_follow_one_another(runtime: Runtime) -> None:

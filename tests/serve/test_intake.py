@@ -2,6 +2,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from pipework.encoding import Encoding
 from pipework.errors import InputError, NotReadyError, TooBusyError
 from pipework.examples import Example
 from serve.config import QueueSettings
-from serve.intake import SMALL, TEXTS, Intake
+from serve.intake import A_TEXT, SMALL, TEXTS, Encode, Intake
 from serve.scheduler import Scheduler
 from serve.terms import Terms
 from serve.waiting import Computed
@@ -194,14 +195,28 @@ def test_a_tokenizer_that_panics_answers_its_requests_and_goes_on(
     scheduler.reserve()
 
 
-@pytest.fixture
-def quick(encoder: Encoder, scheduler: Scheduler) -> Iterator[Intake]:
-    """One as it is."""
-    with Intake(encoder, scheduler) as intake:
+@contextmanager
+def ready(encode: Encode, scheduler: Scheduler) -> Iterator[Intake]:
+    """One that has tokenised before."""
+    with Intake(encode, scheduler) as intake:
+        intake.submit(texts("first"), Terms()).result(TIMEOUT_S)
+        until_s = time.monotonic() + TIMEOUT_S
+        while not intake._begun:  # noqa: SLF001
+            assert time.monotonic() < until_s
+            time.sleep(0.001)
         yield intake
 
 
-@pytest.mark.parametrize(("size", "there"), [(SMALL, True), (SMALL + 1, False)])
+@pytest.fixture
+def quick(encoder: Encoder, scheduler: Scheduler) -> Iterator[Intake]:
+    with ready(encoder, scheduler) as intake:
+        yield intake
+
+
+LARGEST = SMALL - A_TEXT
+
+
+@pytest.mark.parametrize(("size", "there"), [(LARGEST, True), (LARGEST + 1, False)])
 def test_a_small_request_is_tokenised_where_it_is_asked(
     encoder: Encoder, scheduler: Scheduler, size: int, there: bool
 ) -> None:
@@ -212,10 +227,50 @@ def test_a_small_request_is_tokenised_where_it_is_asked(
         return encoder(examples)
 
     first, second = "a" * (size - 2), "bc"
-    with Intake(encode, scheduler) as intake:
+    with ready(encode, scheduler) as intake:
         asked = intake.submit([Example(text=first, text_pair=second)], Terms())
         assert asked.result(TIMEOUT_S).logits_NC.tolist() == [[97, size - 2]]
-    assert (asked_in == [threading.get_ident()]) is there
+    before, then = asked_in
+    assert before != threading.get_ident()  # the first of all makes the tokenizer ready
+    assert (then == threading.get_ident()) is there
+
+
+@pytest.mark.parametrize(
+    "examples",
+    [
+        [Example(text="")] * (SMALL // A_TEXT + 1),
+        [Example(text="a b", entities=((0, 1), (2, 3)))],
+    ],
+    ids=["many", "marked"],
+)
+def test_what_takes_long_is_tokenised_in_a_thread(
+    scheduler: Scheduler, examples: list[Example]
+) -> None:
+    asked_in: list[int] = []
+
+    def encode(examples: Sequence[Example]) -> list[Encoding]:
+        asked_in.append(threading.get_ident())
+        return [Encoding(ids=np.ones(1, np.int32), type_ids=None) for _ in examples]
+
+    with ready(encode, scheduler) as intake:
+        intake.submit(examples, Terms()).result(TIMEOUT_S)
+    assert threading.get_ident() not in asked_in
+
+
+def test_while_a_thread_tokenises_nobody_waits_for_it(
+    encoder: Encoder, scheduler: Scheduler
+) -> None:
+    with ready(encoder, scheduler) as intake:
+        encoder.go.clear()
+        encoder.entered.clear()
+        large = intake.submit(texts("a" * SMALL), Terms())
+        assert encoder.entered.wait(TIMEOUT_S)
+        start_s = time.monotonic()
+        small = intake.submit(texts("b"), Terms())
+        assert time.monotonic() - start_s < TIMEOUT_S / 2
+        encoder.go.set()
+        assert small.result(TIMEOUT_S).logits_NC.tolist() == [[98, 1]]
+        large.result(TIMEOUT_S)
 
 
 def test_what_is_wrong_with_a_small_request_is_told_by_its_future(
@@ -232,9 +287,9 @@ def test_what_is_wrong_with_a_small_request_is_told_by_its_future(
 def test_a_small_request_is_refused_when_all_is_done(
     encoder: Encoder, scheduler: Scheduler
 ) -> None:
-    intake = Intake(encoder, scheduler)
-    intake.close()
+    with ready(encoder, scheduler) as intake:
+        pass
     with pytest.raises(NotReadyError, match="stopping"):
         intake.submit(texts("b"), Terms())
-    assert encoder.calls == []
+    assert encoder.calls == [["first"]]
     scheduler.reserve()  # the refused one holds no place

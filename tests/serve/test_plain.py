@@ -267,6 +267,35 @@ def test_a_bug_is_answered_500_and_logged(
     assert [one.status for one in door.seen] == ["500"]
 
 
+class PanicError(BaseException):
+    """As what a library in Rust panics with, no Exception."""
+
+
+def test_a_panic_is_answered_500_and_one_that_cannot_be_sent_ends_the_connection(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def panics(*_: object) -> None:
+        raise PanicError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("serve.rest.parse_request", panics)
+        door, ((status, _, _),) = ask(predictor, request())
+    assert (status, door.short) == (500, 1)
+    assert [one.status for one in door.seen] == ["500"]
+    monkeypatch.setattr("serve.connections._head", panics)
+
+    async def lost() -> bool:
+        opened, wire = door.connect()
+        opened.data_received(request())
+        await asyncio.wait({*door.state.tasks})
+        await asyncio.sleep(0)
+        return wire.closing
+
+    door = Door(Models([predictor]), ApiKeys(()))
+    assert asyncio.run(lost())
+    assert [one.status for one in door.seen] == ["200"]
+
+
 @pytest.mark.parametrize("sent", [request(), request()[:-5]], ids=["whole", "half"])
 def test_who_hangs_up_is_seen(predictor: Predictor, sent: bytes) -> None:
     door = Door(Models([predictor]), ApiKeys(()))
