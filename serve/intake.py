@@ -24,7 +24,7 @@ from serve.waiting import Computed, Job, waited_for
 
 log = logging.getLogger(__name__)
 THREADS = 2
-SMALL = 4_000  # characters of a request: at most a millisecond, where all words are new
+SMALL = 4_000  # characters of a request, which all doors wait for
 A_TEXT = 100  # characters that a text counts for beside its own
 TEXTS = 256  # of a call, and of one request more: so that a second thread has something to do
 _tokenizing: set[int] = set()  # which threads do, of all models
@@ -142,7 +142,7 @@ class Intake(Closing):
 
 
 def _size(example: Example) -> float:
-    if example.entities is not None:  # which takes tens of times as long
+    if example.entities is not None:  # which takes several times as long
         return inf
     return A_TEXT + len(example.text) + len(example.text_pair or "")
 

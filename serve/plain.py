@@ -2,8 +2,8 @@
 
 Of a request that asks a model which has room, with a key where one is needed, of known size and
 nothing compressed, the middlewares have nothing to refuse or to change, and uvicorn's messages have
-nothing to tell; they would take a third of what a single text takes beside its engine. Whatever
-else comes goes the long way, as does what stops halfway.
+nothing to tell, but each takes its time. Whatever else comes goes the long way, as does what stops
+halfway.
 """
 
 import logging
