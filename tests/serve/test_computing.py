@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -96,11 +97,11 @@ def test_the_next_batch_has_begun_when_the_last_is_answered(
     scheduler: Scheduler, runtime: Runtime
 ) -> None:
     first, second = ask(scheduler, runtime, 1, 2)
-    begun: list[list[str]] = []
-    first.add_done_callback(lambda _: begun.append([*runtime.told]))
+    begun: SimpleQueue[list[str]] = SimpleQueue()
+    first.add_done_callback(lambda _: begun.put([*runtime.told]))
     runtime.go.release()
-    assert first.result(TIMEOUT_S).logits_NC.tolist() == [[1, 4]]
-    assert begun == [["start 1", "wait 1", "start 2"]]
+    assert begun.get(timeout=TIMEOUT_S) == ["start 1", "wait 1", "start 2"]
+    assert first.result().logits_NC.tolist() == [[1, 4]]
     assert not second.done()
     runtime.go.release()
     assert second.result(TIMEOUT_S).logits_NC.tolist() == [[2, 4]]
