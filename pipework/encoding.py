@@ -3,8 +3,7 @@
 Shapes: T tokens of one input, special tokens included.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -105,8 +104,11 @@ class TextEncoder:
         """
         if any(example.entities is not None for example in examples):
             return [self._encode_marked(example) for example in examples]
-        pairs = iter(self._encode_pairs([one for one in examples if one.text_pair is not None]))
+        paired = [one for one in examples if one.text_pair is not None]
         texts = iter(self._encode_texts([one.text for one in examples if one.text_pair is None]))
+        if not paired:
+            return [*texts]
+        pairs = iter(self._encode_pairs(paired))
         return [next(texts if one.text_pair is None else pairs) for one in examples]
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
@@ -114,7 +116,7 @@ class TextEncoder:
             return [
                 self._encoding(*frame.around(ids, self.max_length)) for ids in self._whole(texts)
             ]
-        with _unicode():
+        with _Unicode():
             found = self._tokenizer.encode_batch_fast(texts)
         return [
             self._encoding(np.array(one.ids, np.int32), np.array(one.type_ids, np.int8))
@@ -132,7 +134,7 @@ class TextEncoder:
     def _whole(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         if not texts:
             return []
-        with _unicode():
+        with _Unicode():
             if self._words is not None:
                 return self._words.ids(texts)
             found = self._untruncated.encode_batch_fast(texts, add_special_tokens=False)
@@ -155,7 +157,7 @@ class TextEncoder:
             message = "a text without entities stands among texts with entities"
             raise InputError(message)
         text, places = mark(example.text, example.entities)
-        with _unicode():
+        with _Unicode():
             tokens = self._untruncated.encode(text)
         marks = [_touching(tokens, place) for place in places]
         if self.unknown_id is not None and tokens.ids[marks[0][0]] == self.unknown_id:
@@ -207,14 +209,17 @@ class TextEncoder:
         return copy
 
 
-@contextmanager
-def _unicode() -> Iterator[None]:
-    """Say what the library cannot take."""
-    try:
-        yield
-    except (TypeError, UnicodeEncodeError) as error:
-        message = "a text is not valid Unicode: it holds a lone surrogate"
-        raise InputError(message, "decode the bytes as UTF-8 before sending them") from error
+class _Unicode:
+    """Says what the library cannot take."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, TypeError | UnicodeEncodeError):
+            message = "a text is not valid Unicode: it holds a lone surrogate"
+            hint = "decode the bytes as UTF-8 before sending them"
+            raise InputError(message, hint) from error
 
 
 def mark(text: str, entities: Spans) -> tuple[str, list[int]]:

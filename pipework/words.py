@@ -95,17 +95,17 @@ def separable(tokenizer: Tokenizer) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frame:
-    """What a tokenizer puts before and after a text.
+    """What a tokenizer puts before and after a text, as the bytes of arrays: texts are short.
 
     Attributes:
         ids: of the tokens before and after, int32.
         type_ids: of the same tokens, int8.
-        kind: the type of the tokens of the text.
+        kind: the type of a token of the text, int8.
     """
 
-    ids: tuple[NDArray[np.int32], NDArray[np.int32]]
-    type_ids: tuple[NDArray[np.int8], NDArray[np.int8]]
-    kind: int
+    ids: tuple[bytes, bytes]
+    type_ids: tuple[bytes, bytes]
+    kind: bytes
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Frame | None":
@@ -119,9 +119,9 @@ class Frame:
         place = found.tokens.index(PROBE)
         ids, types = np.array(found.ids, np.int32), np.array(found.type_ids, np.int8)
         return cls(
-            ids=(ids[:place], ids[place + 1 :]),
-            type_ids=(types[:place], types[place + 1 :]),
-            kind=int(types[place]),
+            ids=(ids[:place].tobytes(), ids[place + 1 :].tobytes()),
+            type_ids=(types[:place].tobytes(), types[place + 1 :].tobytes()),
+            kind=types[place].tobytes(),
         )
 
     def around(
@@ -129,14 +129,14 @@ class Frame:
     ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
         """Return ids int32 [T] and type ids int8 [T] of an input whose text has these tokens.
 
-        T is at most `max_length`, or the number of special tokens where that is larger.
+        T is at most `max_length`, or the number of special tokens where that is larger. The arrays
+        are not to be written to.
         """
         (before, after), (type_before, type_after) = self.ids, self.type_ids
-        kept = ids[: max(0, max_length - len(before) - len(after))]
-        kinds = np.full(len(kept), self.kind, np.int8)
-        return (
-            np.concatenate((before, kept, after)),
-            np.concatenate((type_before, kinds, type_after)),
+        kept = ids[: max(0, max_length - len(type_before) - len(type_after))]
+        types = type_before + self.kind * len(kept) + type_after
+        return np.frombuffer(before + kept.tobytes() + after, np.int32), np.frombuffer(
+            types, np.int8
         )
 
 

@@ -1,7 +1,8 @@
 """What HTTP headers say of a request and of its answer, on both doors of HTTP."""
 
-from collections.abc import Mapping
 from math import isfinite
+
+from starlette.datastructures import Headers
 
 from pipework.errors import InputError
 from serve.stages import Stages
@@ -12,6 +13,7 @@ PRIORITY = "X-Priority"
 TIMING = "Server-Timing"
 INTERACTIVE, BULK = "interactive", "bulk"
 MOST_MS = 86_400_000.0
+_NAMES = frozenset(name.lower().encode() for name in (TIMEOUT, PRIORITY))
 
 
 class HeaderError(InputError):
@@ -20,12 +22,14 @@ class HeaderError(InputError):
     http_status = 400
 
 
-def read_terms(headers: Mapping[str, str]) -> Terms:
+def read_terms(headers: Headers) -> Terms:
     """Return the terms of a request.
 
     Raises:
         HeaderError: naming the header that is not what it should be.
     """
+    if not any(name in _NAMES for name, _ in headers.raw):  # as most requests
+        return Terms()
     priority = headers.get(PRIORITY, INTERACTIVE)
     if priority not in {INTERACTIVE, BULK}:
         message = f"{PRIORITY}: expected {INTERACTIVE} or {BULK}, found {priority[:20]!r}"

@@ -4,8 +4,7 @@ A version stays open while a request holds it, also after another has taken its 
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Event
 
@@ -16,7 +15,7 @@ from serve.entry import Entry, State
 from serve.keeper import UNLOADED, Keeper
 from serve.observed import saw_model
 from serve.repository import NEWEST, Policy
-from serve.table import Table
+from serve.table import Lease, Table
 
 __all__ = ["Answerer", "ControlError", "Entry", "Models", "State"]
 
@@ -54,24 +53,14 @@ class Models(Closing):
         """The names of the models that are served."""
         return self._table.names
 
-    @contextmanager
-    def lease(self, name: str = "", version: str = "") -> Iterator[Answerer]:
-        """Hold a version, the newest if none is named; without a name, of the only model.
+    def lease(self, name: str = "", version: str = "") -> Lease:
+        """Return what holds a version as long as a `with` block lasts.
 
-        Raises:
-            UnknownModelError: there is none of that name, or several and none was named.
-            NotReadyError: it is being loaded, or it could not be; the message says why.
+        That is the newest if none is named; without a name, of the only model. Entering raises
+        UnknownModelError: there is none of that name, or several and none was named; and
+        NotReadyError: it is being loaded, or it could not be; the message says why.
         """
-        one: Answerer | None = None
-        try:
-            with self._table.lease(name, version) as one:
-                saw_model(one.name, one.version)
-                yield one
-        except UnknownModelError:
-            if one is None:  # or else it is of a server behind this one
-                saw_model("", "")  # what was found before, as by who looked for room, is not it
-                self._check_available(name, version)
-            raise
+        return _Seen(self._table, name, version, self._check_available)
 
     def find(self, name: str = "", version: str = "") -> Answerer:
         """Return a version as `lease` does, to look at it: it may be closed meanwhile.
@@ -203,6 +192,26 @@ class Models(Closing):
                 what = f"model {name} {entry.version}".rstrip()
                 message = f"{what} is not served: {entry.reason or entry.state}"
                 raise NotReadyError(message)
+
+
+class _Seen(Lease):
+    """A lease, of which is seen what it held."""
+
+    def __init__(
+        self, table: Table, name: str, version: str, check_available: Callable[[str, str], None]
+    ) -> None:
+        super().__init__(table, name, version)
+        self._check_available = check_available
+
+    def __enter__(self) -> Answerer:
+        try:
+            one = super().__enter__()
+        except UnknownModelError:
+            saw_model("", "")  # what was found before, as by who looked for room, is not it
+            self._check_available(self._name, self._version)
+            raise
+        saw_model(one.name, one.version)
+        return one
 
 
 def _check_answers(one: Answerer) -> None:

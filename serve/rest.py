@@ -4,10 +4,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
+from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 
 from pipework.errors import InputError, TooLargeError
 from pipework.examples import Example
+from pipework.predictions import Prediction
 from serve.config import LimitSettings
 from serve.hang_up import ClientGoneError, unless_gone
 from serve.headers import read_terms, timing
@@ -69,12 +71,8 @@ def build_router(models: Models, limits: LimitSettings) -> APIRouter:
         check_limits(examples, limits)
         with models.lease(asked.model, asked.version) as model:
             found = await unless_gone(request, model.predict(examples, asked.top_k, terms))
-            answer = PredictResponse.model_construct(
-                model=model.name, version=model.version, predictions=found.value
-            )
-        return Response(
-            answer.model_dump_json(), headers=timing(found.stages), media_type="application/json"
-        )
+            body = write_response(model.name, model.version, found.value)
+        return Response(body, headers=timing(found.stages), media_type="application/json")
 
     return router
 
@@ -106,6 +104,12 @@ def parse_request(body: bytes) -> PredictRequest:
             message = f"body: not JSON in UTF-8: {error.errors()[0]['ctx']['error']}"
             raise NotJsonError(message) from error
         raise InputError(explain(error)) from error
+
+
+def write_response(model: str, version: str, predictions: list[Prediction]) -> bytes:
+    """Write a `PredictResponse`, without making one, which takes longer than to write it."""
+    answer = {"model": model, "version": version, "predictions": predictions}
+    return to_json(answer, inf_nan_mode="null")
 
 
 def check_limits(examples: list[Example], limits: LimitSettings) -> None:

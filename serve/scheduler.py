@@ -189,7 +189,7 @@ class Scheduler(Closing):
             raise TooBusyError(message, math.ceil(self._sums.seconds(waiting)) or 1)
 
     def _forget(self, kept: "ref[Job]", _: "Future[Computed]") -> None:
-        if job := kept():
+        if (job := kept()) and not job.taken:
             with self._lock:
                 self._waiting.discard(job)
 

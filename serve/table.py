@@ -6,8 +6,7 @@ given it back: so a switch loses and refuses no request.
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pipework.closing import Closing
@@ -20,9 +19,30 @@ SHOWN = 50  # characters of a name that is not known
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class _Held:
+class Held:
+    """A version, and how many hold it."""
+
     answerer: Answerer
     leases: int = 0
+
+
+class Lease:
+    """Holds a version of a table; as a class, because a generator takes three times as long."""
+
+    def __init__(self, table: "Table", name: str, version: str) -> None:
+        """Say which, as `Table.lease` takes it."""
+        self._table = table
+        self._name = name
+        self._version = version
+
+    def __enter__(self) -> Answerer:
+        """Hold it."""
+        self._held = self._table.hold(self._name, self._version)
+        return self._held.answerer
+
+    def __exit__(self, *_: object) -> None:
+        """Give it back."""
+        self._table.give_back(self._held)
 
 
 class Table(Closing):
@@ -32,10 +52,10 @@ class Table(Closing):
         """Take over versions, which are closed with it."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._models: dict[str, dict[str, _Held]] = {}
+        self._models: dict[str, dict[str, Held]] = {}
         for one in answerers:
-            self._models.setdefault(one.name, {})[one.version] = _Held(answerer=one)
-        self._leaving: list[_Held] = []
+            self._models.setdefault(one.name, {})[one.version] = Held(answerer=one)
+        self._leaving: list[Held] = []
         self._closing = False
 
     @property
@@ -68,23 +88,27 @@ class Table(Closing):
         with self._lock:
             return self._find(name, version).answerer
 
-    @contextmanager
-    def lease(self, name: str, version: str) -> Iterator[Answerer]:
-        """Hold a version, the newest if none is named; without a name, of the only model.
+    def lease(self, name: str, version: str) -> "Lease":
+        """Return what holds a version as long as a `with` block lasts.
 
-        Raises:
-            UnknownModelError: there is none of that name, or several and none was named.
+        That is the newest if none is named; without a name, of the only model. Entering raises
+        UnknownModelError: there is none of that name, or several and none was named.
         """
+        return Lease(self, name, version)
+
+    def hold(self, name: str, version: str) -> Held:
+        """Hold a version, and raise, as a lease does; it is to be given back."""
         with self._lock:
             held = self._find(name, version)
             held.leases += 1
-        try:
-            yield held.answerer
-        finally:
-            with self._lock:
-                held.leases -= 1
-                if not held.leases:
-                    self._changed.notify_all()
+        return held
+
+    def give_back(self, held: Held) -> None:
+        """Hold a version no more."""
+        with self._lock:
+            held.leases -= 1
+            if not held.leases:
+                self._changed.notify_all()
 
     def put(self, name: str, answerers: Sequence[Answerer]) -> None:
         """Have a model answered by these, the newest last, and by no other from now on.
@@ -94,7 +118,7 @@ class Table(Closing):
         with self._lock:
             before = list(self._models.get(name, {}).values())
             held = {id(one.answerer): one for one in before}
-            after = {one.version: held.pop(id(one), _Held(answerer=one)) for one in answerers}
+            after = {one.version: held.pop(id(one), Held(answerer=one)) for one in answerers}
             if after:
                 self._models[name] = after
             else:
@@ -119,7 +143,7 @@ class Table(Closing):
         with self._lock:
             self._changed.wait_for(lambda: not self._leaving)
 
-    def _drain(self, held: _Held) -> None:
+    def _drain(self, held: Held) -> None:
         with self._lock:
             self._changed.wait_for(lambda: not held.leases or self._closing)
         one = held.answerer
@@ -134,13 +158,13 @@ class Table(Closing):
                 self._leaving.remove(held)
                 self._changed.notify_all()
 
-    def _model(self, name: str) -> dict[str, _Held]:
+    def _model(self, name: str) -> dict[str, Held]:
         if name not in self._models:
             message = f"there is no model {name[:SHOWN]!r}; there is {_listed(self._models)}"
             raise UnknownModelError(message)
         return self._models[name]
 
-    def _find(self, name: str, version: str) -> _Held:
+    def _find(self, name: str, version: str) -> Held:
         if not name:
             if len(self._models) != 1:
                 message = f"expected the name of a model; there are {_listed(self._models)}"

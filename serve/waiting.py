@@ -110,7 +110,7 @@ class Job:
             self.computed.append((now_s - infer_s, now_s))
             if self.left or not waited_for(self.future):
                 return
-        took_s = covered(self.computed)
+        took_s = infer_s if whole else covered(self.computed)
         found = Computed(
             logits_NC=logits_NC,
             tokenize_s=self.tokenize_s,

@@ -59,6 +59,7 @@ class OpenVinoEngine(CollatedEngine):
                 self._model = behind.call(lambda: core.compile_model(model, "CPU", options))
             self._request = self._model.create_infer_request()
             taking = replace(collate.reading(first_only=first_only), row_step=ROW_STEP)
+            self._places = {one.get_any_name(): n for n, one in enumerate(self._model.inputs)}
             super().__init__(taking)
         except Exception as error:  # the runtime's errors share no narrower base
             self.close()
@@ -67,7 +68,11 @@ class OpenVinoEngine(CollatedEngine):
             raise RunFolderError(message, hint) from error
 
     def _start(self, arrays: Arrays) -> Callable[[], Logits]:
-        self._request.start_async(dict(arrays))
+        for name, array in arrays.items():  # the library's own way takes twice as long
+            tensor = self._request.get_input_tensor(self._places[name])
+            tensor.shape = array.shape
+            tensor.data[:] = array
+        self._request.start_async()
         return self._finish
 
     def _finish(self) -> Logits:
