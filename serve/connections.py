@@ -179,12 +179,12 @@ class _BoundedProtocol(HttpToolsProtocol):
         self.cycle = cast(RequestResponseCycle, exchange)  # all that is asked of it, it has
         send = partial(self._reply, exchange)
         task = self.loop.create_task(self.plain.answer(asked, send))
-        task.add_done_callback(partial(self._answered_plain, exchange))
+        task.add_done_callback(self._answered_plain)
         self.tasks.add(task)
 
-    def _answered_plain(self, exchange: Exchange, task: Task[None]) -> None:
+    def _answered_plain(self, task: Task[None]) -> None:
         self.tasks.discard(task)
-        if not exchange.response_complete:  # nothing could be sent: nobody is to wait for it
+        if task.cancelled() or task.exception() is not None:  # nothing will be sent
             self.transport.close()
 
     def _reply(self, exchange: Exchange, answer: Response) -> None:
@@ -193,10 +193,12 @@ class _BoundedProtocol(HttpToolsProtocol):
         headers = [*self.server_state.default_headers, *answer.raw_headers]
         if not exchange.keep_alive:
             headers.append(CLOSED)
-        self._corked.write_all(_head(answer.status_code, headers) + bytes(answer.body))
-        exchange.response_started = exchange.response_complete = True
-        if not exchange.keep_alive:
-            self.transport.close()
+        try:
+            self._corked.write_all(_head(answer.status_code, headers) + bytes(answer.body))
+            exchange.response_started = exchange.response_complete = True
+        finally:
+            if not (exchange.keep_alive and exchange.response_complete):
+                self.transport.close()
         self.on_response_complete()
 
     def _refusal(self) -> Refusal | None:

@@ -7,9 +7,10 @@ halfway.
 """
 
 import logging
-from asyncio import CancelledError, Event
+from asyncio import CancelledError, Event, get_running_loop
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -71,6 +72,32 @@ class Pending:
     body: bytearray = field(default_factory=bytearray)
 
 
+class Turn:
+    """What is done where a turn of the event loop has ended, one after the other.
+
+    The answers of a batch, whose requests all go on in the same turn, are so sent together: their
+    clients, if they are of one process, wake once and not for each of them.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing to do."""
+        self._left: list[Callable[[], None]] = []
+
+    def at_end(self, what: Callable[[], None]) -> None:
+        """Do something then, whatever becomes of the rest."""
+        self._left.append(what)
+        if len(self._left) == 1:
+            get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        left, self._left = self._left, []
+        for what in left:
+            try:
+                what()
+            except BaseException:  # the other answers are sent
+                log.exception("an answer could not be sent")
+
+
 class Plain:
     """Answers plain requests."""
 
@@ -79,6 +106,7 @@ class Plain:
         self._asking = asking
         self._watch = watch
         self._body_bytes = min(body_bytes, SMALL)
+        self._turn = Turn()
 
     def begin(self, scope: Scope) -> Pending | None:
         """Return a request with this head as a plain one, None where it is not."""
@@ -100,7 +128,10 @@ class Plain:
         return True
 
     async def answer(self, asked: Pending, send: Callable[[Response], None]) -> None:
-        """Answer a request whose body is there; cancelled where the server stops before."""
+        """Answer a request whose body is there; cancelled where the server stops before.
+
+        It is sent, and then seen, with the other answers of this turn of the loop.
+        """
         observed = asked.observed
         work_on(observed)
         try:
@@ -113,7 +144,10 @@ class Plain:
             answer = failure(RuntimeError(repr(error)))
         observed.status = str(answer.status_code)
         answer.headers.setdefault(REQUEST_ID, observed.id)
+        self._turn.at_end(partial(self._send, observed, partial(send, answer)))
+
+    def _send(self, observed: Observed, send: Callable[[], None]) -> None:
         try:
-            send(answer)
+            send()
         finally:
             self._watch.finish(observed)

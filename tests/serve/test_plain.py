@@ -22,7 +22,7 @@ from serve.connections import bounded_protocol
 from serve.keys import ApiKeys
 from serve.models import Models
 from serve.observed import Observed
-from serve.plain import SMALL, Plain
+from serve.plain import SMALL, Plain, Turn
 from serve.predictor import Predictor
 from serve.watch import Watch
 
@@ -294,6 +294,32 @@ def test_a_panic_is_answered_500_and_one_that_cannot_be_sent_ends_the_connection
     door = Door(Models([predictor]), ApiKeys(()))
     assert asyncio.run(lost())
     assert [one.status for one in door.seen] == ["200"]
+
+
+def test_what_a_turn_leaves_is_done_together_whatever_becomes_of_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    done: list[str] = []
+    turn = Turn()
+
+    async def step(name: str) -> None:
+        turn.at_end(lambda: end(name))
+        done.append(f"{name} worked")
+
+    def end(name: str) -> None:
+        done.append(f"{name} left")
+        if name == "b":
+            turn.at_end(lambda: end("d"))
+            raise PanicError
+
+    async def steps() -> None:
+        await asyncio.gather(*map(step, "abc"))
+        await asyncio.sleep(0)
+
+    asyncio.run(steps())
+    worked, left = [f"{one} worked" for one in "abc"], [f"{one} left" for one in "abcd"]
+    assert done == worked + left
+    assert "PanicError" in caplog.text
 
 
 @pytest.mark.parametrize("sent", [request(), request()[:-5]], ids=["whole", "half"])

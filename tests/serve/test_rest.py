@@ -6,9 +6,11 @@ from starlette.types import Message
 
 from pipework.errors import InputError, TooLargeError
 from pipework.examples import Example
+from pipework.predictions import OneLabel, Prediction, SeveralLabels, Value
 from serve.config import LimitSettings
 from serve.hang_up import ClientGoneError
-from serve.rest import NotJsonError, check_limits, parse_request, read_body
+from serve.rest import NotJsonError, check_limits, parse_request, read_body, write_response
+from serve.schemas import PredictResponse
 
 HOSTILE = {
     "not JSON": b"rain",
@@ -67,3 +69,16 @@ def test_a_hang_up_in_the_middle_of_the_body_is_no_fault_of_the_server() -> None
 
 async def _within(work: object) -> object:
     return await asyncio.wait_for(work, 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "predictions",
+    [
+        [OneLabel(label='\u00e9"', score=0.1, scores={'\u00e9"': 0.1, "b": 1e-9})],
+        [SeveralLabels(labels=("x", "y"), scores={}), SeveralLabels(labels=(), scores={"x": 0.5})],
+        [Value(score=float(value)) for value in ("nan", "-inf", "1e300")],
+    ],
+)
+def test_an_answer_is_written_as_its_model_would(predictions: list[Prediction]) -> None:
+    answer = PredictResponse.model_construct(model="m", version="7", predictions=predictions)
+    assert write_response("m", "7", predictions) == answer.model_dump_json().encode()
