@@ -42,7 +42,7 @@ SEVERAL = 8
 CLIENTS_SINGLE, CLIENTS_SEVERAL = 64, 16  # that wait for their answers
 CLIENTS_MORE = SEVERAL * CLIENTS_SEVERAL  # with single texts, as many texts at a time
 STOP_S = 60.0
-TURNS = 2
+TURNS = 4
 PAGE_KIB = 4
 
 

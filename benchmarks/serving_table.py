@@ -16,8 +16,8 @@ def serving_rows(result: ServingResult) -> list[Row]:
     when = "before, after" if len(result.offline_texts_per_s) == BEFORE_AND_AFTER else "in turns"
     rows = [
         ("its engine alone", "", f"{alone:,.0f} texts/s ({when}: {turns})"),
-        (f"{result.several} texts a request", "90 % of it", _of(result.several_texts_per_s, alone)),
-        (f"single texts{_clients(result)}", "70 % of it", _of(peak, alone)),
+        (f"{result.several} texts a request", "95 % of it", _of(result.several_texts_per_s, alone)),
+        (f"single texts{_clients(result)}", "80 % of it", _of(peak, alone)),
         *_more_clients(result),
         (
             "half of the peak, open",

@@ -184,12 +184,15 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def _answered_plain(self, task: Task[None]) -> None:
         self.tasks.discard(task)
-        if task.cancelled() or task.exception() is not None:  # nothing will be sent
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("a request could not be answered", exc_info=error)
+        if error is not None or task.cancelled():  # nothing will be sent
             self.transport.close()
 
-    def _reply(self, exchange: Exchange, answer: Response) -> None:
+    def _reply(self, exchange: Exchange, answer: Response) -> bool:
         if exchange.disconnected:
-            return
+            return False
         headers = [*self.server_state.default_headers, *answer.raw_headers]
         if not exchange.keep_alive:
             headers.append(CLOSED)
@@ -200,6 +203,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             if not (exchange.keep_alive and exchange.response_complete):
                 self.transport.close()
         self.on_response_complete()
+        return True
 
     def _refusal(self) -> Refusal | None:
         assert self.admission is not None

@@ -7,7 +7,7 @@ halfway.
 """
 
 import logging
-from asyncio import CancelledError, Event, get_running_loop
+from asyncio import CancelledError, Event
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,8 +23,10 @@ from serve.compression import INFER, preferred
 from serve.direct import Asking
 from serve.failures import failure
 from serve.grace import LAST
+from serve.hang_up import ClientGoneError
 from serve.observed import REQUEST_ID, Door, Observed, seen, work_on
 from serve.schemas import PREDICT_PATH
+from serve.turn import Turn
 from serve.watch import Watch, looked_at
 
 log = logging.getLogger(__name__)
@@ -72,32 +74,6 @@ class Pending:
     body: bytearray = field(default_factory=bytearray)
 
 
-class Turn:
-    """What is done where a turn of the event loop has ended, one after the other.
-
-    The answers of a batch, whose requests all go on in the same turn, are so sent together: their
-    clients, if they are of one process, wake once and not for each of them.
-    """
-
-    def __init__(self) -> None:
-        """Begin with nothing to do."""
-        self._left: list[Callable[[], None]] = []
-
-    def at_end(self, what: Callable[[], None]) -> None:
-        """Do something then, whatever becomes of the rest."""
-        self._left.append(what)
-        if len(self._left) == 1:
-            get_running_loop().call_soon(self._end)
-
-    def _end(self) -> None:
-        left, self._left = self._left, []
-        for what in left:
-            try:
-                what()
-            except BaseException:  # the other answers are sent
-                log.exception("an answer could not be sent")
-
-
 class Plain:
     """Answers plain requests."""
 
@@ -127,10 +103,14 @@ class Plain:
                 return False
         return True
 
-    async def answer(self, asked: Pending, send: Callable[[Response], None]) -> None:
+    async def answer(self, asked: Pending, send: Callable[[Response], bool]) -> None:
         """Answer a request whose body is there; cancelled where the server stops before.
 
-        It is sent, and then seen, with the other answers of this turn of the loop.
+        It is sent at the end of this turn of the loop.
+
+        Args:
+            asked: the request.
+            send: writes an answer, and returns whether somebody was there to read it.
         """
         observed = asked.observed
         work_on(observed)
@@ -146,8 +126,11 @@ class Plain:
         answer.headers.setdefault(REQUEST_ID, observed.id)
         self._turn.at_end(partial(self._send, observed, partial(send, answer)))
 
-    def _send(self, observed: Observed, send: Callable[[], None]) -> None:
+    def _send(self, observed: Observed, send: Callable[[], bool]) -> None:
+        work_on(observed)  # and not on what was asked first of all that is sent now
         try:
-            send()
+            if not send():
+                observed.status = str(ClientGoneError.http_status)
         finally:
-            self._watch.finish(observed)
+            observed.end()
+            self._turn.at_end(partial(self._watch.finish, observed))

@@ -27,22 +27,26 @@ class Held:
 
 
 class Lease:
-    """Holds a version of a table; as a class, because a generator takes three times as long."""
+    """Holds a version of a table, once at a time; a class, since a generator takes longer."""
 
     def __init__(self, table: "Table", name: str, version: str) -> None:
         """Say which, as `Table.lease` takes it."""
         self._table = table
         self._name = name
         self._version = version
+        self._held: Held | None = None
 
     def __enter__(self) -> Answerer:
         """Hold it."""
+        assert self._held is None, "a lease is held once at a time"
         self._held = self._table.hold(self._name, self._version)
         return self._held.answerer
 
     def __exit__(self, *_: object) -> None:
         """Give it back."""
-        self._table.give_back(self._held)
+        held, self._held = self._held, None
+        assert held is not None
+        self._table.give_back(held)
 
 
 class Table(Closing):
@@ -88,7 +92,7 @@ class Table(Closing):
         with self._lock:
             return self._find(name, version).answerer
 
-    def lease(self, name: str, version: str) -> "Lease":
+    def lease(self, name: str, version: str) -> Lease:
         """Return what holds a version as long as a `with` block lasts.
 
         That is the newest if none is named; without a name, of the only model. Entering raises
@@ -97,14 +101,14 @@ class Table(Closing):
         return Lease(self, name, version)
 
     def hold(self, name: str, version: str) -> Held:
-        """Hold a version, and raise, as a lease does; it is to be given back."""
+        """Hold a version for a `Lease`, which gives it back; raises what entering one raises."""
         with self._lock:
             held = self._find(name, version)
             held.leases += 1
         return held
 
     def give_back(self, held: Held) -> None:
-        """Hold a version no more."""
+        """Hold no more, for a `Lease`, what it held."""
         with self._lock:
             held.leases -= 1
             if not held.leases:

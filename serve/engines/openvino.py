@@ -68,7 +68,7 @@ class OpenVinoEngine(CollatedEngine):
             raise RunFolderError(message, hint) from error
 
     def _start(self, arrays: Arrays) -> Callable[[], Logits]:
-        for name, array in arrays.items():  # the library's own way takes twice as long
+        for name, array in arrays.items():  # the library's own way takes longer
             tensor = self._request.get_input_tensor(self._places[name])
             tensor.shape = array.shape
             tensor.data[:] = array

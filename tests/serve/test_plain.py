@@ -15,15 +15,17 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from pipework.errors import NotReadyError
+from pipework.predictions import Prediction, Value
 from serve.admission import Admission
 from serve.app import build_app
 from serve.config import LimitSettings, ServeSettings
 from serve.connections import bounded_protocol
 from serve.keys import ApiKeys
 from serve.models import Models
-from serve.observed import Observed
-from serve.plain import SMALL, Plain, Turn
+from serve.observed import Observed, current
+from serve.plain import SMALL, Plain
 from serve.predictor import Predictor
+from serve.stages import Stages, Timed
 from serve.watch import Watch
 
 KEY = "first-key-0123456789"
@@ -296,30 +298,127 @@ def test_a_panic_is_answered_500_and_one_that_cannot_be_sent_ends_the_connection
     assert [one.status for one in door.seen] == ["200"]
 
 
-def test_what_a_turn_leaves_is_done_together_whatever_becomes_of_one(
-    caplog: pytest.LogCaptureFixture,
+def test_the_answers_of_a_batch_are_sent_when_all_of_them_are_there(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: list[str] = []
-    turn = Turn()
+    door = Door(Models([predictor]), ApiKeys(()))
+    happened: list[str] = []
+    wires: list[Wire] = []
 
-    async def step(name: str) -> None:
-        turn.at_end(lambda: end(name))
-        done.append(f"{name} worked")
+    async def predict(*_: object) -> Timed[list[Prediction]]:
+        await go.wait()
+        happened.append(f"decided {sum(map(len, (one.written for one in wires)))}")
+        return Timed(value=[Value(score=1.0)], stages=Stages())
 
-    def end(name: str) -> None:
-        done.append(f"{name} left")
-        if name == "b":
-            turn.at_end(lambda: end("d"))
-            raise PanicError
+    async def both() -> None:
+        for _ in range(2):
+            opened, wire = door.connect()
+            wires.append(wire)
+            opened.data_received(request())
+        await asyncio.sleep(0.01)
+        go.set()
+        for wire in wires:
+            await asyncio.wait_for(wire.changed.wait(), TIMEOUT_S)
 
-    async def steps() -> None:
-        await asyncio.gather(*map(step, "abc"))
-        await asyncio.sleep(0)
+    go = asyncio.Event()
+    monkeypatch.setattr(predictor, "predict", predict)
+    asyncio.run(both())
+    assert happened == ["decided 0", "decided 0"]
+    assert [one.status for one in door.seen] == ["200", "200"]
 
-    asyncio.run(steps())
-    worked, left = [f"{one} worked" for one in "abc"], [f"{one} left" for one in "abcd"]
-    assert done == worked + left
+
+def test_what_fails_at_the_end_of_a_turn_is_logged_as_its_own_request(
+    predictor: Predictor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = Door(Models([predictor]), ApiKeys(()))
+    ids: list[str] = []
+
+    def lose(*_: object) -> bool:
+        observed = current()
+        assert observed is not None
+        ids.append(observed.id)
+        raise PanicError
+
+    async def predict(*_: object) -> Timed[list[Prediction]]:
+        await go.wait()
+        return Timed(value=[Value(score=1.0)], stages=Stages())
+
+    async def both() -> list[bool]:
+        wires = []
+        for name in (b"one", b"two"):
+            opened, wire = door.connect()
+            opened.data_received(request().replace(b"mine", name))
+            wires.append(wire)
+        await asyncio.sleep(0.01)
+        go.set()
+        for wire in wires:
+            await asyncio.wait_for(wire.changed.wait(), TIMEOUT_S)
+        return [wire.closing for wire in wires]
+
+    go = asyncio.Event()
+    monkeypatch.setattr(predictor, "predict", predict)
+    monkeypatch.setattr("serve.corked.Corked.write_all", lose)
+    assert asyncio.run(both()) == [True, True]
+    assert sorted(ids) == ["one", "two"]
     assert "PanicError" in caplog.text
+
+
+def test_who_hangs_up_between_answer_and_sending_is_seen_as_gone(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = Door(Models([predictor]), ApiKeys(()))
+    opened: list[Any] = []
+
+    async def predict(*_: object) -> Timed[list[Prediction]]:
+        asyncio.get_running_loop().call_soon(opened[0].connection_lost, None)
+        return Timed(value=[Value(score=1.0)], stages=Stages())
+
+    async def hang_up() -> bytes:
+        one, wire = door.connect()
+        opened.append(one)
+        one.data_received(request())
+        await asyncio.wait({*door.state.tasks})
+        await asyncio.sleep(0.01)
+        return wire.written
+
+    monkeypatch.setattr(predictor, "predict", predict)
+    assert asyncio.run(hang_up()) == b""
+    assert [one.status for one in door.seen] == ["499"]
+
+
+def test_what_ends_before_it_begins_ends_its_connection(predictor: Predictor) -> None:
+    door = Door(Models([predictor]), ApiKeys(()))
+
+    async def end() -> bool:
+        opened, wire = door.connect()
+        opened.data_received(request())
+        (task,) = door.state.tasks
+        task.cancel()
+        await asyncio.wait({task})
+        return wire.closing
+
+    assert asyncio.run(end())
+
+
+def test_what_goes_wrong_with_an_error_is_logged(
+    predictor: Predictor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    door = Door(Models([predictor]), ApiKeys(()))
+    monkeypatch.setattr("serve.direct.Asking.answer", broken)
+    monkeypatch.setattr("serve.plain.failure", broken)
+
+    async def lost() -> bool:
+        opened, wire = door.connect()
+        opened.data_received(request())
+        await asyncio.wait({*door.state.tasks})
+        return wire.closing
+
+    assert asyncio.run(lost())
+    logged = [one.name for one in caplog.records if one.exc_info]
+    assert logged == ["serve.plain", "serve.connections"]
 
 
 @pytest.mark.parametrize("sent", [request(), request()[:-5]], ids=["whole", "half"])

@@ -106,3 +106,16 @@ def test_many_threads_switch_and_ask_and_none_holds_a_closed_version():
         one.join()
     assert wrong == []
     table.wait_drained("topics")
+
+
+def test_a_lease_is_held_once_at_a_time():
+    one, two = Version(1), Version(2)
+    table = Table([one])
+    lease = table.lease("topics", "")
+    with lease:
+        with pytest.raises(AssertionError):
+            lease.__enter__()
+        table.put("topics", [two])
+    assert one.closed.wait(20)
+    with lease as held:
+        assert held is two
