@@ -1,8 +1,8 @@
 """What is done where a turn of the event loop has ended.
 
 The requests of a batch are all answered in one turn. Sent one after the other at its end, their
-answers wake clients of one process once, and not for each of them; the first waits until the others
-of its batch are decided and written.
+answers wake clients of one process less often than each by itself; the first waits until the others
+of its batch are decided.
 """
 
 import logging
