@@ -62,7 +62,7 @@ def build(variant: Variant, subject: Subject, folder: Path, progress: Progress) 
         case EngineFormat.OPENVINO:
             graph = folder / INTERMEDIATE
             built = _graph(variant, subject, graph, progress)
-            onnx_to_openvino(graph, main)
+            onnx_to_openvino(graph, main, variant.precision)
             graph.unlink()
             return replace(built, built_with=built.built_with | built_with("openvino"))
         case EngineFormat.TENSORRT:

@@ -134,7 +134,6 @@ def _left(trial: Trial, partial: Path, cases: Sequence[Case]) -> list[str]:
 def _write_rows(trial: Trial, folder: Path, cases: Sequence[Case]) -> None:
     opened = lay_open(folder, trial.variant)
     arrays = {
-        "precision": np.array(trial.variant.precision.value),
         "names": np.array([_words(case) for case in cases]),
     }
     for number, case in enumerate(cases):

@@ -1,4 +1,4 @@
-"""Layers are given back to float32, the most sensitive first, until int8 scores well enough.
+"""Layers go back to a higher precision, the most sensitive first, until int8 scores well enough.
 
 How much a layer matters is measured on rows of train: the error of the logits when it alone is
 int8. Whether it is enough is measured on dev, by the engine that will serve.
@@ -8,14 +8,14 @@ Shapes: N inputs, C classes.
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from export.linears import Linear
-from export.onnx2openvino import onnx_to_openvino
+from export.onnx2openvino import beside_int8, onnx_to_openvino
 from export.score import Change, change
 from export.speed import measure
 from export.subject import Subject
@@ -46,15 +46,27 @@ class Trial:
     subject: Subject
     folder: Path
 
+    @property
+    def higher(self) -> Precision:
+        """The precision that layers are given back to."""
+        openvino = self.variant.format is EngineFormat.OPENVINO
+        return beside_int8() if openvino else Precision.FP32
+
     def open(self, graph: Path) -> CollatedEngine:
         """Open a graph."""
         manifest = self.subject.manifest
         if self.variant.format is EngineFormat.OPENVINO:
             path = self.folder / MODELS[EngineFormat.OPENVINO]
-            onnx_to_openvino(graph, path)
+            onnx_to_openvino(graph, path, self.variant.precision)
             return open_engine(path, self.variant, manifest)
         onnx = self.variant.model_copy(update={"format": EngineFormat.ONNX})
         return open_engine(graph, onnx, manifest)
+
+    @property
+    def exact(self) -> "Trial":
+        """The same without int8, for what graphs are compared with."""
+        plain = {"precision": Precision.FP32, "scaling": None}
+        return replace(self, variant=self.variant.model_copy(update=plain))
 
     def answers(self, graph: Path, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         """Return logits [N, C]."""
@@ -94,7 +106,7 @@ class Judgement:
 
 
 def give_back(rewriting: Rewriting, trial: Trial, progress: Progress) -> tuple[Layer, ...]:
-    """Write `out` with as few layers in float32 as dev allows, and return those.
+    """Write `out` with as few layers in a higher precision as dev allows, and return those.
 
     Where too many would be needed `out` is left as the last try was, for the proof to refuse.
     Without labelled rows nothing can be judged, and all layers are int8.
@@ -108,7 +120,8 @@ def give_back(rewriting: Rewriting, trial: Trial, progress: Progress) -> tuple[L
     last = judge(rewriting.out)
     if last.passes:
         return ()
-    progress.note(f"int8 {last}: layers are given back to float32, the most sensitive first")
+    higher = trial.higher
+    progress.note(f"int8 {last}: layers are given back to {higher}, the most sensitive first")
     speed, kept = _speed(rewriting.out, trial), list[Layer]()
     order = by_sensitivity(rewriting, trial, progress)
     for layer in order[: max(1, len(order) // PART)]:
@@ -116,13 +129,13 @@ def give_back(rewriting: Rewriting, trial: Trial, progress: Progress) -> tuple[L
         rewriting.write(weights)
         now = judge(rewriting.out)
         gain = now.change.after - last.change.after
-        kept.append(Layer(name=layer.name, precision=Precision.FP32, gain=gain))
-        progress.note(f"{layer.name} in float32: {now}")
+        kept.append(Layer(name=layer.name, precision=higher, gain=gain))
+        progress.note(f"{layer.name} in {higher}: {now}")
         last = now
         if last.passes:
             break
     progress.note(
-        f"what {len(kept)} layers in float32 cost: {speed} -> {_speed(rewriting.out, trial)}"
+        f"what {len(kept)} layers in {higher} cost: {speed} -> {_speed(rewriting.out, trial)}"
     )
     return tuple(kept)
 
@@ -133,7 +146,7 @@ def by_sensitivity(rewriting: Rewriting, trial: Trial, progress: Progress) -> li
     `out` is overwritten.
     """
     rows = trial.subject.calibration(SENSITIVITY_ROWS)
-    plain_NC = trial.answers(rewriting.graph, rows)
+    plain_NC = trial.exact.answers(rewriting.graph, rows)
     errors: dict[str, float] = {}
     progress.begin("sensitivity", len(rewriting.layers), "layers")
     for layer in rewriting.layers:
@@ -152,7 +165,7 @@ def _judging(
     subject = trial.subject
     task, tolerance = subject.manifest.task, subject.tolerance(Precision.INT8)
     rows = [row.encoding for row in subject.dev]
-    plain_NC = trial.answers(graph, rows)
+    plain_NC = trial.exact.answers(graph, rows)
 
     def judge(path: Path) -> Judgement:
         found_NC = trial.answers(path, rows)

@@ -19,6 +19,7 @@ from onnx import helper
 from pipework.engine_record import EngineFormat, Precision, Variant
 from serve.cpus import cpu_limit
 from serve.engines import MODELS
+from serve.engines.openvino import HINT, precision_hint
 
 Arrays = Mapping[str, NDArray[np.generic]]
 Run = Callable[[Arrays], Arrays]
@@ -87,8 +88,9 @@ class OpenVinoOpen:
     def __init__(self, path: Path, precision: Precision) -> None:
         """Read the model."""
         self._path = path
-        self._hint = "bf16" if precision is Precision.BF16 else "f32"
-        model = ov.Core().read_model(path)
+        core = ov.Core()
+        model = core.read_model(path)
+        self._hint = precision_hint(model, precision, core)
         made = [one for one in model.get_ordered_ops() if one.get_type_name() != "Constant"]
         outputs = (output for one in made for output in one.outputs())
         self.tensors = [name for output in outputs for name in sorted(output.get_names())]
@@ -101,7 +103,7 @@ class OpenVinoOpen:
         wanted = [name for name in dict.fromkeys(names) if name != "logits"]
         model.add_outputs(wanted)
         options = {
-            "INFERENCE_PRECISION_HINT": self._hint,
+            HINT: self._hint,
             "INFERENCE_NUM_THREADS": cpu_limit(),
         }
         compiled = ov.Core().compile_model(model, "CPU", options)

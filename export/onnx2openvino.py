@@ -6,13 +6,27 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
+from pipework.engine_record import Precision
+from pipework.processor import computes_bf16
+from serve.engines.openvino import SAID_AT
+
 EACH_TOKEN = frozenset(
     {"attention_mask", "input_ids", "position_ids", "segment_ids", "token_type_ids"}
 )
 
 
-def onnx_to_openvino(graph: Path, out: Path) -> None:
-    """Write `out`, which ends in .xml; the weights keep the precision that they have.
+def beside_int8() -> Precision:
+    """Return what an int8 engine made here is computed in where its graph does not say int8.
+
+    bf16 where the processor has it: int8 takes away far more digits.
+    """
+    return Precision.BF16 if computes_bf16() else Precision.FP32
+
+
+def onnx_to_openvino(graph: Path, out: Path, precision: Precision) -> None:
+    """Write `out`, which ends in .xml and says what it is to be computed in.
+
+    The weights keep the precision that they have.
 
     Read by the core and not by OpenVINO's `convert_model`, which gives the same model and sends
     a report of its use to its makers.
@@ -20,6 +34,8 @@ def onnx_to_openvino(graph: Path, out: Path) -> None:
     model = ov.Core().read_model(graph)
     _plain_shapes(model)
     _whole_rows(model)
+    computed = beside_int8() if precision is Precision.INT8 else precision
+    model.set_rt_info("bf16" if computed is Precision.BF16 else "f32", [*SAID_AT])
     ov.save_model(model, out, compress_to_fp16=False)
 
 

@@ -35,7 +35,7 @@ def opened(path: Path, of: Products) -> CollatedEngine:
         layout=of.variant.layout, padding=Padding(pad_id=0, type_ids=False), spans=False
     )
     if of.variant.format is EngineFormat.OPENVINO:
-        onnx_to_openvino(path, path.with_suffix(".xml"))
+        onnx_to_openvino(path, path.with_suffix(".xml"), of.variant.precision)
         return OpenVinoEngine(path.with_suffix(".xml"), collate, precision=of.variant.precision)
     return OnnxRuntimeEngine(path, collate)
 

@@ -7,12 +7,12 @@ import sys
 
 import numpy as np
 import onnx
-import openvino as ov
 import pytest
 from onnx import numpy_helper
 
 from export.build import build
 from export.config import ExportSettings
+from export.onnx2openvino import onnx_to_openvino
 from export.run import export
 from pipework.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.errors import CheckFailedError
@@ -41,7 +41,7 @@ def head_changed(by):
         bias.CopyFrom(numpy_helper.from_array(values, bias.name))
         onnx.save(graph, path)
         if variant.format is EngineFormat.OPENVINO:
-            ov.save_model(ov.convert_model(path), folder / "model.xml", compress_to_fp16=False)
+            onnx_to_openvino(path, folder / "model.xml", variant.precision)
             path.unlink()
         return built
 

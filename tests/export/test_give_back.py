@@ -1,16 +1,21 @@
-"""What int8 cannot bear is given back to float32, layer by layer, and what nothing helps fails."""
+"""What int8 cannot bear is given back layer by layer, and what nothing helps is refused."""
 
 import re
 import shutil
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from export.checkpoint2onnx import checkpoint_to_onnx
 from export.config import ExportSettings, ToleranceSettings, TolerancesSettings
+from export.give_back import Trial
 from export.run import export
+from export.subject import Subject
 from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.errors import CheckFailedError
 from pipework.manifest import read_manifest, write_manifest
+from pipework.processor import computes_bf16
 from train.checkpoint import FOLDER, records
 
 DYNAMIC = Variant(
@@ -49,10 +54,26 @@ def test_the_one_layer_that_int8_breaks_is_given_back_and_reported(loud_run, not
     assert engine.parity.scores.engine - before == pytest.approx(layer.gain, abs=1e-4)
     changed = [int(count) for count in re.findall(r"(\d+) answers changed", told)]
     assert changed[0] > 0.03 * 408 >= changed[1]
-    assert "layers are given back to float32, the most sensitive first" in told
-    assert f"{LOUD} in float32: scores" in told
-    assert "what 1 layers in float32 cost: " in told
+    assert "layers are given back to fp32, the most sensitive first" in told
+    assert f"{LOUD} in fp32: scores" in told
+    assert "what 1 layers in fp32 cost: " in told
     assert told.count("texts/s") == 2
+
+
+@pytest.mark.skipif(not computes_bf16(), reason="this processor has no bf16")
+def test_openvino_gives_back_to_bf16_and_compares_with_float32(trained_run, tmp_path):
+    manifest, graph = read_manifest(trained_run), tmp_path / "plain.onnx"
+    subject = Subject.open(trained_run, manifest, ExportSettings(dev_rows=8))
+    checkpoint_to_onnx(trained_run, manifest, graph, Layout.PADDED)
+    encodings = [row.encoding for row in subject.dev]
+    variant = DYNAMIC.model_copy(update={"format": EngineFormat.OPENVINO})
+    trial, other = (
+        Trial(variant=one, subject=subject, folder=tmp_path) for one in (variant, DYNAMIC)
+    )
+    assert (trial.higher, other.higher) == (Precision.BF16, Precision.FP32)
+    expected_NC = other.answers(graph, encodings)
+    np.testing.assert_allclose(trial.exact.answers(graph, encodings), expected_NC, atol=1e-5)
+    assert np.abs(trial.answers(graph, encodings) - expected_NC).max() > 1e-4
 
 
 def test_what_giving_back_does_not_mend_is_refused(run, noting):
@@ -62,5 +83,5 @@ def test_what_giving_back_does_not_mend_is_refused(run, noting):
     with pytest.raises(CheckFailedError) as caught:
         export(run, noting, [DYNAMIC], settings=settings)
     assert caught.value.exit_code == 3
-    assert sum(" in float32: scores" in line for line in noting.lines) == 4  # of 12 layers
+    assert sum(" in fp32: scores" in line for line in noting.lines) == 4  # of 12 layers
     assert read_manifest(run).engines == ()

@@ -7,6 +7,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from export.onnx2openvino import onnx_to_openvino
+from pipework.engine_record import Precision
+from serve.engines.openvino import SAID_AT
 
 SIZES = ("rows", "width")
 
@@ -71,7 +73,7 @@ def test_reshapes_say_by_constants_what_stays(
     tmp_path: Path, pattern: tuple[str | int, ...], given: list[int] | None
 ) -> None:
     source, out = graph(tmp_path / "graph.onnx", *pattern), tmp_path / "model.xml"
-    onnx_to_openvino(source, out)
+    onnx_to_openvino(source, out, Precision.FP32)
     core = ov.Core()
     model = core.read_model(out)
     assert shape_given(model) == given
@@ -85,7 +87,7 @@ def test_reshapes_say_by_constants_what_stays(
 def test_sizes_of_other_inputs_are_no_sizes_of_tokens(tmp_path: Path) -> None:
     """Of texts there are as many as there are, however many rows they share."""
     source = graph(tmp_path / "graph.onnx", "rows", "width", -1, of="text_index")
-    onnx_to_openvino(source, tmp_path / "model.xml")
+    onnx_to_openvino(source, tmp_path / "model.xml", Precision.FP32)
     model = ov.Core().read_model(tmp_path / "model.xml")
     assert shape_given(model) is None
     feed = {"input_ids": np.zeros((2, 6), np.int64), "text_index": np.zeros((4, 1), np.int64)}
@@ -94,8 +96,30 @@ def test_sizes_of_other_inputs_are_no_sizes_of_tokens(tmp_path: Path) -> None:
 
 def test_where_nothing_means_none_it_is_not_written_for_what_stays(tmp_path: Path) -> None:
     source = graph(tmp_path / "graph.onnx", "rows", "width", 2, 3, allow_zero=True)
-    onnx_to_openvino(source, tmp_path / "model.xml")
+    onnx_to_openvino(source, tmp_path / "model.xml", Precision.FP32)
     assert shape_given(ov.Core().read_model(tmp_path / "model.xml")) is None
+
+
+@pytest.mark.parametrize(
+    ("precision", "has_bf16", "said"),
+    [
+        (Precision.FP32, True, "f32"),
+        (Precision.BF16, True, "bf16"),
+        (Precision.INT8, True, "bf16"),
+        (Precision.INT8, False, "f32"),
+    ],
+)
+def test_a_model_says_what_it_is_to_be_computed_in(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: Precision,
+    has_bf16: bool,
+    said: str,
+) -> None:
+    monkeypatch.setattr("export.onnx2openvino.computes_bf16", lambda: has_bf16)
+    source, out = graph(tmp_path / "graph.onnx", -1, 6), tmp_path / "model.xml"
+    onnx_to_openvino(source, out, precision)
+    assert ov.Core().read_model(out).get_rt_info([*SAID_AT]).astype(str) == said
 
 
 @pytest.mark.parametrize(
@@ -123,7 +147,7 @@ def test_products_read_whole_rows(tmp_path: Path, order: list[int], rows: list[i
     )
     source, out = tmp_path / "graph.onnx", tmp_path / "model.xml"
     onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)]), source)
-    onnx_to_openvino(source, out)
+    onnx_to_openvino(source, out, Precision.FP32)
     model = ov.Core().read_model(out)
     nodes = {one.get_type_name(): one for one in model.get_ordered_ops()}
     assert nodes["Transpose"].input_value(1).get_node().get_data().tolist() == rows

@@ -46,7 +46,7 @@ class Made:
         if kind == "onnx":
             return OnnxRuntimeEngine(self.path, collate)
         path = self.path.with_suffix(".xml")
-        onnx_to_openvino(self.path, path)
+        onnx_to_openvino(self.path, path, Precision.FP32)
         return OpenVinoEngine(path, collate, precision=Precision.FP32)
 
 

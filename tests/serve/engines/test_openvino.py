@@ -18,7 +18,7 @@ from pipework.processor import computes_bf16
 from serve.collate import Collate
 from serve.cpus import cpu_limit
 from serve.engines.onnxruntime import OnnxRuntimeEngine
-from serve.engines.openvino import ROW_STEP, OpenVinoEngine
+from serve.engines.openvino import ROW_STEP, SAID_AT, OpenVinoEngine
 from serve.priority import NICE
 
 TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"]
@@ -82,10 +82,40 @@ def test_float32_is_not_computed_as_bf16(
     np.testing.assert_allclose(engine.infer(encodings), expected_NC, atol=1e-5)
 
 
-def test_int8_leaves_the_rest_in_float32(
+def test_int8_leaves_the_rest_in_float32_where_the_model_says_nothing(
     model: Path, engine: OpenVinoEngine, encodings: list[Encoding]
 ) -> None:
     with opened(model, Precision.INT8) as other:
+        np.testing.assert_array_equal(other.infer(encodings), engine.infer(encodings))
+
+
+def saying(model: Path, hint: str, folder: Path) -> Path:
+    """The same model, which says what it was proven with."""
+    marked, path = ov.Core().read_model(model), folder / f"{hint}.xml"
+    marked.set_rt_info(hint, [*SAID_AT])
+    ov.save_model(marked, path, compress_to_fp16=False)
+    return path
+
+
+@pytest.mark.skipif(not computes_bf16(), reason="this processor has no bf16")
+def test_int8_leaves_the_rest_in_what_the_model_says(
+    model: Path, tmp_path: Path, encodings: list[Encoding]
+) -> None:
+    for precision, hint in ((Precision.BF16, "bf16"), (Precision.FP32, "f32")):
+        marked = saying(model, hint, tmp_path)
+        with opened(marked, Precision.INT8) as rest, opened(model, precision) as whole:
+            np.testing.assert_array_equal(rest.infer(encodings), whole.infer(encodings))
+
+
+def test_the_rest_of_int8_is_float32_where_the_processor_has_no_bf16(
+    model: Path,
+    engine: OpenVinoEngine,
+    encodings: list[Encoding],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ov.Core, "get_property", lambda *_: ["FP32", "INT8"])
+    with opened(saying(model, "bf16", tmp_path), Precision.INT8) as other:
         np.testing.assert_array_equal(other.infer(encodings), engine.infer(encodings))
 
 
