@@ -1,6 +1,7 @@
 """Stored results of servers side by side."""
 
-from statistics import median
+from collections.abc import Sequence
+from statistics import mean, median
 from typing import Literal
 
 from benchmarks.provenance import SCHEMA_VERSION, Provenance
@@ -116,7 +117,8 @@ class PeerServingResult(Record):
     """pipework beside others: the same weights, texts and processors, one server at a time.
 
     Each peer's settings are those that answered most in the search, by load, of those that answer
-    as the checkpoint does. In each round the order is another one.
+    as the checkpoint does. In each round the order is another one, and pipework is measured anew
+    between every two of the others, since machines drift.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -177,18 +179,23 @@ class PeerServingResult(Record):
         return tuple(one for one in self.failures if one.peer == peer and load in one.loads)
 
     def faster_than(self, own: str, peer: str, load: Load) -> float | None:
-        """Return how many times the peer's texts a second are answered: the median of rounds."""
-        rates = {
-            (trial.peer, trial.round): trial.texts_per_s
-            for trial in self.trials
-            if trial.load == load and trial.round
-        }
-        ratios = [
-            rates[own, number] / rates[peer, number]
-            for number in range(1, self.rounds + 1)
-            if (own, number) in rates and rates.get((peer, number))
-        ]
+        """Return how many times the peer's texts a second are answered: the median of rounds.
+
+        A peer is compared with what was measured just before and just after it in its round.
+        """
+        ratios = []
+        for number in range(1, self.rounds + 1):
+            row = [one for one in self.trials if (one.load, one.round) == (load, number)]
+            for place, trial in enumerate(row):
+                around = (*_first(own, row[:place][::-1]), *_first(own, row[place + 1 :]))
+                if trial.peer == peer and trial.texts_per_s and around:
+                    ratios.append(mean(around) / trial.texts_per_s)
         return median(ratios) if ratios else None
+
+
+def _first(peer: str, trials: Sequence[Trial]) -> list[float]:
+    """Return the texts a second of a peer's first trial, if it has one."""
+    return [one.texts_per_s for one in trials if one.peer == peer][:1]
 
 
 def _median(values: list[float | None]) -> float | None:

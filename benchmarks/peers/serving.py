@@ -3,7 +3,7 @@
 Every server has the same weights, texts and processors; one is up at a time, and the generator
 runs beside it. Each is first asked for real texts, whose answers are compared with the
 checkpoint's. Then each peer's settings are tried for a while, and those that answer most are
-measured in rounds, whose order changes. The README beside it says more.
+measured in rounds, there and back, pipework anew between every two. The README beside it says more.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from benchmarks.peers.model_folder import GRAPH, write_model_folder
 from benchmarks.peers.own_server import own_server
 from benchmarks.peers.reference import Reference
 from benchmarks.peers.triton_peers import triton_peers
-from benchmarks.results import check_writable, write_result
+from benchmarks.results import PIPEWORK, check_writable, write_result
 from benchmarks.workload import Workload
 from pipework import console
 from pipework.errors import ConfigError, PipeError
@@ -184,7 +184,7 @@ def _rounds(
     trials: list[Trial] = []
     failures: list[Failure] = []
     for number in range(1, plan.rounds + 1):
-        for contender in final[:: 1 if number % 2 else -1]:  # there and back, for machines drift
+        for contender in _between(final[:: 1 if number % 2 else -1]):
             loads = chosen[contender.peer, contender.settings]
             found, why = bench.measure(contender, loads, number, plan.seconds)
             trials += found
@@ -199,6 +199,15 @@ def _rounds(
                 failures.append(failed)
                 console.say(failed.said)
     return trials, failures
+
+
+def _between(final: Sequence[Contender]) -> Iterator[Contender]:
+    """Yield the peers in their order, pipework before the first and after each: machines drift."""
+    own = [one for one in final if one.peer == PIPEWORK]
+    yield from own
+    for one in final:
+        if one.peer != PIPEWORK:
+            yield from (one, *own)
 
 
 def best(search: Sequence[Trial], candidates: Sequence[Candidate]) -> Chosen:

@@ -1,5 +1,7 @@
 """Servers side by side: which settings are measured, what is stored, what the table says."""
 
+from itertools import groupby
+
 import pytest
 
 from benchmarks.peer_serving_results import Failure
@@ -95,6 +97,23 @@ def test_the_rounds_alone_are_reported_and_compared_one_by_one(side_by_side):
     assert side_by_side.figures("another", several) is None
 
 
+def test_a_peer_is_compared_with_what_was_measured_around_it(side_by_side):
+    several, single = side_by_side.loads
+    peer = next(one for one in side_by_side.trials if one.peer == "a peer" and one.round == 1)
+    own = next(one for one in side_by_side.trials if one.peer == PIPEWORK and one.round == 1)
+    rates = (500, 900, None, 700, 400)  # pipework's, and of the peer's place
+    trials = [
+        peer if rate is None else own.model_copy(update={"texts_per_s": rate}) for rate in rates
+    ]
+    elsewhere = [
+        own.model_copy(update={"load": single}),
+        own.model_copy(update={"round": 2}),
+    ]
+    trials[3:3] = elsewhere
+    result = side_by_side.model_copy(update={"trials": tuple(trials)})
+    assert result.faster_than(PIPEWORK, "a peer", several) == pytest.approx(800 / 200)
+
+
 def test_a_result_is_read_as_it_was_written(side_by_side, tmp_path):
     write_result(tmp_path / "r.json", side_by_side)
     assert read_result(tmp_path / "r.json") == side_by_side
@@ -134,6 +153,11 @@ def test_real_servers_are_compared_and_stored(exported_run, tmp_path, capsys):
     result = read_result(out)
     assert result.peers == (PIPEWORK, "onnxruntime fp32, padded, FastAPI")
     assert len(result.tried("onnxruntime fp32, padded, FastAPI")) == 3
+    measured = [(one.peer, one.settings) for one in result.trials if one.round]
+    turns = [peer for (peer, _), _ in groupby(measured)]
+    assert len(turns) > 2
+    assert [peer == PIPEWORK for peer in turns] == [not n % 2 for n in range(len(turns))]
+    assert turns[-1] == PIPEWORK
     for one in result.candidates:
         assert one.failed is None
         assert one.answers.right
