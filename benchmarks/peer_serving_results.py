@@ -102,7 +102,7 @@ class Trial(Record):
 
 
 class Figures(Record):
-    """A peer under a load: medians over the rounds, and the most memory of any."""
+    """A peer under a load: medians over its turns in all rounds, and the most memory of any."""
 
     settings: str
     texts_per_s: float
@@ -175,13 +175,13 @@ class PeerServingResult(Record):
         )
 
     def failed(self, peer: str, load: Load) -> tuple[Failure, ...]:
-        """Return the rounds in which a peer failed under a load."""
+        """Return the times that a peer failed under a load, pipework more than once a round."""
         return tuple(one for one in self.failures if one.peer == peer and load in one.loads)
 
     def faster_than(self, own: str, peer: str, load: Load) -> float | None:
         """Return how many times the peer's texts a second are answered: the median of rounds.
 
-        A peer is compared with what was measured just before and just after it in its round.
+        A peer is compared with what was measured last before and first after it in its round.
         """
         ratios = []
         for number in range(1, self.rounds + 1):

@@ -72,7 +72,7 @@ def _row(result: PeerServingResult, load: Load, peer: str, figures: Figures) -> 
     faster = result.faster_than(PIPEWORK, peer, load)
     settings = result.engine if peer == PIPEWORK else figures.settings
     lost = f", {figures.failed:,} requests failed" if figures.failed else ""
-    missing = len(result.failed(peer, load))
+    missing = len({one.round for one in result.failed(peer, load)})
     lost += f", failed in {missing} of {result.rounds} rounds" if missing else ""
     return (
         f"**{peer}**" if peer == PIPEWORK else peer,

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from export.int8_graph import dynamic, static
 from export.linears import linears
+from export.onnx2openvino import beside_int8
 from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 
 OPSET = 17
@@ -60,6 +61,14 @@ class Products:
     _nodes: list[NodeProto] = field(default_factory=list, init=False)
     _constants: list[TensorProto] = field(default_factory=list, init=False)
 
+    @property
+    def computed(self) -> Precision:
+        """What they are computed in where they are not int8, by an engine that is made here."""
+        if self.variant.precision is not Precision.INT8:
+            return self.variant.precision
+        openvino = self.variant.format is EngineFormat.OPENVINO
+        return beside_int8() if openvino else Precision.FP32
+
     def write(self, path: Path) -> None:
         """Write the graph as ONNX, its linear layers in the integers of the variant if it has."""
         states = self._states()
@@ -96,11 +105,10 @@ class Products:
         """Return the bytes of one call with R rows of T tokens, as if no cache kept any of them.
 
         Each product reads its weights, or what it multiplies, and its states, and writes what it
-        makes. Layers in integers read integers, and write float32, in which heads are multiplied.
+        makes. Layers in integers read integers, and write what heads are multiplied in.
         """
         one, tokens = self.encoder, rows * width
-        read = BYTES[self.variant.precision]
-        made = BYTES[Precision.FP32] if self.variant.precision is Precision.INT8 else read
+        read, made = BYTES[self.variant.precision], BYTES[self.computed]
         pairs = 2 * one.num_attention_heads * tokens * width  # of tokens: written, and read again
         attention = made * (pairs + 4 * tokens * one.hidden_size)
         dense = partial(_dense_bytes, read, made)

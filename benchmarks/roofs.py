@@ -80,5 +80,5 @@ def written(products: Products, folder: Path) -> Path:
     if products.variant.format is EngineFormat.TENSORRT:
         message = "the products of a TensorRT engine are not measured"
         raise ConfigError(message, "name others with --engine")
-    onnx_to_openvino(path, path.with_suffix(".xml"), products.variant.precision)
+    onnx_to_openvino(path, path.with_suffix(".xml"), products.computed)
     return path.with_suffix(".xml")

@@ -28,6 +28,7 @@ class Built:
         opset: of the ONNX graph.
         fusions: see `export.fusions`; of the ONNX graph, whichever runtime takes it then.
         kept: layers left in a higher precision.
+        beside: what an int8 engine of OpenVINO is computed in where it is not int8.
         tensorrt: of a TensorRT engine.
         graph: the graph that such an engine was made from, which can be run anywhere.
     """
@@ -36,6 +37,7 @@ class Built:
     opset: int = OPSET
     fusions: dict[str, int] = field(default_factory=dict)
     kept: tuple[Layer, ...] = ()
+    beside: Precision = Precision.FP32
     tensorrt: TensorRt | None = None
     graph: Path | None = None
 
@@ -62,7 +64,8 @@ def build(variant: Variant, subject: Subject, folder: Path, progress: Progress) 
         case EngineFormat.OPENVINO:
             graph = folder / INTERMEDIATE
             built = _graph(variant, subject, graph, progress)
-            onnx_to_openvino(graph, main, variant.precision)
+            int8 = variant.precision is Precision.INT8
+            onnx_to_openvino(graph, main, built.beside if int8 else variant.precision)
             graph.unlink()
             return replace(built, built_with=built.built_with | built_with("openvino"))
         case EngineFormat.TENSORRT:
@@ -77,7 +80,7 @@ def _graph(variant: Variant, subject: Subject, path: Path, progress: Progress) -
     """Write the ONNX graph of a precision to `path`."""
     plain = path.with_name("fp32.onnx")
     checkpoint_to_onnx(subject.run, subject.manifest, plain, variant.layout)
-    kept: tuple[Layer, ...] = ()
+    kept, beside = tuple[Layer, ...](), Precision.FP32
     match variant.precision:
         case Precision.FP32 | Precision.BF16:  # it is the runtime that computes in bf16
             plain.rename(path)
@@ -85,9 +88,11 @@ def _graph(variant: Variant, subject: Subject, path: Path, progress: Progress) -
             encodings = [row.encoding for row in subject.grid]
             kept = onnx_to_fp16(plain, path, graph_feeds(plain, subject, encodings))
         case Precision.INT8:
-            kept = onnx_to_int8(plain, path, variant, subject, progress)
+            kept, beside = onnx_to_int8(plain, path, variant, subject, progress)
     plain.unlink(missing_ok=True)
-    return Built(built_with=built_with("onnx"), fusions=count_fusions(path), kept=kept)
+    return Built(
+        built_with=built_with("onnx"), fusions=count_fusions(path), kept=kept, beside=beside
+    )
 
 
 def built_with(*packages: str) -> dict[str, str]:

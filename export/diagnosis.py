@@ -133,9 +133,7 @@ def _left(trial: Trial, partial: Path, cases: Sequence[Case]) -> list[str]:
 
 def _write_rows(trial: Trial, folder: Path, cases: Sequence[Case]) -> None:
     opened = lay_open(folder, trial.variant)
-    arrays = {
-        "names": np.array([_words(case) for case in cases]),
-    }
+    arrays = {"names": np.array([_words(case) for case in cases])}
     for number, case in enumerate(cases):
         place: Place = find_place(case, trial.variant.layout, opened, trial.subject.manifest)
         own = {

@@ -1,4 +1,4 @@
-"""Layers go back to a higher precision, the most sensitive first, until int8 scores well enough.
+"""Layers are given back to float32, the most sensitive first, until int8 scores well enough.
 
 How much a layer matters is measured on rows of train: the error of the logits when it alone is
 int8. Whether it is enough is measured on dev, by the engine that will serve.
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.linears import Linear
-from export.onnx2openvino import beside_int8, onnx_to_openvino
+from export.onnx2openvino import onnx_to_openvino
 from export.score import Change, change
 from export.speed import measure
 from export.subject import Subject
@@ -40,33 +40,28 @@ class Trial:
             no GPU here: the integers are the same.
         subject: the rows.
         folder: for what must be written on the way.
+        beside: what OpenVINO computes in where a graph does not say int8.
     """
 
     variant: Variant
     subject: Subject
     folder: Path
+    beside: Precision = Precision.FP32
 
     @property
-    def higher(self) -> Precision:
-        """The precision that layers are given back to."""
-        openvino = self.variant.format is EngineFormat.OPENVINO
-        return beside_int8() if openvino else Precision.FP32
+    def exact(self) -> "Trial":
+        """The same with float32 for all that is not int8."""
+        return replace(self, beside=Precision.FP32)
 
     def open(self, graph: Path) -> CollatedEngine:
         """Open a graph."""
         manifest = self.subject.manifest
         if self.variant.format is EngineFormat.OPENVINO:
             path = self.folder / MODELS[EngineFormat.OPENVINO]
-            onnx_to_openvino(graph, path, self.variant.precision)
+            onnx_to_openvino(graph, path, self.beside)
             return open_engine(path, self.variant, manifest)
         onnx = self.variant.model_copy(update={"format": EngineFormat.ONNX})
         return open_engine(graph, onnx, manifest)
-
-    @property
-    def exact(self) -> "Trial":
-        """The same without int8, for what graphs are compared with."""
-        plain = {"precision": Precision.FP32, "scaling": None}
-        return replace(self, variant=self.variant.model_copy(update=plain))
 
     def answers(self, graph: Path, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         """Return logits [N, C]."""
@@ -105,8 +100,12 @@ class Judgement:
         return f"scores {after:.4f} on dev instead of {before:.4f}, {self.flips} answers changed"
 
 
-def give_back(rewriting: Rewriting, trial: Trial, progress: Progress) -> tuple[Layer, ...]:
-    """Write `out` with as few layers in a higher precision as dev allows, and return those.
+def give_back(
+    rewriting: Rewriting, trial: Trial, progress: Progress
+) -> tuple[tuple[Layer, ...], Precision]:
+    """Write `out` with as few layers in float32 as dev allows; return those and what is beside.
+
+    What is beside int8 goes back to float32 first, then layers do.
 
     Where too many would be needed `out` is left as the last try was, for the proof to refuse.
     Without labelled rows nothing can be judged, and all layers are int8.
@@ -115,29 +114,32 @@ def give_back(rewriting: Rewriting, trial: Trial, progress: Progress) -> tuple[L
     rewriting.write(weights)
     truth_N = trial.subject.truth_N
     if truth_N is None:
-        return ()
-    judge = _judging(rewriting.graph, trial, truth_N)
-    last = judge(rewriting.out)
+        return (), trial.beside
+    judge = _judging(rewriting.graph, trial.exact, truth_N)
+    last = judge(rewriting.out, trial)
+    if not last.passes and trial.beside is not Precision.FP32:
+        progress.note(f"int8 beside {trial.beside} {last}: float32 is tried beside it")
+        trial = trial.exact
+        last = judge(rewriting.out, trial)
     if last.passes:
-        return ()
-    higher = trial.higher
-    progress.note(f"int8 {last}: layers are given back to {higher}, the most sensitive first")
+        return (), trial.beside
+    progress.note(f"int8 {last}: layers are given back to float32, the most sensitive first")
     speed, kept = _speed(rewriting.out, trial), list[Layer]()
     order = by_sensitivity(rewriting, trial, progress)
     for layer in order[: max(1, len(order) // PART)]:
         weights.discard(layer.weight)
         rewriting.write(weights)
-        now = judge(rewriting.out)
+        now = judge(rewriting.out, trial)
         gain = now.change.after - last.change.after
-        kept.append(Layer(name=layer.name, precision=higher, gain=gain))
-        progress.note(f"{layer.name} in {higher}: {now}")
+        kept.append(Layer(name=layer.name, precision=Precision.FP32, gain=gain))
+        progress.note(f"{layer.name} in float32: {now}")
         last = now
         if last.passes:
             break
     progress.note(
-        f"what {len(kept)} layers in {higher} cost: {speed} -> {_speed(rewriting.out, trial)}"
+        f"what {len(kept)} layers in float32 cost: {speed} -> {_speed(rewriting.out, trial)}"
     )
-    return tuple(kept)
+    return tuple(kept), trial.beside
 
 
 def by_sensitivity(rewriting: Rewriting, trial: Trial, progress: Progress) -> list[Linear]:
@@ -146,7 +148,7 @@ def by_sensitivity(rewriting: Rewriting, trial: Trial, progress: Progress) -> li
     `out` is overwritten.
     """
     rows = trial.subject.calibration(SENSITIVITY_ROWS)
-    plain_NC = trial.exact.answers(rewriting.graph, rows)
+    plain_NC = trial.answers(rewriting.graph, rows)
     errors: dict[str, float] = {}
     progress.begin("sensitivity", len(rewriting.layers), "layers")
     for layer in rewriting.layers:
@@ -160,14 +162,14 @@ def by_sensitivity(rewriting: Rewriting, trial: Trial, progress: Progress) -> li
 
 def _judging(
     graph: Path, trial: Trial, truth_N: NDArray[np.generic]
-) -> Callable[[Path], Judgement]:
-    """Return what judges graphs by the answers of the float32 one to dev."""
+) -> Callable[[Path, Trial], Judgement]:
+    """Return what judges graphs, as a trial runs them, by what the float32 one says of dev."""
     subject = trial.subject
     task, tolerance = subject.manifest.task, subject.tolerance(Precision.INT8)
     rows = [row.encoding for row in subject.dev]
-    plain_NC = trial.exact.answers(graph, rows)
+    plain_NC = trial.answers(graph, rows)
 
-    def judge(path: Path) -> Judgement:
+    def judge(path: Path, trial: Trial) -> Judgement:
         found_NC = trial.answers(path, rows)
         given = (given_labels(logits_NC, task) for logits_NC in (plain_NC, found_NC))
         flips = int(np.not_equal(*given).any(axis=1).sum())

@@ -88,9 +88,8 @@ class OpenVinoOpen:
     def __init__(self, path: Path, precision: Precision) -> None:
         """Read the model."""
         self._path = path
-        core = ov.Core()
-        model = core.read_model(path)
-        self._hint = precision_hint(model, precision, core)
+        model = ov.Core().read_model(path)
+        self._hint = precision_hint(model, precision)
         made = [one for one in model.get_ordered_ops() if one.get_type_name() != "Constant"]
         outputs = (output for one in made for output in one.outputs())
         self.tensors = [name for output in outputs for name in sorted(output.get_names())]
@@ -102,10 +101,7 @@ class OpenVinoOpen:
         model = ov.Core().read_model(self._path)
         wanted = [name for name in dict.fromkeys(names) if name != "logits"]
         model.add_outputs(wanted)
-        options = {
-            HINT: self._hint,
-            "INFERENCE_NUM_THREADS": cpu_limit(),
-        }
+        options = {HINT: self._hint, "INFERENCE_NUM_THREADS": cpu_limit()}
         compiled = ov.Core().compile_model(model, "CPU", options)
 
         def run(arrays: Arrays) -> Arrays:

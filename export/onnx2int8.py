@@ -1,6 +1,6 @@
 """An ONNX graph becomes one whose linear layers multiply 8-bit integers.
 
-Left in float32: what has no constant weights (attention itself), heads that are not matrix
+Left as it is: what has no constant weights (attention itself), heads that are not matrix
 products (convolutions, recurrent layers), and the last products of a head, which cost nothing.
 """
 
@@ -15,17 +15,21 @@ from export.feeds import graph_feeds
 from export.give_back import Rewriting, Trial, give_back
 from export.int8_graph import dynamic, largest_weight, static, tables
 from export.linears import Linear, linears
+from export.onnx2openvino import beside_int8
 from export.ranges import BATCH, Ranges, find_ranges
 from export.subject import Subject
-from pipework.engine_record import EngineFormat, Layer, Scaling, Variant
+from pipework.engine_record import EngineFormat, Layer, Precision, Scaling, Variant
 from pipework.errors import ConfigError
 from pipework.progress import Progress
 
 
 def onnx_to_int8(
     graph: Path, out: Path, variant: Variant, subject: Subject, progress: Progress
-) -> tuple[Layer, ...]:
-    """Write `out` and return the layers that stay in float32 because the score fell without them.
+) -> tuple[tuple[Layer, ...], Precision]:
+    """Write `out`; return the layers that stay in float32 because the score fell without them.
+
+    And return what all that is not int8 is computed in, if it is for OpenVINO bf16 where that is
+    multiplied here and the score does not fall by it.
 
     Args:
         graph: a float32 graph, padded or packed.
@@ -49,7 +53,9 @@ def onnx_to_int8(
         graph=graph, layers=layers, out=out, write=_writing(graph, out, layers, variant, ranges)
     )
     with tempfile.TemporaryDirectory(dir=out.parent, prefix="trial-") as folder:
-        trial = Trial(variant=variant, subject=subject, folder=Path(folder))
+        openvino = variant.format is EngineFormat.OPENVINO
+        beside = beside_int8() if openvino else Precision.FP32
+        trial = Trial(variant=variant, subject=subject, folder=Path(folder), beside=beside)
         return give_back(rewriting, trial, progress)
 
 

@@ -7,8 +7,7 @@ import openvino as ov
 from openvino import opset13
 
 from pipework.engine_record import Precision
-from pipework.processor import computes_bf16
-from serve.engines.openvino import SAID_AT
+from serve.engines.openvino import SAID_AT, has_bf16
 
 EACH_TOKEN = frozenset(
     {"attention_mask", "input_ids", "position_ids", "segment_ids", "token_type_ids"}
@@ -16,26 +15,28 @@ EACH_TOKEN = frozenset(
 
 
 def beside_int8() -> Precision:
-    """Return what an int8 engine made here is computed in where its graph does not say int8.
+    """Return what is tried first for all that is not int8 in an int8 engine made here.
 
     bf16 where the processor has it: int8 takes away far more digits.
     """
-    return Precision.BF16 if computes_bf16() else Precision.FP32
+    return Precision.BF16 if has_bf16() else Precision.FP32
 
 
-def onnx_to_openvino(graph: Path, out: Path, precision: Precision) -> None:
-    """Write `out`, which ends in .xml and says what it is to be computed in.
-
-    The weights keep the precision that they have.
+def onnx_to_openvino(graph: Path, out: Path, computed: Precision) -> None:
+    """Write `out`, which ends in .xml; the weights keep the precision that they have.
 
     Read by the core and not by OpenVINO's `convert_model`, which gives the same model and sends
     a report of its use to its makers.
+
+    Args:
+        graph: the ONNX graph.
+        out: says what it is computed in where its graph does not say int8.
+        computed: that, bf16 or fp32.
     """
     model = ov.Core().read_model(graph)
     _plain_shapes(model)
     _whole_rows(model)
-    computed = beside_int8() if precision is Precision.INT8 else precision
-    model.set_rt_info("bf16" if computed is Precision.BF16 else "f32", [*SAID_AT])
+    model.set_rt_info("bf16" if computed is Precision.BF16 else "f32", SAID_AT)
     ov.save_model(model, out, compress_to_fp16=False)
 
 

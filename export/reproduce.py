@@ -40,8 +40,9 @@ def load() -> Run:
 
         graph = ov.Core().read_model(HERE / "model.xml")
         hint = "INFERENCE_PRECISION_HINT"
-        proven = {hint: graph.get_rt_info(["runtime_options", hint]).value}
-        model = ov.Core().compile_model(graph, "CPU", proven)
+        said = graph.has_rt_info(["runtime_options", hint])
+        options = {hint: graph.get_rt_info(["runtime_options", hint]).value if said else "f32"}
+        model = ov.Core().compile_model(graph, "CPU", options)
         return lambda arrays: model(dict(arrays))["logits"]
     import onnxruntime as ort  # noqa: PLC0415
 

@@ -20,7 +20,7 @@ from pipework.encoding import Encoding
 from pipework.padding import Padding
 
 # A row of so many tokens costs twice what its tokens cost beside attention. Measured with 384
-# hidden units on two cores of an EPYC, where 500 is best with int8, whose attention is float32, and
+# hidden units on two cores of an EPYC, where 500 is best with int8 that has float32 attention, and
 # 1000 with bf16.
 ATTENTION_TOKENS = 1000
 

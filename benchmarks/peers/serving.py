@@ -184,7 +184,7 @@ def _rounds(
     trials: list[Trial] = []
     failures: list[Failure] = []
     for number in range(1, plan.rounds + 1):
-        for contender in _between(final[:: 1 if number % 2 else -1]):
+        for contender in between(final[:: 1 if number % 2 else -1]):
             loads = chosen[contender.peer, contender.settings]
             found, why = bench.measure(contender, loads, number, plan.seconds)
             trials += found
@@ -201,7 +201,7 @@ def _rounds(
     return trials, failures
 
 
-def _between(final: Sequence[Contender]) -> Iterator[Contender]:
+def between(final: Sequence[Contender]) -> Iterator[Contender]:
     """Yield the peers in their order, pipework before the first and after each: machines drift."""
     own = [one for one in final if one.peer == PIPEWORK]
     yield from own

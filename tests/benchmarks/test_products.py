@@ -35,7 +35,7 @@ def opened(path: Path, of: Products) -> CollatedEngine:
         layout=of.variant.layout, padding=Padding(pad_id=0, type_ids=False), spans=False
     )
     if of.variant.format is EngineFormat.OPENVINO:
-        onnx_to_openvino(path, path.with_suffix(".xml"), of.variant.precision)
+        onnx_to_openvino(path, path.with_suffix(".xml"), of.computed)
         return OpenVinoEngine(path.with_suffix(".xml"), collate, precision=of.variant.precision)
     return OnnxRuntimeEngine(path, collate)
 
@@ -116,6 +116,20 @@ def test_each_product_reads_and_writes_once_in_the_bytes_of_its_precision() -> N
     assert one.bytes_moved(2, width, 3) == LAYERS * 4 * (weights + states + made + pairs)
     integers = products(precision=Precision.INT8, scaling=Scaling.STATIC, first_only=False)
     assert integers.bytes_moved(2, width, 3) == LAYERS * (weights + states + 4 * (made + pairs))
+
+
+@pytest.mark.parametrize(("beside", "size"), [(Precision.BF16, 2), (Precision.FP32, 4)])
+def test_openvino_writes_what_it_computes_in_beside_int8(
+    monkeypatch: pytest.MonkeyPatch, beside: Precision, size: int
+) -> None:
+    monkeypatch.setattr("benchmarks.products.beside_int8", lambda: beside)
+    given = {"precision": Precision.INT8, "scaling": Scaling.STATIC}
+    plain = products(**given).bytes_moved(2, 5, 3)
+    other = products(format_=EngineFormat.OPENVINO, **given)
+    assert other.computed is beside
+    made = 3 * 10 * 8 + 4 * 10 * 8 + 2 * 2 * 10 * 5  # before the last layer's first tokens
+    saved = LAYERS * made + ((LAYERS - 1) * 10 + 3) * (8 + 32 + 8)
+    assert plain - other.bytes_moved(2, 5, 3) == (4 - size) * saved
 
 
 def test_of_the_last_layer_only_first_tokens_are_read_and_written() -> None:

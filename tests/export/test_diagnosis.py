@@ -1,6 +1,7 @@
 """What a refusal leaves: a report, the engine, and a script that shows the difference by itself."""
 
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -10,11 +11,13 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from export import reproduce
 from export.build import build
 from export.config import ExportSettings
+from export.laid_open import lay_open
 from export.onnx2openvino import onnx_to_openvino
 from export.run import export
-from pipework.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.errors import CheckFailedError
 from pipework.processor import computes_bf16
 from pipework.progress import Silent
@@ -77,6 +80,23 @@ def test_the_script_shows_the_same_difference(run, variant):
     assert done.stdout.startswith(worst.split("  ")[0])
     assert f"{apart:.1e}"[:2] in worst
     assert details in (folder / "report.txt").read_text()
+
+
+@pytest.mark.skipif(not computes_bf16(), reason="this processor has no bf16")
+def test_an_int8_engine_is_laid_open_and_reproduced_as_it_says(exported_run, tmp_path):
+    (graph,) = (exported_run / "engines").rglob("model.onnx")
+    ids = np.arange(1, 9)[np.newaxis]
+    same = {"attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    feed = {"input_ids": ids, **same}
+    int8 = OPENVINO.model_copy(update={"precision": Precision.INT8, "scaling": Scaling.STATIC})
+    shutil.copyfile(reproduce.__file__, tmp_path / "reproduce.py")
+    found = {}
+    for computed in (Precision.FP32, Precision.BF16):
+        onnx_to_openvino(graph, tmp_path / "model.xml", computed)
+        found[computed] = lay_open(tmp_path, int8).showing(())(feed)["logits"]
+        script = runpy.run_path(str(tmp_path / "reproduce.py"))
+        np.testing.assert_array_equal(script["load"]()(feed), found[computed])
+    assert 1e-4 < np.abs(found[Precision.FP32] - found[Precision.BF16]).max() < 0.1
 
 
 def test_the_script_says_when_nothing_differs_any_more(run, exported_run):

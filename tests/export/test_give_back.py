@@ -1,21 +1,19 @@
-"""What int8 cannot bear is given back layer by layer, and what nothing helps is refused."""
+"""What int8 cannot bear is given back to float32, layer by layer, and what nothing helps fails."""
 
 import re
 import shutil
 
-import numpy as np
+import openvino
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from export.checkpoint2onnx import checkpoint_to_onnx
 from export.config import ExportSettings, ToleranceSettings, TolerancesSettings
 from export.give_back import Trial
 from export.run import export
-from export.subject import Subject
 from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.errors import CheckFailedError
 from pipework.manifest import read_manifest, write_manifest
-from pipework.processor import computes_bf16
+from serve.engines.openvino import SAID_AT
 from train.checkpoint import FOLDER, records
 
 DYNAMIC = Variant(
@@ -23,6 +21,12 @@ DYNAMIC = Variant(
     precision=Precision.INT8,
     layout=Layout.PADDED,
     scaling=Scaling.DYNAMIC,
+)
+OPENVINO = Variant(
+    format=EngineFormat.OPENVINO,
+    precision=Precision.INT8,
+    layout=Layout.PADDED,
+    scaling=Scaling.STATIC,
 )
 LOUD = "bert.encoder.layer.1.output.dense"
 
@@ -54,26 +58,36 @@ def test_the_one_layer_that_int8_breaks_is_given_back_and_reported(loud_run, not
     assert engine.parity.scores.engine - before == pytest.approx(layer.gain, abs=1e-4)
     changed = [int(count) for count in re.findall(r"(\d+) answers changed", told)]
     assert changed[0] > 0.03 * 408 >= changed[1]
-    assert "layers are given back to fp32, the most sensitive first" in told
-    assert f"{LOUD} in fp32: scores" in told
-    assert "what 1 layers in fp32 cost: " in told
+    assert "layers are given back to float32, the most sensitive first" in told
+    assert f"{LOUD} in float32: scores" in told
+    assert "what 1 layers in float32 cost: " in told
     assert told.count("texts/s") == 2
 
 
-@pytest.mark.skipif(not computes_bf16(), reason="this processor has no bf16")
-def test_openvino_gives_back_to_bf16_and_compares_with_float32(trained_run, tmp_path):
-    manifest, graph = read_manifest(trained_run), tmp_path / "plain.onnx"
-    subject = Subject.open(trained_run, manifest, ExportSettings(dev_rows=8))
-    checkpoint_to_onnx(trained_run, manifest, graph, Layout.PADDED)
-    encodings = [row.encoding for row in subject.dev]
-    variant = DYNAMIC.model_copy(update={"format": EngineFormat.OPENVINO})
-    trial, other = (
-        Trial(variant=one, subject=subject, folder=tmp_path) for one in (variant, DYNAMIC)
-    )
-    assert (trial.higher, other.higher) == (Precision.BF16, Precision.FP32)
-    expected_NC = other.answers(graph, encodings)
-    np.testing.assert_allclose(trial.exact.answers(graph, encodings), expected_NC, atol=1e-5)
-    assert np.abs(trial.answers(graph, encodings) - expected_NC).max() > 1e-4
+@pytest.mark.parametrize(("spoilt", "said"), [(False, "bf16"), (True, "f32")])
+def test_what_is_beside_int8_goes_back_to_float32_before_layers_do(
+    run, noting, monkeypatch, spoilt, said
+):
+    monkeypatch.setattr("export.onnx2int8.beside_int8", lambda: Precision.BF16)
+    compared = []
+
+    def answers(trial, graph, encodings, *, real=Trial.answers):
+        compared.append((graph.name, trial.beside))
+        found_NC = real(trial, graph, encodings)
+        return -found_NC if spoilt and trial.beside is Precision.BF16 else found_NC
+
+    monkeypatch.setattr(Trial, "answers", answers)
+    (engine,) = export(run, noting, [OPENVINO], settings=ExportSettings(speed_s=0))
+    assert engine.proven
+    assert engine.kept == ()
+    (path,) = (run / one.path for one in engine.files if one.path.endswith(".xml"))
+    assert openvino.Core().read_model(path).get_rt_info(SAID_AT).value == said
+    told = "\n".join(noting.lines)
+    assert ("int8 beside bf16 scores" in told) == spoilt
+    plain = [beside for name, beside in compared if name == "fp32.onnx"]
+    tried = [beside for name, beside in compared if name != "fp32.onnx"]
+    assert plain == [Precision.FP32]
+    assert tried == ([Precision.BF16, Precision.FP32] if spoilt else [Precision.BF16])
 
 
 def test_what_giving_back_does_not_mend_is_refused(run, noting):
@@ -83,5 +97,5 @@ def test_what_giving_back_does_not_mend_is_refused(run, noting):
     with pytest.raises(CheckFailedError) as caught:
         export(run, noting, [DYNAMIC], settings=settings)
     assert caught.value.exit_code == 3
-    assert sum(" in fp32: scores" in line for line in noting.lines) == 4  # of 12 layers
+    assert sum(" in float32: scores" in line for line in noting.lines) == 4  # of 12 layers
     assert read_manifest(run).engines == ()

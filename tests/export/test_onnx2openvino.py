@@ -6,7 +6,7 @@ import openvino as ov
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from export.onnx2openvino import onnx_to_openvino
+from export.onnx2openvino import beside_int8, onnx_to_openvino
 from pipework.engine_record import Precision
 from serve.engines.openvino import SAID_AT
 
@@ -100,26 +100,24 @@ def test_where_nothing_means_none_it_is_not_written_for_what_stays(tmp_path: Pat
     assert shape_given(ov.Core().read_model(tmp_path / "model.xml")) is None
 
 
-@pytest.mark.parametrize(
-    ("precision", "has_bf16", "said"),
-    [
-        (Precision.FP32, True, "f32"),
-        (Precision.BF16, True, "bf16"),
-        (Precision.INT8, True, "bf16"),
-        (Precision.INT8, False, "f32"),
-    ],
-)
+@pytest.mark.parametrize(("computed", "said"), [(Precision.FP32, "f32"), (Precision.BF16, "bf16")])
 def test_a_model_says_what_it_is_to_be_computed_in(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    precision: Precision,
-    has_bf16: bool,
-    said: str,
+    tmp_path: Path, computed: Precision, said: str
 ) -> None:
-    monkeypatch.setattr("export.onnx2openvino.computes_bf16", lambda: has_bf16)
     source, out = graph(tmp_path / "graph.onnx", -1, 6), tmp_path / "model.xml"
-    onnx_to_openvino(source, out, precision)
-    assert ov.Core().read_model(out).get_rt_info([*SAID_AT]).astype(str) == said
+    onnx_to_openvino(source, out, computed)
+    assert ov.Core().read_model(out).get_rt_info(SAID_AT).value == said
+
+
+@pytest.mark.parametrize(
+    ("found", "beside"),
+    [(["FP32", "BF16", "INT8"], Precision.BF16), (["FP32", "INT8"], Precision.FP32)],
+)
+def test_beside_int8_is_what_the_runtime_multiplies(
+    monkeypatch: pytest.MonkeyPatch, found: list[str], beside: Precision
+) -> None:
+    monkeypatch.setattr(ov.Core, "get_property", lambda *_: found)
+    assert beside_int8() is beside
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """Servers side by side: which settings are measured, what is stored, what the table says."""
 
 from itertools import groupby
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.peer_serving_results import Failure
 from benchmarks.peer_serving_table import HEAD, lines, peer_notes, peer_rows
-from benchmarks.peers.serving import Plan, best, compare, main
+from benchmarks.peers.serving import Plan, best, between, compare, main
 from benchmarks.readme import fill
 from benchmarks.results import PIPEWORK, read_result, write_result
 from pipework.errors import ConfigError
@@ -112,6 +113,24 @@ def test_a_peer_is_compared_with_what_was_measured_around_it(side_by_side):
     trials[3:3] = elsewhere
     result = side_by_side.model_copy(update={"trials": tuple(trials)})
     assert result.faster_than(PIPEWORK, "a peer", several) == pytest.approx(800 / 200)
+
+
+def test_rounds_in_which_pipework_failed_are_counted_once(side_by_side):
+    several, _ = side_by_side.loads
+    twice = [failure(several, 1).model_copy(update={"peer": PIPEWORK})] * 2
+    rows = peer_rows(side_by_side.model_copy(update={"failures": tuple(twice)}))
+    assert rows[0][4] == "750, failed in 1 of 2 rounds"
+
+
+def turns(*peers):
+    """The peers in their turns, of which nothing but the name is looked at."""
+    return [one.peer for one in between([SimpleNamespace(peer=peer) for peer in peers])]
+
+
+def test_pipework_is_measured_between_every_two():
+    assert turns("a", PIPEWORK, "b") == [PIPEWORK, "a", PIPEWORK, "b", PIPEWORK]
+    assert turns("b", "a") == ["b", "a"]
+    assert turns(PIPEWORK) == [PIPEWORK]
 
 
 def test_a_result_is_read_as_it_was_written(side_by_side, tmp_path):
