@@ -28,8 +28,8 @@ def onnx_to_int8(
 ) -> tuple[tuple[Layer, ...], Precision]:
     """Write `out`; return the layers that stay in float32 because the score fell without them.
 
-    And return what all that is not int8 is computed in, if it is for OpenVINO bf16 where that is
-    multiplied here and the score does not fall by it.
+    Beside them, what all that is not int8 is computed in: of an OpenVINO engine bf16, where the
+    processor multiplies that and the score bears it, else float32.
 
     Args:
         graph: a float32 graph, padded or packed.

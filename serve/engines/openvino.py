@@ -121,8 +121,8 @@ def has_bf16() -> bool:
 def precision_hint(model: ov.Model, precision: Precision) -> str:
     """Return what a model is computed in where its graph does not say int8: f32 or bf16.
 
-    An int8 model that does not say it was proven with float32. With float32 it is computed where
-    the processor has no bf16 too, which is more exact; the server proves it there again.
+    An int8 model that says nothing was proven with float32. One that says bf16 is computed with
+    float32, which is more exact, where the processor has no bf16; the server proves it again there.
     """
     said = precision is Precision.BF16
     if precision is Precision.INT8 and model.has_rt_info(SAID_AT):
