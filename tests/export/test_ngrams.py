@@ -32,7 +32,8 @@ def trained(folder, head, epochs):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("ngrams"), Head.LINEAR, epochs=4)
+    # After 4 epochs its scores lie so close that int8 changes 4 labels of 107 on some processors.
+    return trained(tmp_path_factory.mktemp("ngrams"), Head.LINEAR, epochs=8)
 
 
 def built_engines(run, engines):
