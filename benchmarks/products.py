@@ -64,10 +64,8 @@ class Products:
     @property
     def computed(self) -> Precision:
         """What they are computed in where they are not int8, by an engine that is made here."""
-        if self.variant.precision is not Precision.INT8:
-            return self.variant.precision
-        openvino = self.variant.format is EngineFormat.OPENVINO
-        return beside_int8() if openvino else Precision.FP32
+        int8 = self.variant.precision is Precision.INT8
+        return beside_int8(self.variant.format) if int8 else self.variant.precision
 
     def write(self, path: Path) -> None:
         """Write the graph as ONNX, its linear layers in the integers of the variant if it has."""

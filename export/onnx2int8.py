@@ -53,8 +53,7 @@ def onnx_to_int8(
         graph=graph, layers=layers, out=out, write=_writing(graph, out, layers, variant, ranges)
     )
     with tempfile.TemporaryDirectory(dir=out.parent, prefix="trial-") as folder:
-        openvino = variant.format is EngineFormat.OPENVINO
-        beside = beside_int8() if openvino else Precision.FP32
+        beside = beside_int8(variant.format)
         trial = Trial(variant=variant, subject=subject, folder=Path(folder), beside=beside)
         return give_back(rewriting, trial, progress)
 

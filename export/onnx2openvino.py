@@ -6,7 +6,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
-from pipework.engine_record import Precision
+from pipework.engine_record import EngineFormat, Precision
 from serve.engines.openvino import SAID_AT, has_bf16
 
 EACH_TOKEN = frozenset(
@@ -14,12 +14,13 @@ EACH_TOKEN = frozenset(
 )
 
 
-def beside_int8() -> Precision:
+def beside_int8(format_: EngineFormat) -> Precision:
     """Return what is tried first for all that is not int8 in an int8 engine made here.
 
-    bf16 where the processor has it: int8 takes away far more digits.
+    bf16 where OpenVINO and the processor have it: int8 takes away far more digits.
     """
-    return Precision.BF16 if has_bf16() else Precision.FP32
+    bf16 = format_ is EngineFormat.OPENVINO and has_bf16()
+    return Precision.BF16 if bf16 else Precision.FP32
 
 
 def onnx_to_openvino(graph: Path, out: Path, computed: Precision) -> None:

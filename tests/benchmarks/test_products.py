@@ -122,7 +122,7 @@ def test_each_product_reads_and_writes_once_in_the_bytes_of_its_precision() -> N
 def test_openvino_writes_what_it_computes_in_beside_int8(
     monkeypatch: pytest.MonkeyPatch, beside: Precision, size: int
 ) -> None:
-    monkeypatch.setattr("benchmarks.products.beside_int8", lambda: beside)
+    monkeypatch.setattr("export.onnx2openvino.has_bf16", lambda: beside is Precision.BF16)
     given = {"precision": Precision.INT8, "scaling": Scaling.STATIC}
     plain = products(**given).bytes_moved(2, 5, 3)
     other = products(format_=EngineFormat.OPENVINO, **given)

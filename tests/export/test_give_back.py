@@ -68,7 +68,7 @@ def test_the_one_layer_that_int8_breaks_is_given_back_and_reported(loud_run, not
 def test_what_is_beside_int8_goes_back_to_float32_before_layers_do(
     run, noting, monkeypatch, spoilt, said
 ):
-    monkeypatch.setattr("export.onnx2int8.beside_int8", lambda: Precision.BF16)
+    monkeypatch.setattr("export.onnx2int8.beside_int8", lambda _: Precision.BF16)
     compared = []
 
     def answers(trial, graph, encodings, *, real=Trial.answers):

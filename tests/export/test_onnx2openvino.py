@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from export.onnx2openvino import beside_int8, onnx_to_openvino
-from pipework.engine_record import Precision
+from pipework.engine_record import EngineFormat, Precision
 from serve.engines.openvino import SAID_AT
 
 SIZES = ("rows", "width")
@@ -117,7 +117,8 @@ def test_beside_int8_is_what_the_runtime_multiplies(
     monkeypatch: pytest.MonkeyPatch, found: list[str], beside: Precision
 ) -> None:
     monkeypatch.setattr(ov.Core, "get_property", lambda *_: found)
-    assert beside_int8() is beside
+    assert beside_int8(EngineFormat.OPENVINO) is beside
+    assert beside_int8(EngineFormat.ONNX) is Precision.FP32
 
 
 @pytest.mark.parametrize(
