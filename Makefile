@@ -4,7 +4,7 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check -q
 # A file's tests share what they set up; files that wait long come early in the order of their names.
 PYTEST = .venv/bin/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all check results triton clean
+.PHONY: demo test test-all check results tables triton clean
 
 demo: .venv/ready-run
 	.venv/bin/python -m benchmarks.demo
@@ -24,6 +24,9 @@ check: .venv/ready-dev
 
 results: .venv/ready-run
 	.venv/bin/python -m benchmarks.readme
+
+tables: .venv/ready-dev
+	$(MAKE) -f benchmarks/tables.mk tables
 
 .venv/ready-run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

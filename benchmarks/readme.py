@@ -23,6 +23,8 @@ from benchmarks.experiment_results import HEAD as HEAD_OF_STEPS
 from benchmarks.experiment_results import ExperimentResult, experiment_rows, experiment_summary
 from benchmarks.level_results import Level
 from benchmarks.matrix_table import matrix_lines, summary
+from benchmarks.offline_table import HEAD as HEAD_OF_OFFLINE
+from benchmarks.offline_table import offline_rows
 from benchmarks.peer_serving_results import PeerServingResult
 from benchmarks.peer_serving_table import HEAD as PEER_HEAD
 from benchmarks.peer_serving_table import peer_notes, peer_rows
@@ -143,7 +145,7 @@ def _table(name: Table, results: Results) -> str:  # noqa: C901, PLR0911  (one f
         case Table.SERVING:
             return _serving([result for result in benches if result.levels])
         case Table.OFFLINE:
-            return _offline([result for result in benches if result.offline])
+            return _each([one for one in benches if one.offline], HEAD_OF_OFFLINE, offline_rows)
         case Table.FAMILIES:
             return _families(_of(FamiliesResult, results))
         case Table.MATRIX:
@@ -246,23 +248,6 @@ def _level(level: Level) -> tuple[str, ...]:
         latency = level.latency_ms
         times = tuple(cells.ms(value) for value in (latency.p50, latency.p95, latency.p99))
     return (f"{level.texts_per_s:,.0f}", *times, f"{level.failed:,}")
-
-
-def _offline(results: Sequence[BenchResult]) -> str:
-    head = ("model", "stage", "texts a call", "texts/s", "p50 ms", "p99 ms")
-    rows = (
-        (
-            result.model,
-            level.stage,
-            f"{level.batch}",
-            f"{level.texts_per_s:,.0f}",
-            cells.ms(level.latency_ms.p50),
-            cells.ms(level.latency_ms.p99),
-        )
-        for result in results
-        for level in result.offline
-    )
-    return _markdown(head, rows) + _source(results)
 
 
 def _families(results: Sequence[FamiliesResult]) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks import readme
+from benchmarks.offline_table import offline_rows
 from benchmarks.readme import OPEN, ROOT, Table, fill, main, read_all, update
 from benchmarks.results import write_result
 from pipework.errors import CheckFailedError, ConfigError
@@ -35,6 +36,17 @@ def test_each_table_takes_the_results_of_its_kind(trained, served, offline):
     assert tables[Table.OFFLINE].count("| headlines |") == len(offline.offline)
     assert "| tokenizing | 32 | 26,400 |" in tables[Table.OFFLINE]
     assert "THUCNews" not in tables[Table.SERVING] + tables[Table.OFFLINE]
+
+
+def test_of_the_engines_in_one_process_the_one_that_answers_most_is_told(offline):
+    def rows(rate):
+        other = offline.offline[3].model_copy(update={"stage": "onnx-int8", "texts_per_s": rate})
+        both = offline.model_copy(update={"offline": (*offline.offline, other)})
+        return [row[1:4] for row in offline_rows(both)]
+
+    assert rows(519.0) == [row[1:4] for row in offline_rows(offline)]
+    assert rows(521.0)[3:] == [("onnx-int8", "1", "521")]
+    assert [stage for stage, *_ in rows(521.0)[:3]] == ["tokenizing"] * 3
 
 
 def test_the_table_of_families_has_a_line_a_family_and_a_column_a_head(fitted):

@@ -1,0 +1,134 @@
+"""`make tables`: the README's tables measured anew, by the commands of benchmarks/tables.mk."""
+
+import io
+import re
+import shlex
+import shutil
+import subprocess
+from contextlib import redirect_stdout
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.readme import RESULTS
+from benchmarks.results import read_result
+from benchmarks.schema import PATH
+from pipework.cli import app
+from train.config import load_config
+
+ROOT = Path(__file__).parents[2]
+PLACES = ("DATA=data", "MINILM=weights", "WORK=work")
+
+
+def make(*words):
+    command = ["make", "-f", "benchmarks/tables.mk", *PLACES, *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@cache
+def commands(*words):
+    """Return what make would run, a line each."""
+    done = make("-n", *words, "tables")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.replace("\\\n", " ").splitlines()
+
+
+def made():
+    """Return the names of the results that it would leave."""
+    [line] = [line for line in commands() if line.startswith("cp ")]
+    return {Path(word).stem for word in line.split()[1:-1]}
+
+
+def options(text):
+    return set(re.findall(r"(?<!\S)--[a-z-]+", text))
+
+
+@cache
+def options_of(program):
+    """Return the options of `pipe COMMAND`, or of a module."""
+    if not program.startswith("benchmarks."):
+        told = CliRunner().invoke(app, [program, "--help"]).output
+        return options(told.replace("│", " "))
+    printed = io.StringIO()
+    with redirect_stdout(printed), pytest.raises(SystemExit):
+        import_module(program).main(["--help"])
+    return options(printed.getvalue().replace("[", " ").replace(",", " "))
+
+
+def test_every_stored_result_is_made_or_of_another_machine():
+    names, stored = made(), {path.stem for path in RESULTS.glob("*.json")}
+    assert names <= stored
+    others = {one for one in stored - names if not any(one.startswith(f"{n}-") for n in names)}
+    assert others == set()
+
+
+def test_what_it_runs_has_the_options_that_it_gives():
+    parts = [part for line in commands() for part in re.split(r" & |; ", line)]
+    found = [re.match(r"\s*(?:pipe|python -m) (\S+) (.*)", part) for part in parts]
+    calls = [(one[1], one[2]) for one in found if one]
+    assert {"train", "export", "serve", "bench", "benchmarks.matrix"} <= {one for one, _ in calls}
+    for program, words in calls:
+        told = re.sub(r'--command "[^"]*"', "--command", words)
+        assert options(told) <= options_of(program), f"{program} {words}"
+
+
+def test_its_runs_have_settings_that_there_are():
+    trained = [shlex.split(line) for line in commands() if line.startswith("pipe train")]
+    assert len(trained) == 13
+    for words in trained:
+        load_config(words[2], [words[n + 1] for n, word in enumerate(words) if word == "--set"])
+
+
+def test_a_result_tells_the_command_that_made_its_run_but_not_its_places():
+    lines = commands("ONLY=sst2-accuracy")
+    [train] = [line for line in lines if line.startswith("pipe train")]
+    [stored] = [re.search(r'--command "([^"]*)"', line) for line in lines if "--command" in line]
+    assert "work/" not in stored[1]
+    here = stored[1].replace("runs/", "work/runs/").replace("DIR/", "data/")
+    assert train == f"{here.replace('MINILM', 'weights')} --resume"
+
+
+def test_what_stands_there_is_not_made_again(trained_run, tmp_path):
+    shutil.copytree(trained_run, tmp_path / "runs" / "sample")
+    (tmp_path / "trained").mkdir()
+    (tmp_path / "trained" / "sample").touch()
+    result = tmp_path / "results" / "sample-accuracy.json"
+    done = make(f"WORK={tmp_path}", str(result))
+    assert done.returncode == 0, done.stderr
+    assert not re.search("^pipe train", done.stdout, re.MULTILINE)
+    found = read_result(result)
+    assert found.dataset == "the sample (1,904 train rows, from scratch)"
+    assert found.commands == ("pipe train sample --out runs/sample",)
+    assert "up to date" in make(f"WORK={tmp_path}", str(result)).stdout
+
+
+def test_a_command_that_fails_leaves_no_result(tmp_path):
+    (tmp_path / "trained").mkdir()
+    (tmp_path / "trained" / "sample").touch()  # with no run beside it
+    result = tmp_path / "results" / "sample-accuracy.json"
+    done = make(f"WORK={tmp_path}", str(result))
+    assert done.returncode == 2
+    assert "error: " in done.stderr
+    assert not result.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("ONLY=sst2-engine", "there is no sst2-engine. There are "),
+        ("MINILM=", "expected DATA and MINILM"),
+    ],
+)
+def test_what_is_missing_or_unknown_is_told(given, said):
+    done = make(given, "tables")
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_every_kind_of_result_is_told_of_beside_the_results():
+    kinds = set(re.findall(r'"const": "([a-z_]+)"', PATH.read_text()))
+    told = (RESULTS / "README.md").read_text().partition("| `kind` |")[2]
+    assert set(re.findall(r"^\| `([a-z_]+)`", told, re.MULTILINE)) == kinds
