@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def made(experiment: Experiment) -> ExperimentResult:
         return experiment.result("domain", f"SST-2, {given.name}", experiment.run(), {})
 
-    return stored(given, steps, made)
+    return stored(parser, given, steps, made)
 
 
 if __name__ == "__main__":

@@ -75,12 +75,14 @@ class Cell(Record):
 class MatrixResult(Record):
     """Which families with which heads become which engines; `weights` says of which models.
 
-    `earlier` says where cells come from that an earlier call made, of another commit.
+    `earlier` says where cells come from that an earlier call made, of another commit; `command` is
+    of the last one, none in results of before it was stored.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["matrix"] = "matrix"
     weights: str
     cells: tuple[Cell, ...]
+    command: tuple[str, ...] = ()
     provenance: Provenance
     earlier: tuple[Provenance, ...] = ()

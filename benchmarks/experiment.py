@@ -18,6 +18,7 @@ import tomli_w
 
 from benchmarks.beside import Program, run_beside
 from benchmarks.experiment_results import Arm, Difference, ExperimentResult
+from benchmarks.given_options import command
 from benchmarks.machine import provenance
 from benchmarks.results import check_writable, plain, write_result
 from export.answer import evaluate_run
@@ -67,6 +68,7 @@ class Experiment:
         trainings: each after those that it needs.
         overrides: KEY=VALUE for the config of each, for a quick look.
         jobs: how many trainings run at once; the processors are shared among them.
+        command: that repeats it, to be stored.
         progress: hears of it.
     """
 
@@ -74,6 +76,7 @@ class Experiment:
     trainings: Sequence[Training]
     overrides: Sequence[str]
     jobs: int
+    command: tuple[str, ...]
     progress: Progress
 
     def run(self) -> tuple[Arm, ...]:
@@ -109,7 +112,7 @@ class Experiment:
             arms=arms,
             floors=floors,
             at_once=self.jobs,
-            command=("python", "-m", f"benchmarks.{experiment}"),
+            command=self.command,
             provenance=provenance(),
         )
 
@@ -236,6 +239,7 @@ def options(name: str, about: str | None, *, seeds: int) -> argparse.ArgumentPar
 
 
 def stored(
+    parser: argparse.ArgumentParser,
     given: argparse.Namespace,
     trainings: Sequence[Training],
     made: Callable[[Experiment], ExperimentResult],
@@ -249,6 +253,7 @@ def stored(
             trainings=trainings,
             overrides=given.set,
             jobs=given.jobs,
+            command=command(parser, given),
             progress=progress,
         )
         write_result(given.out, made(experiment))

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, processors
 from torch.nn import functional
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedTokenizerFast
 
+from benchmarks.given_options import command
 from benchmarks.machine import provenance
 from benchmarks.results import FamiliesResult, Fit, check_writable, write_result
 from pipework.encoding import Encoding, TextEncoder
@@ -243,14 +244,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure every combination and store the result; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.families", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
-    out = parser.parse_args(arguments).out
+    given = parser.parse_args(arguments)
+    out = given.out
     try:
         check_writable(out)
         fits: list[Fit] = []
         for family in Family:
             fits += measure(family, list(Head))
             sys.stdout.write(f"{family}: {[fit.steps for fit in fits if fit.family == family]}\n")
-        write_result(out, FamiliesResult(rows=ROWS, fits=tuple(fits), provenance=provenance()))
+        result = FamiliesResult(
+            rows=ROWS,
+            fits=tuple(fits),
+            command=command(parser, given),
+            provenance=provenance(),
+        )
+        write_result(out, result)
         _check(fits)
     except PipeError as error:
         sys.stderr.write(f"error: {error}\n{error.hint}\n")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from benchmarks.engine_results import Cell, MatrixResult
 from benchmarks.families import Family
+from benchmarks.given_options import command
 from benchmarks.machine import provenance
 from benchmarks.provenance import Provenance
 from benchmarks.random_run import random_encoder, random_run
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 result = MatrixResult(
                     weights=weights,
                     cells=tuple(cells.values()),
+                    command=command(parser, given),
                     provenance=provenance(),
                     earlier=earlier,
                 )

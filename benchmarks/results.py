@@ -109,12 +109,16 @@ class Fit(Record):
 
 
 class FamiliesResult(Record):
-    """Which families learn with which heads: each learned the same `rows` rows."""
+    """Which families learn with which heads: each learned the same `rows` rows.
+
+    Results of before the command was stored have none.
+    """
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["families"] = "families"
     rows: int
     fits: tuple[Fit, ...]
+    command: tuple[str, ...] = ()
     provenance: Provenance
 
 

@@ -119,7 +119,8 @@ def floors(run: Path, progress: Progress) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train every step, score it and store the result; return the exit code."""
-    given = options("scratch", __doc__, seeds=3).parse_args(arguments)
+    parser = options("scratch", __doc__, seeds=3)
+    given = parser.parse_args(arguments)
     steps = trainings(given.data, given.work, tuple(given.seeds))
 
     def made(experiment: Experiment) -> ExperimentResult:
@@ -127,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = floors(experiment.folder(PLAIN, given.seeds[0]), experiment.progress)
         return experiment.result("scratch", "THUCNews headlines, from scratch", arms, found)
 
-    return stored(given, steps, made)
+    return stored(parser, given, steps, made)
 
 
 if __name__ == "__main__":

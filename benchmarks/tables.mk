@@ -4,18 +4,17 @@
 #   MINILM  folder of all-MiniLM-L6-v2
 #   ONLY    some results instead of all: ONLY="sst2-engines sst2-roofline"
 #   WORK    where runs, environments and results stand meanwhile; stopped and started again, it goes on from there
-#   PERF_ANALYZER  NVIDIA's program, for sst2-agreement
-#   PORT    of the servers that the -serving results are measured with
+#   PERF_ANALYZER  NVIDIA's program; where there is none, sst2-agreement is left out
 #
-# One thing runs at a time, and nothing else should; all of it is hours on two cores. `make -n tables` only says what it would do, `make -k tables`
-# goes on after what fails. Results are copied to benchmarks/results when all that was asked for is there: the commit that they name would be
-# called changed by the first of them. To measure one again, delete it from WORK/results.
+# No path may hold spaces. One thing runs at a time, and nothing else should; all of it is hours on two cores. `make -n tables` only says what it
+# would do, `make -k tables` goes on after what fails. Results are copied to benchmarks/results when all that was asked for is there: the commit
+# that they name would be called changed by the first of them. What stands in WORK is of one commit; another begins with another WORK.
 
 WORK ?= runs/tables
 PERF_ANALYZER ?= perf_analyzer
-PORT ?= 8391
 PYTHON ?= python3
 RESULTS := $(WORK)/results
+COMMIT := $(shell git rev-parse --short HEAD)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .NOTPARALLEL:
@@ -41,7 +40,7 @@ semeval-entity = $(call minilm-run,semeval-entity,semeval2010-task8,semeval2010_
 semeval-linear = $(call minilm-run,semeval-linear,semeval2010-task8,semeval2010_task8) --set train.learning_rate=1e-4 --set train.epochs=4 \
 	--set model.head=linear
 
-# What the table of accuracies calls them, what others reach on the same rows, and which rows those are.
+# What the table of accuracies calls them, what others reached on the same rows (known, not measured anew), and which rows those are.
 sample-name = the sample (1,904 train rows, from scratch)
 thucnews-name = THUCNews headlines (45,000 train rows, from scratch)
 thucnews-linear-name = THUCNews headlines (from scratch, linear head, 3 epochs)
@@ -67,6 +66,8 @@ mrpc-engines = MRPC (MiniLM-L6)
 sst2-engines = SST-2 (MiniLM-L6)
 thucnews-linear-file = thucnews_headlines/test.txt --columns text=0
 mrpc-file = mrpc/msr_paraphrase_test.txt --columns text=3,text_pair=4
+first-2000 = 2,000
+first-4000 = 4,000
 loaded = $(WORK)/runs/sst2-300 "SST-2 (MiniLM-L6, 300 steps)"
 
 SCORED = sample thucnews thucnews-linear thucnews-cnn thucnews-lstm thucnews-gru mrpc-seeds sst2 stsb semeval-entity semeval-linear
@@ -74,13 +75,21 @@ NAMES = $(SCORED:%=%-accuracy) families presets engines-matrix-tiny engines-matr
 	sst2-engines mrpc-engines thucnews-linear-engines thucnews-cnn-engines mrpc-offline thucnews-linear-offline \
 	mrpc-serving-8 thucnews-linear-serving-1 thucnews-linear-serving-8 sst2-serving-load sst2-roofline sst2-agreement sst2-peers-serving \
 	sst2-peers-2000 sst2-peers-4000 scratch domain
-ONLY ?= $(NAMES)
+ONLY ?= $(if $(shell command -v $(PERF_ANALYZER)),$(NAMES),$(info sst2-agreement is left out: no $(PERF_ANALYZER) here)$(filter-out sst2-agreement,$(NAMES)))
+ONLY := $(ONLY)
 
+ifeq ($(strip $(ONLY)),)
+$(error ONLY: expected names of results. There are $(NAMES))
+endif
 ifneq ($(filter-out $(NAMES),$(ONLY)),)
 $(error ONLY: there is no $(filter-out $(NAMES),$(ONLY)). There are $(NAMES))
 endif
 ifeq ($(and $(DATA),$(MINILM)),)
 $(error expected DATA and MINILM, the folders of the data sets and of the weights: make tables DATA=DIR MINILM=FOLDER)
+endif
+BEGUN := $(file < $(WORK)/commit)
+ifneq ($(filter-out $(COMMIT),$(BEGUN)),)
+$(error $(WORK) was begun at $(BEGUN), and this is $(COMMIT): delete it, or name another with WORK=)
 endif
 
 .PHONY: tables
@@ -90,7 +99,7 @@ tables: $(ONLY:%=$(RESULTS)/%.json)
 
 here = $(subst MINILM,$(MINILM),$(subst DIR/,$(DATA)/,$(subst runs/,$(WORK)/runs/,$(1))))
 part = $(WORK)/parts/$(@F)
-begin = @mkdir -p $(@D) $(WORK)/parts
+begin = @mkdir -p $(@D) $(WORK)/parts; echo $(COMMIT) > $(WORK)/commit
 end = mv $(part) $@
 
 $(WORK)/trained/%:
@@ -103,11 +112,10 @@ $(WORK)/exported/%: $(WORK)/trained/%
 	$(call here,pipe export runs/$* --to auto)
 	touch $@
 
-# What is served is one of these; all others would be made for nothing.
+# The one that is served is packed on any machine.
 $(WORK)/exported/sst2-300: $(WORK)/trained/sst2-300
 	$(begin)
-	pipe export $(WORK)/runs/sst2-300 --to openvino --precision int8 --layout packed
-	pipe export $(WORK)/runs/sst2-300 --to openvino --precision bf16 --layout packed
+	pipe export $(WORK)/runs/sst2-300 --to auto --layout packed
 	touch $@
 
 $(RESULTS)/%-accuracy.json: $(WORK)/trained/%
@@ -126,20 +134,14 @@ $(RESULTS)/%-offline.json: $(WORK)/exported/%
 	pipe bench $(WORK)/runs/$* --file $(DATA)/$($*-file) --seconds 5 --json $(part)
 	$(end)
 
-URL = http://127.0.0.1:$(PORT)
-up = python -c 'from urllib.request import urlopen; urlopen("$(URL)/readyz")' 2> /dev/null
-served = pipe serve $(WORK)/runs/$* --port $(PORT) & server=$$!; trap 'kill $$server; wait $$server' EXIT; \
-	until $(up); do kill -0 $$server || exit 1; sleep 1; done; \
-	pipe bench $(URL) --file $(DATA)/$($*-file) --concurrency 1,4,16 --seconds 6 --json $(part)
-
 $(RESULTS)/%-serving-1.json: $(WORK)/exported/%
 	$(begin)
-	$(served) --batch 1
+	python -m benchmarks.served_run $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 1 --concurrency 1,4,16 --seconds 6 --json $(part)
 	$(end)
 
 $(RESULTS)/%-serving-8.json: $(WORK)/exported/%
 	$(begin)
-	$(served) --batch 8
+	python -m benchmarks.served_run $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 8 --concurrency 1,4,16 --seconds 6 --json $(part)
 	$(end)
 
 $(RESULTS)/sst2-serving-load.json: $(WORK)/exported/sst2-300
@@ -162,17 +164,21 @@ $(RESULTS)/sst2-peers-serving.json: $(WORK)/exported/sst2-300 $(WORK)/venvs/read
 	python -m benchmarks.peers.serving $(loaded) --venvs $(WORK)/venvs --seconds 4 --search-seconds 1.5 --rounds 2 --out $(part)
 	$(end)
 
+# What cannot be made here is left out, and the result says so.
 $(WORK)/venvs/ready:
-	python -m benchmarks.peers.environments $(@D)
+	$(begin)
+	-$(MAKE) triton
+	-python -m benchmarks.peers.environments $(@D)
 	touch $@
 
-$(RESULTS)/sst2-peers-%.json: $(WORK)/trainer/ready
+beside = python -m benchmarks.peers.training sst2 --rows $* --peer-python runs/trainer/bin/python --set data.root=DIR/sst2 --set model.name=MINILM \
+	--set train.epochs=2 --set train.learning_rate=5e-5 --seeds 0 1 2
+$(RESULTS)/sst2-peers-%.json: $(WORK)/runs/trainer/ready
 	$(begin)
-	python -m benchmarks.peers.training sst2 --name "SST-2, first $* rows (MiniLM-L6)" --rows $* --peer-python $(WORK)/trainer/bin/python \
-		--set data.root=$(DATA)/sst2 --set model.name=$(MINILM) --set train.epochs=2 --set train.learning_rate=5e-5 --seeds 0 1 2 --out $(part)
+	$(call here,$(beside)) --name "SST-2, first $(first-$*) rows (MiniLM-L6)" --command "$(beside)" --out $(part)
 	$(end)
 
-$(WORK)/trainer/ready: constraints.txt
+$(WORK)/runs/trainer/ready: constraints.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip --disable-pip-version-check -q install -c $< \
 		torch transformers accelerate scikit-learn numpy pydantic tomli-w tokenizers
@@ -205,5 +211,5 @@ $(RESULTS)/scratch.json:
 
 $(RESULTS)/domain.json:
 	$(begin)
-	python -m benchmarks.domain --data $(DATA)/sst2 --model $(MINILM) --work $(WORK)/domain --jobs 2 --out $(part)
+	python -m benchmarks.domain --data $(DATA)/sst2 --model $(MINILM) --work $(WORK)/domain --out $(part)
 	$(end)

@@ -44,6 +44,7 @@ def experiment(tmp_path, trainings, overrides=QUICK, *, jobs=2, progress=None):
         trainings=trainings,
         overrides=overrides,
         jobs=jobs,
+        command=("python", "-m", "benchmarks.scratch"),
         progress=progress or Silent(),
     )
 

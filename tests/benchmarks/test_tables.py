@@ -1,31 +1,37 @@
 """`make tables`: the README's tables measured anew, by the commands of benchmarks/tables.mk."""
 
-import io
+import os
 import re
 import shlex
 import shutil
 import subprocess
-from contextlib import redirect_stdout
+import sys
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks.readme import RESULTS
 from benchmarks.results import read_result
 from benchmarks.schema import PATH
-from pipework.cli import app
 from train.config import load_config
 
 ROOT = Path(__file__).parents[2]
-PLACES = ("DATA=data", "MINILM=weights", "WORK=work")
+PLACES = ("DATA=data", "MINILM=weights", "WORK=work", "PERF_ANALYZER=true")
+OUTER = ("MAKE", "MFLAGS", "ONLY")  # how the tests themselves were started is not for this make
+WIDE = {"COLUMNS": "200", "TERMINAL_WIDTH": "200"}
 
 
 def make(*words):
-    command = ["make", "-f", "benchmarks/tables.mk", *PLACES, *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OUTER)}
+    return subprocess.run(
+        ["make", "-f", "benchmarks/tables.mk", *PLACES, *words],
+        cwd=ROOT,
+        env={**kept, "LC_ALL": "C"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @cache
@@ -38,7 +44,7 @@ def commands(*words):
 
 def made():
     """Return the names of the results that it would leave."""
-    [line] = [line for line in commands() if line.startswith("cp ")]
+    [line] = [line for line in commands() if line.endswith(" benchmarks/results/")]
     return {Path(word).stem for word in line.split()[1:-1]}
 
 
@@ -49,13 +55,15 @@ def options(text):
 @cache
 def options_of(program):
     """Return the options of `pipe COMMAND`, or of a module."""
-    if not program.startswith("benchmarks."):
-        told = CliRunner().invoke(app, [program, "--help"]).output
-        return options(told.replace("│", " "))
-    printed = io.StringIO()
-    with redirect_stdout(printed), pytest.raises(SystemExit):
-        import_module(program).main(["--help"])
-    return options(printed.getvalue().replace("[", " ").replace(",", " "))
+    if program == "benchmarks.served_run":  # all are handed on
+        return options_of("bench")
+    module = (
+        ("-m", program) if program.startswith("benchmarks.") else ("-m", "pipework.cli", program)
+    )
+    command = [sys.executable, *module, "--help"]
+    env = {**WIDE, "PYTHONPATH": str(ROOT)}
+    told = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+    return options(re.sub(r"[\[,]", " ", told))
 
 
 def test_every_stored_result_is_made_or_of_another_machine():
@@ -66,10 +74,9 @@ def test_every_stored_result_is_made_or_of_another_machine():
 
 
 def test_what_it_runs_has_the_options_that_it_gives():
-    parts = [part for line in commands() for part in re.split(r" & |; ", line)]
-    found = [re.match(r"\s*(?:pipe|python -m) (\S+) (.*)", part) for part in parts]
+    found = [re.match(r"(?:pipe|python -m) (\S+) (.*)", line) for line in commands()]
     calls = [(one[1], one[2]) for one in found if one]
-    assert {"train", "export", "serve", "bench", "benchmarks.matrix"} <= {one for one, _ in calls}
+    assert {"train", "export", "bench", "benchmarks.matrix"} <= {one for one, _ in calls}
     for program, words in calls:
         told = re.sub(r'--command "[^"]*"', "--command", words)
         assert options(told) <= options_of(program), f"{program} {words}"
@@ -105,6 +112,20 @@ def test_what_stands_there_is_not_made_again(trained_run, tmp_path):
     assert "up to date" in make(f"WORK={tmp_path}", str(result)).stdout
 
 
+def test_what_another_commit_began_is_not_gone_on_with(tmp_path):
+    (tmp_path / "commit").write_text("0000000\n")
+    done = make("-n", f"WORK={tmp_path}", "ONLY=sample-accuracy", "tables")
+    assert done.returncode == 2
+    assert f"{tmp_path} was begun at 0000000, and this is " in done.stderr
+
+
+def test_without_perf_analyzer_all_the_rest_is_measured():
+    lines = commands("PERF_ANALYZER=no-such-program")
+    assert "sst2-agreement is left out: no no-such-program here" in lines
+    assert not [line for line in lines if "benchmarks.agreement" in line]
+    assert [line for line in lines if "benchmarks.peers.serving" in line]
+
+
 def test_a_command_that_fails_leaves_no_result(tmp_path):
     (tmp_path / "trained").mkdir()
     (tmp_path / "trained" / "sample").touch()  # with no run beside it
@@ -119,6 +140,7 @@ def test_a_command_that_fails_leaves_no_result(tmp_path):
     ("given", "said"),
     [
         ("ONLY=sst2-engine", "there is no sst2-engine. There are "),
+        ("ONLY=", "ONLY: expected names of results. There are "),
         ("MINILM=", "expected DATA and MINILM"),
     ],
 )
@@ -126,6 +148,17 @@ def test_what_is_missing_or_unknown_is_told(given, said):
     done = make(given, "tables")
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_a_comparison_of_trainings_tells_what_made_it():
+    told = [line for line in commands() if line.startswith("python -m benchmarks.peers.training")]
+    assert len(told) == 2
+    for line in told:
+        words = shlex.split(line)
+        stored = words[words.index("--command") + 1]
+        assert stored.startswith("python -m benchmarks.peers.training sst2 --rows ")
+        assert "DIR/sst2" in stored
+        assert "work/" not in stored
 
 
 def test_every_kind_of_result_is_told_of_beside_the_results():
