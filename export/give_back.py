@@ -1,4 +1,7 @@
-"""Layers are given back to float32, the most sensitive first, until int8 scores well enough.
+"""Layers are given back, the most sensitive first, until int8 scores well enough.
+
+They are given back to what is beside int8: float32, or bf16, which takes far fewer digits away than
+int8 does. Where that is not enough, the same is tried with float32.
 
 How much a layer matters is measured on rows of train: the error of the logits when it alone is
 int8. Whether it is enough is measured on dev, by the engine that will serve.
@@ -47,6 +50,11 @@ class Trial:
     subject: Subject
     folder: Path
     beside: Precision = Precision.FP32
+
+    @property
+    def other(self) -> str:
+        """What is beside int8, in words."""
+        return "float32" if self.beside is Precision.FP32 else f"{self.beside}"
 
     @property
     def exact(self) -> "Trial":
@@ -100,46 +108,66 @@ class Judgement:
         return f"scores {after:.4f} on dev instead of {before:.4f}, {self.flips} answers changed"
 
 
+Judge = Callable[[Path, Trial], Judgement]
+
+
 def give_back(
     rewriting: Rewriting, trial: Trial, progress: Progress
 ) -> tuple[tuple[Layer, ...], Precision]:
-    """Write `out` with as few layers in float32 as dev allows; return those and what is beside.
-
-    What is beside int8 goes back to float32 first, then layers do.
+    """Write `out` with as many layers in int8 as dev allows; return the others and what is beside.
 
     Where too many would be needed `out` is left as the last try was, for the proof to refuse.
     Without labelled rows nothing can be judged, and all layers are int8.
     """
-    weights = {layer.weight for layer in rewriting.layers}
-    rewriting.write(weights)
     truth_N = trial.subject.truth_N
     if truth_N is None:
+        _write(rewriting, ())
         return (), trial.beside
     judge = _judging(rewriting.graph, trial.exact, truth_N)
-    last = judge(rewriting.out, trial)
-    if not last.passes and trial.beside is not Precision.FP32:
-        progress.note(f"int8 beside {trial.beside} {last}: float32 is tried beside it")
-        trial = trial.exact
-        last = judge(rewriting.out, trial)
-    if last.passes:
-        return (), trial.beside
-    progress.note(f"int8 {last}: layers are given back to float32, the most sensitive first")
-    speed, kept = _speed(rewriting.out, trial), list[Layer]()
-    order = by_sensitivity(rewriting, trial, progress)
-    for layer in order[: max(1, len(order) // PART)]:
-        weights.discard(layer.weight)
-        rewriting.write(weights)
+    order, kept = list[Linear](), tuple[Layer, ...]()
+    for tried in dict.fromkeys((trial, trial.exact)):
+        _write(rewriting, ())
+        found = judge(rewriting.out, tried)
+        if found.passes:
+            return (), tried.beside
+        next_ = f"layers are given back to {tried.other}, the most sensitive first"
+        progress.note(f"int8 beside {tried.other} {found}: {next_}")
+        speed = _speed(rewriting.out, tried)
+        order = order or by_sensitivity(rewriting, tried, progress)
+        kept, found = _given_back(rewriting, tried, order, judge, found, progress)
+        after = _speed(rewriting.out, tried)
+        progress.note(f"what {len(kept)} layers in {tried.other} cost: {speed} -> {after}")
+        if found.passes:
+            break
+    return kept, tried.beside
+
+
+def _given_back(
+    rewriting: Rewriting,
+    trial: Trial,
+    order: Sequence[Linear],
+    judge: Judge,
+    last: Judgement,
+    progress: Progress,
+) -> tuple[tuple[Layer, ...], Judgement]:
+    """Give back one layer after the other, and return which, and what dev says then."""
+    kept: list[Layer] = []
+    for count, layer in enumerate(order[: max(1, len(order) // PART)], start=1):
+        _write(rewriting, order[:count])
         now = judge(rewriting.out, trial)
         gain = now.change.after - last.change.after
-        kept.append(Layer(name=layer.name, precision=Precision.FP32, gain=gain))
-        progress.note(f"{layer.name} in float32: {now}")
+        kept.append(Layer(name=layer.name, precision=trial.beside, gain=gain))
+        progress.note(f"{layer.name} in {trial.other}: {now}")
         last = now
         if last.passes:
             break
-    progress.note(
-        f"what {len(kept)} layers in float32 cost: {speed} -> {_speed(rewriting.out, trial)}"
-    )
-    return tuple(kept), trial.beside
+    return tuple(kept), last
+
+
+def _write(rewriting: Rewriting, kept: Sequence[Linear]) -> None:
+    """Write `out` with all layers in int8 but these."""
+    rest = {layer.weight for layer in kept}
+    rewriting.write({layer.weight for layer in rewriting.layers} - rest)
 
 
 def by_sensitivity(rewriting: Rewriting, trial: Trial, progress: Progress) -> list[Linear]:
@@ -160,9 +188,7 @@ def by_sensitivity(rewriting: Rewriting, trial: Trial, progress: Progress) -> li
     return sorted(rewriting.layers, key=lambda layer: -errors[layer.weight])
 
 
-def _judging(
-    graph: Path, trial: Trial, truth_N: NDArray[np.generic]
-) -> Callable[[Path, Trial], Judgement]:
+def _judging(graph: Path, trial: Trial, truth_N: NDArray[np.generic]) -> Judge:
     """Return what judges graphs, as a trial runs them, by what the float32 one says of dev."""
     subject = trial.subject
     task, tolerance = subject.manifest.task, subject.tolerance(Precision.INT8)

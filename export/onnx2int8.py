@@ -26,7 +26,7 @@ from pipework.progress import Progress
 def onnx_to_int8(
     graph: Path, out: Path, variant: Variant, subject: Subject, progress: Progress
 ) -> tuple[tuple[Layer, ...], Precision]:
-    """Write `out`; return the layers that stay in float32 because the score fell without them.
+    """Write `out`; return the layers that are not int8 because the score fell with them in it.
 
     Beside them, what all that is not int8 is computed in: of an OpenVINO engine bf16, where the
     processor multiplies that and the score bears it, else float32.

@@ -1,4 +1,4 @@
-"""What int8 cannot bear is given back to float32, layer by layer, and what nothing helps fails."""
+"""What int8 cannot bear is given back, layer by layer, and what nothing helps fails."""
 
 import re
 import shutil
@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from export.config import ExportSettings, ToleranceSettings, TolerancesSettings
-from export.give_back import Trial
+from export.give_back import SENSITIVITY_ROWS, Trial
 from export.run import export
 from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.errors import CheckFailedError
@@ -54,7 +54,7 @@ def test_the_one_layer_that_int8_breaks_is_given_back_and_reported(loud_run, not
     (layer,) = engine.kept
     assert (layer.name, layer.precision) == (LOUD, Precision.FP32)
     told = "\n".join(noting.lines)
-    before = float(re.search(r"int8 scores (\S+) on dev", told)[1])
+    before = float(re.search(r"int8 beside float32 scores (\S+) on dev", told)[1])
     assert engine.parity.scores.engine - before == pytest.approx(layer.gain, abs=1e-4)
     changed = [int(count) for count in re.findall(r"(\d+) answers changed", told)]
     assert changed[0] > 0.03 * 408 >= changed[1]
@@ -64,15 +64,44 @@ def test_the_one_layer_that_int8_breaks_is_given_back_and_reported(loud_run, not
     assert told.count("texts/s") == 2
 
 
-@pytest.mark.parametrize(("spoilt", "said"), [(False, "bf16"), (True, "f32")])
-def test_what_is_beside_int8_goes_back_to_float32_before_layers_do(
-    run, noting, monkeypatch, spoilt, said
-):
+def said(run, engine):
+    """What the model says is beside int8."""
+    (path,) = (run / one.path for one in engine.files if one.path.endswith(".xml"))
+    return openvino.Core().read_model(path).get_rt_info(SAID_AT).value
+
+
+def test_layers_go_back_to_what_is_beside_int8(run, noting, monkeypatch):
+    monkeypatch.setattr("export.onnx2int8.beside_int8", lambda _: Precision.BF16)
+    judged = []
+
+    def answers(trial, graph, encodings, *, real=Trial.answers):
+        found_NC = real(trial, graph, encodings)
+        if graph.name == "fp32.onnx" or len(encodings) <= SENSITIVITY_ROWS:
+            return found_NC
+        judged.append(trial.beside)
+        return -found_NC if len(judged) == 1 else found_NC  # as if one layer mended it
+
+    monkeypatch.setattr(Trial, "answers", answers)
+    (engine,) = export(run, noting, [OPENVINO], settings=ExportSettings(speed_s=0))
+    assert engine.proven
+    (layer,) = engine.kept
+    assert layer.precision is Precision.BF16
+    assert judged == [Precision.BF16] * 2
+    assert said(run, engine) == "bf16"
+    told = "\n".join(noting.lines)
+    assert "layers are given back to bf16, the most sensitive first" in told
+    assert f"{layer.name} in bf16: scores" in told
+    assert "float32" not in told
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_where_no_layers_help_float32_is_beside_int8(run, noting, monkeypatch, spoilt):
     monkeypatch.setattr("export.onnx2int8.beside_int8", lambda _: Precision.BF16)
     compared = []
 
     def answers(trial, graph, encodings, *, real=Trial.answers):
-        compared.append((graph.name, trial.beside))
+        if len(encodings) > SENSITIVITY_ROWS:
+            compared.append((graph.name, trial.beside))
         found_NC = real(trial, graph, encodings)
         return -found_NC if spoilt and trial.beside is Precision.BF16 else found_NC
 
@@ -80,14 +109,12 @@ def test_what_is_beside_int8_goes_back_to_float32_before_layers_do(
     (engine,) = export(run, noting, [OPENVINO], settings=ExportSettings(speed_s=0))
     assert engine.proven
     assert engine.kept == ()
-    (path,) = (run / one.path for one in engine.files if one.path.endswith(".xml"))
-    assert openvino.Core().read_model(path).get_rt_info(SAID_AT).value == said
-    told = "\n".join(noting.lines)
-    assert ("int8 beside bf16 scores" in told) == spoilt
+    assert said(run, engine) == ("f32" if spoilt else "bf16")
     plain = [beside for name, beside in compared if name == "fp32.onnx"]
     tried = [beside for name, beside in compared if name != "fp32.onnx"]
     assert plain == [Precision.FP32]
-    assert tried == ([Precision.BF16, Precision.FP32] if spoilt else [Precision.BF16])
+    each_layer = [Precision.BF16] * 4  # of 12
+    assert tried == [Precision.BF16, *([*each_layer, Precision.FP32] if spoilt else [])]
 
 
 def test_what_giving_back_does_not_mend_is_refused(run, noting):
