@@ -7,20 +7,23 @@ from pathlib import Path
 def command(parser: argparse.ArgumentParser, given: argparse.Namespace) -> tuple[str, ...]:
     """Return the command line that repeats a program, a module that has only options.
 
-    Options that are what they would be by themselves are left out. In place of a path, and of what
-    is a folder here, stands the name of its option in capitals.
+    Options that are what they would be by themselves are left out. In place of a path stands the
+    name of its option in capitals, after `--set KEY=` PLACE.
     """
     words = parser.prog.split()
     for name, value in vars(given).items():
         if value == parser.get_default(name):
             continue
-        values = [_told(name, one) for one in (value if isinstance(value, list) else [value])]
+        values = value if isinstance(value, list) else [value]
         if name == "set":  # which is given again for each value
-            words += (word for one in values for word in ("--set", one))
+            for key, _, text in (one.partition("=") for one in values):
+                words += ("--set", f"{key}={_told('place', text)}")
         else:
-            words += (f"--{name}", *values)
+            words += (f"--{name.replace('_', '-')}", *(_told(name, one) for one in values))
     return tuple(words)
 
 
 def _told(name: str, value: object) -> str:
-    return name.upper() if isinstance(value, Path) or Path(f"{value}").is_dir() else f"{value}"
+    text = f"{value}"
+    place = isinstance(value, Path) or ("/" in text and Path(text).exists())
+    return name.upper() if place else text

@@ -5,14 +5,18 @@ and in the packed layout, or the numbers of the reasons why not, which stand bel
 """
 
 from benchmarks.engine_results import Cell, MatrixResult
-from pipework.engine_record import Layout
+from pipework.engine_record import EngineFormat, Layout
 
 PACKED = f"-{Layout.PACKED}"
+FORMATS = [one.value for one in EngineFormat]
 
 
 def matrix_lines(result: MatrixResult) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]:
     """Return the head and the rows of the table, and the reasons in the order of their numbers."""
-    engines = list(dict.fromkeys(cell.engine.removesuffix(PACKED) for cell in result.cells))
+    engines = sorted(
+        dict.fromkeys(cell.engine.removesuffix(PACKED) for cell in result.cells),
+        key=lambda name: FORMATS.index(name.partition("-")[0]),  # also of cells made later
+    )
     found = {cell.key: cell for cell in result.cells}
     reasons: list[str] = []
     rows = [

@@ -30,6 +30,7 @@ from benchmarks.peer_serving_table import HEAD as PEER_HEAD
 from benchmarks.peer_serving_table import peer_notes, peer_rows
 from benchmarks.presets_results import HEAD as HEAD_OF_PRESETS
 from benchmarks.presets_results import PresetsResult, preset_rows
+from benchmarks.provenance import Provenance
 from benchmarks.results import (
     PIPEWORK,
     BenchResult,
@@ -320,9 +321,14 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _source(results: Results) -> str:
     machines = {
         f"{made.machine.cpu}, {_cores(made.machine.cores)}, {made.created_at:%B %Y}"
-        for made in (result.provenance for result in results)
+        for result in results
+        for made in (result.provenance, *_earlier(result))
     }
     return f"\n\nMeasured on {'; '.join(sorted(machines))}." if machines else "\n\nNo results yet."
+
+
+def _earlier(result: Result) -> Sequence[Provenance]:
+    return result.earlier if isinstance(result, MatrixResult) else ()
 
 
 def _cores(count: int) -> str:

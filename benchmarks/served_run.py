@@ -1,11 +1,9 @@
 """A run, served and asked: `python -m benchmarks.served_run RUN [OPTIONS of pipe bench]`."""
 
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from benchmarks.serving import running
 from pipework import console
@@ -30,10 +28,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _end(number: int, _: FrameType | None) -> None:
-    sys.exit(128 + number)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _end)  # so that an end from outside, too, ends the server
     sys.exit(main())

@@ -9,15 +9,17 @@ of all lengths come.
 
 import argparse
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from threading import Event, Thread
+from types import FrameType
 
 import numpy as np
 
@@ -229,11 +231,14 @@ def _memory(asked: Target, pid: int, plan: Plan, rate: float, progress: Progress
 def running(run: Path) -> Iterator[tuple[dict[str, str], "subprocess.Popen[str]"]]:
     """Have `pipe serve` serve a run; yield its doors, host:port by protocol, and its process.
 
+    It is for the main thread, and ends with it: after an exception, and after SIGTERM.
+
     Raises:
         NotReadyError: it does not start.
     """
     command = [str(Path(sys.executable).with_name("pipe")), "serve", str(run)]
     command += ["--port", "0", "--grpc-port", "0"]
+    before = signal.signal(signal.SIGTERM, _end)  # an end from outside passes the `finally`, too
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  (our own program)
         try:
             said = process.stdout.readline() if process.stdout else ""
@@ -244,9 +249,15 @@ def running(run: Path) -> Iterator[tuple[dict[str, str], "subprocess.Popen[str]"
             time.sleep(1)
             yield found.groupdict(), process
             process.terminate()
-            process.wait(STOP_S)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_S)
         finally:
             process.kill()
+            signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@
 #
 # No path may hold spaces. One thing runs at a time, and nothing else should; all of it is hours on two cores. `make -n tables` only says what it
 # would do, `make -k tables` goes on after what fails. Results are copied to benchmarks/results when all that was asked for is there: the commit
-# that they name would be called changed by the first of them. What stands in WORK is of one commit; another begins with another WORK.
+# that they name would be called changed by the first of them. What stands in WORK is of the commit that it was begun at, so
+# nothing is to be committed meanwhile; another commit begins with another WORK.
 
 WORK ?= runs/tables
 PERF_ANALYZER ?= perf_analyzer
@@ -75,7 +76,7 @@ NAMES = $(SCORED:%=%-accuracy) families presets engines-matrix-tiny engines-matr
 	sst2-engines mrpc-engines thucnews-linear-engines thucnews-cnn-engines mrpc-offline thucnews-linear-offline \
 	mrpc-serving-8 thucnews-linear-serving-1 thucnews-linear-serving-8 sst2-serving-load sst2-roofline sst2-agreement sst2-peers-serving \
 	sst2-peers-2000 sst2-peers-4000 scratch domain
-ONLY ?= $(if $(shell command -v $(PERF_ANALYZER)),$(NAMES),$(info sst2-agreement is left out: no $(PERF_ANALYZER) here)$(filter-out sst2-agreement,$(NAMES)))
+ONLY ?= $(if $(shell PATH="$(PATH)" command -v $(PERF_ANALYZER)),$(NAMES),$(info sst2-agreement is left out: no $(PERF_ANALYZER) here)$(filter-out sst2-agreement,$(NAMES)))
 ONLY := $(ONLY)
 
 ifeq ($(strip $(ONLY)),)
@@ -159,17 +160,13 @@ $(RESULTS)/sst2-agreement.json: $(WORK)/exported/sst2-300
 	python -m benchmarks.agreement $(loaded) --perf-analyzer $(PERF_ANALYZER) --seconds 6 --rounds 5 --out $(part)
 	$(end)
 
-$(RESULTS)/sst2-peers-serving.json: $(WORK)/exported/sst2-300 $(WORK)/venvs/ready
-	$(begin)
-	python -m benchmarks.peers.serving $(loaded) --venvs $(WORK)/venvs --seconds 4 --search-seconds 1.5 --rounds 2 --out $(part)
-	$(end)
-
-# What cannot be made here is left out, and the result says so.
-$(WORK)/venvs/ready:
+# What cannot be installed here is left out, and the result says so.
+$(RESULTS)/sst2-peers-serving.json: $(WORK)/exported/sst2-300
 	$(begin)
 	-$(MAKE) triton
-	-python -m benchmarks.peers.environments $(@D)
-	touch $@
+	-python -m benchmarks.peers.environments $(WORK)/venvs
+	python -m benchmarks.peers.serving $(loaded) --venvs $(WORK)/venvs --seconds 4 --search-seconds 1.5 --rounds 2 --out $(part)
+	$(end)
 
 beside = python -m benchmarks.peers.training sst2 --rows $* --peer-python runs/trainer/bin/python --set data.root=DIR/sst2 --set model.name=MINILM \
 	--set train.epochs=2 --set train.learning_rate=5e-5 --seeds 0 1 2

@@ -1,7 +1,8 @@
 """Layers are given back, the most sensitive first, until int8 scores well enough.
 
-They are given back to what is beside int8: float32, or bf16, which takes far fewer digits away than
-int8 does. Where that is not enough, the same is tried with float32.
+They are given back to what is beside int8: float32, or bf16, whose error is relative to each
+number. Where dev says that it is not enough, the same is tried with float32; what the proof says
+later changes nothing here.
 
 How much a layer matters is measured on rows of train: the error of the logits when it alone is
 int8. Whether it is enough is measured on dev, by the engine that will serve.

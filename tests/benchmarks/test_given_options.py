@@ -38,3 +38,10 @@ def test_an_option_given_again_and_again_is_told_again_and_again(parser):
     assert told(parser, *words) == (
         "python -m benchmarks.some --data DATA --model some/hub-id --set a=1 --set b=2"
     )
+
+
+def test_a_place_after_a_key_is_not_told_either(parser, tmp_path):
+    words = ("--data", "d", "--set", f"data.root={tmp_path}", "--set", "model.name=some/hub-id")
+    assert told(parser, *words) == (
+        "python -m benchmarks.some --data DATA --set data.root=PLACE --set model.name=some/hub-id"
+    )

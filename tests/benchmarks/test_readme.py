@@ -38,6 +38,21 @@ def test_each_table_takes_the_results_of_its_kind(trained, served, offline):
     assert "THUCNews" not in tables[Table.SERVING] + tables[Table.OFFLINE]
 
 
+def test_what_was_made_again_elsewhere_keeps_its_column_and_names_both_machines(filled):
+    early, late = filled.cells[0], filled.cells[2]
+    again = filled.cells[1].model_copy(update={"engine": "onnx-int8-static"})
+    other = filled.provenance.machine.model_copy(update={"cpu": "Some Xeon"})
+    provenance = filled.provenance.model_copy(update={"machine": other})
+    made = {
+        "cells": (early, late, again),
+        "provenance": provenance,
+        "earlier": (filled.provenance,),
+    }
+    text = fill("<!-- table:matrix -->\n<!-- /table:matrix -->", [filled.model_copy(update=made)])
+    assert "| family | head | onnx fp32 | onnx int8 static | tensorrt fp16 |" in text
+    assert "Measured on AMD EPYC, 2 cores, November 2026; Some Xeon, 2 cores" in text
+
+
 def test_of_the_engines_in_one_process_the_one_that_answers_most_is_told(offline):
     def rows(rate):
         other = offline.offline[3].model_copy(update={"stage": "onnx-int8", "texts_per_s": rate})

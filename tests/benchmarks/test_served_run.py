@@ -59,12 +59,13 @@ def test_a_run_is_named_first(given, capfd):
 def test_an_end_from_outside_ends_the_server_too(proven):
     command = [sys.executable, "-m", "benchmarks.served_run", str(proven), "--seconds", "60"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
         while len(started := children(process.pid)) < 2:  # the server, and who asks it
             assert process.poll() is None
+            assert time.monotonic() < deadline
             time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143
-        deadline = time.monotonic() + 60
         while not all(map(gone, started)):
             assert time.monotonic() < deadline
             time.sleep(0.1)

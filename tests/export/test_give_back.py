@@ -94,6 +94,31 @@ def test_layers_go_back_to_what_is_beside_int8(run, noting, monkeypatch):
     assert "float32" not in told
 
 
+def test_what_bf16_does_not_mend_float32_layers_may(run, noting, monkeypatch):
+    monkeypatch.setattr("export.onnx2int8.beside_int8", lambda _: Precision.BF16)
+    judged = []
+
+    def answers(trial, graph, encodings, *, real=Trial.answers):
+        found_NC = real(trial, graph, encodings)
+        if graph.name == "fp32.onnx" or len(encodings) <= SENSITIVITY_ROWS:
+            return found_NC
+        judged.append(trial.beside)
+        mended = judged.count(Precision.FP32) > 1  # by the first layer in float32
+        return found_NC if mended else -found_NC
+
+    monkeypatch.setattr(Trial, "answers", answers)
+    (engine,) = export(run, noting, [OPENVINO], settings=ExportSettings(speed_s=0))
+    assert engine.proven
+    assert judged == [Precision.BF16] * 5 + [Precision.FP32] * 2
+    assert [layer.precision for layer in engine.kept] == [Precision.FP32]
+    assert said(run, engine) == "f32"
+    (path,) = (run / one.path for one in engine.files if one.path.endswith(".xml"))
+    found = openvino.Core().read_model(path).get_ops()
+    weights = [one for one in found if one.get_type_name() == "Constant" and len(one.shape) > 1]
+    integers = [one for one in weights if one.get_friendly_name().endswith(":int8")]
+    assert len(integers) == 11 + 1  # of 12 layers, and the table of words
+
+
 @pytest.mark.parametrize("spoilt", [False, True])
 def test_where_no_layers_help_float32_is_beside_int8(run, noting, monkeypatch, spoilt):
     monkeypatch.setattr("export.onnx2int8.beside_int8", lambda _: Precision.BF16)
