@@ -7,7 +7,7 @@ PYTEST = .venv/bin/pytest -n auto --dist loadfile --no-loadscope-reorder
 .PHONY: demo test test-all check results tables triton clean
 
 demo: .venv/ready-run
-	.venv/bin/python -m benchmarks.demo
+	.venv/bin/python -P -m pipework.benchmarks.demo
 
 test: .venv/ready-dev
 	$(PYTEST) -m "not slow"
@@ -23,10 +23,10 @@ check: .venv/ready-dev
 	$(MAKE) test
 
 results: .venv/ready-run
-	.venv/bin/python -m benchmarks.readme
+	.venv/bin/python -P -m pipework.benchmarks.studies.readme
 
 tables: .venv/ready-dev
-	$(MAKE) -f benchmarks/tables.mk tables
+	$(MAKE) -f benchmarks/studies/tables.mk tables
 
 .venv/ready-run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -52,7 +52,7 @@ NO_TRITON = { echo "make triton: no tritonserver to be had here; it needs the pa
 	$(TRITON_PIP) install --no-deps -e .
 	chmod +x $(TRITON)/bin/tritonserver
 	cp $(TRITON)/python_backend_stubs/$$(.triton/venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')/triton_python_backend_stub $(TRITON)/backends/python/ || $(NO_TRITON)
-	.venv/bin/python -m serve.triton_server
+	.venv/bin/python -P -m pipework.serve.triton.server
 	touch $@
 
 clean:

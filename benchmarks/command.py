@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from benchmarks.level_results import Arrivals
-from benchmarks.options import check_options
+from pipework.benchmarks.options import check_options
+from pipework.benchmarks.results_schema.level import Arrivals
 from pipework.errors import ConfigError
 
 if TYPE_CHECKING:
-    from benchmarks.comparison_results import ComparisonResult
-    from benchmarks.plan import Plan, Rival
+    from pipework.benchmarks.plan import Plan, Rival
+    from pipework.benchmarks.results_schema.comparison import ComparisonResult
 
 Number = TypeVar("Number", int, float)
 Value = TypeVar("Value", str, float)
@@ -67,7 +67,7 @@ class Outputs:
         Raises:
             ConfigError: one cannot.
         """
-        from benchmarks.results import check_writable
+        from pipework.benchmarks.results_schema.results import check_writable
 
         for path in (self.json, self.html):
             if path is not None:
@@ -102,10 +102,10 @@ def bench(
     if compare is not None:
         _compare(*compare, outputs)
         return
-    from benchmarks.plan import Plan, Rival
-    from benchmarks.slo import parse_slo
-    from benchmarks.trace import Trace
-    from pipework.examples import Source, parse_columns
+    from pipework.benchmarks.load.slo import parse_slo
+    from pipework.benchmarks.load.trace import Trace
+    from pipework.benchmarks.plan import Plan, Rival
+    from pipework.data.examples import Source, parse_columns
 
     (own_price, other_price) = _both("--price", price, against)
     (own_template, other_template) = _both("--template", template, against)
@@ -149,30 +149,30 @@ def _given(context: typer.Context) -> list[str]:
 
 
 def _measure(target: str, plan: "Plan", outputs: Outputs) -> None:
-    from benchmarks import report
-    from benchmarks.results import write_result
-    from benchmarks.run import bench as measure
-    from benchmarks.slo import check_slo
     from pipework import console
+    from pipework.benchmarks.load.slo import check_slo
+    from pipework.benchmarks.report import bench_page
+    from pipework.benchmarks.results_schema.results import write_result
+    from pipework.benchmarks.run import bench as measure
 
     progress = console.progress()
     try:
         result = measure(target, plan, progress)
     finally:
         progress.close()
-    console.say(report.terminal(result))
+    console.say(bench_page.terminal(result))
     if outputs.json is not None:
         write_result(outputs.json, result)
     if outputs.html is not None:
-        report.write_page(outputs.html, result)
+        bench_page.write_page(outputs.html, result)
         console.say(f"report: {outputs.html}")
     if result.slo is not None:
         check_slo(result.slo)
 
 
 def _against(target: str, rival: "Rival", plan: "Plan", outputs: Outputs) -> None:
-    from benchmarks.served import bench_against
     from pipework import console
+    from pipework.benchmarks.run_server import bench_against
 
     progress = console.progress()
     try:
@@ -183,22 +183,22 @@ def _against(target: str, rival: "Rival", plan: "Plan", outputs: Outputs) -> Non
 
 
 def _compare(before: Path, after: Path, outputs: Outputs) -> None:
-    from benchmarks.compare import compare, read_bench
+    from pipework.benchmarks.compare.compare import compare, read_bench
 
     _conclude(compare(read_bench(before), read_bench(after)), outputs)
 
 
 def _conclude(result: "ComparisonResult", outputs: Outputs) -> None:
-    from benchmarks import report_comparison
-    from benchmarks.compare import check_regressions
-    from benchmarks.results import write_result
     from pipework import console
+    from pipework.benchmarks.compare.compare import check_regressions
+    from pipework.benchmarks.report import comparison_page
+    from pipework.benchmarks.results_schema.results import write_result
 
-    console.say(report_comparison.terminal(result))
+    console.say(comparison_page.terminal(result))
     if outputs.json is not None:
         write_result(outputs.json, result)
     if outputs.html is not None:
-        report_comparison.write_page(outputs.html, result)
+        comparison_page.write_page(outputs.html, result)
         console.say(f"report: {outputs.html}")
     check_regressions(result)
 

@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from types import FrameType
 
 from pipework.errors import NotReadyError, PipeError
-from serve.client import Client
+from pipework.serve.client import Client
 
 PIPE = Path(sys.executable).with_name("pipe")
 START_S, STOP_S = 60.0, 30.0
@@ -168,7 +168,7 @@ def _pass_on(server: subprocess.Popen[str], lines: "Queue[str]") -> None:
 
 
 def _ask(url: str) -> None:
-    _say(f"\nAsking {url} through serve.client.Client:")
+    _say(f"\nAsking {url} through pipework.serve.client.Client:")
     with Client(url) as client:
         predictions = client.predict(TEXTS)
     for text, prediction in zip(TEXTS, predictions, strict=True):

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from itertools import chain
 from math import ceil
 
-from benchmarks.level import Driven
-from benchmarks.level_results import Arrivals
-from benchmarks.outcome import MAX_REQUESTS
-from benchmarks.slo import least_rate, least_s
-from benchmarks.slo_results import Limit
-from benchmarks.trace import Trace
-from benchmarks.workload import MAX_WORDS, MEAN_WORDS, Workload
+from pipework.benchmarks.load.level import Driven
+from pipework.benchmarks.load.outcome import MAX_REQUESTS
+from pipework.benchmarks.load.slo import least_rate, least_s
+from pipework.benchmarks.load.trace import Trace
+from pipework.benchmarks.load.workload import MAX_WORDS, MEAN_WORDS, Workload
+from pipework.benchmarks.results_schema.level import Arrivals
+from pipework.benchmarks.results_schema.slo import Limit
+from pipework.data.examples import Source
+from pipework.data.readers import Columns
 from pipework.errors import ConfigError
-from pipework.examples import Source
-from pipework.records import Columns
 
 CONCURRENCIES = (1, 2, 4, 8, 16)
 MAX_CONCURRENCY = 256

@@ -3,19 +3,19 @@
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.machine import provenance
-from benchmarks.offline import measure_engine, measure_tokenizing
-from benchmarks.plan import Plan
-from benchmarks.results import BenchResult, OfflineLevel
-from benchmarks.served import bench_server
-from benchmarks.targets import is_url
-from benchmarks.workload import Workload
-from pipework.encoding import TextEncoder
+from pipework.benchmarks.load.offline import measure_engine, measure_tokenizing
+from pipework.benchmarks.load.workload import Workload
+from pipework.benchmarks.plan import Plan
+from pipework.benchmarks.results_schema.machine import provenance
+from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel
+from pipework.benchmarks.run_server import bench_server
+from pipework.benchmarks.targets import is_url
+from pipework.data.validate import fitting
 from pipework.errors import RunFolderError
-from pipework.inputs import fitting
-from pipework.manifest import Manifest, read_classifier
 from pipework.progress import Progress
-from serve.engines import open_proven, runs_here
+from pipework.run_folder.manifest import Manifest, read_classifier
+from pipework.serve.engines import open_proven, runs_here
+from pipework.text.encoding import TextEncoder
 
 OFFLINE_BATCHES = (1, 8, 32)
 

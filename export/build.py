@@ -5,18 +5,18 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from export.checkpoint2onnx import EXPORTER, OPSET, checkpoint_to_onnx
-from export.feeds import graph_feeds
-from export.fusions import count_fusions
-from export.onnx2fp16 import onnx_to_fp16
-from export.onnx2int8 import onnx_to_int8
-from export.onnx2openvino import onnx_to_openvino
-from export.onnx2tensorrt import onnx_to_tensorrt
-from export.subject import Subject
-from pipework.engine_record import EngineFormat, Layer, Precision, TensorRt, Variant
 from pipework.errors import ConfigError
+from pipework.export.convert.checkpoint2onnx import EXPORTER, OPSET, checkpoint_to_onnx
+from pipework.export.convert.fusions import count_fusions
+from pipework.export.convert.graph_inputs import graph_feeds
+from pipework.export.convert.onnx2fp16 import onnx_to_fp16
+from pipework.export.convert.onnx2openvino import onnx_to_openvino
+from pipework.export.convert.onnx2tensorrt import onnx_to_tensorrt
+from pipework.export.quantize.onnx2int8 import onnx_to_int8
+from pipework.export.rows.run_rows import Subject
 from pipework.progress import Progress
-from serve.engines import MODELS
+from pipework.run_folder.engine_record import EngineFormat, Layer, Precision, TensorRt, Variant
+from pipework.serve.engines import MODELS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Built:
     Attributes:
         built_with: versions of what built it.
         opset: of the ONNX graph.
-        fusions: see `export.fusions`; of the ONNX graph, whichever runtime takes it then.
+        fusions: see `pipework.export.convert.fusions`; of the ONNX graph, whichever runtime takes it then.
         kept: layers left in a higher precision.
         beside: what an int8 engine of OpenVINO is computed in where it is not int8.
         tensorrt: of a TensorRT engine.

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from pipework.engine_record import Precision, Tolerance
+from pipework.run_folder.engine_record import Precision, Tolerance
 from pipework.settings import NotNegative, Positive, Settings
 
 
@@ -76,7 +76,7 @@ class ExportSettings(Settings):
     """How engines are built and proven.
 
     Attributes:
-        tolerances: limits that replace those of `export.tolerances`.
+        tolerances: limits that replace those of `pipework.export.rows.tolerances`.
         dev_rows: the most rows of dev that a proof uses, spread over the file.
         calibration_rows: rows spread over train, from which the ranges of static int8 are found.
         speed_s: seconds for which the speed of each engine is measured; 0 for not at all.

@@ -3,12 +3,19 @@
 import importlib.util
 from itertools import product
 
-from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Target, Variant
+from pipework.cpu import computes_bf16
 from pipework.errors import ConfigError
-from pipework.manifest import Manifest
-from pipework.processor import computes_bf16
-from serve.engines.flavours import builds_here, gpu_or_none
-from train.packable import PACKABLE
+from pipework.run_folder.engine_record import (
+    EngineFormat,
+    Layout,
+    Precision,
+    Scaling,
+    Target,
+    Variant,
+)
+from pipework.run_folder.manifest import Manifest
+from pipework.serve.engines.tensorrt_packages import builds_here, gpu_or_none
+from pipework.train.model.packable import PACKABLE
 
 PRECISIONS = {
     EngineFormat.ONNX: (Precision.FP32, Precision.FP16, Precision.INT8),

@@ -4,15 +4,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from export.answer import predict_run, unlabelled
+from pipework.data.examples import Example, Source, parse_columns, split_pair
+from pipework.data.lines import decoded_lines
 from pipework.errors import ConfigError, DataError
-from pipework.examples import Example, Source, parse_columns, split_pair
-from pipework.lines import decoded_lines
-from pipework.predictions import Prediction
+from pipework.export.inference import predict_run, unlabelled
 from pipework.progress import Progress, Silent
-from pipework.record import FILE_NAME as MANIFEST
-from serve.client import Client
-from serve.client.stream import answer_all
+from pipework.run_folder.files import FILE_NAME as MANIFEST
+from pipework.scoring.predictions import Prediction
+from pipework.serve.client import Client
+from pipework.serve.client.stream import answer_all
 
 RETRIES = 8  # of a request that a server has no room for
 Answers = Iterator[tuple[Example, Prediction]]

@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from export.speed import Opener, measure
-from export.subject import Subject
-from pipework.engine_record import EngineRecord, Speed
 from pipework.errors import PipeError
-from pipework.manifest import Manifest, read_manifest, write_manifest
+from pipework.export.benchmark import Opener, measure
+from pipework.export.rows.run_rows import Subject
 from pipework.progress import Progress
-from pipework.record import verify_files
-from serve.engines import open_engine
+from pipework.run_folder.engine_record import EngineRecord, Speed
+from pipework.run_folder.files import verify_files
+from pipework.run_folder.manifest import Manifest, read_manifest, write_manifest
+from pipework.serve.engines import open_engine
 
 
 def rank(subject: Subject, progress: Progress) -> tuple[EngineRecord, ...]:

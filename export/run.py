@@ -7,16 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from export.build import Build, Built, build
-from export.case import EngineFailedError
-from export.config import ExportSettings
-from export.diagnosis import Trial, failure, forget, refusal
-from export.fusions import lost_fusions
-from export.parity import Expected, prove
-from export.ranking import rank
-from export.score import check_reference
-from export.subject import Subject
-from pipework.engine_record import (
+from pipework.errors import PipeError, RunFolderError
+from pipework.export.build import Build, Built, build
+from pipework.export.config import ExportSettings
+from pipework.export.convert.fusions import lost_fusions
+from pipework.export.diagnosis.refusal import Trial, failure, forget, refusal
+from pipework.export.parity.case import EngineFailedError
+from pipework.export.parity.prove import Expected, prove
+from pipework.export.parity.score_change import check_reference
+from pipework.export.ranking import rank
+from pipework.export.rows.run_rows import Subject
+from pipework.progress import Progress, Silent
+from pipework.run_folder.engine_record import (
     EngineFormat,
     EngineRecord,
     Layout,
@@ -25,17 +27,15 @@ from pipework.engine_record import (
     Variant,
     engine_digest,
 )
-from pipework.errors import PipeError, RunFolderError
-from pipework.kept_rows import FILE_NAME as KEPT_ROWS
-from pipework.kept_rows import KeptRows
-from pipework.lock import sole_writer
-from pipework.manifest import Manifest, read_classifier, read_manifest, write_manifest
-from pipework.progress import Progress, Silent
-from pipework.record import record_file, verify_files
-from serve.engines import MODELS, open_engine
-from serve.engines.collated import CollatedEngine
-from serve.engines.cuda import NoGpuError
-from train.evaluate import open_reference
+from pipework.run_folder.files import record_file, verify_files
+from pipework.run_folder.lock import sole_writer
+from pipework.run_folder.manifest import Manifest, read_classifier, read_manifest, write_manifest
+from pipework.scoring.reference_rows import FILE_NAME as KEPT_ROWS
+from pipework.scoring.reference_rows import KeptRows
+from pipework.serve.engines import MODELS, open_engine
+from pipework.serve.engines.base import CollatedEngine
+from pipework.serve.engines.cuda import NoGpuError
+from pipework.train.model.checkpoint_engine import open_reference
 
 ENGINES, UNFINISHED = "engines", "partial"
 KEPT_DEV_ROWS = 256
@@ -66,7 +66,7 @@ def export(
 
     Raises:
         CheckFailedError: every engine differs from the checkpoint. What differs is not recorded;
-            the details say how, and RUN/failed-exports/LABEL shows it, see `export.diagnosis`.
+            the details say how, and RUN/failed-exports/LABEL shows it, see `pipework.export.diagnosis.refusal`.
         RunFolderError: the run folder does not hold what its manifest says.
         DataError: the dev rows that the proof needs are not there.
     """

@@ -8,9 +8,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from benchmarks.command import bench
-from pipework.engine_record import Layout, Precision, Target
+from pipework.benchmarks.command import bench
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, in_words
+from pipework.run_folder.engine_record import Layout, Precision, Target
 
 app = typer.Typer(
     help="Labelled text to a classifier in production: train, export, prove, serve, measure.",
@@ -40,8 +40,8 @@ def check(
 ) -> None:
     """Look at the data: rows, labels, lengths, duplicates, leaks, conflicts, unknown tokens."""
     from pipework import console
-    from pipework.views import show_report
-    from train.check import check_config, check_files, is_config
+    from pipework.terminal import show_report
+    from pipework.train.data_report.check import check_config, check_files, is_config
 
     progress = console.progress()
     try:
@@ -70,18 +70,18 @@ def train(
     """Fine-tune a checkpoint, or train a preset from scratch, into a run folder."""
     from pipework import console
     from pipework.progress import Silent
-    from pipework.views import show_trained
-    from train.config import load_config
+    from pipework.terminal import show_trained
+    from pipework.train.config.run_config import load_config
 
     loaded = load_config(config, overrides or [])  # its errors come before torch is loaded
     progress = console.progress()
     if "RANK" not in os.environ:
         progress.note("loading torch")
-    from train.distributed import join, launch, placed  # takes seconds
+    from pipework.train.loop.distributed import join, launch, placed  # takes seconds
 
     if nproc > 1 and not placed():
         sys.exit(launch(sys.argv[1:], nproc))
-    from train.seeds import train_all
+    from pipework.train.seeds import train_all
 
     with join() as world:
         heard = progress if world.leads else Silent()
@@ -110,9 +110,9 @@ def evaluate(
     if file is not None and split is not None:
         message = "expected a file or --split, found both"
         raise ConfigError(message)
-    from export.answer import evaluate_run
     from pipework import console
-    from pipework.views import show_evaluation
+    from pipework.export.inference import evaluate_run
+    from pipework.terminal import show_evaluation
 
     progress = console.progress()
     try:
@@ -140,9 +140,9 @@ def predict(
     columns: Annotated[str | None, typer.Option(help="with --url, of --file: text=NAME")] = None,
 ) -> None:
     """Answer texts given here, in a file, or line by line on standard input."""
-    from export.answer import format_prediction, write_predictions
-    from export.predict import answers
     from pipework import console
+    from pipework.export.inference import format_prediction, write_predictions
+    from pipework.export.predict import answers
 
     progress = console.progress()
     try:
@@ -174,18 +174,18 @@ def export(
     if repository is not None:
         _add_version(run, repository, overrides or [], precision, layout)
         return
-    from export.config import ExportSettings
-    from export.plan import asked
     from pipework import console
-    from pipework.manifest import read_classifier
+    from pipework.export.config import ExportSettings
+    from pipework.export.plan import asked
+    from pipework.run_folder.manifest import read_classifier
     from pipework.settings import load_settings
-    from pipework.views import show_exported
+    from pipework.terminal import show_exported
 
     settings = load_settings(ExportSettings, None, overrides or [])
     variants = asked(read_classifier(run), to, precision, layout)
     progress = console.progress()
     progress.note("loading torch")
-    from export.run import export as build  # takes seconds
+    from pipework.export.run import export as build  # takes seconds
 
     try:
         records = build(run, progress, variants, settings=settings)
@@ -201,9 +201,9 @@ def _add_version(
     precision: Precision | None,
     layout: Layout | None,
 ) -> None:
-    from export.config import ExportSettings
-    from export.model_repository import Wanted, add_version
     from pipework import console
+    from pipework.export.config import ExportSettings
+    from pipework.export.triton.model_repository import Wanted, add_version
     from pipework.settings import load_settings
 
     settings = load_settings(ExportSettings, None, overrides)
@@ -225,17 +225,17 @@ def serve(
     overrides: Sets = None,
 ) -> None:
     """Serve proven engines over HTTP and gRPC until SIGTERM or Ctrl-C."""
+    from pipework.serve.config import ServeSettings
+    from pipework.serve.observability.logs import set_up_logs
+    from pipework.serve.run import Address
+    from pipework.serve.run import serve as start
     from pipework.settings import load_settings
-    from serve.config import ServeSettings
-    from serve.logs import set_up_logs
-    from serve.run import Address
-    from serve.run import serve as start
 
     settings = load_settings(ServeSettings, None, overrides or [])
     set_up_logs(settings.logs)
     address = Address(host=host, port=port, grpc_port=grpc_port)
     if backend is Backend.TRITON:
-        from serve.triton_run import serve_triton
+        from pipework.serve.triton.run import serve_triton
 
         serve_triton(target, settings, address=address, ready=_ready, say=_say)
         return
@@ -262,12 +262,12 @@ def show(
 ) -> None:
     """Show what a run folder holds: model, data, scores, engines with proof and speed."""
     from pipework import console
-    from pipework.manifest import read_manifest
-    from pipework.views import show_manifest
+    from pipework.run_folder.manifest import read_manifest
+    from pipework.terminal import show_manifest
 
     manifest = read_manifest(run)
     if html is not None:
-        from export.page import write_page
+        from pipework.export.report import write_page
 
         write_page(html, manifest)
         console.say(f"page: {html}")

@@ -9,26 +9,26 @@ from starlette.exceptions import HTTPException
 
 from pipework import __version__
 from pipework.errors import PipeError
-from serve.admission import RefuseBusy
-from serve.compression import CompressAnswers
-from serve.config import ServeSettings
-from serve.direct import Asking, Direct
-from serve.docs import add_docs
-from serve.failures import answer_error
-from serve.grace import LastAnswers
-from serve.inference_protocol.http import build_protocol_router
-from serve.inference_protocol.repository import build_repository_router
-from serve.key_guard import KeyGuard
-from serve.keys import ApiKeys
-from serve.metrics import Metrics
-from serve.models import Models
-from serve.openapi import complete
-from serve.page import add_page
-from serve.request_bodies import ReadBodies
-from serve.rest import build_router
-from serve.schemas import READY_PATH, ErrorResponse, StatusResponse
-from serve.status import build_status_router
-from serve.watch import Watch, WatchRequests
+from pipework.serve.config import ServeSettings
+from pipework.serve.http.admission import RefuseBusy
+from pipework.serve.http.auth import KeyGuard
+from pipework.serve.http.compression import CompressAnswers
+from pipework.serve.http.direct_routes import Asking, Direct
+from pipework.serve.http.docs import add_docs
+from pipework.serve.http.errors import answer_error
+from pipework.serve.http.keys import ApiKeys
+from pipework.serve.http.openapi import complete
+from pipework.serve.http.page import add_page
+from pipework.serve.http.request_bodies import ReadBodies
+from pipework.serve.http.rest import build_router
+from pipework.serve.http.shutdown import LastAnswers
+from pipework.serve.http.status import build_status_router
+from pipework.serve.inference_protocol.http import build_protocol_router
+from pipework.serve.inference_protocol.repository import build_repository_router
+from pipework.serve.models.registry import Models
+from pipework.serve.observability.metrics import Metrics
+from pipework.serve.observability.observers import Watch, WatchRequests
+from pipework.serve.schemas import READY_PATH, ErrorResponse, StatusResponse
 
 
 def build_app(

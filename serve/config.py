@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from pipework.serve.text_tensors import MAX_CHARACTERS
 from pipework.settings import AboveZero, NotNegative, Positive, Settings
-from serve.text_tensors import MAX_CHARACTERS
 
 Characters = Annotated[int, Field(ge=1, le=MAX_CHARACTERS)]
 

@@ -17,19 +17,19 @@ import uvicorn
 from fastapi import FastAPI
 
 from pipework.errors import ConfigError
-from serve.admission import Admission
-from serve.app import build_app
-from serve.certificate import Certificate, read_certificate
-from serve.config import LimitSettings, ServeSettings
-from serve.connections import allow_files, bounded_protocol
-from serve.grace import Grace, drain_s
-from serve.inference_protocol.grpc import GrpcDoor
-from serve.inference_protocol.key_interceptor import KeyInterceptor
-from serve.keys import read_keys
-from serve.opening import open_models
-from serve.plain import Plain
-from serve.signals import ending_at_once
-from serve.watch import Watch
+from pipework.serve.app import build_app
+from pipework.serve.config import LimitSettings, ServeSettings
+from pipework.serve.http.admission import Admission
+from pipework.serve.http.fast_path import Plain
+from pipework.serve.http.keys import read_keys
+from pipework.serve.http.shutdown import Grace, drain_s
+from pipework.serve.http.signals import ending_at_once
+from pipework.serve.http.tls import Certificate, read_certificate
+from pipework.serve.http.uvicorn_protocol import allow_files, bounded_protocol
+from pipework.serve.inference_protocol.grpc import GrpcDoor
+from pipework.serve.inference_protocol.key_interceptor import KeyInterceptor
+from pipework.serve.models.open_models import open_models
+from pipework.serve.observability.observers import Watch
 
 # How long a thread keeps the interpreter that another waits for. The default of 5 ms is what a door
 # would wait for each time that a tokenizer or an engine's thread runs Python.

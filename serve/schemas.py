@@ -4,9 +4,9 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from pipework.entities import Spans
-from pipework.examples import Example
-from pipework.predictions import Prediction
+from pipework.data.entities import Spans
+from pipework.data.examples import Example
+from pipework.scoring.predictions import Prediction
 
 PREDICT_PATH = "/v1/predict"
 READY_PATH = "/readyz"

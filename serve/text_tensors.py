@@ -12,12 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipework.data.examples import Example
+from pipework.data.validate import fitting
 from pipework.errors import InputError, TooLargeError
-from pipework.examples import Example
-from pipework.inputs import fitting
-from pipework.manifest import Input
-from pipework.predictions import OneLabel, Prediction, SeveralLabels, Value, decide, probabilities
-from pipework.task import Task
+from pipework.run_folder.manifest import Input
+from pipework.run_folder.task import Task
+from pipework.scoring.predictions import (
+    OneLabel,
+    Prediction,
+    SeveralLabels,
+    Value,
+    decide,
+    probabilities,
+)
 
 TEXT, TEXT_PAIR = "text", "text_pair"
 MAX_CHARACTERS = 100_000  # of a text, on Triton as on our own server
@@ -56,7 +63,7 @@ class Answer:
         label_N: UTF-8 bytes of the label; several are joined as `pipe predict` prints them, and
             it is empty where none is given, as in a regression.
         score_N: float32, of the label with the highest probability; of a regression, its value.
-        probabilities_NC: float32, as `pipework.predictions.probabilities` gives them.
+        probabilities_NC: float32, as `pipework.scoring.predictions.probabilities` gives them.
         logits_NC: float32.
         labels_C: what the classes are called.
     """

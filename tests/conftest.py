@@ -32,8 +32,8 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory) -> Path:
     """A run of a few steps on the sample; read it only."""
-    from train.config import load_config  # noqa: PLC0415  (the environment is set first)
-    from train.run import train  # noqa: PLC0415
+    from pipework.train.config.run_config import load_config  # noqa: PLC0415  (the environment is set first)
+    from pipework.train.run import train  # noqa: PLC0415
 
     run = tmp_path_factory.mktemp("runs") / "trained"
     overrides = ["train.epochs=3", "train.batch_size=16", "train.precision=fp32"]
@@ -44,8 +44,8 @@ def trained_run(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def exported_run(trained_run, tmp_path_factory) -> Path:
     """The same run with a proven engine; read it only."""
-    from export.config import ExportSettings  # noqa: PLC0415
-    from export.run import export  # noqa: PLC0415
+    from pipework.export.config import ExportSettings  # noqa: PLC0415
+    from pipework.export.run import export  # noqa: PLC0415
 
     run = tmp_path_factory.mktemp("runs") / "exported"
     shutil.copytree(trained_run, run)

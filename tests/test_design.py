@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.readme import RESULTS, fill, read_all
+from pipework.benchmarks.studies.readme import RESULTS, fill, read_all
 from pipework.cli import app
 
 ROOT = Path(__file__).parents[1]

@@ -4,14 +4,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pipework import __version__
-from pipework.commit import git_commit
-from pipework.manifest import Identity, Input, Split
-from pipework.padding import Padding
-from pipework.record import record_file
-from train.cache import digest
-from train.config import Config
-from train.report import DataReport
-from train.run_folder import TOKENIZER
+from pipework.git import CHECKOUT, git_commit
+from pipework.run_folder.files import record_file
+from pipework.run_folder.manifest import Identity, Input, Split
+from pipework.text.padding import Padding
+from pipework.train.config.run_config import Config
+from pipework.train.data.disk_cache import digest
+from pipework.train.data_report.data_report import DataReport
+from pipework.train.run_folder import TOKENIZER
 
 
 def identity(out: Path, config: Config) -> Identity:
@@ -20,7 +20,7 @@ def identity(out: Path, config: Config) -> Identity:
         name=out.absolute().name,
         created_at=datetime.now(UTC),
         pipework=__version__,
-        git_commit=git_commit(Path(__file__).parents[1]),
+        git_commit=git_commit(CHECKOUT),
         seed=config.train.seed,
     )
 

@@ -7,21 +7,21 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from pipework.encoding import TextEncoder
-from pipework.examples import Source
-from pipework.padding import Padding
+from pipework.data.examples import Source
 from pipework.progress import Progress
-from pipework.task import Task
-from train.cache import digest, digest_of, name_of, recalled
-from train.config import Config
-from train.data import Joined, Tokens, TokenSet, token_set
-from train.distributed import World
-from train.feed import Vocabulary
-from train.labels import class_labels
-from train.model import Classifier, padding_of
-from train.report import DataReport, cached_report
-from train.teacher import Teacher, open_teachers
-from train.tokenizer import SPECIAL, check_unknown_rate, make_tokenizer
+from pipework.run_folder.task import Task
+from pipework.text.encoding import TextEncoder
+from pipework.text.padding import Padding
+from pipework.train.config.run_config import Config
+from pipework.train.data.disk_cache import digest, digest_of, name_of, recalled
+from pipework.train.data.labels import class_labels
+from pipework.train.data.token_cache import Joined, Tokens, TokenSet, token_set
+from pipework.train.data.tokenizer import SPECIAL, check_unknown_rate, make_tokenizer
+from pipework.train.data_report.data_report import DataReport, cached_report
+from pipework.train.distill.teacher import Teacher, open_teachers
+from pipework.train.loop.distributed import World
+from pipework.train.loop.model_inputs import Vocabulary
+from pipework.train.model.classifier import Classifier, padding_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,29 +9,29 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from pipework.errors import CheckFailedError, ConfigError
-from pipework.manifest import Manifest, read_manifest
 from pipework.progress import Progress
-from pipework.task import TaskKind
-from train.batches import Windows
-from train.config import Config
-from train.course import Run, learn, make_stepper
-from train.determinism import seed_everything
-from train.distillation import SoftLabels, answers_of
-from train.distributed import World, elastic
-from train.dropout import quicken
-from train.features import feature_set
-from train.feed import Feed, FromStates, StateFeed, TokenFeed
-from train.finish import Ended, finish
-from train.journal import Journal, Unheard
-from train.judge import Judge
-from train.memory import give_back
-from train.model import Classifier, build, unreached
-from train.objective import HardLabels, Losses, Objective, class_weights
-from train.prepare import Prepared, Rows, look, open_rows, prepare
-from train.pretraining import pretrain
-from train.reinit import reinitialise
-from train.run_folder import TOKENIZER, check_same, is_complete, run_folder
-from train.state import Snapshot, Standing
+from pipework.run_folder.manifest import Manifest, read_manifest
+from pipework.run_folder.task import TaskKind
+from pipework.train.config.run_config import Config
+from pipework.train.data.batches import Windows
+from pipework.train.distill.losses import SoftLabels, answers_of
+from pipework.train.finalize import Ended, finish
+from pipework.train.loop.determinism import seed_everything
+from pipework.train.loop.distributed import World, elastic
+from pipework.train.loop.encoder_states import feature_set
+from pipework.train.loop.evaluator import Judge
+from pipework.train.loop.losses import HardLabels, Losses, Objective, class_weights
+from pipework.train.loop.memory import give_back
+from pipework.train.loop.model_inputs import Feed, FromStates, StateFeed, TokenFeed
+from pipework.train.loop.resume import Snapshot, Standing
+from pipework.train.loop.training import Run, learn, make_stepper
+from pipework.train.model.classifier import Classifier, build, unreached
+from pipework.train.model.fast_dropout import quicken
+from pipework.train.model.reinit import reinitialise
+from pipework.train.prepare import Prepared, Rows, look, open_rows, prepare
+from pipework.train.pretrain.run import pretrain
+from pipework.train.report.run_log import Journal, Unheard
+from pipework.train.run_folder import TOKENIZER, check_same, is_complete, run_folder
 
 
 def train(

@@ -6,14 +6,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipework.errors import ConfigError, DataError, RunFolderError
-from pipework.lock import sole_writer
 from pipework.progress import Progress
-from pipework.record import FILE_NAME, write_atomically
+from pipework.run_folder.files import FILE_NAME, write_atomically
+from pipework.run_folder.lock import sole_writer
 from pipework.settings import dump_settings
-from train import checkpoint, state
-from train.config import Config, run_config
-from train.journal import LOG, MARK, last_line
-from train.state import Snapshot
+from pipework.train.config.run_config import Config, run_config
+from pipework.train.loop import resume as state
+from pipework.train.loop.resume import Snapshot
+from pipework.train.model import checkpoint
+from pipework.train.report.run_log import LOG, MARK, last_line
 
 CONFIG, TOKENIZER, PAGE = "config.toml", "tokenizer.json", "report.html"
 PARTIAL = tuple(f"{name}.partial" for name in (FILE_NAME, CONFIG, PAGE, LOG))

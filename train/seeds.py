@@ -4,12 +4,12 @@ from functools import partial
 from pathlib import Path
 
 from pipework.errors import CheckFailedError
-from pipework.manifest import Manifest
 from pipework.progress import Progress
-from train.config import Config
-from train.distributed import World
-from train.run import train
-from train.run_folder import is_complete
+from pipework.run_folder.manifest import Manifest
+from pipework.train.config.run_config import Config
+from pipework.train.loop.distributed import World
+from pipework.train.run import train
+from pipework.train.run_folder import is_complete
 
 
 def train_all(

@@ -3,13 +3,13 @@
 import re
 from urllib.parse import unquote
 
-from benchmarks.targets.address import Address
-from benchmarks.targets.protocol import ProtocolTarget
-from benchmarks.targets.rest import RestTarget
-from benchmarks.targets.seam import Caller, Spent, Target, Wire
-from benchmarks.targets.template import TemplateTarget
+from pipework.benchmarks.targets.address import Address
+from pipework.benchmarks.targets.protocol import ProtocolTarget
+from pipework.benchmarks.targets.rest import RestTarget
+from pipework.benchmarks.targets.seam import Caller, Spent, Target, Wire
+from pipework.benchmarks.targets.template import TemplateTarget
 from pipework.errors import ConfigError
-from serve.schemas import PREDICT_PATH
+from pipework.serve.schemas import PREDICT_PATH
 
 __all__ = ["Caller", "Spent", "Target", "Wire", "is_url", "target"]
 MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/infer)?")
@@ -46,7 +46,7 @@ def target(url: str, template: str | None = None) -> Target:
 
 
 def _grpc(address: Address) -> Target:
-    from benchmarks.targets.grpc import GrpcTarget  # noqa: PLC0415  (heavy)
+    from pipework.benchmarks.targets.grpc import GrpcTarget  # noqa: PLC0415  (heavy)
 
     found = MODEL.fullmatch(address.path) or SHORT.fullmatch(address.path)
     if found is None:

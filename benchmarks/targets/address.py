@@ -8,7 +8,7 @@ from typing import Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pipework.errors import ConfigError
-from serve.client.client import VARIABLE
+from pipework.serve.client.client import VARIABLE
 
 SECURE = ("https", "grpcs")
 PORTS = {"http": 80, "https": 443, "grpc": 8001, "grpcs": 443}

@@ -13,13 +13,13 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from benchmarks.targets.address import Address, Addressed
-from benchmarks.targets.http import HINT_TEXTS, HINT_URL
-from benchmarks.targets.protocol import packed_bytes, summed
-from benchmarks.targets.seam import Caller, Spent, Wire
+from pipework.benchmarks.targets.address import Address, Addressed
+from pipework.benchmarks.targets.http import HINT_TEXTS, HINT_URL
+from pipework.benchmarks.targets.protocol import packed_bytes, summed
+from pipework.benchmarks.targets.seam import Caller, Spent, Wire
+from pipework.data.examples import Example
 from pipework.errors import PipeError
-from pipework.examples import Example
-from serve.client.tensors import tensors
+from pipework.serve.client.tensors import tensors
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 OPTIONS = (

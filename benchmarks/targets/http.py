@@ -10,11 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from benchmarks.connections import ConnectionLostError, Connections, Reply, request
-from benchmarks.targets.address import Address, Addressed
-from benchmarks.targets.seam import Caller, Spent, Wire
+from pipework.benchmarks.targets.address import Address, Addressed
+from pipework.benchmarks.targets.http_connections import (
+    ConnectionLostError,
+    Connections,
+    Reply,
+    request,
+)
+from pipework.benchmarks.targets.seam import Caller, Spent, Wire
+from pipework.data.examples import Example
 from pipework.errors import PipeError
-from pipework.examples import Example
 
 REFUSED = (400, 413, 422)
 HINT_TEXTS = "send other texts with --file, or fewer at once with --batch"

@@ -16,12 +16,12 @@ from urllib.parse import quote
 
 import numpy as np
 
-from benchmarks.connections import ConnectionLostError, get
-from benchmarks.targets.address import Address
-from benchmarks.targets.http import HttpCaller, HttpTarget
-from benchmarks.targets.seam import Caller, Spent
-from pipework.examples import Example
-from serve.client.tensors import tensors
+from pipework.benchmarks.targets.address import Address
+from pipework.benchmarks.targets.http import HttpCaller, HttpTarget
+from pipework.benchmarks.targets.http_connections import ConnectionLostError, get
+from pipework.benchmarks.targets.seam import Caller, Spent
+from pipework.data.examples import Example
+from pipework.serve.client.tensors import tensors
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 STAGES = ("queue", "compute_input", "compute_infer", "compute_output")

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from benchmarks.targets.http import HttpTarget
-from pipework.examples import Example
-from serve.schemas import PREDICT_PATH, TextInput
+from pipework.benchmarks.targets.http import HttpTarget
+from pipework.data.examples import Example
+from pipework.serve.schemas import PREDICT_PATH, TextInput
 
 JSON = {"Content-Type": "application/json"}
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from pipework.examples import Example
+from pipework.data.examples import Example
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

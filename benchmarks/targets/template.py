@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from benchmarks.targets.http import HttpTarget
-from benchmarks.targets.rest import JSON
+from pipework.benchmarks.targets.http import HttpTarget
+from pipework.benchmarks.targets.rest import JSON
+from pipework.data.examples import Example
 from pipework.errors import ConfigError
-from pipework.examples import Example
 
 SEVERAL, ONE = "$TEXTS", "$TEXT"
 PAIRS, PAIR = "$TEXT_PAIRS", "$TEXT_PAIR"

@@ -9,17 +9,17 @@ from threading import Event, Lock
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from pipework.closing import Closing
-from pipework.entities import Spans
+from pipework.closeable import Closing
+from pipework.data.entities import Spans
+from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError
-from pipework.examples import Example
-from pipework.predictions import Prediction
-from serve.client.address import Address, Manner
-from serve.client.door import Door
-from serve.client.http import HttpDoor
-from serve.client.rest import RestDoor
-from serve.client.web import Web
-from serve.schemas import PredictRequest, TextInput, explain
+from pipework.scoring.predictions import Prediction
+from pipework.serve.client.address import Address, Manner
+from pipework.serve.client.http import HttpDoor
+from pipework.serve.client.rest import RestDoor
+from pipework.serve.client.transport import Door
+from pipework.serve.client.web import Web
+from pipework.serve.schemas import PredictRequest, TextInput, explain
 
 VARIABLE = "PIPEWORK_API_KEY"
 OURS = "pipework"
@@ -152,7 +152,7 @@ class Client(Closing):
 
     def _open(self) -> Door:
         if self._address.grpc:
-            from serve.client.grpc import GrpcDoor  # noqa: PLC0415  (loads gRPC)
+            from pipework.serve.client.grpc import GrpcDoor  # noqa: PLC0415  (loads gRPC)
 
             return GrpcDoor(self._address, self._manner)
         web = Web(self._address.url, self._manner)

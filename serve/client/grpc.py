@@ -15,10 +15,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from pipework.errors import ConfigError, PipeError
-from serve.client.address import Address, Manner
-from serve.client.door import refusal, silent, unreachable
-from serve.client.protocol import OURS, Classified, Described, ProtocolDoor
-from serve.client.tensors import WANTED, Found, Tensors
+from pipework.serve.client.address import Address, Manner
+from pipework.serve.client.protocol import OURS, Classified, Described, ProtocolDoor
+from pipework.serve.client.tensors import WANTED, Found, Tensors
+from pipework.serve.client.transport import refusal, silent, unreachable
 
 BULK_PRIORITY = 2  # the protocol's parameter: 1 is the highest
 OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))

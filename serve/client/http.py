@@ -13,10 +13,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from pipework.errors import PipeError
-from serve.client.address import Address
-from serve.client.protocol import OURS, Classified, Described, ProtocolDoor
-from serve.client.tensors import WANTED, Found, Tensors
-from serve.client.web import Web, read
+from pipework.serve.client.address import Address
+from pipework.serve.client.protocol import OURS, Classified, Described, ProtocolDoor
+from pipework.serve.client.tensors import WANTED, Found, Tensors
+from pipework.serve.client.web import Web, read
 
 
 class _Part(BaseModel):

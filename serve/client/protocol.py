@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 
-from pipework.closing import Closing
+from pipework.closeable import Closing
 from pipework.errors import InputError, PipeError, UnknownModelError
-from pipework.predictions import Prediction
-from serve.client.address import Address
-from serve.client.tensors import WANTED, Found, Tensors, names_of, predictions, tensors
-from serve.schemas import PredictRequest
-from serve.text_tensors import TEXT
+from pipework.scoring.predictions import Prediction
+from pipework.serve.client.address import Address
+from pipework.serve.client.tensors import WANTED, Found, Tensors, names_of, predictions, tensors
+from pipework.serve.schemas import PredictRequest
+from pipework.serve.text_tensors import TEXT
 
 OURS = "is it a model of pipework?"
 ATTEMPTS = 5  # to find the names of the version that answered, while versions are switched

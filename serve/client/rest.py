@@ -2,12 +2,12 @@
 
 from http import HTTPStatus
 
-from pipework.closing import Closing
+from pipework.closeable import Closing
 from pipework.errors import PipeError
-from pipework.predictions import Prediction
-from serve.client.address import Address
-from serve.client.web import Web, read
-from serve.schemas import PREDICT_PATH, READY_PATH, PredictRequest, PredictResponse
+from pipework.scoring.predictions import Prediction
+from pipework.serve.client.address import Address
+from pipework.serve.client.web import Web, read
+from pipework.serve.schemas import PREDICT_PATH, READY_PATH, PredictRequest, PredictResponse
 
 
 class RestDoor(Closing):

@@ -4,11 +4,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from pipework.data.examples import Example, chunks
 from pipework.errors import InputError
-from pipework.examples import Example, chunks
-from pipework.predictions import Prediction
 from pipework.progress import Progress
-from serve.client.client import Client
+from pipework.scoring.predictions import Prediction
+from pipework.serve.client.client import Client
 
 TEXTS, REQUESTS = 32, 4  # of a request, and at a time: enough to keep a server's batches full
 Answers = Iterator[tuple[Example, Prediction]]

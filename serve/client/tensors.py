@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipework.data.examples import Example
 from pipework.errors import PipeError
-from pipework.examples import Example
-from pipework.predictions import OneLabel, Prediction, SeveralLabels, Value
-from serve.text_tensors import TEXT, TEXT_PAIR
+from pipework.scoring.predictions import OneLabel, Prediction, SeveralLabels, Value
+from pipework.serve.text_tensors import TEXT, TEXT_PAIR
 
 WANTED = ("label", "score", "probabilities")
 WHOLE = 1e-3  # how far from 1 the probabilities of one label may add up to

@@ -6,12 +6,12 @@ from typing import TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from pipework.closing import Closing
+from pipework.closeable import Closing
 from pipework.errors import PipeError
-from serve.client.address import Manner
-from serve.client.door import refusal, silent, unreachable
-from serve.headers import BULK, PRIORITY, TIMEOUT
-from serve.schemas import ErrorResponse
+from pipework.serve.client.address import Manner
+from pipework.serve.client.transport import refusal, silent, unreachable
+from pipework.serve.http.headers import BULK, PRIORITY, TIMEOUT
+from pipework.serve.schemas import ErrorResponse
 
 M = TypeVar("M", bound=BaseModel)
 

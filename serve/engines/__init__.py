@@ -4,19 +4,19 @@ import importlib.util
 import logging
 from pathlib import Path
 
-from pipework.engine_record import EngineFormat, EngineRecord, TensorRt, Variant
 from pipework.errors import MissingDependencyError, PipeError, RunFolderError
-from pipework.evaluation import Engine
-from pipework.kept_rows import FILE_NAME as KEPT_ROWS
-from pipework.kept_rows import KeptRows
-from pipework.manifest import Manifest
-from pipework.padding import Padding
-from pipework.record import verify_files
-from serve.collate import Collate
-from serve.engines.collated import CollatedEngine
-from serve.engines.cuda import NoGpuError
-from serve.engines.flavours import fits_here
-from serve.engines.proof import prove_here
+from pipework.run_folder.engine_record import EngineFormat, EngineRecord, TensorRt, Variant
+from pipework.run_folder.files import verify_files
+from pipework.run_folder.manifest import Manifest
+from pipework.scoring.evaluation import Engine
+from pipework.scoring.reference_rows import FILE_NAME as KEPT_ROWS
+from pipework.scoring.reference_rows import KeptRows
+from pipework.serve.engines.base import CollatedEngine
+from pipework.serve.engines.collate import Collate
+from pipework.serve.engines.cuda import NoGpuError
+from pipework.serve.engines.reproof import prove_here
+from pipework.serve.engines.tensorrt_packages import fits_here
+from pipework.text.padding import Padding
 
 log = logging.getLogger(__name__)
 MODELS = {
@@ -159,16 +159,16 @@ def open_engine(
     match variant.format:
         case EngineFormat.ONNX:
             _need("onnxruntime")
-            from serve.engines.onnxruntime import OnnxRuntimeEngine  # noqa: PLC0415  (optional)
+            from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine  # noqa: PLC0415  (optional)
 
             return OnnxRuntimeEngine(path, collate, threads=threads)
         case EngineFormat.OPENVINO:
             _need("openvino")
-            from serve.engines.openvino import OpenVinoEngine  # noqa: PLC0415  (optional)
+            from pipework.serve.engines.openvino import OpenVinoEngine  # noqa: PLC0415  (optional)
 
             return OpenVinoEngine(path, collate, precision=variant.precision, threads=threads)
         case EngineFormat.TENSORRT:
-            from serve.engines.tensorrt import TensorRtEngine  # noqa: PLC0415  (optional)
+            from pipework.serve.engines.tensorrt import TensorRtEngine  # noqa: PLC0415  (optional)
 
             if tensorrt is None:
                 message = f"{path}: the record does not say which TensorRT built it"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from pipework.closing import Closing
+from pipework.closeable import Closing
 from pipework.errors import MissingDependencyError
 
 

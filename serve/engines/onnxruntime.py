@@ -1,6 +1,6 @@
 """Answers with ONNX Runtime: with CUDA where the package can and a GPU is there, else on the CPU.
 
-The graph takes the arrays of `serve.collate.Collate` and gives logits, float32 [B, C].
+The graph takes the arrays of `pipework.serve.engines.collate.Collate` and gives logits, float32 [B, C].
 
 Shapes: B inputs of one call, C classes.
 """
@@ -13,11 +13,11 @@ import numpy as np
 import onnxruntime as ort
 
 from pipework.errors import MissingDependencyError, PipeError, RunFolderError
-from serve.collate import Collate
-from serve.cpus import cpu_limit
-from serve.engines.collated import Arrays, CollatedEngine, Logits, check_names
-from serve.engines.cuda import Gpu, NoGpuError, find_gpu
-from serve.priority import Behind
+from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
+from pipework.serve.engines.collate import Collate
+from pipework.serve.engines.cpu_limit import cpu_limit
+from pipework.serve.engines.cuda import Gpu, NoGpuError, find_gpu
+from pipework.serve.engines.thread_priority import Behind
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # By itself CUDA multiplies float32 in TF32, of 10 bits, on every GPU since Ampere.

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-from pipework.closing import Closing
-from pipework.encoding import Encoding
+from pipework.closeable import Closing
 from pipework.errors import NotReadyError
-from pipework.manifest import Manifest
-from pipework.record import verify_files
-from serve.engines.collated import Arrays
-from serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, open_behind
+from pipework.run_folder.files import verify_files
+from pipework.run_folder.manifest import Manifest
+from pipework.serve.engines.base import Arrays
+from pipework.serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, open_behind
+from pipework.text.encoding import Encoding
 
 CALL_S = 30.0  # for one call; the model may stand in a queue there
 PAUSE_S = 1.0  # after a failure, before Triton is asked again: else each request waited for it

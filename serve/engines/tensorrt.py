@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from pipework.encoding import Encoding
-from pipework.engine_record import TensorRt
 from pipework.errors import RunFolderError
-from serve.collate import Collate, Feed
-from serve.engines.collated import Arrays, CollatedEngine, Logits, check_names
-from serve.engines.cuda import DeviceArrays, find_gpu
-from serve.engines.flavours import REBUILD, check_fits, collecting, load
+from pipework.run_folder.engine_record import TensorRt
+from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
+from pipework.serve.engines.collate import Collate, Feed
+from pipework.serve.engines.cuda import DeviceArrays, find_gpu
+from pipework.serve.engines.tensorrt_packages import REBUILD, check_fits, collecting, load
+from pipework.text.encoding import Encoding
 
 Shape = tuple[int, ...]
 Range = tuple[Shape, Shape]  # the smallest and the largest shape of an input

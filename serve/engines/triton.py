@@ -9,17 +9,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from pipework.engine_record import EngineFormat, EngineRecord, Variant
 from pipework.errors import RunFolderError
-from pipework.kept_rows import FILE_NAME as KEPT_ROWS
-from pipework.kept_rows import KeptRows
-from pipework.manifest import Manifest
-from pipework.padding import Padding
-from pipework.record import FileRecord, verify_files
-from serve.collate import Collate
-from serve.engines import MODELS
-from serve.engines.collated import Arrays, CollatedEngine, Logits
-from serve.engines.proof import ProvenFirst
+from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Variant
+from pipework.run_folder.files import FileRecord, verify_files
+from pipework.run_folder.manifest import Manifest
+from pipework.scoring.reference_rows import FILE_NAME as KEPT_ROWS
+from pipework.scoring.reference_rows import KeptRows
+from pipework.serve.engines import MODELS
+from pipework.serve.engines.base import Arrays, CollatedEngine, Logits
+from pipework.serve.engines.collate import Collate
+from pipework.serve.engines.reproof import ProvenFirst
+from pipework.text.padding import Padding
 
 # Parameters of a text model's config that name the model behind it, and say whether its graph reads
 # only the first token of a text.

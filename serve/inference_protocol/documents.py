@@ -4,8 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from serve.inference_protocol.requests import HEAD_LENGTH, InferRequest
-from serve.openapi import TERMS, body_of, header
+from pipework.serve.http.openapi import TERMS, body_of, header
+from pipework.serve.inference_protocol.json_codec import HEAD_LENGTH, InferRequest
 
 BINARY = {"type": "string", "format": "binary"}
 _EXAMPLES = {

@@ -12,12 +12,12 @@ from tritonclient.grpc.service_pb2 import DESCRIPTOR
 from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 
 from pipework.errors import ConfigError
-from serve.config import LimitSettings, ServeSettings
-from serve.inference_protocol.health import MOST_WATCHES, Health
-from serve.inference_protocol.interceptor import AnswerErrors
-from serve.inference_protocol.service import InferenceService
-from serve.models import Models
-from serve.watch import Watch
+from pipework.serve.config import LimitSettings, ServeSettings
+from pipework.serve.inference_protocol.health import MOST_WATCHES, Health
+from pipework.serve.inference_protocol.interceptor import AnswerErrors
+from pipework.serve.inference_protocol.service import InferenceService
+from pipework.serve.models.registry import Models
+from pipework.serve.observability.observers import Watch
 
 INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 HEALTH = "grpc.health.v1.Health"

@@ -11,8 +11,8 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthServicer
 
 from pipework.errors import NotReadyError, UnknownModelError
-from serve.inference_protocol.places import Places
-from serve.models import Models
+from pipework.serve.inference_protocol.semaphore import Places
+from pipework.serve.models.registry import Models
 
 POLL_S = 0.2
 MOST_WATCHES = 64  # anybody may open one, without a key, and hold it for ever

@@ -6,25 +6,29 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from pipework.errors import InputError, TooLargeError
-from serve.config import LimitSettings
-from serve.hang_up import unless_gone
-from serve.headers import read_terms, timing
-from serve.inference_protocol.answers import write_answer
-from serve.inference_protocol.asked import check_texts
-from serve.inference_protocol.description import (
+from pipework.serve.config import LimitSettings
+from pipework.serve.http.disconnect import unless_gone
+from pipework.serve.http.headers import read_terms, timing
+from pipework.serve.http.rest import read_body
+from pipework.serve.inference_protocol.documents import INFER, INFER_ANSWER
+from pipework.serve.inference_protocol.infer_request import check_texts
+from pipework.serve.inference_protocol.infer_response import write_answer
+from pipework.serve.inference_protocol.json_codec import HEAD_LENGTH, read_infer
+from pipework.serve.inference_protocol.metadata import (
     ModelConfig,
     ModelMetadata,
     ServerMetadata,
     config,
     metadata,
 )
-from serve.inference_protocol.documents import INFER, INFER_ANSWER
-from serve.inference_protocol.requests import HEAD_LENGTH, read_infer
-from serve.inference_protocol.statistics import StatisticsAnswer, chosen_versions, statistics
-from serve.inference_protocol.tensors import ProtocolError
-from serve.models import Models
-from serve.rest import read_body
-from serve.schemas import ErrorResponse
+from pipework.serve.inference_protocol.statistics import (
+    StatisticsAnswer,
+    chosen_versions,
+    statistics,
+)
+from pipework.serve.inference_protocol.tensors import ProtocolError
+from pipework.serve.models.registry import Models
+from pipework.serve.schemas import ErrorResponse
 
 MODEL = "/v2/models/{name}"
 VERSION = MODEL + "/versions/{version}"

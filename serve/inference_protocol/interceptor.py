@@ -11,8 +11,8 @@ from grpc import RpcMethodHandler as Handler
 from grpc.aio import ServicerContext as Context
 
 from pipework.errors import NotReadyError
-from serve.inference_protocol.places import Places
-from serve.inference_protocol.statuses import Status, said_id, status_of
+from pipework.serve.inference_protocol.grpc_errors import Status, said_id, status_of
+from pipework.serve.inference_protocol.semaphore import Places
 
 
 class AnswerErrors(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 
 import grpc
 
-from serve.keys import ApiKeys, KeyNeededError
-from serve.observed import Door
-from serve.watch import Watch
+from pipework.serve.http.keys import ApiKeys, KeyNeededError
+from pipework.serve.observability.observers import Watch
+from pipework.serve.request.context import Door
 
 OPEN = (
     "/grpc.health.v1.Health/",

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from serve.inference_protocol.asked import Value
-from serve.inference_protocol.tensors import ProtocolError
-from serve.models import Entry, Models
-from serve.openapi import body_of
-from serve.rest import read_body
-from serve.schemas import ErrorResponse, explain
+from pipework.serve.http.openapi import body_of
+from pipework.serve.http.rest import read_body
+from pipework.serve.inference_protocol.infer_request import Value
+from pipework.serve.inference_protocol.tensors import ProtocolError
+from pipework.serve.models.registry import Entry, Models
+from pipework.serve.schemas import ErrorResponse, explain
 
 REPOSITORY = "/v2/repository"
 # What Triton would take in place of the files that are there: code of a stranger.

@@ -14,19 +14,19 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 
 from pipework.errors import PipeError
-from serve.config import ServeSettings
-from serve.inference_protocol import description
-from serve.inference_protocol.asked import DAY_US, check_texts
-from serve.inference_protocol.messages import message, read_message, write_message
-from serve.inference_protocol.repository import check_nothing_sent
-from serve.inference_protocol.statistics import chosen_versions, statistics
-from serve.inference_protocol.statuses import code_of, said_id, status_of
-from serve.inference_protocol.stream import in_order
-from serve.models import Models
-from serve.observed import Door, Observed
-from serve.stages import Stages
-from serve.terms import Terms
-from serve.watch import Watch
+from pipework.serve.config import ServeSettings
+from pipework.serve.inference_protocol import metadata
+from pipework.serve.inference_protocol.grpc_codec import message, read_message, write_message
+from pipework.serve.inference_protocol.grpc_errors import code_of, said_id, status_of
+from pipework.serve.inference_protocol.infer_request import DAY_US, check_texts
+from pipework.serve.inference_protocol.repository import check_nothing_sent
+from pipework.serve.inference_protocol.statistics import chosen_versions, statistics
+from pipework.serve.inference_protocol.stream import in_order
+from pipework.serve.models.registry import Models
+from pipework.serve.observability.observers import Watch
+from pipework.serve.request.context import Door, Observed
+from pipework.serve.request.options import Terms
+from pipework.serve.request.timings import Stages
 
 TIMING = "server-timing"
 FINAL = "triton_final_response"
@@ -62,7 +62,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         self, _: proto.ServerMetadataRequest, __: Context
     ) -> proto.ServerMetadataResponse:
         """Say what the server is."""
-        return message(description.ServerMetadata(), proto.ServerMetadataResponse)
+        return message(metadata.ServerMetadata(), proto.ServerMetadataResponse)
 
     async def ModelMetadata(
         self, request: proto.ModelMetadataRequest, _: Context
@@ -70,7 +70,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         """Say what a model takes and gives."""
         with self._models.lease(request.name, request.version) as model:
             versions = [one.version for one in self._models.versions(model.name)]
-            described = description.metadata(model, versions)
+            described = metadata.metadata(model, versions)
         return message(described, proto.ModelMetadataResponse)
 
     async def ModelConfig(
@@ -79,7 +79,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         """Say a model's configuration."""
         with self._models.lease(request.name, request.version) as model:
             policy = self._models.policy(model.name)
-            described = description.config(model, self._settings.limits.texts, policy)
+            described = metadata.config(model, self._settings.limits.texts, policy)
         return proto.ModelConfigResponse(config=message(described, ModelConfig))
 
     async def ModelStatistics(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from serve.models import Answerer, Models
+from pipework.serve.models.registry import Answerer, Models
 
 
 class _Part(BaseModel):

@@ -11,12 +11,11 @@ from itertools import count
 import numpy as np
 import pytest
 
-from benchmarks.engine_results import Cell, EngineResult, EnginesResult, MatrixResult
-from benchmarks.latency import histogram, latency
-from benchmarks.latency_results import Latency
-from benchmarks.level_results import Arrivals, Level, ServerUse
-from benchmarks.provenance import Machine, Provenance
-from benchmarks.results import (
+from pipework.benchmarks.load.slo import judge, parse_slo
+from pipework.benchmarks.results_schema.latency import Latency
+from pipework.benchmarks.results_schema.level import Arrivals, Level, ServerUse
+from pipework.benchmarks.results_schema.provenance import Machine, Provenance
+from pipework.benchmarks.results_schema.results import (
     BenchResult,
     FamiliesResult,
     Fit,
@@ -26,9 +25,15 @@ from benchmarks.results import (
     PhaseTimes,
     TrainingResult,
 )
-from benchmarks.slo import judge, parse_slo
-from benchmarks.slo_results import SloResult
-from benchmarks.workload_results import WorkloadSummary
+from pipework.benchmarks.results_schema.slo import SloResult
+from pipework.benchmarks.results_schema.workload import WorkloadSummary
+from pipework.benchmarks.stats.latency import histogram, latency
+from pipework.benchmarks.studies.engine_results import (
+    Cell,
+    EngineResult,
+    EnginesResult,
+    MatrixResult,
+)
 
 DROP = -1
 
@@ -284,7 +289,7 @@ def compared() -> PeerTrainingResult:
         ),
         phases=PhaseTimes(seconds={"forward": 6.0, "backward": 9.0, "other": 5.0}),
         peer_versions={"accelerate": "1.15.0"},
-        command=("python", "-m", "benchmarks.peers.training", "mrpc"),
+        command=("python", "-m", "pipework.benchmarks.studies.peers.training", "mrpc"),
         provenance=provenance(),
     )
 

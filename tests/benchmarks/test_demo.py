@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import demo
-from benchmarks.demo import Demo, StageError, main
+from pipework.benchmarks import demo
+from pipework.benchmarks.demo import Demo, StageError, main
 
 # Stands for `pipe`: keeps what it was asked, serves like `pipe serve`, fails where FAIL says.
 FAKE = """#!{python}
@@ -142,11 +142,9 @@ def test_a_second_demo_takes_a_fresh_folder(tmp_path, pipe, monkeypatch, capsys)
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_demo_that_is_ended_leaves_no_server(pipe, number, code):
-    words = (
-        f"from pathlib import Path; from benchmarks import demo; demo.PIPE = Path({str(pipe)!r})"
-    )
+    words = f"from pathlib import Path; from pipework.benchmarks import demo; demo.PIPE = Path({str(pipe)!r})"
     command = [sys.executable, "-c", f"{words}; raise SystemExit(demo.main())"]
-    environment = os.environ | {"HANG": "bench", "PYTHONPATH": str(Path(demo.__file__).parents[1])}
+    environment = os.environ | {"HANG": "bench", "PYTHONPATH": str(Path(demo.__file__).parents[2])}
     with subprocess.Popen(
         command, cwd=pipe.parent, env=environment, stdout=subprocess.DEVNULL
     ) as player:

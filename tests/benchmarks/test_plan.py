@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.level_results import Arrivals
-from benchmarks.plan import Plan, Rival
-from benchmarks.slo import parse_slo
+from pipework.benchmarks.load.slo import parse_slo
+from pipework.benchmarks.plan import Plan, Rival
+from pipework.benchmarks.results_schema.level import Arrivals
+from pipework.data.examples import Source
+from pipework.data.readers import Columns
 from pipework.errors import ConfigError
-from pipework.examples import Source
-from pipework.records import Columns
 
 P99 = parse_slo(["p99=50ms"])
 

@@ -8,21 +8,32 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from benchmarks import run
-from benchmarks.plan import Plan
-from benchmarks.run import bench
-from pipework.engine_record import EngineFormat, EngineRecord, Layout, Parity, Precision, Tolerance
-from pipework.errors import (
-    InputError,
-    PipeError,
-    RunFolderError,
-)
-from pipework.examples import Source
-from pipework.manifest import Data, Identity, Input, Manifest, Model, Reading, write_manifest
+from pipework.benchmarks import run
+from pipework.benchmarks.plan import Plan
+from pipework.benchmarks.run import bench
+from pipework.data.examples import Source
+from pipework.data.readers import Columns
+from pipework.errors import InputError, PipeError, RunFolderError
 from pipework.progress import Silent
-from pipework.record import record_file
-from pipework.records import Columns
-from pipework.task import Metric, Task, TaskKind
+from pipework.run_folder.engine_record import (
+    EngineFormat,
+    EngineRecord,
+    Layout,
+    Parity,
+    Precision,
+    Tolerance,
+)
+from pipework.run_folder.files import record_file
+from pipework.run_folder.manifest import (
+    Data,
+    Identity,
+    Input,
+    Manifest,
+    Model,
+    Reading,
+    write_manifest,
+)
+from pipework.run_folder.task import Metric, Task, TaskKind
 
 READING = Reading(text=0, text_pair=None, label=1, format="tsv", header=False)
 QUICK = Plan(concurrencies=(1, 2), duration_s=0.2)

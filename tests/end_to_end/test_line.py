@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pipework.manifest import read_manifest
-from pipework.task import Metric
-from serve.client import Client
+from pipework.run_folder.manifest import read_manifest
+from pipework.run_folder.task import Metric
+from pipework.serve.client import Client
 
 PIPE = Path(sys.executable).with_name("pipe")
 PATIENCE_S = 120

@@ -11,12 +11,12 @@ from threading import Timer
 
 import pytest
 
-from export.config import TritonSettings
-from export.model_repository import Wanted, add_version
 from pipework.errors import MissingDependencyError
+from pipework.export.config import TritonSettings
+from pipework.export.triton.model_repository import Wanted, add_version
 from pipework.progress import Silent
-from serve.triton_installation import Installation
-from serve.triton_server import TritonServer
+from pipework.serve.triton.installation import Installation
+from pipework.serve.triton.server import TritonServer
 
 PIPE = Path(sys.executable).with_name("pipe")
 ROWS = [

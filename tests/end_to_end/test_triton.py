@@ -13,23 +13,23 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
-from export.answer import open_encoder, predict_run
-from export.config import Backend, ExportSettings, TritonSettings
-from export.model_repository import Wanted, add_version
-from export.run import export
-from export.triton_config import FILE_NAME, from_text, to_text
-from pipework.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.cpu import computes_bf16
+from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, NotReadyError
-from pipework.examples import Example
-from pipework.manifest import read_manifest
-from pipework.processor import computes_bf16
+from pipework.export.config import Backend, ExportSettings, TritonSettings
+from pipework.export.inference import open_encoder, predict_run
+from pipework.export.run import export
+from pipework.export.triton.model_repository import Wanted, add_version
+from pipework.export.triton.triton_config import FILE_NAME, from_text, to_text
 from pipework.progress import Silent
-from serve.config import ServeSettings
-from serve.engines import open_proven
-from serve.opening import open_models
-from serve.triton_doors import Doors
-from serve.triton_installation import Installation
-from serve.triton_server import TritonServer
+from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.manifest import read_manifest
+from pipework.serve.config import ServeSettings
+from pipework.serve.engines import open_proven
+from pipework.serve.models.open_models import open_models
+from pipework.serve.triton.installation import Installation
+from pipework.serve.triton.ports import Doors
+from pipework.serve.triton.server import TritonServer
 
 LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
 PACKED = Variant(format=EngineFormat.OPENVINO, precision=LOWEST, layout=Layout.PACKED)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pipework.manifest import read_manifest
+from pipework.run_folder.manifest import read_manifest
 
 PIPE = Path(sys.executable).with_name("pipe")
 PATIENCE_S = 300

@@ -21,16 +21,16 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from tritonclient.utils import InferenceServerException
 
-from export.answer import predict_run
-from export.config import TritonSettings
-from export.model_repository import Wanted, add_version
+from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError
-from pipework.examples import Example
-from pipework.manifest import read_manifest
+from pipework.export.config import TritonSettings
+from pipework.export.inference import predict_run
+from pipework.export.triton.model_repository import Wanted, add_version
 from pipework.progress import Silent
-from serve.triton_doors import Rules
-from serve.triton_installation import Installation
-from serve.triton_server import TritonServer
+from pipework.run_folder.manifest import read_manifest
+from pipework.serve.triton.installation import Installation
+from pipework.serve.triton.ports import Rules
+from pipework.serve.triton.server import TritonServer
 
 # tritonclient.http.aio leaves answers unread where only their status counts.
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")

@@ -21,17 +21,17 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from export.answer import open_encoder
-from export.config import ExportSettings, TritonSettings
-from export.model_repository import Wanted, add_version
-from export.run import export
-from pipework.engine_record import EngineFormat, Layout, Precision, Variant
-from pipework.examples import Example
-from pipework.manifest import read_manifest
-from pipework.predictions import probabilities
-from pipework.processor import computes_bf16
+from pipework.cpu import computes_bf16
+from pipework.data.examples import Example
+from pipework.export.config import ExportSettings, TritonSettings
+from pipework.export.inference import open_encoder
+from pipework.export.run import export
+from pipework.export.triton.model_repository import Wanted, add_version
 from pipework.progress import Silent
-from train.evaluate import open_reference
+from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.manifest import read_manifest
+from pipework.scoring.predictions import probabilities
+from pipework.train.model.checkpoint_engine import open_reference
 
 LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
 PACKED = Variant(format=EngineFormat.OPENVINO, precision=LOWEST, layout=Layout.PACKED)
@@ -50,9 +50,9 @@ SERVER = """
 import faulthandler, signal, sys
 from pathlib import Path
 from threading import Event
-from serve.config import ModelSettings, QueueSettings, ServeSettings
-from serve.engines.collated import CollatedEngine
-from serve.run import Address, serve
+from pipework.serve.config import ModelSettings, QueueSettings, ServeSettings
+from pipework.serve.engines.base import CollatedEngine
+from pipework.serve.run import Address, serve
 
 faulthandler.enable()
 start, killed, free = CollatedEngine.start, [], Event()

@@ -7,14 +7,14 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from benchmarks.families import Family, publish
-from pipework.manifest import Reading, Split, read_manifest, write_manifest
+from pipework.benchmarks.studies.families import Family, publish
 from pipework.progress import Silent
-from pipework.record import file_digest, record_file
-from pipework.task import Metric, Task, TaskKind
-from train import checkpoint
-from train.model import build, padding_of
-from train.model_settings import Head, ModelSettings
+from pipework.run_folder.files import file_digest, record_file
+from pipework.run_folder.manifest import Reading, Split, read_manifest, write_manifest
+from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.train.config.model import Head, ModelSettings
+from pipework.train.model import checkpoint
+from pipework.train.model.classifier import build, padding_of
 
 WORDS = ("rain", "goal", "bank", "soup", "book", "wind", "team", "票房", "明天")
 

@@ -6,17 +6,17 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from export.build import build
-from export.config import ExportSettings
-from export.plan import asked
-from export.run import export
-from pipework.engine_record import Layout, Precision, Target
 from pipework.errors import CheckFailedError
-from pipework.manifest import read_manifest
+from pipework.export.build import build
+from pipework.export.config import ExportSettings
+from pipework.export.plan import asked
+from pipework.export.run import export
 from pipework.progress import Silent
-from train.config import load_config
-from train.model_settings import Head
-from train.run import train
+from pipework.run_folder.engine_record import Layout, Precision, Target
+from pipework.run_folder.manifest import read_manifest
+from pipework.train.config.model import Head
+from pipework.train.config.run_config import load_config
+from pipework.train.run import train
 
 QUICK = ExportSettings(speed_s=0.1, dev_rows=40)
 BUCKETS = 5000

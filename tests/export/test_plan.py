@@ -1,10 +1,10 @@
 import pytest
 
-from export import plan
-from export.plan import asked
-from pipework.engine_record import EngineFormat, Layout, Precision, Scaling, Target
 from pipework.errors import ConfigError
-from pipework.manifest import read_manifest
+from pipework.export import plan
+from pipework.export.plan import asked
+from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Target
+from pipework.run_folder.manifest import read_manifest
 
 
 @pytest.fixture(scope="session")

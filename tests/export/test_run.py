@@ -1,15 +1,15 @@
 import pytest
 
-from export.build import Built, build
-from export.checkpoint2onnx import checkpoint_to_onnx
-from export.config import ExportSettings
-from export.run import export
-from pipework.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.errors import ConfigError, DataError, RunFolderError
-from pipework.manifest import read_manifest, write_manifest
+from pipework.export.build import Built, build
+from pipework.export.config import ExportSettings
+from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
+from pipework.export.run import export
 from pipework.progress import Silent
-from pipework.record import verify_files
-from serve.engines import open_proven
+from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.files import verify_files
+from pipework.run_folder.manifest import read_manifest, write_manifest
+from pipework.serve.engines import open_proven
 
 QUICK = ExportSettings(speed_s=0.1, dev_rows=20)
 

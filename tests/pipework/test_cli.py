@@ -169,8 +169,8 @@ def test_standard_input_that_is_not_utf_8_is_told(exported_run):
 
 def test_a_bug_shows_its_traceback_and_exits_1(tmp_path):
     code = (
-        "import pipework.manifest, sys; sys.argv = ['pipe', 'show', 'x']\n"
-        "pipework.manifest.read_manifest = lambda run: 1 / 0\n"
+        "import pipework.run_folder.manifest, sys; sys.argv = ['pipe', 'show', 'x']\n"
+        "pipework.run_folder.manifest.read_manifest = lambda run: 1 / 0\n"
         "from pipework.cli import main\nmain()"
     )
     done = subprocess.run(

@@ -22,11 +22,18 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from pipework.encoding import TextEncoder
-from pipework.engine_record import EngineFormat, EngineRecord, Layout, Parity, Precision, Tolerance
-from pipework.examples import Example
-from pipework.kept_rows import KeptRows
-from pipework.manifest import (
+from pipework.cpu import processor
+from pipework.data.examples import Example
+from pipework.run_folder.engine_record import (
+    EngineFormat,
+    EngineRecord,
+    Layout,
+    Parity,
+    Precision,
+    Tolerance,
+)
+from pipework.run_folder.files import record_file
+from pipework.run_folder.manifest import (
     Data,
     Identity,
     Input,
@@ -36,10 +43,10 @@ from pipework.manifest import (
     read_manifest,
     write_manifest,
 )
-from pipework.processor import processor
-from pipework.record import record_file
-from pipework.task import Metric, Task, TaskKind
-from serve.engines import open_engine
+from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.scoring.reference_rows import KeptRows
+from pipework.serve.engines import open_engine
+from pipework.text.encoding import TextEncoder
 
 WORDS = [
     "[PAD]",
@@ -76,8 +83,8 @@ import sys
 from pathlib import Path
 from pipework.errors import PipeError
 from pipework.settings import load_settings
-from serve.config import ServeSettings
-from serve.run import Address, serve
+from pipework.serve.config import ServeSettings
+from pipework.serve.run import Address, serve
 try:
     address = Address(port=int(sys.argv[2]), grpc_port=int(sys.argv[3]))
     settings = load_settings(ServeSettings, None, sys.argv[4:])

@@ -8,18 +8,18 @@ from pathlib import Path
 import httpx
 import pytest
 
+from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, TooBusyError
-from pipework.examples import Example
-from pipework.predictions import OneLabel, Prediction
-from pipework.task import TaskKind
-from serve.app import build_app
-from serve.card import Card
-from serve.config import LimitSettings, ServeSettings
-from serve.models import Models
-from serve.stages import Stages, Timed
-from serve.statistics import Load, Totals
-from serve.terms import Terms
-from serve.text_tensors import Answer, Texts
+from pipework.run_folder.task import TaskKind
+from pipework.scoring.predictions import OneLabel, Prediction
+from pipework.serve.app import build_app
+from pipework.serve.config import LimitSettings, ServeSettings
+from pipework.serve.models.registry import Models
+from pipework.serve.request.options import Terms
+from pipework.serve.request.statistics import Load, Totals
+from pipework.serve.request.timings import Stages, Timed
+from pipework.serve.scheduling.model_card import Card
+from pipework.serve.text_tensors import Answer, Texts
 
 LOAD = Load(waiting_requests=2, waiting_tokens=30, batches=4, batch_tokens=500)
 STAGES = Stages(tokenize_s=0.001, queue_s=0.002, infer_s=0.003, decode_s=0.004)

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from pipework.errors import ConfigError
-from serve.run import Address, _bound
+from pipework.serve.run import Address, _bound
 
 BIG = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 400}
 StartServer = Callable[[Path], Any]

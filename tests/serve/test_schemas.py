@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from serve.schemas import PredictRequest, explain
+from pipework.serve.schemas import PredictRequest, explain
 
 
 @pytest.mark.parametrize(

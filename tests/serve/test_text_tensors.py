@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from pipework.errors import InputError, TooLargeError
-from pipework.manifest import read_manifest
-from pipework.task import Metric, Task, TaskKind
-from serve.text_tensors import MAX_CHARACTERS, Answer, Texts
+from pipework.run_folder.manifest import read_manifest
+from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.serve.text_tensors import MAX_CHARACTERS, Answer, Texts
 
 ONE = Task(kind=TaskKind.SINGLE_LABEL, labels=("no", "yes"), metric=Metric.ACCURACY)
 SEVERAL = Task(

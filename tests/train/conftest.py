@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from pipework.progress import Silent
-from train.config import load_config
+from pipework.train.config.run_config import load_config
 
 QUICK = [
     "train.max_steps=6",
@@ -42,9 +42,9 @@ def small(tmp_path):
 def _member(config, out, place, kill_at, resume, results):
     os.environ.update(place)
     from pipework.errors import CheckFailedError, PipeError  # noqa: PLC0415  (after the fork)
-    from train.distributed import join  # noqa: PLC0415
-    from train.run import train  # noqa: PLC0415
-    from train.step import Stepper  # noqa: PLC0415
+    from pipework.train.loop.distributed import join  # noqa: PLC0415
+    from pipework.train.loop.step import Stepper  # noqa: PLC0415
+    from pipework.train.run import train  # noqa: PLC0415
 
     batches, learn = 0, Stepper._loss  # noqa: SLF001
 

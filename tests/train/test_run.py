@@ -7,19 +7,19 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
-from export.answer import open_encoder
+from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, RunFolderError
-from pipework.examples import Example
-from pipework.manifest import read_manifest
+from pipework.export.inference import open_encoder
 from pipework.progress import Silent
-from pipework.record import verify_files
-from pipework.task import Metric
-from train import judge
-from train.config import load_config
-from train.evaluate import open_reference
-from train.run import train
-from train.run_folder import run_folder
-from train.state import Keeper
+from pipework.run_folder.files import verify_files
+from pipework.run_folder.manifest import read_manifest
+from pipework.run_folder.task import Metric
+from pipework.train.config.run_config import load_config
+from pipework.train.loop import evaluator
+from pipework.train.loop.resume import Keeper
+from pipework.train.model.checkpoint_engine import open_reference
+from pipework.train.run import train
+from pipework.train.run_folder import run_folder
 
 
 class Noting(Silent):
@@ -78,7 +78,7 @@ def test_the_kept_checkpoint_is_the_best_that_dev_saw(trained_run):
 def test_weights_are_kept_only_when_dev_is_better(small, tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.7, 0.9, 0.95, 0.1])
     saved = []
-    real_save, real_evaluate = Keeper.save_best, judge.evaluate
+    real_save, real_evaluate = Keeper.save_best, evaluator.evaluate
 
     def save(keeper, model, step):
         saved.append(step)
@@ -89,20 +89,20 @@ def test_weights_are_kept_only_when_dev_is_better(small, tmp_path, monkeypatch):
         return real_evaluate(*arguments).model_copy(update={"scores": score})
 
     monkeypatch.setattr(Keeper, "save_best", save)
-    monkeypatch.setattr(judge, "evaluate", evaluate)
+    monkeypatch.setattr(evaluator, "evaluate", evaluate)
     learn(small("train.eval_every=1"), tmp_path / "run")
     assert saved == [1, 2, 5]
 
 
 def test_a_run_that_gets_no_better_ends_early(small, tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.7, 0.9, 0.95, 0.1])
-    real_evaluate = judge.evaluate
+    real_evaluate = evaluator.evaluate
 
     def evaluate(*arguments):
         score = {Metric.ACCURACY: next(accuracies)}
         return real_evaluate(*arguments).model_copy(update={"scores": score})
 
-    monkeypatch.setattr(judge, "evaluate", evaluate)
+    monkeypatch.setattr(evaluator, "evaluate", evaluate)
     learn(small("train.eval_every=1", "train.early_stop=2"), tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["group"] == "dev"] == [1, 2, 3, 4]
@@ -153,7 +153,7 @@ def test_a_run_that_learns_nothing_ends_with_the_likely_knob(small, tmp_path):
 
 def test_a_loss_that_explodes_stops_without_a_manifest(small, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "train.objective.functional.cross_entropy",
+        "pipework.train.loop.losses.functional.cross_entropy",
         lambda logits, *_, **__: logits[:, 0] * torch.tensor(float("nan")),
     )
     with pytest.raises(CheckFailedError, match="the loss is nan at step"):
@@ -165,7 +165,8 @@ def test_a_loss_that_explodes_stops_without_a_manifest(small, tmp_path, monkeypa
 def test_an_interrupted_run_is_found_and_started_again(small, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(
-            "train.finish.write_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            "pipework.train.finalize.write_manifest",
+            lambda *_: (_ for _ in ()).throw(KeyboardInterrupt),
         )
         with pytest.raises(KeyboardInterrupt):
             learn(small(), tmp_path / "run")
@@ -196,7 +197,7 @@ def test_a_run_killed_while_its_manifest_was_written_is_started_again(small, tmp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("train.finish.write_manifest", killed)
+        patch.setattr("pipework.train.finalize.write_manifest", killed)
         with pytest.raises(KeyboardInterrupt):
             learn(small(), tmp_path / "run")
     assert (tmp_path / "run" / "manifest.json.partial").exists()

@@ -2,11 +2,11 @@ import pytest
 from pydantic import ValidationError
 
 from pipework.errors import CheckFailedError
-from pipework.manifest import read_manifest
 from pipework.progress import Silent
-from train.distributed import World
-from train.seeds import train_all
-from train.train_settings import TrainSettings
+from pipework.run_folder.manifest import read_manifest
+from pipework.train.config.train import TrainSettings
+from pipework.train.loop.distributed import World
+from pipework.train.seeds import train_all
 
 ENOUGH = ("train.max_steps=60", "train.batch_size=16")
 

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from benchmarks.load import closed_loop
-from benchmarks.targets import target
-from benchmarks.workload import Workload
+from pipework.benchmarks.load.closed_loop import closed_loop
+from pipework.benchmarks.load.workload import Workload
+from pipework.benchmarks.targets import target
 from pipework.progress import Silent
 
 

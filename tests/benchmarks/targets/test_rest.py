@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from benchmarks.probe import first_answer
-from benchmarks.targets import target
-from pipework.examples import Example
+from pipework.benchmarks.load.first_request import first_answer
+from pipework.benchmarks.targets import target
+from pipework.data.examples import Example
 
 
 def sent(request):

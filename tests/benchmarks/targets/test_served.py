@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.generator import generator_limit
-from benchmarks.load import closed_loop
-from benchmarks.open_loop import open_loop
-from benchmarks.probe import first_answer
-from benchmarks.targets import Wire, target
-from benchmarks.workload import Workload
+from pipework.benchmarks.load.closed_loop import closed_loop
+from pipework.benchmarks.load.first_request import first_answer
+from pipework.benchmarks.load.generator_limit import generator_limit
+from pipework.benchmarks.load.open_loop import open_loop
+from pipework.benchmarks.load.workload import Workload
+from pipework.benchmarks.targets import Wire, target
 from pipework.errors import PipeError
-from pipework.manifest import read_manifest
 from pipework.progress import Silent
+from pipework.run_folder.manifest import read_manifest
 
 PIPE = Path(sys.executable).with_name("pipe")
 WORKLOAD = Workload.synthetic(texts_per_request=3, seed=0)

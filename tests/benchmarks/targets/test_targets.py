@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.targets import is_url, target
+from pipework.benchmarks.targets import is_url, target
 from pipework.errors import ConfigError
 
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from benchmarks.targets import target
+from pipework.benchmarks.targets import target
+from pipework.data.examples import Example
 from pipework.errors import ConfigError, PipeError
-from pipework.examples import Example
 
 URL = "http://127.0.0.1:1/classify?raw=1"
 

@@ -1,7 +1,7 @@
 import pytest
 
 from pipework.errors import ConfigError
-from serve.client.address import Address
+from pipework.serve.client.address import Address
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,12 @@ from pipework.errors import (
     TooLargeError,
     UnknownModelError,
 )
-from pipework.predictions import OneLabel, Prediction, SeveralLabels, Value
-from serve.client import Client
-from serve.client.address import Address, Manner
-from serve.client.client import _is_ours
-from serve.client.rest import RestDoor
-from serve.client.web import Web
+from pipework.scoring.predictions import OneLabel, Prediction, SeveralLabels, Value
+from pipework.serve.client import Client
+from pipework.serve.client.address import Address, Manner
+from pipework.serve.client.client import _is_ours
+from pipework.serve.client.rest import RestDoor
+from pipework.serve.client.web import Web
 
 
 def client_of(status: int, body: bytes, headers: dict[str, str] | None = None) -> Client:
@@ -264,6 +264,6 @@ def test_a_key_that_is_missing_is_told_with_how_to_name_one() -> None:
 
 def test_the_client_loads_neither_server_nor_engine() -> None:
     heavy = {"fastapi", "uvicorn", "onnxruntime", "grpc"}
-    code = f"import sys, serve.client; print({heavy} & {{*sys.modules}})"
+    code = f"import sys, pipework.serve.client; print({heavy} & {{*sys.modules}})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout == "set()\n"

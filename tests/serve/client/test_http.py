@@ -6,11 +6,11 @@ import httpx
 import pytest
 
 from pipework.errors import PipeError
-from pipework.predictions import OneLabel
-from serve.client.address import Address, Manner
-from serve.client.http import HttpDoor
-from serve.client.web import Web
-from serve.schemas import PredictRequest
+from pipework.scoring.predictions import OneLabel
+from pipework.serve.client.address import Address, Manner
+from pipework.serve.client.http import HttpDoor
+from pipework.serve.client.web import Web
+from pipework.serve.schemas import PredictRequest
 
 METADATA = {
     "inputs": [{"name": "text", "shape": [-1, 1]}],

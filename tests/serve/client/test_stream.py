@@ -2,10 +2,10 @@ import threading
 
 import pytest
 
+from pipework.data.examples import Example
 from pipework.errors import InputError, TooLargeError
-from pipework.examples import Example
-from pipework.predictions import Value
-from serve.client.stream import REQUESTS, TEXTS, answer_all
+from pipework.scoring.predictions import Value
+from pipework.serve.client.stream import REQUESTS, TEXTS, answer_all
 
 
 class Asked:

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from pipework.entities import read_marks
+from pipework.data.entities import read_marks
+from pipework.data.examples import Example
 from pipework.errors import PipeError
-from pipework.examples import Example
-from pipework.predictions import OneLabel, SeveralLabels, Value, decide
-from pipework.task import Metric, Task, TaskKind
-from serve.client.tensors import Found, names_of, predictions, tensors
-from serve.text_tensors import Answer
+from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.scoring.predictions import OneLabel, SeveralLabels, Value, decide
+from pipework.serve.client.tensors import Found, names_of, predictions, tensors
+from pipework.serve.text_tensors import Answer
 
 LABELS = ("a", "b", "a, b")
 LOGITS_NC = np.array([[0.5, 2, -1], [3, 2.5, -0.5], [-4, -3, -5]], np.float32)

@@ -18,15 +18,15 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from pipework.encoding import TextEncoder
-from pipework.engine_record import TensorRt
-from pipework.examples import Example
-from pipework.kept_rows import FILE_NAME as ROWS
-from pipework.kept_rows import KeptRows
-from pipework.manifest import read_manifest, write_manifest
-from pipework.record import record_file
-from serve.engines import cuda, open_engine
-from serve.engines import tensorrt as module
+from pipework.data.examples import Example
+from pipework.run_folder.engine_record import TensorRt
+from pipework.run_folder.files import record_file
+from pipework.run_folder.manifest import read_manifest, write_manifest
+from pipework.scoring.reference_rows import FILE_NAME as ROWS
+from pipework.scoring.reference_rows import KeptRows
+from pipework.serve.engines import cuda, open_engine
+from pipework.serve.engines import tensorrt as module
+from pipework.text.encoding import TextEncoder
 
 VERSION = "1.7.1"
 TYPES = {"tensor(int64)": np.dtype(np.int64), "tensor(float)": np.dtype(np.float32)}

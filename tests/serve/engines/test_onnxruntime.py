@@ -6,18 +6,18 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, save
 
-from pipework.encoding import Encoding, TextEncoder
-from pipework.engine_record import Layout
+from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
-from pipework.examples import Example
-from pipework.padding import Padding
-from serve.collate import Collate
-from serve.cpus import cpu_limit
-from serve.engines import onnxruntime as module
-from serve.engines.cuda import Gpu
-from serve.engines.flavours import gpu_or_none
-from serve.engines.onnxruntime import CUDA, OnnxRuntimeEngine, _check_taken
-from serve.priority import NICE
+from pipework.run_folder.engine_record import Layout
+from pipework.serve.engines import onnxruntime as module
+from pipework.serve.engines.collate import Collate
+from pipework.serve.engines.cpu_limit import cpu_limit
+from pipework.serve.engines.cuda import Gpu
+from pipework.serve.engines.onnxruntime import CUDA, OnnxRuntimeEngine, _check_taken
+from pipework.serve.engines.tensorrt_packages import gpu_or_none
+from pipework.serve.engines.thread_priority import NICE
+from pipework.text.encoding import Encoding, TextEncoder
+from pipework.text.padding import Padding
 
 
 def collate(*, type_ids: bool = False, spans: bool = False) -> Collate:

@@ -9,17 +9,17 @@ import openvino as ov
 import pytest
 from onnx import TensorProto, helper, save
 
-from pipework.encoding import Encoding, TextEncoder
-from pipework.engine_record import Layout, Precision
+from pipework.cpu import computes_bf16
+from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
-from pipework.examples import Example
-from pipework.padding import Padding
-from pipework.processor import computes_bf16
-from serve.collate import Collate
-from serve.cpus import cpu_limit
-from serve.engines.onnxruntime import OnnxRuntimeEngine
-from serve.engines.openvino import ROW_STEP, SAID_AT, OpenVinoEngine, precision_hint
-from serve.priority import NICE
+from pipework.run_folder.engine_record import Layout, Precision
+from pipework.serve.engines.collate import Collate
+from pipework.serve.engines.cpu_limit import cpu_limit
+from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
+from pipework.serve.engines.openvino import ROW_STEP, SAID_AT, OpenVinoEngine, precision_hint
+from pipework.serve.engines.thread_priority import NICE
+from pipework.text.encoding import Encoding, TextEncoder
+from pipework.text.padding import Padding
 
 TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"]
 
@@ -221,9 +221,9 @@ import os, signal, sys, threading
 from pathlib import Path
 from pipework.engine_record import Layout, Precision
 from pipework.padding import Padding
-from serve.collate import Collate
-from serve.engines.openvino import OpenVinoEngine
-from serve.priority import NICE
+from pipework.serve.engines.collate import Collate
+from pipework.serve.engines.openvino import OpenVinoEngine
+from pipework.serve.engines.thread_priority import NICE
 
 signal.signal(signal.SIGUSR1, lambda *_: print("alive"))
 collate = Collate(
@@ -253,7 +253,7 @@ STEPPING_BACK = """
 import os, sys
 from pathlib import Path
 from pipework.engine_record import Precision
-from serve.engines.openvino import OpenVinoEngine
+from pipework.serve.engines.openvino import OpenVinoEngine
 from tests.serve.engines.test_openvino import collate
 
 before = {one.name for one in Path("/proc/self/task").iterdir()}

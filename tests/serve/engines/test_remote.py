@@ -15,13 +15,13 @@ from google.protobuf import text_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, NotReadyError, RunFolderError
-from pipework.examples import Example
-from pipework.manifest import read_manifest
-from serve.config import ModelSettings, ServeSettings
-from serve.engines import remote
-from serve.engines.remote import Behind, open_remote
-from serve.opening import open_models
+from pipework.run_folder.manifest import read_manifest
+from pipework.serve.config import ModelSettings, ServeSettings
+from pipework.serve.engines import remote
+from pipework.serve.engines.remote import Behind, open_remote
+from pipework.serve.models.open_models import open_models
 
 CONFIG = """
 name: "front"
@@ -138,7 +138,7 @@ def until_ready(ask, tries=200):
 
 
 def test_after_a_failure_triton_is_left_alone_for_a_while(version, triton, monkeypatch):
-    monkeypatch.setattr("serve.engines.remote.PAUSE_S", 60.0)
+    monkeypatch.setattr("pipework.serve.engines.remote.PAUSE_S", 60.0)
     run, rows = version
     with opened(run, triton.url) as engine:
         before = len(triton.calls)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipework.errors import MissingDependencyError, RunFolderError
-from pipework.manifest import read_manifest, write_manifest
-from serve.engines import choose_engine, open_proven
+from pipework.run_folder.manifest import read_manifest, write_manifest
+from pipework.serve.engines import choose_engine, open_proven
 
 
 @pytest.fixture

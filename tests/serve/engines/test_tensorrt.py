@@ -5,16 +5,16 @@ import importlib.util
 import numpy as np
 import pytest
 
-from pipework.encoding import TextEncoder
-from pipework.engine_record import Layout
+from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
-from pipework.examples import Example
-from pipework.padding import Padding
-from serve.collate import Collate
-from serve.engines.cuda import DeviceArrays, Gpu, NoGpuError, find_gpu
-from serve.engines.flavours import check_fits, gpu_or_none, load
-from serve.engines.onnxruntime import OnnxRuntimeEngine
-from serve.engines.tensorrt import TensorRtEngine, fitting
+from pipework.run_folder.engine_record import Layout
+from pipework.serve.engines.collate import Collate
+from pipework.serve.engines.cuda import DeviceArrays, Gpu, NoGpuError, find_gpu
+from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
+from pipework.serve.engines.tensorrt import TensorRtEngine, fitting
+from pipework.serve.engines.tensorrt_packages import check_fits, gpu_or_none, load
+from pipework.text.encoding import TextEncoder
+from pipework.text.padding import Padding
 
 COLLATE = Collate(layout=Layout.PADDED, padding=Padding(pad_id=0, type_ids=False), spans=False)
 TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"] * 9

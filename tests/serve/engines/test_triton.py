@@ -7,9 +7,9 @@ import onnxruntime
 import pytest
 
 from pipework.errors import CheckFailedError, NotReadyError, RunFolderError
-from pipework.kept_rows import FILE_NAME
-from pipework.manifest import read_manifest
-from serve.engines.triton import open_behind
+from pipework.run_folder.manifest import read_manifest
+from pipework.scoring.reference_rows import FILE_NAME
+from pipework.serve.engines.triton import open_behind
 
 FOLDER = "engines/onnx"
 

@@ -19,8 +19,8 @@ from tritonclient.grpc import service_pb2 as proto
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
-from serve.inference_protocol.health import MOST_WATCHES
-from serve.inference_protocol.tensors import packed
+from pipework.serve.inference_protocol.health import MOST_WATCHES
+from pipework.serve.inference_protocol.tensors import packed
 
 TEXTS = ["rain", "goal team", "bank of the 雨", ""]
 LONG = ["rain sun wind goal team match bank rate stock " * 3] * 400

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from serve.config import ServeSettings
-from serve.inference_protocol.grpc import GrpcDoor
-from serve.inference_protocol.key_interceptor import KeyInterceptor
-from serve.keys import ApiKeys
-from serve.opening import open_models
-from serve.watch import Watch
+from pipework.serve.config import ServeSettings
+from pipework.serve.http.keys import ApiKeys
+from pipework.serve.inference_protocol.grpc import GrpcDoor
+from pipework.serve.inference_protocol.key_interceptor import KeyInterceptor
+from pipework.serve.models.open_models import open_models
+from pipework.serve.observability.observers import Watch
 
 ASKED = 30
 OF_GRPC = 6  # objects of a call at most: the closure that looked for its method, what that holds

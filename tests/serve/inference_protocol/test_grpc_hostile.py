@@ -11,7 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as proto
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from serve.inference_protocol.tensors import packed
+from pipework.serve.inference_protocol.tensors import packed
 
 CASES = int(os.environ.get("PIPEWORK_FUZZ_CASES", "500"))
 METHOD = "/inference.GRPCInferenceService/Model{}"

@@ -8,9 +8,9 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from serve.inference_protocol.key_interceptor import KeyInterceptor
-from serve.keys import ApiKeys
-from serve.watch import Watch
+from pipework.serve.http.keys import ApiKeys
+from pipework.serve.inference_protocol.key_interceptor import KeyInterceptor
+from pipework.serve.observability.observers import Watch
 
 KEY = "a-key-of-0123456789"
 

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from serve.inference_protocol.stream import MOST, in_order
+from pipework.serve.inference_protocol.stream import MOST, in_order
 
 
 async def numbers(count, read):

@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from serve.inference_protocol.tensors import ProtocolError, datatype, elements, listed, packed
+from pipework.serve.inference_protocol.tensors import (
+    ProtocolError,
+    datatype,
+    elements,
+    listed,
+    packed,
+)
 
 TEXTS = [b"", b"rain", "雨天".encode(), b"\x00\xff"]
 

@@ -1,0 +1,1 @@
+"""Comparison of results and of two live targets."""

@@ -1,0 +1,1 @@
+"""Load generators, levels and service-level objectives."""

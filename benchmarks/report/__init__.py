@@ -1,0 +1,1 @@
+"""Result tables and HTML reports of `pipe bench`."""

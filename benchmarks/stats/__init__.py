@@ -1,0 +1,1 @@
+"""Percentiles, confidence intervals and ratios."""

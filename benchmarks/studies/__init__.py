@@ -1,0 +1,1 @@
+"""Experiments that produce the stored results. Not part of the wheel."""

@@ -1,0 +1,217 @@
+"""The peer: the HuggingFace Trainer on the rows and hyperparameters of a pipework config.
+
+`python -m pipework.benchmarks.studies.peers.trainer CONFIG --setting defaults|best --seed N [--set KEY=VALUE]...`
+prints one JSON object. It runs in an environment with `accelerate`: see the README beside it.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    EvalPrediction,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    default_data_collator,
+    set_seed,
+)
+
+from pipework.benchmarks.studies.peers.report import PeerReport, Setting
+from pipework.data.examples import Source
+from pipework.run_folder.task import Metric, Task
+from pipework.scoring.evaluation import evaluate, truth
+from pipework.train.config.run_config import Config, load_config
+from pipework.train.data.labels import class_labels
+
+
+class Rows(torch.utils.data.Dataset[dict[str, Any]]):
+    """Tokenized rows, in memory."""
+
+    def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Take over the rows."""
+        self._rows = rows
+
+    def __len__(self) -> int:
+        """Return their number."""
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return one, as the collator takes it."""
+        return self._rows[index]
+
+
+class Clock(TrainerCallback):  # type: ignore[misc]  # the library is partly typed
+    """The time of training alone."""
+
+    def __init__(self) -> None:
+        """Wait for the first step."""
+        self.start = self.stop = self.elsewhere = 0.0
+
+    def on_train_begin(
+        self, _args: TrainingArguments, _state: TrainerState, _control: TrainerControl, **_: object
+    ) -> None:
+        """Start."""
+        self.start = time.perf_counter()
+
+    def on_train_end(
+        self, _args: TrainingArguments, _state: TrainerState, _control: TrainerControl, **_: object
+    ) -> None:
+        """Stop."""
+        self.stop = time.perf_counter()
+
+    @property
+    def training_s(self) -> float:
+        """Seconds between the first step and the last, evaluations left out."""
+        return self.stop - self.start - self.elsewhere
+
+
+class TimedTrainer(Trainer):  # type: ignore[misc]
+    """A Trainer that tells its clock how long evaluations take."""
+
+    clock: Clock
+
+    def evaluate(self, *args: object, **kwargs: object) -> dict[str, float]:
+        """Evaluate as the library does."""
+        start = time.perf_counter()
+        found: dict[str, float] = super().evaluate(*args, **kwargs)
+        self.clock.elsewhere += time.perf_counter() - start
+        return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train and print the report."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipework.benchmarks.studies.peers.trainer", description=__doc__
+    )
+    parser.add_argument("config", help="config file, or the name of a recipe")
+    parser.add_argument("--setting", type=Setting, choices=list(Setting), required=True)
+    parser.add_argument("--set", action="append", default=[], dest="overrides")
+    given = parser.parse_args(arguments)
+    report = run(load_config(given.config, given.overrides), given.setting)
+    sys.stdout.write(report.model_dump_json() + "\n")
+    return 0
+
+
+def run(config: Config, setting: Setting) -> PeerReport:
+    """Train as the config says and report."""
+    set_seed(config.train.seed)
+    sources = config.sources()
+    labels = class_labels(config.task.labels, sources["train"])
+    task = Task(kind=config.task.kind, labels=labels, metric=config.task.metric or Metric.ACCURACY)
+    tokenizer = AutoTokenizer.from_pretrained(config.model.name)
+    fixed = config.model.max_length if setting is Setting.DEFAULTS else None
+    train, dev = (
+        Rows(_rows(sources[name], task, tokenizer, config.model.max_length, fixed=fixed))
+        for name in ("train", "dev")
+    )
+    model = AutoModelForSequenceClassification.from_pretrained(
+        config.model.name, num_labels=len(labels), dtype=torch.float32
+    )
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as scratch:
+        trainer = TimedTrainer(
+            model=model,
+            args=_arguments(config, setting, Path(scratch), len(train)),
+            train_dataset=train,
+            eval_dataset=dev,
+            processing_class=tokenizer,
+            data_collator=default_data_collator if fixed else DataCollatorWithPadding(tokenizer),
+            compute_metrics=lambda found: _score(found, task),
+            callbacks=[clock],
+        )
+        trainer.clock = clock
+        done = trainer.train()
+    return PeerReport(
+        examples_per_s=_seen(config, len(train), done.global_step) / clock.training_s,
+        scores=tuple(
+            line["eval_score"] for line in trainer.state.log_history if "eval_score" in line
+        ),
+        versions={name: version(name) for name in ("accelerate", "torch", "transformers")},
+    )
+
+
+def _rows(
+    source: Source,
+    task: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    *,
+    fixed: int | None,
+) -> list[dict[str, Any]]:
+    examples = list(source.rows())
+    pairs = [example.text_pair for example in examples]
+    found = tokenizer(
+        [example.text for example in examples],
+        None if None in pairs else pairs,
+        truncation=True,
+        max_length=max_length,
+        padding="max_length" if fixed else False,
+    )
+    labels_N = truth(examples, task, str(source.path))
+    return [
+        {**{name: found[name][row] for name in found}, "labels": int(labels_N[row])}
+        for row in range(len(examples))
+    ]
+
+
+def _arguments(config: Config, setting: Setting, scratch: Path, rows: int) -> TrainingArguments:
+    asked = config.train
+    best = setting is Setting.BEST
+    per_epoch = -(-rows // asked.batch_size)
+    steps = min(asked.max_steps or sys.maxsize, per_epoch * asked.epochs)
+    return TrainingArguments(
+        output_dir=str(scratch),
+        num_train_epochs=asked.epochs,
+        max_steps=asked.max_steps or -1,
+        per_device_train_batch_size=asked.batch_size,
+        per_device_eval_batch_size=64,
+        learning_rate=asked.learning_rate,
+        weight_decay=asked.weight_decay,
+        max_grad_norm=asked.clip,
+        warmup_steps=round(steps * asked.warmup),
+        lr_scheduler_type="linear",
+        seed=asked.seed,
+        bf16=best and _multiplies_bf16(),
+        train_sampling_strategy="group_by_length" if best else "random",
+        eval_strategy="epoch",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=not torch.cuda.is_available(),  # asked for where bf16 is wanted
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+
+
+def _multiplies_bf16() -> bool:
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    return not flags.isdisjoint({"avx512_bf16", "amx_bf16"})
+
+
+def _score(found: EvalPrediction, task: Task) -> dict[str, float]:
+    logits_NC = np.asarray(found.predictions, np.float32)
+    return {"score": evaluate(logits_NC, np.asarray(found.label_ids), task).score}
+
+
+def _seen(config: Config, rows: int, steps: int) -> float:
+    per_epoch = -(-rows // config.train.batch_size)
+    return rows * steps / per_epoch
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+# Every table of the README measured anew: make tables DATA=DIR MINILM=FOLDER
+#
+#   DATA    where the data sets lie: thucnews_headlines, mrpc, semeval2010_task8, sst2, stsb
+#   MINILM  folder of all-MiniLM-L6-v2
+#   ONLY    some results instead of all: ONLY="sst2-engines sst2-roofline"
+#   WORK    where runs, environments and results stand meanwhile; stopped and started again, it goes on from there
+#   PERF_ANALYZER  NVIDIA's program; where there is none, sst2-agreement is left out
+#
+# No path may hold spaces. One thing runs at a time, and nothing else should; all of it is hours on two cores. `make -n tables` only says what it
+# would do, `make -k tables` goes on after what fails. Results are copied to benchmarks/studies/results when all that was asked for is there: the commit
+# that they name would be called changed by the first of them. What stands in WORK is of the commit that it was begun at, so
+# nothing is to be committed meanwhile; another commit begins with another WORK.
+
+WORK ?= runs/tables
+PERF_ANALYZER ?= perf_analyzer
+PYTHON ?= python3
+RESULTS := $(WORK)/results
+COMMIT := $(shell git rev-parse --short HEAD)
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.NOTPARALLEL:
+.SECONDARY:
+.DELETE_ON_ERROR:
+
+# The runs, as people make them: results tell these commands, with DIR, MINILM and runs/ in place of where they lie.
+thucnews-run = pipe train thucnews --out runs/$(1) --set data.root=DIR/thucnews_headlines
+minilm-run = pipe train $(2) --out runs/$(1) --set data.root=DIR/$(3) --set model.name=MINILM
+sample = pipe train sample --out runs/sample
+thucnews = $(call thucnews-run,thucnews)
+thucnews-linear = $(call thucnews-run,thucnews-linear) --set train.epochs=3
+thucnews-cnn = $(call thucnews-run,thucnews-cnn) --set model.head=cnn --set train.epochs=3
+thucnews-lstm = $(call thucnews-run,thucnews-lstm) --set model.head=lstm --set train.epochs=3
+thucnews-gru = $(call thucnews-run,thucnews-gru) --set model.head=gru --set train.epochs=3
+mrpc = $(call minilm-run,mrpc,mrpc,mrpc)
+mrpc-seeds = $(call minilm-run,mrpc-seeds,mrpc,mrpc) --set 'train.seeds=[0,1,2]'
+sst2 = $(call minilm-run,sst2,sst2,sst2) --set train.epochs=2 --set train.learning_rate=1e-4 --set train.batch_size=64 \
+	--set train.eval_every=150 --set train.seed=1
+sst2-300 = $(call minilm-run,sst2-300,sst2,sst2) --set train.max_steps=300 --set train.learning_rate=1e-4 --set train.batch_size=32
+stsb = $(call minilm-run,stsb,stsb,stsb) --set model.head=cnn --set train.epochs=6 --set train.learning_rate=1e-4 --set train.batch_size=16
+semeval-entity = $(call minilm-run,semeval-entity,semeval2010-task8,semeval2010_task8) --set train.learning_rate=1e-4 --set train.epochs=4
+semeval-linear = $(call minilm-run,semeval-linear,semeval2010-task8,semeval2010_task8) --set train.learning_rate=1e-4 --set train.epochs=4 \
+	--set model.head=linear
+
+# What the table of accuracies calls them, what others reached on the same rows (known, not measured anew), and which rows those are.
+sample-name = the sample (1,904 train rows, from scratch)
+thucnews-name = THUCNews headlines (45,000 train rows, from scratch)
+thucnews-linear-name = THUCNews headlines (from scratch, linear head, 3 epochs)
+thucnews-cnn-name = THUCNews headlines (from scratch, cnn head, 3 epochs)
+thucnews-lstm-name = THUCNews headlines (from scratch, lstm head, 3 epochs)
+thucnews-gru-name = THUCNews headlines (from scratch, gru head, 3 epochs)
+mrpc-seeds-name = MRPC (pairs, MiniLM-L6 fine-tuned)
+sst2-name = SST-2 (MiniLM-L6, 2 epochs)
+stsb-name = STS-B (pairs, MiniLM-L6, cnn head)
+semeval-entity-name = SemEval-2010 task 8 (MiniLM-L6, entity head)
+semeval-linear-name = SemEval-2010 task 8 (MiniLM-L6, linear head)
+sample-floors = --floor "naive Bayes=65.2"
+thucnews-floors = --floor "naive Bayes=88.87" --floor "TF-IDF and linear SVM=90.36"
+$(foreach head,linear cnn lstm gru,$(eval thucnews-$(head)-floors = $$(thucnews-floors)))
+mrpc-seeds-floors = --floor "always paraphrase=66.49"
+sst2-split = dev
+stsb-split = dev
+
+# What the other tables call them, and what is asked.
+thucnews-linear-engines = THUCNews (4 layers of 256, linear head)
+thucnews-cnn-engines = THUCNews (4 layers of 256, cnn head)
+mrpc-engines = MRPC (MiniLM-L6)
+sst2-engines = SST-2 (MiniLM-L6)
+thucnews-linear-file = thucnews_headlines/test.txt --columns text=0
+mrpc-file = mrpc/msr_paraphrase_test.txt --columns text=3,text_pair=4
+first-2000 = 2,000
+first-4000 = 4,000
+loaded = $(WORK)/runs/sst2-300 "SST-2 (MiniLM-L6, 300 steps)"
+
+SCORED = sample thucnews thucnews-linear thucnews-cnn thucnews-lstm thucnews-gru mrpc-seeds sst2 stsb semeval-entity semeval-linear
+NAMES = $(SCORED:%=%-accuracy) families presets engines-matrix-tiny engines-matrix-minilm \
+	sst2-engines mrpc-engines thucnews-linear-engines thucnews-cnn-engines mrpc-offline thucnews-linear-offline \
+	mrpc-serving-8 thucnews-linear-serving-1 thucnews-linear-serving-8 sst2-serving-load sst2-roofline sst2-agreement sst2-peers-serving \
+	sst2-peers-2000 sst2-peers-4000 scratch domain
+ONLY ?= $(if $(shell PATH="$(PATH)" command -v $(PERF_ANALYZER)),$(NAMES),$(info sst2-agreement is left out: no $(PERF_ANALYZER) here)$(filter-out sst2-agreement,$(NAMES)))
+ONLY := $(ONLY)
+
+ifeq ($(strip $(ONLY)),)
+$(error ONLY: expected names of results. There are $(NAMES))
+endif
+ifneq ($(filter-out $(NAMES),$(ONLY)),)
+$(error ONLY: there is no $(filter-out $(NAMES),$(ONLY)). There are $(NAMES))
+endif
+ifeq ($(and $(DATA),$(MINILM)),)
+$(error expected DATA and MINILM, the folders of the data sets and of the weights: make tables DATA=DIR MINILM=FOLDER)
+endif
+BEGUN := $(file < $(WORK)/commit)
+ifneq ($(filter-out $(COMMIT),$(BEGUN)),)
+$(error $(WORK) was begun at $(BEGUN), and this is $(COMMIT): delete it, or name another with WORK=)
+endif
+
+.PHONY: tables
+tables: $(ONLY:%=$(RESULTS)/%.json)
+	cp $^ benchmarks/studies/results/
+	python -m pipework.benchmarks.studies.readme
+
+here = $(subst MINILM,$(MINILM),$(subst DIR/,$(DATA)/,$(subst runs/,$(WORK)/runs/,$(1))))
+part = $(WORK)/parts/$(@F)
+begin = @mkdir -p $(@D) $(WORK)/parts; echo $(COMMIT) > $(WORK)/commit
+end = mv $(part) $@
+
+$(WORK)/trained/%:
+	$(begin)
+	$(call here,$($*)) --resume
+	touch $@
+
+$(WORK)/exported/%: $(WORK)/trained/%
+	$(begin)
+	$(call here,pipe export runs/$* --to auto)
+	touch $@
+
+# The one that is served is packed on any machine.
+$(WORK)/exported/sst2-300: $(WORK)/trained/sst2-300
+	$(begin)
+	pipe export $(WORK)/runs/sst2-300 --to auto --layout packed
+	touch $@
+
+$(RESULTS)/%-accuracy.json: $(WORK)/trained/%
+	$(begin)
+	python -m pipework.benchmarks.studies.accuracy $(WORK)/runs/$* "$($*-name)" --split $(or $($*-split),test) $($*-floors) --command "$($*)" --out $(part)
+	$(end)
+
+$(RESULTS)/%-engines.json: $(WORK)/exported/%
+	$(begin)
+	python -m pipework.benchmarks.studies.engines $(WORK)/runs/$* "$($*-engines)" --command "$($*)" \
+		--command "pipe export runs/$* --to auto" --out $(part)
+	$(end)
+
+$(RESULTS)/%-offline.json: $(WORK)/exported/%
+	$(begin)
+	pipe bench $(WORK)/runs/$* --file $(DATA)/$($*-file) --seconds 5 --json $(part)
+	$(end)
+
+$(RESULTS)/%-serving-1.json: $(WORK)/exported/%
+	$(begin)
+	python -m pipework.benchmarks.studies.served_run $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 1 --concurrency 1,4,16 --seconds 6 --json $(part)
+	$(end)
+
+$(RESULTS)/%-serving-8.json: $(WORK)/exported/%
+	$(begin)
+	python -m pipework.benchmarks.studies.served_run $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 8 --concurrency 1,4,16 --seconds 6 --json $(part)
+	$(end)
+
+$(RESULTS)/sst2-serving-load.json: $(WORK)/exported/sst2-300
+	$(begin)
+	python -m pipework.benchmarks.studies.serving $(loaded) --seconds 12 --minutes 10 --out $(part)
+	$(end)
+
+$(RESULTS)/sst2-roofline.json: $(WORK)/exported/sst2-300
+	$(begin)
+	python -m pipework.benchmarks.studies.roofline $(loaded) --seconds 20 --out $(part)
+	$(end)
+
+$(RESULTS)/sst2-agreement.json: $(WORK)/exported/sst2-300
+	$(begin)
+	python -m pipework.benchmarks.studies.agreement $(loaded) --perf-analyzer $(PERF_ANALYZER) --seconds 6 --rounds 5 --out $(part)
+	$(end)
+
+# What cannot be installed here is left out, and the result says so.
+$(RESULTS)/sst2-peers-serving.json: $(WORK)/exported/sst2-300
+	$(begin)
+	-$(MAKE) triton
+	-python -m pipework.benchmarks.studies.peers.environments $(WORK)/venvs
+	python -m pipework.benchmarks.studies.peers.serving $(loaded) --venvs $(WORK)/venvs --seconds 4 --search-seconds 1.5 --rounds 2 --out $(part)
+	$(end)
+
+beside = python -m pipework.benchmarks.studies.peers.training sst2 --rows $* --peer-python runs/trainer/bin/python --set data.root=DIR/sst2 --set model.name=MINILM \
+	--set train.epochs=2 --set train.learning_rate=5e-5 --seeds 0 1 2
+$(RESULTS)/sst2-peers-%.json: $(WORK)/runs/trainer/ready
+	$(begin)
+	$(call here,$(beside)) --name "SST-2, first $(first-$*) rows (MiniLM-L6)" --command "$(beside)" --out $(part)
+	$(end)
+
+$(WORK)/runs/trainer/ready: constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check -q install -c $< \
+		torch transformers accelerate scikit-learn numpy pydantic tomli-w tokenizers
+	touch $@
+
+$(RESULTS)/families.json:
+	$(begin)
+	python -m pipework.benchmarks.studies.families --out $(part)
+	$(end)
+
+$(RESULTS)/presets.json:
+	$(begin)
+	python -m pipework.benchmarks.studies.presets --presets tiny mini small --out $(part)
+	$(end)
+
+$(RESULTS)/engines-matrix-tiny.json:
+	$(begin)
+	python -m pipework.benchmarks.studies.matrix --out $(part)
+	$(end)
+
+$(RESULTS)/engines-matrix-minilm.json:
+	$(begin)
+	python -m pipework.benchmarks.studies.matrix --model $(MINILM) --weights all-MiniLM-L6-v2 --out $(part)
+	$(end)
+
+$(RESULTS)/scratch.json:
+	$(begin)
+	python -m pipework.benchmarks.studies.scratch --data $(DATA)/thucnews_headlines --work $(WORK)/scratch --jobs 2 --out $(part)
+	$(end)
+
+$(RESULTS)/domain.json:
+	$(begin)
+	python -m pipework.benchmarks.studies.domain --data $(DATA)/sst2 --model $(MINILM) --work $(WORK)/domain --out $(part)
+	$(end)

@@ -1,0 +1,1 @@
+"""Converters between checkpoint and engine formats."""

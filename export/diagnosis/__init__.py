@@ -1,0 +1,1 @@
+"""Finds the first layer that differs when an engine is refused."""

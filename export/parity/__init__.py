@@ -1,0 +1,1 @@
+"""The parity check between an engine and its checkpoint."""

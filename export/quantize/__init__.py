@@ -1,0 +1,1 @@
+"""int8 quantization of ONNX graphs."""

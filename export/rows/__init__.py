@@ -1,0 +1,1 @@
+"""The rows and limits of a parity check."""

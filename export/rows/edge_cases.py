@@ -1,0 +1,122 @@
+"""The inputs that a proof is made on: real rows, and the lengths and texts that break exports."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipework.data.examples import Example
+from pipework.text.encoding import Encoding, TextEncoder
+
+SPREAD_ROWS = 48
+# Texts that tokenizers, limits and masks have tripped over. By number where a reader of this file
+# would not see the character, or would see it as another.
+STRANGE = {
+    "one letter": "a",
+    "one Chinese character": "中",
+    "one space": " ",
+    "Arabic, right to left": "مرحبا بالعالم",
+    "Hebrew with points": "\u05e9\u05b8\u05c1\u05dc\u05d5\u05b9\u05dd",
+    "Devanagari": "नमस्ते दुनिया",
+    "Thai": "สวัสดีชาวโลก",
+    "Korean": "안녕하세요 세계",
+    "Cyrillic and Greek": "\u041f\u0440\u0438\u0432\u0435\u0442, \u03ba\u03cc\u03c3\u03bc\u03b5",
+    "Georgian and Amharic": "გამარჯობა ሰላም",
+    "emoji in families": "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea",
+    "combining marks": "e\u0301" + "a" + "\u0300\u0316\u0334" * 20,
+    "letters of plane 1": "\U0001d518\U0001d52b\U0001d526 \U00013000",
+    "control characters": "a\x00b\x07c\x1b[0m \x7f\x85\ufeff\u200b\u2028end",
+    "direction overrides": "abc \u202egnirts\u202c \u2066x\u2069",
+    "unassigned and private": "\ue000\ufffd\ufffe\U000e0001\U0010ffff",
+    "nothing but punctuation": "?!... -- ((([[[{{{ %$#@",
+    "numbers": "0 -1 3.14 1e-9 ١٢٣ Ⅷ ½",
+    "a very long word": "w" * 1000,
+    "written marks": "[CLS] [SEP] [MASK] [PAD] <s> </s>",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One input of the proof: what it is in words, and its ids."""
+
+    name: str
+    encoding: Encoding
+
+
+def grid_rows(
+    encoder: TextEncoder, examples: Sequence[Example], numbers: Sequence[int] | None = None
+) -> list[Row]:
+    """Return the inputs of the grid; `numbers` are those of the examples, None for from 1 on.
+
+    They are real rows, spread over the file; real texts joined and cut to lengths from one token
+    of text to the limit; a text far over the limit; an empty one, and pairs with one side empty;
+    and texts of other scripts and of no script.
+    """
+    numbers = numbers or range(1, len(examples) + 1)
+    most = min(len(examples), SPREAD_ROWS)
+    spread = np.linspace(0, len(examples) - 1, most).astype(np.int64).tolist()
+    rows = [
+        Row(name=f"dev row {numbers[place]}", encoding=encoding)
+        for place, encoding in zip(
+            spread, encoder.encode([examples[place] for place in spread]), strict=True
+        )
+    ]
+    made = _made(examples[0]) | {"truncated text": _joined(examples, 4 * encoder.max_length)}
+    encodings = encoder.encode(list(made.values()))
+    rows += [Row(name=name, encoding=one) for name, one in zip(made, encodings, strict=True)]
+    shortest = min(map(len, encodings))
+    for length in _lengths(shortest, encoder.max_length):
+        (cut,) = encoder.limited_to(length).encode([_joined(examples, 2 * length)])
+        rows.append(Row(name=f"text cut to {length}", encoding=cut))
+    # The longest beside the shortest, and so on inwards, so that padding is as much as it can be.
+    rows.sort(key=lambda row: len(row.encoding))
+    ends = zip(rows, reversed(rows), strict=True)
+    return [row for pair in ends for row in pair][: len(rows)]
+
+
+def _lengths(shortest: int, limit: int) -> list[int]:
+    """Return lengths from one token of text to the limit, each twice the one before."""
+    lengths = {limit, shortest + 1}
+    length = 8
+    while length < limit:
+        lengths.add(length)
+        length *= 2
+    return sorted(length for length in lengths if shortest < length <= limit)
+
+
+def _made(like: Example) -> dict[str, Example]:
+    """Return inputs that no file needs to hold, of the same fields as another, by name."""
+    made = {"empty text": _of(like, "")} | {name: _of(like, text) for name, text in STRANGE.items()}
+    if like.text_pair is not None:
+        made["first text empty"] = replace(like, text="")
+        made["second text empty"] = replace(like, text_pair="")
+    return made
+
+
+def _of(like: Example, text: str) -> Example:
+    """Return an input with this text in each field; its ends are the two entities."""
+    first, last = (0, min(1, len(text))), (max(0, len(text) - 1), len(text))
+    return Example(
+        text=text,
+        text_pair=None if like.text_pair is None else text,
+        entities=None if like.entities is None else (first, last),
+    )
+
+
+def _joined(examples: Sequence[Example], tokens: int) -> Example:
+    """Join real texts until they surely hold so many tokens; a pair is joined on both sides.
+
+    Of entities the first is that of the first text, and the second that of the last.
+    """
+    several = [examples[index % len(examples)] for index in range(tokens)]
+    text = " ".join(example.text for example in several)
+    first, last = several[0], several[-1]
+    entities = None
+    if first.entities is not None and last.entities is not None:
+        before = len(text) - len(last.text)
+        start, end = last.entities[1]
+        entities = (first.entities[0], (before + start, before + end))
+    pair = None
+    if first.text_pair is not None:
+        pair = " ".join(example.text_pair or "" for example in several)
+    return Example(text=text, text_pair=pair, entities=entities)

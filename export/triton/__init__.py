@@ -1,0 +1,1 @@
+"""Writes Triton model repositories."""

@@ -1,0 +1,1 @@
+"""Data files to examples: readers, labels, entity spans, validation."""

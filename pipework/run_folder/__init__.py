@@ -1,0 +1,1 @@
+"""The run folder: manifest, engine records, files with digests, lock."""

@@ -1,0 +1,1 @@
+"""Logits to predictions, metrics, confidence intervals and comparisons."""

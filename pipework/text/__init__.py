@@ -1,0 +1,1 @@
+"""Text to token ids, and token ids to padded or packed arrays."""

@@ -1,0 +1,1 @@
+"""The state of one request: options, timings, context, statistics."""

@@ -1,0 +1,1 @@
+"""From requests to batches and back: tokenization, queue, scheduler, predictor."""

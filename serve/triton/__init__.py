@@ -1,0 +1,1 @@
+"""NVIDIA Triton: the Python model and the tritonserver process."""

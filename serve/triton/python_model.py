@@ -1,0 +1,107 @@
+"""What a Triton python model is: the `model.py` of a written repository names this class.
+
+It is imported by the process that Triton's python backend starts, and only there is the module
+`triton_python_backend_utils`, whose classes come after this has been imported. Its interface is
+https://github.com/triton-inference-server/python_backend#usage
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import triton_python_backend_utils as triton
+from numpy.typing import NDArray
+
+from pipework.errors import NotReadyError, PipeError
+from pipework.run_folder.manifest import read_classifier
+from pipework.scoring.evaluation import Engine
+from pipework.serve.engines import open_proven
+from pipework.serve.engines.base import Arrays
+from pipework.serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, open_behind
+from pipework.serve.text_tensors import TEXT, TEXT_PAIR, Answer, Texts
+from pipework.serve.triton.text_model import TextModel
+
+
+class TritonPythonModel:
+    """Answers texts by the run folder that the folder of a version is."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Open the version; an error here is why Triton does not load it."""
+        version = args["model_version"]
+        run = Path(args["model_repository"]) / version
+        manifest = read_classifier(run)
+        (record,) = manifest.engines
+        config = json.loads(args["model_config"])
+        parameters = config.get("parameters", {})
+        if TENSOR_MODEL in parameters:
+            behind = Behind(name=parameters[TENSOR_MODEL]["string_value"], version=int(version))
+            engine: Engine = open_behind(
+                run,
+                manifest,
+                behind,
+                first_only=parameters[FIRST_ONLY]["string_value"] == "true",
+                batch=config["max_batch_size"],
+                beside=run.parents[1] / behind.name / version,
+            )
+        else:
+            engine = open_proven(run, manifest)
+        self._model = TextModel(run, manifest, engine)
+        triton.Logger.log_info(f"{args['model_name']} {version} answers with {record.name}")
+
+    def execute(self, requests: "Sequence[triton.InferenceRequest]") -> list[object]:
+        """Answer what Triton's dynamic batcher has merged, in one call."""
+        answers: Sequence[Answer | PipeError]
+        try:
+            answers = self._model.answer([_texts(request) for request in requests])
+        except PipeError as error:  # of the engine: it is not there, or not proven
+            answers = [error] * len(requests)
+        return [_response(answer) for answer in answers]
+
+    def finalize(self) -> None:
+        """Free the engine."""
+        self._model.close()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Behind:
+    """Another model of this server, asked by what Triton calls business logic scripting."""
+
+    name: str
+    version: int
+
+    def __call__(self, arrays: Arrays) -> NDArray[np.float32]:
+        """Return the logits of one call.
+
+        Raises:
+            NotReadyError: the model is not loaded, or failed.
+        """
+        request = triton.InferenceRequest(
+            model_name=self.name,
+            model_version=self.version,
+            requested_output_names=["logits"],
+            inputs=[triton.Tensor(name, array) for name, array in arrays.items()],
+            preferred_memory=triton.PreferredMemory(triton.TRITONSERVER_MEMORY_CPU, 0),
+        )
+        response = request.exec()
+        if response.has_error():
+            message = f"model {self.name} {self.version} did not answer: "
+            raise NotReadyError(message + response.error().message())
+        logits = triton.get_output_tensor_by_name(response, "logits").as_numpy()
+        return np.asarray(logits, np.float32)
+
+
+def _texts(request: "triton.InferenceRequest") -> Texts:
+    tensors = {tensor.name(): tensor.as_numpy().ravel().tolist() for tensor in request.inputs()}
+    return Texts(text=tensors[TEXT], text_pair=tensors.get(TEXT_PAIR))
+
+
+def _response(answer: Answer | PipeError) -> object:
+    match answer:
+        case Answer():
+            tensors = answer.tensors().items()
+            return triton.InferenceResponse([triton.Tensor(*named) for named in tensors])
+        case PipeError():
+            text = f"{answer}; {answer.hint}" if answer.hint else str(answer)
+            return triton.InferenceResponse(error=triton.TritonError(text))

@@ -1,0 +1,47 @@
+"""Windows agree when what they differ by is chance or a tenth."""
+
+import numpy as np
+import pytest
+
+from pipework.benchmarks.load.outcome import Outcome
+from pipework.benchmarks.load.steady_state import Seen, agree
+
+
+def window(requests=1000, scale_s=0.01, seed=0, duration_s=2.0):
+    times_s = np.random.default_rng(seed).exponential(scale_s, requests)
+    outcomes = [
+        Outcome(intended_s=0.0, sent_s=0.0, end_s=time_s, texts=2, error=None) for time_s in times_s
+    ]
+    lost = Outcome(intended_s=0.0, sent_s=0.0, end_s=9.0, texts=2, error="timeout")
+    return Seen.of([*outcomes, lost], duration_s)
+
+
+def test_a_window_holds_what_was_answered_in_it():
+    seen = window(requests=1000)
+    assert (seen.requests, seen.stored.texts_per_s) == (1000, 1000.0)
+    assert seen.low_ms < seen.stored.p99_ms < seen.high_ms < 9000
+    assert Seen.of([], 1.0).stored.p99_ms is None
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        ([window(seed=seed) for seed in range(3)], True),
+        ([window(seed=seed) for seed in range(2)], False),
+        ([window(seed=1), window(seed=2), Seen.of([], 1.0)], False),
+        ([window(900), window(1000), window(1100)], False),
+        ([window(970), window(1000), window(1030)], True),
+        ([window(10), window(970), window(1000), window(1030)], True),
+        ([window(scale_s=scale_s) for scale_s in (0.01, 0.02, 0.04)], False),
+        ([window(100, scale_s=scale_s) for scale_s in (0.01, 0.011, 0.012)], True),
+    ],
+)
+def test_three_windows_agree_by_throughput_and_p99(windows, expected):
+    assert agree(windows, by_chance=False) is expected
+
+
+def test_random_arrivals_may_differ_by_chance():
+    windows = [window(90), window(100), window(110)]
+    assert agree(windows, by_chance=True)
+    assert not agree(windows, by_chance=False)
+    assert not agree([window(50), window(100), window(150)], by_chance=True)

@@ -1,0 +1,207 @@
+"""The page stands alone, hides nothing, and a browser shows it."""
+
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+import pipework.benchmarks.report
+
+from pipework.benchmarks.report.bench_page import page, terminal, write_page
+from pipework.benchmarks.report.tables import rate
+from pipework.errors import ConfigError, MissingDependencyError, in_words
+
+NAMESPACES = ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink")
+EVIL = "\"'><script>alert('x')</script>&$a$"
+CHROMIUM = shutil.which("chromium")
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="chromium is absent: apt-get install chromium"
+)
+
+
+class Balance(HTMLParser):
+    """Checks that every element that is opened is closed, in order."""
+
+    VOID = ("meta", "link", "br")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.text, self.names = [], [], set()
+
+    def handle_starttag(self, tag, _):
+        self.names.add(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, _):
+        self.names.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def parse(html):
+    found = Balance()
+    found.feed(html)
+    assert found.open == []
+    return found
+
+
+@pytest.mark.parametrize("kind", ["served", "offline"])
+def test_the_page_loads_nothing(kind, request):
+    result = request.getfixturevalue(kind)
+    html = page(result)
+    addresses = set(re.findall(r"https?://[^\s\"'<)]+", html))
+    assert addresses <= {*NAMESPACES, result.target}
+    assert not re.search(r"<(script|link|img|iframe|base)\b|@import|url\((?!#)", html)
+    assert not re.search(r"href=\"(?!#)", html)
+    assert "default-src 'none'" in html
+
+
+def test_the_page_shows_every_figure_and_what_made_it(served):
+    text = " ".join(parse(page(served)).text)
+    for level in served.levels:
+        assert rate(level.texts_per_s) in text
+    for words in ("headlines", "AMD EPYC", "2 usable", "1.31.1", "2026-11-20 09:30 UTC"):
+        assert words in text
+    assert "synthetic, log-normal, mean 20 words" in text
+    assert "pipe bench http://127.0.0.1:8000 --batch 8" in text
+    assert served.provenance.git_commit in text
+
+
+def test_the_page_has_a_plot_for_each_question(served, offline):
+    assert page(served).count("<svg") == 4
+    assert page(offline).count("<svg") == 2
+
+
+def test_open_levels_and_the_server_have_plots_of_their_own(loaded):
+    html = page(loaded)
+    for title in ("Latency against load", "Answers against load", "Where the time goes"):
+        assert f"<h3>{title}</h3>" in html
+    assert html.count("<svg") == 8
+    assert "p99 limit" in html
+    assert 'class="verdict better"><b>SLO met, p99 at most 50 ms:' in html
+    only = page(loaded.model_copy(update={"levels": loaded.levels[3:], "slo": None}))
+    assert "clients at once" not in only
+    assert "answered in time at 90 requests/s" in only
+
+
+def test_errors_stand_out_and_only_errors_do(served):
+    html = page(served)
+    assert "23 of " in html
+    assert 'class="alarm"' in html
+    assert '<td class="bad">HTTP 429: 21, connection dropped: 2</td>' in html
+    assert html.count('<td class="bad">') == 1
+    calm = page(served.model_copy(update={"levels": served.levels[:4]}))
+    assert 'class="alarm"' not in calm
+    assert '<td class="bad">' not in calm
+
+
+def test_a_level_where_nothing_succeeded_is_shown(served):
+    nothing = {"latency_ms": None, "histogram": None, "texts_per_s": 0, "requests": 0}
+    failed = served.levels[0].model_copy(update={**nothing, "errors": {"HTTP 500": 9}})
+    only = served.model_copy(update={"levels": (failed,)})
+    assert "HTTP 500: 9" in terminal(only)
+    assert page(only).count("<svg") == 1
+    some = served.model_copy(update={"levels": (failed, *served.levels[1:])})
+    assert page(some).count("<svg") == 4
+
+
+def test_names_from_outside_are_text_and_not_markup(served, offline):
+    errors = served.levels[0].model_copy(update={"errors": {EVIL: 1}})
+    workload = served.workload.model_copy(update={"source": EVIL})
+    evil = {"model": EVIL, "target": EVIL, "command": (EVIL,), "workload": workload}
+    stage = offline.offline[0].model_copy(update={"stage": EVIL})
+    for result in (
+        served.model_copy(update={**evil, "levels": (errors, *served.levels)}),
+        offline.model_copy(update={**evil, "offline": (*offline.offline, stage)}),
+    ):
+        html = page(result)
+        found = parse(html)
+        assert "script" not in found.names
+        assert "alert('x')" in "".join(found.text)
+        drawn = not result.offline or f"{EVIL}, 1 a call" in found.text
+        assert drawn  # in the plot, too, and its dollars not taken for mathematics
+
+
+def test_the_same_result_gives_the_same_page(served):
+    assert page(served) == page(served)
+
+
+def test_the_page_says_from_where_on_more_clients_only_wait(served):
+    assert "The peak may lie beyond 16 clients." in page(served)
+    flat = served.levels[3].model_copy(update={"concurrency": 16})
+    levels = (*served.levels[:4], flat)
+    assert "From 8 clients on" in page(served.model_copy(update={"levels": levels}))
+
+
+def test_the_terminal_shows_a_row_for_each_level_within_its_width(served, offline):
+    for result, rows in ((served, served.levels), (offline, offline.offline)):
+        text = terminal(result)
+        assert all(rate(row.texts_per_s) in text for row in rows)
+        assert max(map(len, text.splitlines())) <= 110
+        assert "\x1b" not in text
+    assert "HTTP 429: 21" in terminal(served)
+
+
+def test_square_brackets_in_a_name_are_no_markup(offline):
+    stage = offline.offline[0].model_copy(update={"stage": "[bold]int8[/]"})
+    text = terminal(offline.model_copy(update={"offline": (stage,), "model": "[red]m"}))
+    assert "[bold]int8[/]" in text
+    assert "[red]m" in text
+
+
+def test_the_page_is_written_whole_or_not_at_all(served, tmp_path):
+    write_page(tmp_path / "bench.html", served)
+    assert (tmp_path / "bench.html").read_text(encoding="utf-8") == page(served)
+    assert [path.name for path in tmp_path.iterdir()] == ["bench.html"]
+    with pytest.raises(ConfigError, match="expected a file in a folder"):
+        write_page(tmp_path / "absent" / "bench.html", served)
+
+
+def test_without_matplotlib_a_page_answers_with_the_install_command(served, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "pipework.benchmarks.report.plots", raising=False)
+    monkeypatch.delattr(pipework.benchmarks.report, "plots", raising=False)
+    assert "headlines" in terminal(served)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        page(served)
+    told = in_words(caught.value)
+    assert isinstance(told, MissingDependencyError)
+    assert told.hint == "pip install 'pipework[bench]'"
+
+
+def browse(tmp_path, *flags):
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+    command += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", *flags]
+    command.append(f"file://{tmp_path / 'bench.html'}")
+    return subprocess.run(command, check=True, capture_output=True, timeout=300)
+
+
+@needs_chromium
+def test_a_browser_finds_the_plots_and_runs_nothing(served, tmp_path):
+    write_page(tmp_path / "bench.html", served.model_copy(update={"model": EVIL}))
+    done = browse(tmp_path, "--dump-dom", "--enable-logging=stderr")
+    dom = done.stdout.decode()
+    assert dom.count("<svg") == 4
+    assert "&lt;script&gt;alert" in dom
+    assert not re.search(rb"CONSOLE.*(Refused|Error|violates)", done.stderr)
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [1280, 500])
+def test_a_browser_draws_the_page_wide_and_narrow(served, tmp_path, width):
+    write_page(tmp_path / "bench.html", served)
+    picture = tmp_path / "page.png"
+    browse(tmp_path, f"--screenshot={picture}", f"--window-size={width},1000")
+    content = picture.read_bytes()
+    assert struct.unpack(">II", content[16:24]) == (width, 1000)
+    assert len(content) > 20_000  # an empty page has a tenth of that

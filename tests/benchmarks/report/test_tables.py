@@ -1,0 +1,73 @@
+"""Figures are written the same everywhere."""
+
+import pytest
+
+from pipework.benchmarks.report.tables import best, engines, errors, ms, rate, tables, tokenizing
+from pipework.benchmarks.results_schema.level import ServerUse
+
+
+def test_the_best_level_is_the_first_near_the_peak(served):
+    rates = {1: 100, 2: 190, 4: 299, 8: 310, 16: 305}
+    levels = [
+        level.model_copy(update={"texts_per_s": rates[level.concurrency]})
+        for level in served.levels
+    ]
+    assert best(levels).concurrency == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [(0.1234, "0.12"), (9.5, "9.50"), (48.04, "48.0"), (1234.5, "1,234")]
+)
+def test_milliseconds_have_about_three_digits(value, written):
+    assert ms(value) == written
+
+
+def test_errors_are_listed_by_number():
+    assert errors({"timeout": 2, "HTTP 429": 1000}) == "HTTP 429: 1,000, timeout: 2"
+    assert errors({}) == "0"
+
+
+def test_rates_have_about_three_digits_and_no_empty_ones():
+    values = (3.14159, 31.4159, 3141.59, 2000, 20, 2.5, 0)
+    assert [rate(one) for one in values] == ["3.14", "31.4", "3,142", "2,000", "20", "2.5", "0"]
+
+
+def test_every_row_is_as_long_as_the_head(loaded, served, offline):
+    for result in (loaded, served, offline):
+        for table in tables(result):
+            assert table.rows
+            assert {len(row) for row in table.rows} == {len(table.head)}
+
+
+def test_closed_and_open_loops_have_tables_of_their_own(loaded):
+    closed, opened, server = tables(loaded)
+    assert [row[0] for row in closed.rows] == ["1", "4", "16"]
+    assert [row[0] for row in opened.rows] == ["20", "60", "90"]
+    assert opened.rows[2][opened.head.index("late")] == "27"
+    assert [row[0] for row in server.rows][:2] == ["1 client", "4 clients"]
+
+
+def test_tokens_are_shown_where_they_were_counted(offline):
+    (plain,) = tables(offline)
+    assert "tokens/s" not in plain.head
+    levels = tuple(one.model_copy(update={"tokens_per_s": 1234.4}) for one in offline.offline)
+    (counted,) = tables(offline.model_copy(update={"offline": levels}))
+    assert (counted.head[-1], counted.rows[0][-1]) == ("tokens/s", "1,234")
+
+
+def test_the_server_has_only_columns_that_are_known(loaded, served):
+    head = tables(loaded)[2].head
+    assert head[:4] == ("at", "cores", "peak MiB", "per million")
+    assert "GPU" not in head
+    assert "queue ms" in head
+    assert len(tables(served)) == 1
+    gpu = ServerUse(cores=1, peak_mib=1, gpu_share=0.5, gpu_mib=2000)
+    level = served.levels[0].model_copy(update={"server": gpu})
+    _, table = tables(served.model_copy(update={"levels": (level, *served.levels[1:])}))
+    assert table.rows[0] == ("1 client", "1.00", "1", "50%", "2,000")
+    assert table.rows[1] == ("2 clients", "-", "-", "-", "-")
+
+
+def test_the_tokenizer_is_no_engine(offline):
+    assert {level.stage for level in engines(offline)} == {"onnx-fp32"}
+    assert {level.stage for level in tokenizing(offline)} == {"tokenizing"}

@@ -1,0 +1,97 @@
+"""A result of servers side by side that looks like a real one."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from pipework.benchmarks.results_schema.provenance import Machine, Provenance
+from pipework.benchmarks.studies.peer_serving_results import (
+    Answers,
+    Candidate,
+    Load,
+    PeerServingResult,
+    Trial,
+)
+
+SEVERAL, SINGLE = Load(texts_per_request=8, clients=16), Load(texts_per_request=1, clients=32)
+
+
+def candidate(peer, settings, *, same=200, truncates=True, failed=None):
+    answers = Answers(
+        rows=200,
+        same=same,
+        max_difference=3e-7,
+        accuracy=91.5,
+        checkpoint_accuracy=92.0,
+        truncates=truncates,
+    )
+    return Candidate(
+        peer=peer,
+        settings=settings,
+        environment="own",
+        command=("python", "-m", "uvicorn"),
+        variables={},
+        answers=None if failed else answers,
+        failed=failed,
+    )
+
+
+def trial(peer, settings, load, number, rate, errors=None):
+    return Trial(
+        peer=peer,
+        settings=settings,
+        load=load,
+        round=number,
+        texts_per_s=rate,
+        p50_ms=1000 * load.clients * load.texts_per_request / rate,
+        p99_ms=2000 * load.clients * load.texts_per_request / rate,
+        errors=errors or {},
+        memory_mib=400.0 + number,
+        start_s=2.5,
+    )
+
+
+@pytest.fixture
+def side_by_side() -> PeerServingResult:
+    """pipework and a peer with two settings, each the better one under one load."""
+    search = [
+        trial("pipework", "as it starts", SEVERAL, 0, 800),
+        trial("pipework", "as it starts", SINGLE, 0, 500),
+        trial("a peer", "2 threads", SEVERAL, 0, 200),
+        trial("a peer", "2 threads", SINGLE, 0, 90),
+        trial("a peer", "2 workers", SEVERAL, 0, 150),
+        trial("a peer", "2 workers", SINGLE, 0, 120),
+    ]
+    rounds = [
+        *(trial("pipework", "as it starts", SEVERAL, n, 600 + 100 * n) for n in (1, 2)),
+        *(trial("a peer", "2 threads", SEVERAL, n, 200) for n in (1, 2)),
+        *(trial("pipework", "as it starts", SINGLE, n, 600) for n in (1, 2)),
+        *(trial("a peer", "2 workers", SINGLE, n, 60 * n) for n in (1, 2)),
+    ]
+    return PeerServingResult(
+        model="SST-2",
+        engine="onnx-int8-packed",
+        texts="synthetic, log-normal, mean 20 words",
+        seconds=5,
+        search_seconds=2,
+        rounds=2,
+        candidates=(
+            candidate("pipework", "as it starts", same=199),
+            candidate("a peer", "2 threads"),
+            candidate("a peer", "2 workers", truncates=False),
+            candidate("another", "as it is", failed="it ended with 1"),
+        ),
+        absent={"triton": "tritonserver is neither on PATH nor there; make triton"},
+        trials=(*search, *rounds),
+        environments={"own": {"torch": "2.13.0"}},
+        command=("python", "-m", "pipework.benchmarks.studies.peers.serving", "RUN", "SST-2"),
+        provenance=Provenance(
+            created_at=datetime(2026, 11, 20, 9, 30, tzinfo=UTC),
+            pipework="0.1.0",
+            git_commit="0123456789abcdef0123456789abcdef01234567",
+            machine=Machine(
+                cpu="AMD EPYC", cores=2, memory_gib=7.8, python="3.11.2", system="Debian 12"
+            ),
+            versions={"onnxruntime": "1.31.1"},
+        ),
+    )

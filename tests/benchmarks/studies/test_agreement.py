@@ -1,0 +1,53 @@
+"""`pipe bench` and perf_analyzer at one server, and their table."""
+
+from pathlib import Path
+
+import pytest
+
+from pipework.benchmarks.results_schema.results import read_result
+from pipework.benchmarks.studies import agreement
+from pipework.benchmarks.studies.agreement import main, read_report
+from pipework.benchmarks.studies.agreement_results import AgreementResult
+from pipework.benchmarks.studies.agreement_table import HEAD, agreement_rows
+
+PERF_ANALYZER = Path(__file__).parents[4] / "shared" / "tools" / "perf_analyzer.sh"
+REPORT = """Concurrency,Inferences/Second,Sent,p50 latency,p90 latency,p95 latency,p99 latency
+4,120.5,17,1500,2500,3000,9000
+"""
+
+
+def test_a_report_is_read_in_texts_and_milliseconds(tmp_path):
+    path = tmp_path / "found.csv"
+    path.write_text(REPORT)
+    seen = read_report(path)
+    assert (seen.texts_per_s, seen.p50_ms, seen.p95_ms, seen.p99_ms) == (120.5, 1.5, 3, 9)
+
+
+def test_a_program_that_there_is_not_is_told(exported_run, tmp_path, capsys):
+    out = tmp_path / "found.json"
+    given = [f"{exported_run}", "sample", "--perf-analyzer", "/nowhere", "--seconds", "0.3"]
+    assert main([*given, "--out", f"{out}"]) == 3
+    assert "error: /nowhere cannot be started: No such file" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_both_measure_one_server_and_only_an_open_loop_feels_that_it_stands_still(
+    exported_run, tmp_path, monkeypatch
+):
+    if not PERF_ANALYZER.is_file():
+        pytest.skip("perf_analyzer is absent: put a folder shared/tools beside the checkout")
+    monkeypatch.setattr(agreement, "LOADS", (agreement.LOADS[0], agreement.LOADS[-1]))
+    out = tmp_path / "found.json"
+    given = [f"{exported_run}", "sample", "--perf-analyzer", f"{PERF_ANALYZER}"]
+    assert main([*given, "--seconds", "2.4", "--rounds", "1", "--out", f"{out}"]) == 0
+    result = read_result(out)
+    assert isinstance(result, AgreementResult)
+    for pair in result.pairs:
+        assert 0.4 < pair.ratio("texts_per_s") < 2.5
+        assert 0.4 < pair.ratio("p50_ms") < 2.5
+    assert result.stall.open_p99_ms > 300
+    assert result.stall.closed_p99_ms < 300
+    rows = [*agreement_rows(result)]
+    assert len(rows) == 3 * len(result.pairs) + 1
+    assert {len(row) for row in rows} == {len(HEAD)}

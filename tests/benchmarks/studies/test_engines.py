@@ -1,0 +1,40 @@
+"""What is stored of engines is what the manifest says of them, and a speed beside the others."""
+
+import shutil
+
+import pytest
+
+from pipework.benchmarks.results_schema.results import read_result
+from pipework.benchmarks.studies.engines import engines, main
+from pipework.errors import ConfigError, RunFolderError
+from pipework.progress import Silent
+from pipework.run_folder.manifest import read_manifest, write_manifest
+
+
+def test_the_proof_is_the_manifests_and_the_speed_is_of_now(exported_run, tmp_path):
+    out = tmp_path / "engines.json"
+    words = [str(exported_run), "the sample", "--seconds", "0.3", "--out", str(out)]
+    assert main(words) == 0
+    result = read_result(out)
+    (engine,) = result.engines
+    (record,) = read_manifest(exported_run).engines
+    assert (engine.name, engine.max_abs) == (record.name, record.parity.max_abs)
+    assert engine.texts_per_s > 0
+    assert result.by_hand_texts_per_s > 0
+    assert str(exported_run) not in out.read_text()
+
+
+def test_without_the_engine_that_others_are_compared_with_there_is_no_result(trained_run):
+    with pytest.raises(RunFolderError, match="lacks engine 'onnx-fp32'"):
+        engines(trained_run, "x", 0.1, (), Silent())
+
+
+def test_an_engine_without_a_score_is_named(exported_run, tmp_path):
+    run = shutil.copytree(exported_run, tmp_path / "run")
+    manifest = read_manifest(run)
+    (record,) = manifest.engines
+    unscored = record.parity.model_copy(update={"scores": None})
+    engine = record.model_copy(update={"parity": unscored})
+    write_manifest(run, manifest.model_copy(update={"engines": (engine,)}))
+    with pytest.raises(ConfigError, match="onnx-fp32 was not scored"):
+        engines(run, "x", 0.1, (), Silent())

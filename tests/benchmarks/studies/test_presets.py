@@ -1,0 +1,23 @@
+"""BERT and ALBERT presets side by side: really trained, and stored as the README shows them."""
+
+from pipework.benchmarks.results_schema.results import read_result
+from pipework.benchmarks.studies.presets import CHARACTERS, main
+from pipework.benchmarks.studies.presets_results import PresetsResult, preset_rows
+
+
+def test_families_of_one_width_are_measured_side_by_side(tmp_path, capsys):
+    out = tmp_path / "presets.json"
+    assert main(["--out", str(out), "--presets", "tiny", "--rounds", "2", "--steps", "1"]) == 0
+    result = read_result(out)
+    assert isinstance(result, PresetsResult)
+    bert, albert = result.presets
+    assert (bert.family, albert.family) == ("bert", "albert")
+    assert (bert.layers, bert.width) == (albert.layers, albert.width) == (2, 128)
+    assert bert.embeddings > 128 * CHARACTERS
+    assert albert.parameters < bert.parameters
+    assert len(bert.tokens_per_s) == len(albert.tokens_per_s) == 2
+    assert min(bert.tokens_per_s + albert.tokens_per_s) > 0
+    rows = list(preset_rows(result))
+    assert [row[2] for row in rows] == ["BERT", "ALBERT"]
+    assert rows[0][-1] == "1.00"
+    assert "tokens/s" in capsys.readouterr().out

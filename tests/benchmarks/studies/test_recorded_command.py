@@ -1,0 +1,47 @@
+import argparse
+from pathlib import Path
+
+import pytest
+
+from pipework.benchmarks.studies.recorded_command import command
+
+
+@pytest.fixture
+def parser():
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.some")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[])
+    return parser
+
+
+def told(parser, *words):
+    return " ".join(command(parser, parser.parse_args(words)))
+
+
+def test_options_are_told_and_places_are_not(parser, tmp_path):
+    words = ("--data", str(tmp_path / "none"), "--model", str(tmp_path), "--seeds", "3", "4")
+    assert told(parser, *words) == (
+        "python -m benchmarks.some --data DATA --model MODEL --seeds 3 4"
+    )
+
+
+def test_what_is_as_it_would_be_by_itself_is_left_out(parser):
+    words = ("--data", "d", "--seeds", "1", "2", "--jobs", "1")
+    assert told(parser, *words) == "python -m benchmarks.some --data DATA"
+
+
+def test_an_option_given_again_and_again_is_told_again_and_again(parser):
+    words = ("--data", "d", "--set", "a=1", "--set", "b=2", "--model", "some/hub-id")
+    assert told(parser, *words) == (
+        "python -m benchmarks.some --data DATA --model some/hub-id --set a=1 --set b=2"
+    )
+
+
+def test_a_place_after_a_key_is_not_told_either(parser, tmp_path):
+    words = ("--data", "d", "--set", f"data.root={tmp_path}", "--set", "model.name=some/hub-id")
+    assert told(parser, *words) == (
+        "python -m benchmarks.some --data DATA --set data.root=PLACE --set model.name=some/hub-id"
+    )

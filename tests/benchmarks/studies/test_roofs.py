@@ -1,0 +1,49 @@
+"""Roofs are measured in the runtime, precision and scaling of an engine."""
+
+from pathlib import Path
+
+import pytest
+
+from pipework.benchmarks.studies.matmul_graph import Encoder
+from pipework.benchmarks.studies.roofs import roof_gflops, roof_name
+from pipework.errors import ConfigError
+from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
+from pipework.run_folder.manifest import read_manifest
+
+SMALL = Encoder(hidden_size=64, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2)
+TINY = Encoder(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+INT8 = Variant(
+    format=EngineFormat.OPENVINO,
+    precision=Precision.INT8,
+    layout=Layout.PACKED,
+    scaling=Scaling.STATIC,
+)
+FP32 = Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=Layout.PACKED)
+
+
+def test_engines_of_one_runtime_and_arithmetic_stand_under_one_roof() -> None:
+    assert roof_name(INT8) == "openvino int8 static"
+    assert roof_name(FP32) == roof_name(FP32.model_copy(update={"layout": Layout.PADDED}))
+
+
+@pytest.mark.parametrize("variant", [FP32, INT8], ids=lambda one: one.label)
+def test_a_roof_is_measured_where_its_engine_runs(
+    variant: Variant, exported_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipework.benchmarks.studies.roofs.LARGE", SMALL)
+    assert 0.01 < roof_gflops(variant, read_manifest(exported_run)) < 1e5
+
+
+def test_large_products_are_faster_than_small_ones(
+    exported_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = read_manifest(exported_run)
+    large = roof_gflops(FP32, manifest)
+    monkeypatch.setattr("pipework.benchmarks.studies.roofs.LARGE", TINY)
+    assert roof_gflops(FP32, manifest) < large / 2
+
+
+def test_a_roof_of_tensorrt_is_refused(exported_run: Path) -> None:
+    variant = FP32.model_copy(update={"format": EngineFormat.TENSORRT})
+    with pytest.raises(ConfigError, match="the products of a TensorRT engine are not measured"):
+        roof_gflops(variant, read_manifest(exported_run))

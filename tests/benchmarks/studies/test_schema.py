@@ -1,0 +1,38 @@
+"""The schema beside the results is that of the records, and says what fields mean."""
+
+import json
+
+from pipework.benchmarks.studies import schema as module
+from pipework.benchmarks.studies.readme import RESULTS
+from pipework.benchmarks.studies.schema import PATH, main, schema
+
+
+def test_the_file_is_that_of_the_records():
+    assert PATH.read_text(encoding="utf-8") == schema(), (
+        "run python -m pipework.benchmarks.studies.schema"
+    )
+    assert main(["--check"]) == 0
+
+
+def test_every_record_of_a_bench_is_explained():
+    found = json.loads(schema())["$defs"]
+    for name in ("BenchResult", "Level", "Latency", "Window", "SloResult", "RateTrial", "Ratio"):
+        assert len(found[name]["description"]) > 20
+    assert "latency_ms" in found["Level"]["properties"]
+
+
+def test_every_stored_result_has_only_fields_of_the_schema():
+    found = json.loads(schema())
+    kinds = found["discriminator"]["mapping"]
+    for path in RESULTS.glob("*.json"):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        record = found["$defs"][kinds[stored["kind"]].rpartition("/")[2]]
+        assert set(stored) <= set(record["properties"]), path.name
+
+
+def test_a_schema_that_differs_is_exit_3(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(module, "PATH", tmp_path / "schema.json")
+    assert main(["--check"]) == 3
+    assert "python -m pipework.benchmarks.studies.schema" in capsys.readouterr().err
+    assert main([]) == 0
+    assert main(["--check"]) == 0

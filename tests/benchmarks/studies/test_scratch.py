@@ -1,0 +1,59 @@
+"""The steps from scratch: each is added to the one before, and every config is valid."""
+
+from pathlib import Path
+
+import tomli_w
+
+from pipework.benchmarks.studies import domain
+from pipework.benchmarks.studies.scratch import (
+    DISTILLED,
+    NONE_DISTILLED,
+    PRETRAINED,
+    PRETRAINING,
+    SMALL_DISTILLED,
+    trainings,
+)
+from pipework.train.config.run_config import load_config
+
+
+def loaded(training, folder):
+    path = folder / "c.toml"
+    path.write_text(tomli_w.dumps(training.sections(1)))
+    return load_config(str(path), [])
+
+
+def test_every_config_is_valid_and_test_rows_are_no_text_to_pretrain_on(tmp_path):
+    steps = trainings(tmp_path, tmp_path / "work", (1, 2, 3))
+    for step in steps:
+        config = loaded(step, tmp_path)
+        read = {Path(config.data.train).name, config.data.dev and config.data.dev.name}
+        if step.name == PRETRAINING:
+            assert read == {"train_45000.txt", None}
+            assert config.data.test is None
+
+
+def test_each_step_needs_only_what_comes_before(tmp_path):
+    steps = trainings(tmp_path, tmp_path / "work", (1, 2, 3))
+    done = set()
+    for step in steps:
+        assert done.issuperset(step.after)
+        assert step.against is None or step.against in done
+        done.add(step.name)
+    by_name = {step.name: step for step in steps}
+    for name in (DISTILLED, SMALL_DISTILLED, NONE_DISTILLED):
+        (run,) = loaded(by_name[name], tmp_path).train.teacher
+        assert run == tmp_path / "work" / PRETRAINED
+
+
+def test_the_arms_of_a_seed_learn_the_same_rows_and_seeds_others(tmp_path):
+    rows = "".join(f"sentence {n}\t{n % 2}\n" for n in range(300))
+    (tmp_path / domain.TRAIN).write_text("sentence\tlabel\n" + rows)
+    first, again, other = (domain.draw(tmp_path, tmp_path / "w", 50, seed) for seed in (1, 1, 2))
+    assert first == again
+    assert len(first.read_text().splitlines()) == 51
+    assert set(first.read_text().splitlines()) != set(other.read_text().splitlines())
+    _, plain, adapted = domain.trainings(tmp_path, tmp_path / "w", "hub/name", 50, (1, 2))
+    one, two = (loaded(training, tmp_path) for training in (plain, adapted))
+    assert one.data == two.data
+    assert one.train == two.train
+    assert (one.model.name, Path(two.model.name).parent.name) == ("hub/name", domain.PRETRAINING)

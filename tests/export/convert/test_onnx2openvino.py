@@ -1,0 +1,159 @@
+from pathlib import Path
+
+import numpy as np
+import onnx
+import openvino as ov
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from pipework.export.convert.onnx2openvino import beside_int8, onnx_to_openvino
+from pipework.run_folder.engine_record import EngineFormat, Precision
+from pipework.serve.engines.openvino import SAID_AT
+
+SIZES = ("rows", "width")
+
+
+def graph(
+    path: Path, *pattern: str | int, of: str = "segment_ids", allow_zero: bool = False
+) -> Path:
+    """Write a graph whose states [R, T, 6] are reshaped to sizes of `of`, and numbers."""
+    constants = {"table": np.arange(60, dtype=np.float32).reshape(10, 6)}
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["states"]),
+        helper.make_node("Shape", [of], ["size"]),
+    ]
+    parts = []
+    for number, part in enumerate(pattern):
+        name = f"part{number}"
+        parts.append(name)
+        where = [SIZES.index(part)] if isinstance(part, str) else [part]
+        constants[f"{name}:given"] = np.array(where, np.int64)
+        if isinstance(part, str):
+            nodes.append(helper.make_node("Gather", ["size", f"{name}:given"], [name]))
+        else:
+            nodes.append(helper.make_node("Identity", [f"{name}:given"], [name]))
+    nodes.append(helper.make_node("Concat", parts, ["shape"], axis=0))
+    nodes.append(
+        helper.make_node("Reshape", ["states", "shape"], ["logits"], allowzero=int(allow_zero))
+    )
+    made = helper.make_graph(
+        nodes,
+        "reshaped",
+        [
+            helper.make_tensor_value_info(name, TensorProto.INT64, [f"R of {name}", f"T of {name}"])
+            for name in dict.fromkeys(("input_ids", of))
+        ],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def shape_given(model: ov.Model) -> list[int] | None:
+    """Return what the model is reshaped to, None where that is computed."""
+    (reshape,) = (one for one in model.get_ordered_ops() if one.get_type_name() == "Reshape")
+    source = reshape.input_value(1).get_node()
+    return source.get_data().tolist() if source.get_type_name() == "Constant" else None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "given"),
+    [
+        (("rows", "width", 2, 3), [0, 0, 2, 3]),
+        (("rows", "width", -1, 3), [0, 0, 2, 3]),
+        (("rows", -1, 6), [0, 0, 6]),
+        ((-1, 6), [-1, 6]),
+        ((-1, "width"), [-1, 0]),
+        ((1, "rows", -1), None),  # rows stand elsewhere, and the rest is not known
+        (("width", "rows", 6), None),  # of which neither is what stood there
+    ],
+)
+def test_reshapes_say_by_constants_what_stays(
+    tmp_path: Path, pattern: tuple[str | int, ...], given: list[int] | None
+) -> None:
+    source, out = graph(tmp_path / "graph.onnx", *pattern), tmp_path / "model.xml"
+    onnx_to_openvino(source, out, Precision.FP32)
+    core = ov.Core()
+    model = core.read_model(out)
+    assert shape_given(model) == given
+    before, after = (core.compile_model(one, "CPU") for one in (core.read_model(source), model))
+    for rows, width in ((1, 1), (2, 3), (5, 2)):
+        ids = np.random.default_rng(0).integers(0, 10, (rows, width))
+        feed = {"input_ids": ids, "segment_ids": ids}
+        np.testing.assert_array_equal(before(feed)["logits"], after(feed)["logits"])
+
+
+def test_sizes_of_other_inputs_are_no_sizes_of_tokens(tmp_path: Path) -> None:
+    """Of texts there are as many as there are, however many rows they share."""
+    source = graph(tmp_path / "graph.onnx", "rows", "width", -1, of="text_index")
+    onnx_to_openvino(source, tmp_path / "model.xml", Precision.FP32)
+    model = ov.Core().read_model(tmp_path / "model.xml")
+    assert shape_given(model) is None
+    feed = {"input_ids": np.zeros((2, 6), np.int64), "text_index": np.zeros((4, 1), np.int64)}
+    assert ov.Core().compile_model(model, "CPU")(feed)["logits"].shape == (4, 1, 18)
+
+
+def test_where_nothing_means_none_it_is_not_written_for_what_stays(tmp_path: Path) -> None:
+    source = graph(tmp_path / "graph.onnx", "rows", "width", 2, 3, allow_zero=True)
+    onnx_to_openvino(source, tmp_path / "model.xml", Precision.FP32)
+    assert shape_given(ov.Core().read_model(tmp_path / "model.xml")) is None
+
+
+@pytest.mark.parametrize(("computed", "said"), [(Precision.FP32, "f32"), (Precision.BF16, "bf16")])
+def test_a_model_says_what_it_is_to_be_computed_in(
+    tmp_path: Path, computed: Precision, said: str
+) -> None:
+    source, out = graph(tmp_path / "graph.onnx", -1, 6), tmp_path / "model.xml"
+    onnx_to_openvino(source, out, computed)
+    assert ov.Core().read_model(out).get_rt_info(SAID_AT).value == said
+
+
+@pytest.mark.parametrize(
+    ("found", "beside"),
+    [(["FP32", "BF16", "INT8"], Precision.BF16), (["FP32", "INT8"], Precision.FP32)],
+)
+def test_beside_int8_is_what_the_runtime_multiplies(
+    monkeypatch: pytest.MonkeyPatch, found: list[str], beside: Precision
+) -> None:
+    monkeypatch.setattr(ov.Core, "get_property", lambda *_: found)
+    assert beside_int8(EngineFormat.OPENVINO) is beside
+    assert beside_int8(EngineFormat.ONNX) is Precision.FP32
+
+
+@pytest.mark.parametrize(
+    ("order", "rows"),
+    [
+        ([0, 2, 3, 1], [0, 2, 1, 3]),  # the keys, as exporters move them
+        ([0, 2, 1, 3], [0, 2, 1, 3]),  # the values, which are in whole rows already
+        ([3, 2, 0, 1], [3, 2, 0, 1]),  # number by number either way
+    ],
+)
+def test_products_read_whole_rows(tmp_path: Path, order: list[int], rows: list[int]) -> None:
+    shape = [2, 3, 4, 5]
+    moved = [shape[place] for place in order]
+    random = np.random.default_rng(0)
+    queries = random.standard_normal((*moved[:2], 7, moved[2])).astype(np.float32)
+    made = helper.make_graph(
+        [
+            helper.make_node("Transpose", ["keys"], ["lying"], perm=order),
+            helper.make_node("MatMul", ["queries", "lying"], ["logits"], name="scores"),
+        ],
+        "scores",
+        [helper.make_tensor_value_info("keys", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(queries, "queries")],
+    )
+    source, out = tmp_path / "graph.onnx", tmp_path / "model.xml"
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)]), source)
+    onnx_to_openvino(source, out, Precision.FP32)
+    model = ov.Core().read_model(out)
+    nodes = {one.get_type_name(): one for one in model.get_ordered_ops()}
+    assert nodes["Transpose"].input_value(1).get_node().get_data().tolist() == rows
+    assert nodes["MatMul"].get_attributes()["transpose_b"] == (rows != order)
+    assert nodes["MatMul"].get_friendly_name() == "logits"
+    keys = random.standard_normal(shape).astype(np.float32)
+    expected = queries @ keys.transpose(order)
+    exact = {"INFERENCE_PRECISION_HINT": "f32"}
+    found = ov.Core().compile_model(model, "CPU", exact)({"keys": keys})["logits"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

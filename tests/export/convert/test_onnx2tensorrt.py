@@ -1,0 +1,256 @@
+"""Real TensorRT engines. Where there is no GPU they are built and not run, and say so."""
+
+import importlib.util
+import itertools
+import os
+import shutil
+import signal
+from dataclasses import replace
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from transformers import BertConfig, BertForSequenceClassification
+
+from pipework.data.examples import Example
+from pipework.errors import CheckFailedError, ConfigError, MissingDependencyError
+from pipework.export.build import build
+from pipework.export.config import ExportSettings
+from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx, trace, trace_packed
+from pipework.export.convert.graph_inputs import graph_feeds
+from pipework.export.convert.onnx2fp16 import onnx_to_fp16
+from pipework.export.convert.onnx2tensorrt import onnx_to_tensorrt
+from pipework.export.convert.packed_classifier import PackedClassifier
+from pipework.export.inference import predict_run
+from pipework.export.quantize.calibration import find_ranges
+from pipework.export.quantize.linear_layers import linears
+from pipework.export.quantize.qdq_graph import LARGEST, static
+from pipework.export.rows.run_rows import Subject
+from pipework.export.run import export
+from pipework.progress import Silent
+from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
+from pipework.run_folder.manifest import read_manifest
+from pipework.serve.engines import open_proven
+from pipework.serve.engines.cuda import NoGpuError
+from pipework.serve.engines.tensorrt_packages import Flavour, gpu_or_none, load
+from pipework.terminal import show_exported
+from pipework.train.config.model import HeadSettings
+from pipework.train.model.classifier import Classifier
+
+pytest.importorskip("tensorrt_rtx", exc_type=ImportError)
+LAYOUTS = [Layout.PADDED, Layout.PACKED]
+PRECISIONS = [Precision.FP32, Precision.FP16, Precision.INT8]
+ONE = ExportSettings(capabilities=(89,), speed_s=0, dev_rows=64)
+
+
+@pytest.fixture(scope="module")
+def subject(trained_run):
+    return Subject.open(trained_run, read_manifest(trained_run), ONE)
+
+
+def names_of(layout):
+    places = ("position_ids", "segment_ids", "text_index")
+    return {
+        "input_ids",
+        "token_type_ids",
+        *(("attention_mask",) if layout is Layout.PADDED else places),
+    }
+
+
+def variant(precision, layout=Layout.PADDED, format_=EngineFormat.TENSORRT):
+    scaling = Scaling.STATIC if precision is Precision.INT8 else None
+    return Variant(format=format_, precision=precision, layout=layout, scaling=scaling)
+
+
+@pytest.mark.parametrize(("layout", "precision"), [*itertools.product(LAYOUTS, PRECISIONS)])
+def test_a_tiny_model_becomes_an_engine(subject, tmp_path, layout, precision):
+    built = build(variant(precision, layout), subject, tmp_path, Silent()).tensorrt
+    assert (built.flavour, built.version) == ("tensorrt_rtx", load(Flavour.RTX).__version__)
+    assert built.target == "compute capabilities 8.9"
+    assert {*built.profiles[0].largest} == names_of(layout)
+    lengths = [one.largest["input_ids"] for one in built.profiles]
+    assert len(built.profiles) >= 2
+    assert lengths == sorted(lengths)
+    assert (tmp_path / "model.engine").stat().st_size > 50_000
+
+
+@pytest.fixture(scope="module")
+def six_layers(subject, tmp_path_factory):
+    """The padded and the packed graph of a model of MiniLM's size, with random weights."""
+    folder = tmp_path_factory.mktemp("six")
+    config = BertConfig(
+        num_hidden_layers=6,
+        hidden_size=384,
+        num_attention_heads=12,
+        intermediate_size=1536,
+        vocab_size=8000,
+        num_labels=len(subject.manifest.task.labels),
+        attn_implementation="eager",
+    )
+    model = Classifier(BertForSequenceClassification(config), HeadSettings())
+    trace(model, folder / "padded.onnx", type_ids=True, spans=False)
+    trace_packed(PackedClassifier(model), folder / "packed.onnx", type_ids=True, spans=False)
+    return folder
+
+
+def halved(graph, out, feeds):
+    onnx_to_fp16(graph, out, feeds)
+    return out
+
+
+def quantized(graph, out, feeds):
+    model = onnx.load(graph)
+    layers = linears(model.graph)
+    ranges = find_ranges(graph, layers, feeds, Silent())
+    static(model, layers, ranges, unsigned=False, largest=LARGEST)
+    onnx.save(model, out)
+    return out
+
+
+REWRITE = {Precision.FP16: halved, Precision.INT8: quantized}
+KERNELS_MB = 20  # what comes to the weights, of all profiles
+
+
+@pytest.mark.parametrize(
+    ("layout", "precision"),
+    [
+        (Layout.PADDED, Precision.INT8),
+        (Layout.PACKED, Precision.FP16),
+        *(
+            pytest.param(*other, marks=pytest.mark.slow)
+            for other in (
+                (Layout.PADDED, Precision.FP32),
+                (Layout.PADDED, Precision.FP16),
+                (Layout.PACKED, Precision.FP32),
+                (Layout.PACKED, Precision.INT8),
+            )
+        ),
+    ],
+)
+def test_a_model_of_minilms_size_becomes_an_engine_of_its_weights(
+    subject, six_layers, tmp_path, layout, precision
+):
+    graph = six_layers / f"{layout}.onnx"
+    if precision is not Precision.FP32:
+        feeds = graph_feeds(graph, subject, [row.encoding for row in subject.grid][:8])
+        graph = REWRITE[precision](graph, tmp_path / "rewritten.onnx", feeds)
+    out = tmp_path / "model.engine"
+    built = onnx_to_tensorrt(graph, out, subject, Silent())
+    assert {frozenset(one.largest) for one in built.profiles} == {frozenset(names_of(layout))}
+    weights_mb, engine_mb = (path.stat().st_size / 1e6 for path in (graph, out))
+    assert weights_mb - 2 < engine_mb < weights_mb + KERNELS_MB
+
+
+def test_an_engine_that_cannot_be_run_is_recorded_as_built(trained_run, tmp_path, capsys, noting):
+    if gpu_or_none() is not None:
+        pytest.skip("there is a GPU here, which runs the engine")
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    (record,) = export(run, noting, [variant(Precision.FP16, Layout.PACKED)], settings=ONE)
+    assert record == read_manifest(run).engines[0]
+    assert (record.parity, record.speed, record.proven) == (None, None, False)
+    assert [file.path.rpartition("/")[2] for file in record.files] == ["model.engine", "rows.npz"]
+    assert record.built_with["tensorrt_rtx"] == record.tensorrt.version
+    assert any(line.startswith("built, not run: tensorrt-fp16-packed") for line in noting.lines)
+    show_exported(run, [record])
+    expected = "built, not run: tensorrt-fp16-packed for compute capabilities 8.9; the server will"
+    assert expected in capsys.readouterr().out
+    with pytest.raises(NoGpuError, match="tensorrt-fp16-packed was built, not run, and it cannot"):
+        open_proven(run, read_manifest(run))
+    ((_, answer),) = predict_run(run, [Example(text="rain and wind")])  # by the checkpoint
+    assert answer.words()[0] in read_manifest(run).task.labels
+
+
+def test_a_proven_engine_is_served_where_the_built_one_cannot_run(trained_run, tmp_path):
+    if gpu_or_none() is not None:
+        pytest.skip("there is a GPU here, which runs the engine")
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    variants = [
+        variant(Precision.FP32, format_=one) for one in (EngineFormat.TENSORRT, EngineFormat.ONNX)
+    ]
+    export(run, Silent(), variants, settings=ONE)
+    assert [one.name for one in read_manifest(run).engines] == ["tensorrt-fp32", "onnx-fp32"]
+    open_proven(run, read_manifest(run)).close()
+    with pytest.raises(NoGpuError, match="tensorrt-fp32 was built, not run"):
+        open_proven(run, read_manifest(run), "tensorrt-fp32")
+
+
+def test_a_wrong_graph_never_becomes_an_engine(trained_run, tmp_path):
+    def wrong(asked, subject, folder, progress):
+        built = build(asked, subject, folder, progress)
+        model = onnx.load(built.graph)
+        weights = max(model.graph.initializer, key=lambda one: len(one.raw_data))
+        values = onnx.numpy_helper.to_array(weights)
+        weights.CopyFrom(onnx.numpy_helper.from_array(values[::-1].copy(), weights.name))
+        onnx.save(model, built.graph)
+        return built
+
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    with pytest.raises(CheckFailedError, match="does not answer as the checkpoint does"):
+        export(run, Silent(), [variant(Precision.FP32)], settings=ONE, building=wrong)
+    assert read_manifest(run).engines == ()
+
+
+def test_a_node_that_tensorrt_cannot_read_is_named(subject, tmp_path):
+    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["B", "T"])
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["B"])
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["x"], to=1),
+        helper.make_node("StringNormalizer", ["x"], ["logits"], name="/model/bert/odd/Normalizer"),
+    ]
+    graph = helper.make_graph(nodes, "odd", [ids], [logits])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "odd.onnx")
+    named = r"TensorRT cannot read StringNormalizer /model/bert/odd/Normalizer: "
+    with pytest.raises(ConfigError, match=named) as caught:
+        onnx_to_tensorrt(tmp_path / "odd.onnx", tmp_path / "model.engine", subject, Silent())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_capability_that_is_not_offered_is_answered_with_those_that_are(subject, tmp_path):
+    asked = replace(subject, settings=ExportSettings(capabilities=(90,)))
+    with pytest.raises(ConfigError, match=r"compute capability 9\.0") as caught:
+        onnx_to_tensorrt(tmp_path / "any.onnx", tmp_path / "model.engine", asked, Silent())
+    assert "80, 86, 89" in caught.value.hint
+
+
+def test_without_tensorrt_the_install_command_is_given(subject, tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if "tensorrt" in name else found(name)
+    )
+    with pytest.raises(MissingDependencyError, match="nothing that builds TensorRT") as caught:
+        onnx_to_tensorrt(tmp_path / "any.onnx", tmp_path / "model.engine", subject, Silent())
+    assert "pip install 'pipework[tensorrt-rtx]'" in caught.value.hint
+
+
+def test_ctrl_c_ends_a_build(subject, tmp_path):
+    class Interrupting(Silent):
+        steps, total = 0, 0
+
+        def begin(self, title, total, unit):  # noqa: ARG002
+            self.total = total
+            os.kill(os.getpid(), signal.SIGINT)  # which, unlike a raised error, wakes who waits
+
+        def advance(self, count, figures=None):  # noqa: ARG002
+            self.steps += count
+
+    graph, hearing = tmp_path / "graph.onnx", Interrupting()
+    checkpoint_to_onnx(subject.run, subject.manifest, graph)
+    with pytest.raises(KeyboardInterrupt):
+        onnx_to_tensorrt(graph, tmp_path / "model.engine", subject, hearing)
+    assert hearing.steps < hearing.total - 1  # of a build that is left alone it is all but one
+    assert not (tmp_path / "model.engine").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("layout", "precision"), [*itertools.product(LAYOUTS, PRECISIONS)])
+def test_an_engine_that_can_be_run_is_proven(trained_run, tmp_path, layout, precision):
+    gpu = gpu_or_none()
+    if gpu is None:
+        pytest.skip("needs a CUDA device")
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    settings = ONE.model_copy(update={"capabilities": (gpu.capability,)})
+    (record,) = export(run, Silent(), [variant(precision, layout)], settings=settings)
+    assert record.proven
+    assert record.parity.processor == gpu.name
+    open_proven(run, read_manifest(run)).close()

@@ -1,0 +1,324 @@
+"""A parity gate is worth what it catches: each limit of it refuses by itself."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from pipework.data.examples import Example
+from pipework.errors import CheckFailedError, ConfigError
+from pipework.export.config import ExportSettings
+from pipework.export.inference import open_encoder, split_source
+from pipework.export.parity.batch_mixes import SIZES, batches
+from pipework.export.parity.case import EngineFailedError
+from pipework.export.parity.prove import Expected, prove
+from pipework.export.rows.edge_cases import STRANGE, grid_rows
+from pipework.export.rows.run_rows import Subject
+from pipework.export.rows.tolerances import TOLERANCES
+from pipework.export.run import export
+from pipework.progress import Silent
+from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Tolerance, Variant
+from pipework.run_folder.manifest import read_manifest, write_manifest
+from pipework.serve.engines.collate import Collate
+from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
+from pipework.settings import load_settings
+from pipework.text.padding import Padding
+from pipework.train.model.checkpoint_engine import CheckpointEngine, open_reference
+
+METRICS = [
+    ("multi_run", "micro_f1"),
+    ("regression_run", "pearson"),
+    ("marked_run", "directional_f1"),
+]
+
+
+def collate(manifest, *, whole=True):
+    padding = Padding.of(manifest.input)
+    return Collate(layout=Layout.PADDED, padding=padding, spans=False, whole=whole)
+
+
+def test_the_shapes_recorded_are_those_that_went_through_the_graph(exported_run, monkeypatch):
+    manifest = read_manifest(exported_run)
+    ran = []
+    inner = OnnxRuntimeEngine._start  # noqa: SLF001
+
+    def watched(self, arrays):
+        ran.append(arrays["input_ids"].shape)
+        return inner(self, arrays)
+
+    monkeypatch.setattr(OnnxRuntimeEngine, "_start", watched)
+    path = exported_run / manifest.engines[0].files[0].path
+    encoder = open_encoder(exported_run, manifest)
+    rows = grid_rows(encoder, list(split_source(exported_run, manifest, "dev").rows()))
+    with OnnxRuntimeEngine(path, collate(manifest)) as engine:
+        for batch in batches([len(row.encoding) for row in rows]):
+            engine.infer([rows[row].encoding for row in batch.rows])
+    assert set(manifest.engines[0].parity.shapes) <= set(ran)
+    padding = max(
+        max(len(row.encoding) for row in rows[i : i + 2])
+        - min(len(row.encoding) for row in rows[i : i + 2])
+        for i in range(0, len(rows), 2)
+    )
+    assert padding == manifest.input.max_length - 2
+
+
+def test_a_right_export_passes_far_below_the_tolerance(exported_run):
+    (engine,) = read_manifest(exported_run).engines
+    assert engine.parity.passed
+    assert engine.parity.max_abs < 1e-5
+    assert engine.parity.flips == 0
+    assert engine.parity.metric == "accuracy"
+    assert engine.parity.scores.engine == engine.parity.scores.reference
+    assert (engine.parity.scores.low, engine.parity.scores.high) == (0, 0)
+
+
+def test_the_proof_covers_batches_and_lengths_up_to_the_limit(exported_run):
+    manifest = read_manifest(exported_run)
+    (engine,) = manifest.engines
+    longest = manifest.input.max_length
+    assert {(batch, longest) for batch in SIZES} <= set(engine.parity.shapes)
+    assert {(1, length) for length in (2, 3, 8, 16, 32, longest)} <= set(engine.parity.shapes)
+    assert engine.parity.rows > manifest.data.splits["dev"].rows
+
+
+def test_the_grid_holds_an_empty_a_truncated_and_real_texts(exported_run):
+    encoder = open_encoder(exported_run, read_manifest(exported_run))
+    rows = grid_rows(encoder, [Example(text="some words"), Example(text="more of the same")])
+    tokens = {row.name: len(row.encoding) for row in rows}
+    assert tokens["empty text"] == 2
+    assert tokens["truncated text"] == encoder.max_length
+    assert tokens["text cut to 3"] == 3
+    assert {"dev row 1", "dev row 2", *STRANGE} <= tokens.keys()
+    assert tokens["one letter"] == 3
+    assert {"text cut to 8", "text cut to 16", "text cut to 32", "text cut to 64"} <= tokens.keys()
+
+
+def test_a_pair_is_proven_on_both_texts(exported_run):
+    encoder = open_encoder(exported_run, read_manifest(exported_run))
+    rows = grid_rows(encoder, [Example(text="a b c", text_pair="d e f g")])
+    (cut,) = (row.encoding for row in rows if row.name == "truncated text")
+    assert set(cut.type_ids.tolist()) == {0, 1}
+    sides = {row.name: np.bincount(row.encoding.type_ids).tolist() for row in rows}
+    assert sides["empty text"] == [2, 1]
+    assert sides["first text empty"] == [2, 5]
+    assert sides["second text empty"] == [5, 1]
+
+
+@pytest.fixture(scope="module")
+def trial(exported_run):
+    """The rows of a run and what its checkpoint answers."""
+    manifest = read_manifest(exported_run)
+    subject = Subject.open(exported_run, manifest, ExportSettings(dev_rows=40))
+    return subject, Expected.of(subject, open_reference(exported_run, manifest), Silent())
+
+
+class Changed(OnnxRuntimeEngine):
+    """The right engine with its answers changed."""
+
+    def __init__(self, path, collate, change):
+        self.change = lambda _encodings, logits_NC: logits_NC
+        super().__init__(path, collate)
+        self.change = change
+
+    def infer(self, encodings):
+        return self.change(encodings, super().infer(encodings))
+
+
+ANYTHING = Tolerance(max_abs=99, mean_abs=99, spread=99, flips=1, flips_outside=1, score_drop=1)
+
+
+def proven_with(trial, change, **limits):
+    """Prove the changed engine with no limits but these."""
+    subject, expected = trial
+    manifest = subject.manifest
+    path = subject.run / manifest.engines[0].files[0].path
+    with (
+        Changed(path, collate(manifest, whole=True), change) as whole,
+        Changed(path, collate(manifest, whole=False), change) as engine,
+    ):
+        return prove(
+            subject,
+            expected,
+            whole=whole,
+            engine=engine,
+            tolerance=ANYTHING.model_copy(update=limits),
+            progress=Silent(),
+        )
+
+
+def nothing(_encodings, logits_NC):
+    return logits_NC
+
+
+def one_answer_off(encodings, logits_NC):
+    if len(encodings) == 7:
+        logits_NC[3, 1] -= 0.25
+    return logits_NC
+
+
+def all_shifted(_encodings, logits_NC):
+    return logits_NC + np.float32(0.02)  # which no softmax sees
+
+
+def off_by_the_size_of_the_batch(encodings, logits_NC):
+    return logits_NC + np.float32(1e-3 * len(encodings))
+
+
+def no_number(encodings, logits_NC):
+    if len(encodings) == 2:
+        logits_NC[0] = np.nan
+    return logits_NC
+
+
+def long_texts_are_all_the_first_label(encodings, logits_NC):
+    long_N = np.array([len(encoding) for encoding in encodings]) > 12
+    logits_NC[long_N, 0] = logits_NC[long_N].max(axis=1) + 5
+    return logits_NC
+
+
+def the_best_is_the_worst(_encodings, logits_NC):
+    return -logits_NC
+
+
+BROKEN = [
+    (one_answer_off, "max_abs", 0.2),
+    (all_shifted, "mean_abs", 0.01),
+    (off_by_the_size_of_the_batch, "spread", 0.01),
+    (long_texts_are_all_the_first_label, "flips", 0.1),
+    (the_best_is_the_worst, "score_drop", 0.1),
+]
+
+
+@pytest.mark.parametrize(("change", "limit", "allowed"), BROKEN)
+def test_each_limit_refuses_by_itself(trial, change, limit, allowed):
+    verdict = proven_with(trial, change, **{limit: allowed})
+    assert [breach.limit for breach in verdict.breaches] == [limit]
+    assert not verdict.parity.passed
+    assert not verdict.breaches[0].found <= allowed
+
+
+def test_what_is_no_number_breaks_every_limit_of_differences(trial):
+    verdict = proven_with(trial, no_number)
+    assert [breach.limit for breach in verdict.breaches] == ["max_abs", "mean_abs", "spread"]
+
+
+def test_a_label_that_changes_over_a_wide_margin_is_refused_by_itself(trial):
+    subject, expected = trial
+    clear = int(np.ptp(np.sort(expected.dev_NC)[:, -2:], axis=1).argmax())
+    ids = subject.dev[clear].encoding.ids.tolist()
+
+    def one_text_turned(encodings, logits_NC):
+        for row, encoding in enumerate(encodings):
+            if encoding.ids.tolist() == ids:
+                logits_NC[row] *= -1
+        return logits_NC
+
+    verdict = proven_with(trial, one_text_turned, flips_outside=0)
+    assert [breach.limit for breach in verdict.breaches] == ["flips_outside"]
+    assert verdict.parity.flips >= verdict.parity.flips_outside >= 1
+
+
+def test_a_limit_that_is_no_number_lets_nothing_through(trial):
+    assert proven_with(trial, nothing, max_abs=float("nan")).breaches[0].limit == "max_abs"
+
+
+@pytest.mark.parametrize("change", [nothing, one_answer_off, all_shifted])
+def test_what_stays_inside_its_limits_passes(trial, change):
+    verdict = proven_with(trial, change, max_abs=0.26, mean_abs=0.03, spread=0.26, flips=0.2)
+    assert verdict.breaches == ()
+    assert verdict.parity.passed
+
+
+def test_the_worst_answers_are_told_with_their_company(trial):
+    verdict = proven_with(trial, one_answer_off)
+    worst = verdict.worst[0]
+    assert verdict.parity.max_abs == pytest.approx(0.25, abs=1e-4)
+    assert (len(worst.rows), worst.place, worst.rule) == (7, 3, "by 7 in order")
+    names = [case.row.name for case in verdict.worst]
+    assert len(set(names)) == len(names)
+
+
+def test_an_engine_that_gives_an_error_says_for_which_batch(trial):
+    def broken(encodings, logits_NC):
+        if len(encodings) == 32:
+            message = "no such shape"
+            raise ValueError(message)
+        return logits_NC
+
+    with pytest.raises(EngineFailedError, match="for 32 inputs of up to 64 tokens: no such shape"):
+        proven_with(trial, broken)
+
+
+def test_the_checkpoint_is_asked_once_for_all_engines(run, monkeypatch):
+    asked = []
+    inner = CheckpointEngine.infer
+    monkeypatch.setattr(
+        CheckpointEngine,
+        "infer",
+        lambda self, rows: asked.append(len(rows)) or inner(self, rows),
+    )
+    variants = [
+        Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=layout)
+        for layout in Layout
+    ]
+    export(run, Silent(), variants, settings=ExportSettings(speed_s=0, dev_rows=30))
+    assert len(read_manifest(run).engines) == 2
+    # The grid, the part of dev that a proof takes, and the rest: each row once.
+    grid, dev, rest = asked
+    assert (dev, dev + rest) == (30, read_manifest(run).data.splits["dev"].rows)
+    assert grid > dev
+
+
+def test_a_run_without_dev_is_proven_on_the_sample_and_has_no_score(pair_run, tmp_path):
+    run = shutil.copytree(pair_run, tmp_path / "run")
+    manifest = read_manifest(run)
+    data = manifest.data.model_copy(update={"splits": {}})
+    write_manifest(run, manifest.model_copy(update={"data": data}))
+    (record,) = export(run, Silent(), settings=ExportSettings(speed_s=0))
+    assert record.parity.passed
+    assert record.parity.scores is None
+    assert record.parity.rows > 400
+
+
+@pytest.mark.parametrize("key", ["tolerances.int8.max_abs", "tolerances.fp32.spread", "speed_s"])
+@pytest.mark.parametrize("value", ["inf", "nan", "-1", "-inf"])
+def test_a_limit_is_a_finite_number_from_0(key, value):
+    with pytest.raises(ConfigError, match=f"--set {key}: Input should be .*, found "):
+        load_settings(ExportSettings, None, [f"{key}={value}"])
+
+
+def test_limits_are_set_by_name_and_kept(run):
+    settings = load_settings(
+        ExportSettings, None, ["tolerances.fp32.max_abs=1e-12", "speed_s=0", "dev_rows=20"]
+    )
+    with pytest.raises(CheckFailedError, match=r"\(max_abs\): .* \(tolerance 1e-12\)"):
+        export(run, Silent(), settings=settings)
+    settings = load_settings(
+        ExportSettings, None, ["tolerances.fp32.mean_abs=0.5", "speed_s=0", "dev_rows=20"]
+    )
+    (record,) = export(run, Silent(), settings=settings)
+    assert record.tolerance == TOLERANCES[Precision.FP32].model_copy(update={"mean_abs": 0.5})
+
+
+def test_entities_are_proven_far_apart_and_without_words(marked_run):
+    manifest = read_manifest(marked_run)
+    encoder = open_encoder(marked_run, manifest)
+    rows = grid_rows(encoder, list(split_source(marked_run, manifest, "dev").rows()))
+    by_name = {row.name: row.encoding for row in rows}
+    assert len(by_name["empty text"]) == 6
+    (start1, end1), (start2, end2) = by_name["truncated text"].entity_spans
+    assert len(by_name["truncated text"]) == encoder.max_length
+    assert start2 - end1 > encoder.max_length / 2
+    assert len(by_name["text cut to 7"]) == 7
+    assert end2 > start2
+    assert end1 > start1
+
+
+@pytest.mark.parametrize(("fixture", "metric"), METRICS)
+def test_other_tasks_are_proven_by_their_metric(request, tmp_path, fixture, metric):
+    run = shutil.copytree(request.getfixturevalue(fixture), tmp_path / fixture)
+    (record,) = export(run, Silent(), settings=ExportSettings(speed_s=0))
+    assert record.parity.passed
+    assert record.parity.flips == 0
+    assert record.parity.metric == metric
+    assert record.parity.scores.change == pytest.approx(0, abs=1e-3)

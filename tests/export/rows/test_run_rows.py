@@ -1,0 +1,58 @@
+"""The rows of a proof are spread over their file, which may be sorted by label."""
+
+import numpy as np
+import pytest
+
+from pipework.export.config import ExportSettings
+from pipework.export.inference import open_encoder, split_source
+from pipework.export.rows.run_rows import Subject
+from pipework.run_folder.manifest import read_manifest
+
+STRETCHES = 9
+
+
+@pytest.fixture
+def part(regression_run):
+    """A part of a dev file whose row n, from 0, has the value -n/4."""
+    return Subject.open(
+        regression_run, read_manifest(regression_run), ExportSettings(dev_rows=STRETCHES)
+    )
+
+
+def test_dev_is_one_row_of_each_stretch_of_the_file_in_its_order(part):
+    places_N = part.truth_N * -4
+    assert (places_N // 5).tolist() == list(range(STRETCHES))
+    assert len(set((places_N % 5).tolist())) > 1  # labels that take turns all come
+
+
+def test_rows_are_named_by_their_numbers_in_the_file(part):
+    examples = list(split_source(part.run, part.manifest, "dev").rows())
+    encodings = open_encoder(part.run, part.manifest).encode(examples)
+    real = [row for row in (*part.dev, *part.grid) if row.name.startswith("dev row ")]
+    assert len(real) == 2 * STRETCHES
+    for row in real:
+        number = int(row.name.removeprefix("dev row "))
+        assert row.encoding.ids.tolist() == encodings[number - 1].ids.tolist()
+
+
+def test_the_rest_of_dev_is_every_other_row(part):
+    ((encodings, truth_N),) = part.rest()
+    assert len(encodings) == len(truth_N)
+    both = np.concatenate([part.truth_N, truth_N])
+    assert sorted((both * -4).tolist()) == list(range(part.manifest.data.splits["dev"].rows))
+
+
+def test_calibration_reaches_from_the_first_rows_of_train_to_the_last(trained_run):
+    manifest = read_manifest(trained_run)
+    subject = Subject.open(trained_run, manifest, ExportSettings(calibration_rows=10))
+    examples = list(split_source(trained_run, manifest, "train").rows())
+    encodings = open_encoder(trained_run, manifest).encode(examples)
+    tenth = len(encodings) // 10
+    found = subject.calibration()
+    assert len(found) == 10
+    assert len(subject.calibration(3)) == 3
+    for encoding, stretch in (
+        (found[0], encodings[: tenth + 1]),
+        (found[-1], encodings[-tenth - 1 :]),
+    ):
+        assert encoding.ids.tolist() in [one.ids.tolist() for one in stretch]

@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+
+from pipework.export.benchmark import BATCH, CALLS, ROUNDS, measure
+from pipework.progress import Silent
+from pipework.text.encoding import Encoding
+
+ROWS = [Encoding(ids=np.arange(4, dtype=np.int32), type_ids=None)] * 20
+
+
+class Clock:
+    """Time that passes only where an engine says so."""
+
+    now_s = 0.0
+
+    def perf_counter(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    found = Clock()
+    monkeypatch.setattr("pipework.export.benchmark.time", found)
+    return found
+
+
+class Timed:
+    """An engine that takes a time for each call, and counts how often it was opened."""
+
+    processor = "a kind"
+
+    def __init__(self, clock, delay_s):
+        self.clock = clock
+        self.delay_s = delay_s
+        self.opened = 0
+        self.open = 0
+        self.sizes = set()
+
+    def __call__(self):
+        self.opened += 1
+        self.open += 1
+        return self
+
+    def infer(self, encodings):
+        assert self.open == 1
+        self.sizes.add(len(encodings))
+        self.clock.sleep(self.delay_s)
+        return np.zeros((len(encodings), 2), np.float32)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.open -= 1
+
+
+def test_engines_take_turns_and_are_closed_in_between(clock):
+    engines = {"slow": Timed(clock, 0.02), "fast": Timed(clock, 0.002)}
+    found = measure(engines, ROWS, 0.3, Silent())
+    assert [engine.opened for engine in engines.values()] == [ROUNDS, ROUNDS]
+    assert found["fast"].texts_per_s == pytest.approx(10 * found["slow"].texts_per_s, rel=0.05)
+    assert found["slow"].p50_ms == pytest.approx(20)
+
+
+def test_texts_come_eight_a_call_and_one_a_call(clock):
+    engine = Timed(clock, 0.0005)
+    found = measure({"one": engine}, ROWS, 0.2, Silent())["one"]
+    assert engine.sizes == {BATCH, 4, 1}
+    assert (found.batch, found.rows, found.processor) == (8, 20, "a kind")
+
+
+def test_an_engine_slower_than_the_time_is_measured_once(clock):
+    found = measure({"one": Timed(clock, 0.05)}, ROWS[:1], 0.01, Silent())["one"]
+    assert found.texts_per_s == pytest.approx(1 / 0.05)
+
+
+def test_what_a_runtime_compiles_for_a_new_shape_does_not_count(clock):
+    class Compiling(Timed):
+        def __call__(self):
+            self.sizes.clear()
+            return super().__call__()
+
+        def infer(self, encodings):
+            length = len(encodings[0])
+            if length not in self.sizes:
+                self.clock.sleep(0.05)
+            self.sizes.add(length)
+            return super().infer(encodings)
+
+    rows = [
+        Encoding(ids=np.arange(4 + n // BATCH, dtype=np.int32), type_ids=None)
+        for n in range(8 * BATCH)
+    ]
+    found = measure({"one": Compiling(clock, 0.004)}, rows, 3.6, Silent())["one"]
+    assert found.p50_ms < 25
+    assert found.texts_per_s > BATCH / 0.008
+
+
+def test_no_more_rows_than_a_few_calls_are_taken(clock):
+    engine = Timed(clock, 0.0001)
+    found = measure({"one": engine}, ROWS[:1] * 3000, 0.02, Silent())["one"]
+    assert found.rows == CALLS * BATCH

@@ -1,0 +1,330 @@
+import pytest
+
+from pipework.data.examples import Example, Source, parse_columns, resolve_label, split_pair
+from pipework.data.readers import Columns
+from pipework.errors import DataError
+from pipework.run_folder.manifest import Part
+from pipework.run_folder.task import TaskKind
+
+NUMBERS = Columns(text=0, label=1)
+
+
+def read(path, content, columns=None, **how):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return list(Source(path=path, columns=columns or Columns(), **how).rows())
+
+
+def test_tsv_knows_no_quotes(tmp_path):
+    rows = read(tmp_path / "a.tsv", 'text\tlabel\n"a stray quote\t1\nsecond\t0\n')
+    assert [row.text for row in rows] == ['"a stray quote', "second"]
+
+
+def test_csv_quotes_hold_commas_line_ends_and_quotes(tmp_path):
+    rows = read(tmp_path / "a.csv", 'text,label\n"a, ""b""\nc",1\n')
+    assert rows == [Example(text='a, "b"\nc', label="1")]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
+def test_byte_order_mark_and_crlf_are_not_content(tmp_path, name):
+    forms = {
+        "a.tsv": "text\tlabel\r\nx\ty\r\n",
+        "a.csv": "text,label\r\nx,y\r\n",
+        "a.jsonl": '{"text": "x", "label": "y"}\r\n',
+    }
+    rows = read(tmp_path / name, b"\xef\xbb\xbf" + forms[name].encode())
+    assert rows == [Example(text="x", label="y")]
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    text = "one\u2028still one\x0band\x85too"
+    assert read(tmp_path / "a.tsv", f"{text}\t1\n", NUMBERS)[0].text == text
+
+
+def test_columns_by_number_take_the_first_line_as_a_row(tmp_path):
+    assert len(read(tmp_path / "a.txt", "x\t0\ny\t1\n", NUMBERS)) == 2
+
+
+def test_columns_by_number_with_a_header_skip_it(tmp_path):
+    rows = read(
+        tmp_path / "a.tsv",
+        "q\tid\tone\ttwo\n1\t7\ta\tb\n",
+        Columns(text=2, text_pair=3, label=0),
+        header=True,
+    )
+    assert rows == [Example(text="a", text_pair="b", label="1")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", "text\tlabel\nok\t1\nbroken\n", r"a\.tsv:3: expected 2 columns.*found 1"),
+        ("a.tsv", "text\tlabel\nx\t \n", r"a\.tsv:2: the label is empty"),
+        ("a.tsv", "body\tlabel\nx\t1\n", r"a\.tsv:1: no column 'text'; found body, label"),
+        ("a.csv", 'text,label\n"open,1\n', r"a\.csv:2: not CSV"),
+        ("a.jsonl", '{"text": "x", "label": "1"}\n{"text"\n', r"a\.jsonl:2: not JSON"),
+        ("a.jsonl", '{"label": "1"}\n', r"a\.jsonl:1: expected a value at 'text', found nothing"),
+        ("a.jsonl", "[1]\n", r"a\.jsonl:1: expected an object, found list"),
+        ("a.tsv", "", "is empty"),
+        ("a.xml", "", "cannot tell the format"),
+        ("a.tsv", b"text\tlabel\n\xff\xfe\t1\n", r"a\.tsv:2: not UTF-8"),
+        ("a.jsonl", '{"text": "\\ud800", "label": "1"}\n', r"a\.jsonl:1: a text is not Unicode"),
+    ],
+)
+def test_errors_name_file_and_line(tmp_path, name, content, message):
+    with pytest.raises(DataError, match=message):
+        read(tmp_path / name, content)
+
+
+def test_a_column_number_out_of_range_is_told(tmp_path):
+    with pytest.raises(DataError, match="no column 5; found 2 columns"):
+        read(tmp_path / "a.tsv", "x\ty\n", Columns(text=5, label=1))
+
+
+def test_a_blank_line_is_no_row_but_stays_inside_quotes(tmp_path):
+    rows = read(tmp_path / "a.csv", 'text,label\n\n"one\n\ntwo",1\n\nthree,0\n')
+    assert [row.text for row in rows] == ["one\n\ntwo", "three"]
+    assert len(read(tmp_path / "a.tsv", "x\t1\n\ny\t0\n", NUMBERS)) == 2
+
+
+def test_lines_are_counted_with_the_blank_ones(tmp_path):
+    with pytest.raises(DataError, match=r"a\.tsv:4: expected 2 columns"):
+        read(tmp_path / "a.tsv", "text\tlabel\n\nx\t1\nbroken\n")
+
+
+def test_a_file_without_labels_keeps_its_header(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\ttopic\nx\t1\n")
+    source = Source(path=path, columns=Columns(text=0, label="topic"))
+    assert list(source.unlabelled().rows()) == [Example(text="x")]
+
+
+@pytest.mark.parametrize("found", ["3", "0", "9"])
+def test_where_names_are_numbers_a_number_is_only_a_name(found):
+    assert resolve_label(found, {"1": 0, "2": 1, "4": 2}) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "place"), [("sport", 0), ("1", 1), ("2", None), ("-1", None), ("\u0661", None)]
+)
+def test_a_label_is_a_name_or_else_a_number(found, place):
+    assert resolve_label(found, {"sport": 0, "finance": 1}) == place
+
+
+def test_a_name_that_is_a_number_stays_a_name():
+    assert resolve_label("1", {"1": 0, "0": 1}) == 0
+
+
+def test_a_tab_makes_a_pair():
+    assert split_pair("a\tb") == Example(text="a", text_pair="b")
+    assert split_pair("a b") == Example(text="a b")
+
+
+def test_columns_are_parsed_from_an_option():
+    assert parse_columns("text=3, text_pair=second") == Columns(
+        text=3, text_pair="second", label=None
+    )
+    with pytest.raises(DataError, match="expected text=COLUMN"):
+        parse_columns("body=3")
+
+
+ENTITIES = Columns(entities="entities")
+MULTI, NUMBER = {"kind": TaskKind.MULTI_LABEL}, {"kind": TaskKind.REGRESSION}
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_several_labels_stand_in_a_cell_and_may_be_none(tmp_path, name):
+    tab = "\t" if name == "a.tsv" else ","
+    text = f"text{tab}label\na{tab}x | y|x\nb{tab}\n"
+    rows = read(tmp_path / name, text, separator="|", **MULTI)
+    assert [row.label for row in rows] == [("x", "y"), ()]
+
+
+def test_several_labels_are_a_list_in_jsonl(tmp_path):
+    lines = ['{"text": "a", "label": ["x, y", 3]}', '{"text": "b", "label": []}']
+    rows = read(tmp_path / "a.jsonl", "\n".join(lines), **MULTI)
+    assert [row.label for row in rows] == [("x, y", "3"), ()]
+
+
+@pytest.mark.parametrize("label", ["1", " 2.50 ", "-3e-2", ".5", "0"])
+def test_a_number_to_learn_stays_as_it_is_written(tmp_path, label):
+    for name, text in (
+        ("a.tsv", f"text\tlabel\na\t{label}\n"),
+        ("a.csv", f"text,label\na,{label}\n"),
+        ("a.jsonl", f'{{"text": "a", "label": "{label}"}}'),
+    ):
+        assert read(tmp_path / name, text, **NUMBER)[0].label == label.strip()
+
+
+def test_a_number_of_jsonl_may_be_a_float_only_where_numbers_are_learned(tmp_path):
+    text = '{"text": "a", "label": 4.25}'
+    assert read(tmp_path / "a.jsonl", text, **NUMBER)[0].label == "4.25"
+    with pytest.raises(DataError, match=r"a\.jsonl:1: expected a label, found float"):
+        read(tmp_path / "a.jsonl", text)
+
+
+def test_spans_of_jsonl_are_the_entities_in_the_order_of_their_roles(tmp_path):
+    text = '{"text": "tea in a cup", "label": "x", "entities": [[9, 12], [0, 4]]}'
+    (row,) = read(tmp_path / "a.jsonl", text, ENTITIES)
+    assert row.entities == ((9, 12), (0, 3))
+
+
+def test_marked_texts_and_official_records_lose_their_marks(tmp_path):
+    rows = read(
+        tmp_path / "a.tsv",
+        "x\t<e2>tea</e2> in <e1> cup </e1>\n",
+        Columns(text=1, label=0),
+        marked=True,
+    )
+    assert rows == [Example(text="tea in  cup ", entities=((8, 11), (0, 3)), label="x")]
+    record = '1\t"<e1>a</e1> <e2>b</e2>"\nOther\nComment:\n\n'
+    rows = read(tmp_path / "a.TXT", record, format="semeval")
+    assert rows == [Example(text="a b", entities=((0, 1), (2, 3)), label="Other")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "how", "message"),
+    [
+        (
+            "a.tsv",
+            "text\tlabel\na\tx,y\n",
+            MULTI,
+            r"a\.tsv:2: expected a list of labels, found a string",
+        ),
+        (
+            "a.tsv",
+            "text\tlabel\na\tx,,y\n",
+            {**MULTI, "separator": ","},
+            r"a\.tsv:2: the label is empty",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "a", "label": 3}',
+            MULTI,
+            r"a\.jsonl:1: expected a list of labels, found int",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "a", "label": [1.5]}',
+            MULTI,
+            r"a\.jsonl:1: expected a label, found float",
+        ),
+        ("a.tsv", "text\tlabel\na\t1\nb\tnan\n", NUMBER, r"a\.tsv:3: expected a number .* 'nan'"),
+        ("a.tsv", "text\tlabel\na\tinf\n", NUMBER, r"a\.tsv:2: expected a number"),
+        ("a.tsv", "text\tlabel\na\t1e300\n", NUMBER, r"a\.tsv:2: expected a number"),
+        ("a.tsv", "text\tlabel\na\tfive\n", NUMBER, r"a\.tsv:2: expected a number"),
+        ("a.jsonl", '{"text": "a", "label": NaN}', NUMBER, r"a\.jsonl:1: expected a number"),
+        ("a.jsonl", '{"text": "a", "label": true}', NUMBER, r"a\.jsonl:1: expected a number"),
+        (
+            "a.tsv",
+            "text\tlabel\n<e1>a</e1>\tx\n",
+            {"marked": True},
+            r"a\.tsv:2: expected <e2> once",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "a b", "label": "x", "entities": [[0, 1], [2, 4]]}',
+            {"columns": ENTITIES},
+            r"a\.jsonl:1: entity e2 is \[2, 4\], in a text of 3",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "a b", "label": "x", "entities": [[0, 1], [2.0, 3]]}',
+            {"columns": ENTITIES},
+            r"a\.jsonl:1: expected \[\[start, end\], \[start, end\]\] at 'entities'",
+        ),
+        (
+            "a.tsv",
+            "text\tlabel\tentities\na b\tx\t[[0, 1], [2, 3]]\n",
+            {"columns": ENTITIES},
+            r"a\.tsv:2: expected \[\[start, end\], \[start, end\]\]",
+        ),
+    ],
+)
+def test_a_label_or_an_entity_that_is_wrong_is_told_with_its_line(
+    tmp_path, name, content, how, message
+):
+    with pytest.raises(DataError, match=message):
+        read(tmp_path / name, content, **how)
+
+
+def part(path, *, held_out, rows=30, seed=0):
+    chosen = Part(rows=rows, seed=seed, held_out=held_out)
+    return [row.text for row in Source(path=path, columns=NUMBERS, part=chosen).rows()]
+
+
+def test_a_held_out_part_and_the_rest_are_the_file_whatever_its_order(tmp_path):
+    lines = [f"text {n}\t{n % 2}" for n in range(100)]
+    path, turned = tmp_path / "a.tsv", tmp_path / "b.tsv"
+    path.write_text("\n".join(lines))
+    turned.write_text("\n".join(reversed(lines)))
+    held, rest = part(path, held_out=True), part(path, held_out=False)
+    assert len(held) == 30
+    assert sorted(held + rest) == sorted(line.split("\t")[0] for line in lines)
+    assert part(turned, held_out=True) == held[::-1]
+    assert part(path, held_out=True, seed=1) != held
+
+
+def test_copies_of_a_text_are_held_out_together_or_not_at_all(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("".join(f"text {n // 4}\t{n % 2}\n" for n in range(100)))
+    held, rest = part(path, held_out=True), part(path, held_out=False)
+    assert set(held) & set(rest) == set()
+    assert 30 <= len(held) < 34
+
+
+def test_a_part_that_would_take_the_whole_file_is_refused(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("x\t1\ny\t0\n")
+    with pytest.raises(DataError, match="holds 2 rows: cannot hold out 2"):
+        part(path, held_out=True, rows=2)
+
+
+def test_a_source_is_found_again_from_what_a_manifest_keeps(tmp_path):
+    source = Source(
+        path=tmp_path / "a.tsv",
+        columns=Columns(text=1, label=0),
+        format="tsv",
+        header=False,
+        kind=TaskKind.MULTI_LABEL,
+        separator=";",
+        marked=True,
+        part=Part(rows=3, seed=4, held_out=True),
+    )
+    assert Source.of(source.reading(), source.path, source.part) == source
+
+
+def test_the_real_files_give_the_rows_their_sources_state(shared_data):
+    headlines = Source(path=shared_data / "thucnews_headlines" / "train_45000.txt", columns=NUMBERS)
+    assert sum(1 for _ in headlines.rows()) == 45_000
+    pairs = Columns(text=3, text_pair=4, label=0)
+    for name, count in (("train.tsv", 3668), ("dev.tsv", 408), ("msr_paraphrase_test.txt", 1725)):
+        source = Source(path=shared_data / "mrpc" / name, columns=pairs, format="tsv", header=True)
+        rows = list(source.rows())
+        assert len(rows) == count
+        assert {row.label for row in rows} == {"0", "1"}
+
+
+def test_the_relations_of_the_official_files_are_read_as_those_of_the_tsv(shared_data):
+    folder = shared_data / "semeval2010_task8"
+    for official, tsv, count in (
+        ("TRAIN_FILE.TXT", "rbert_train.tsv", 8000),
+        ("TEST_FILE_FULL.TXT", "rbert_test.tsv", 2717),
+    ):
+        records = Source(path=folder / official, columns=Columns(), format="semeval")
+        marked = Source(path=folder / tsv, columns=Columns(text=1, label=0), marked=True)
+        first, second = list(records.rows()), list(marked.rows())
+        assert len(first) == len(second) == count
+        assert [row.label for row in first] == [row.label for row in second]
+        same = sum(held(one) == held(other) for one, other in zip(first, second, strict=True))
+        assert same >= 0.99 * count
+
+
+def held(row):
+    return [row.text[start:end] for start, end in row.entities]
+
+
+def test_the_scores_of_similar_pairs_are_numbers(shared_data):
+    columns = Columns(text="sentence1", text_pair="sentence2", label="score")
+    path = shared_data / "stsb" / "glue_dev.tsv"
+    scores = [float(row.label) for row in Source(path=path, columns=columns, **NUMBER).rows()]
+    assert (len(scores), min(scores), max(scores)) == (1500, 0, 5)

@@ -1,0 +1,90 @@
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from pipework.errors import RunFolderError
+from pipework.run_folder.files import FileRecord, record_file, verify_files, write_atomically
+from pipework.run_folder.manifest import read_manifest, write_manifest
+from pipework.run_folder.task import Metric
+
+
+def test_a_manifest_reads_back_as_it_was_written(run):
+    manifest = read_manifest(run)
+    write_manifest(run, manifest)
+    assert read_manifest(run) == manifest
+
+
+def test_what_could_not_be_read_again_is_not_written(run):
+    manifest = read_manifest(run)
+    metrics = manifest.data.metrics["dev"]
+    none = metrics.model_copy(update={"scores": {Metric.ACCURACY: float("inf")}})
+    data = manifest.data.model_copy(update={"metrics": {"dev": none}})
+    with pytest.raises(RunFolderError, match=r"metrics\.dev\.scores\.accuracy"):
+        write_manifest(run, manifest.model_copy(update={"data": data}))
+    assert read_manifest(run) == manifest
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "a/../../b", "a\\b"])
+def test_a_path_that_leaves_the_folder_is_refused(path):
+    with pytest.raises(ValidationError, match="leaves the run folder"):
+        FileRecord(path=path, sha256="", size=0)
+
+
+def test_a_folder_without_manifest_is_unfinished(tmp_path):
+    with pytest.raises(RunFolderError, match=r"holds no manifest\.json.*did not finish"):
+        read_manifest(tmp_path)
+    with pytest.raises(RunFolderError, match="is not a folder"):
+        read_manifest(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["task"].update(threshold=1), r"task\.threshold: Extra inputs"),
+        (lambda m: m.pop("input"), "input: Field required"),
+        (lambda m: m.update(schema_version=99), "has schema 99; this version reads 3"),
+    ],
+)
+def test_a_manifest_of_another_shape_is_refused_by_field(run, change, message):
+    path = run / "manifest.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(RunFolderError, match=message):
+        read_manifest(run)
+
+
+def test_a_changed_and_a_missing_file_are_named(tmp_path):
+    path = tmp_path / "weights"
+    path.write_bytes(b"abc")
+    record = record_file(tmp_path, path)
+    verify_files(tmp_path, (record,))
+    path.write_bytes(b"abd")
+    with pytest.raises(RunFolderError, match="weights changed: sha256"):
+        verify_files(tmp_path, (record,))
+    path.unlink()
+    with pytest.raises(RunFolderError, match="weights is missing"):
+        verify_files(tmp_path, (record,))
+
+
+def test_a_write_replaces_the_file_and_leaves_no_other(tmp_path):
+    path = tmp_path / "f"
+    write_atomically(path, b"old")
+    before = path.stat().st_ino
+    write_atomically(path, b"new")
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"new", [path])
+    assert path.stat().st_ino != before
+
+
+def test_a_write_that_fails_leaves_the_old_content(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    write_atomically(path, b"old")
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pipework.run_folder.files.os.fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"

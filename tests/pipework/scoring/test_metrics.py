@@ -1,0 +1,158 @@
+import re
+import subprocess
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics as sklearn
+
+from pipework.errors import ConfigError
+from pipework.run_folder.task import Metric, TaskKind
+from pipework.scoring.metrics import (
+    accuracy,
+    check_metric,
+    confusion,
+    default_metric,
+    directional_f1,
+    fitting_metrics,
+    matthews,
+    pearson,
+    spearman,
+    tally_confusion,
+    tally_labels,
+)
+
+RELATIONS = (
+    "Cause-Effect",
+    "Component-Whole",
+    "Content-Container",
+    "Entity-Destination",
+    "Entity-Origin",
+    "Instrument-Agency",
+    "Member-Collection",
+    "Message-Topic",
+    "Product-Producer",
+)
+DIRECTED = tuple(f"{name}({pair})" for name in RELATIONS for pair in ("e1,e2", "e2,e1"))
+LABELS = ("Other", *DIRECTED)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_scores_of_single_labels_are_those_of_scikit_learn(seed):
+    random = np.random.default_rng(seed)
+    classes = int(random.integers(2, 6))
+    truth_N = random.integers(0, classes, 50)
+    guess_N = np.where(random.random(50) < 0.6, truth_N, random.integers(0, classes, 50))
+    found = confusion(truth_N, guess_N, classes)
+    assert (
+        found.tolist() == sklearn.confusion_matrix(truth_N, guess_N, labels=range(classes)).tolist()
+    )
+    assert accuracy(found) == pytest.approx(sklearn.accuracy_score(truth_N, guess_N))
+    assert matthews(found) == pytest.approx(sklearn.matthews_corrcoef(truth_N, guess_N))
+    tally = tally_confusion(found)
+    assert tally.macro_f1 == pytest.approx(sklearn.f1_score(truth_N, guess_N, average="macro"))
+    assert tally.micro_f1 == pytest.approx(accuracy(found))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_scores_of_several_labels_are_those_of_scikit_learn(seed):
+    random = np.random.default_rng(seed)
+    truth_NC = random.random((40, 5)) < [0.5, 0.1, 0.02, 0.3, 0]
+    given_NC = random.random((40, 5)) < [0.5, 0.1, 0.02, 0.3, 0]
+    tally = tally_labels(truth_NC, given_NC)
+    macro = sklearn.f1_score(truth_NC, given_NC, average="macro", zero_division=np.nan)
+    micro = sklearn.f1_score(truth_NC, given_NC, average="micro")
+    assert (tally.macro_f1, tally.micro_f1) == pytest.approx((macro, micro))
+    precision = sklearn.precision_score(truth_NC, given_NC, average=None, zero_division=0)
+    recall = sklearn.recall_score(truth_NC, given_NC, average=None, zero_division=0)
+    np.testing.assert_allclose(tally.precision, precision)
+    np.testing.assert_allclose(tally.recall, recall)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_correlations_are_those_of_scipy_ties_included(seed):
+    random = np.random.default_rng(seed)
+    truth_N = np.round(random.uniform(0, 5, 80), 1)
+    found_N = (truth_N + random.normal(0, 1 + seed, 80)) * 10.0 ** (seed - 5)
+    if seed % 2:
+        found_N = np.round(found_N / np.ptp(found_N), 1)
+    assert pearson(found_N, truth_N) == pytest.approx(stats.pearsonr(found_N, truth_N)[0])
+    assert spearman(found_N, truth_N) == pytest.approx(stats.spearmanr(found_N, truth_N)[0])
+
+
+def test_what_cannot_be_told_is_zero():
+    constant, line = np.full(4, 2.5), np.arange(4.0)
+    for score in (pearson, spearman):
+        assert score(constant, line) == score(line, constant) == score(line[:0], line[:0]) == 0
+        assert score(line[:1], line[:1]) == 0
+    assert matthews(confusion(np.array([0, 1, 1]), np.array([1, 1, 1]), 2)) == 0
+    assert matthews(np.zeros((2, 2), np.int64)) == accuracy(np.zeros((2, 2), np.int64)) == 0
+    nothing = tally_labels(np.zeros((3, 2), bool), np.zeros((3, 2), bool))
+    assert nothing.macro_f1 == nothing.micro_f1 == 0
+
+
+def cases():
+    """Truth and guesses of many kinds, as places in LABELS."""
+    random = np.random.default_rng(0)
+    for share in (0.0, 0.3, 0.9, 1.0):
+        truth_N = random.integers(0, 19, 400)
+        guess_N = np.where(random.random(400) < share, truth_N, random.integers(0, 19, 400))
+        yield truth_N, guess_N
+    turned_N = np.where(truth_N == 0, 0, (truth_N - 1 ^ 1) + 1)
+    yield truth_N, turned_N  # each direction wrong
+    yield truth_N, np.where(random.random(400) < 0.5, truth_N, turned_N)
+    yield truth_N, np.zeros(400, int)  # all Other
+    yield truth_N, np.full(400, 7)  # one relation
+    yield random.integers(1, 3, 50), random.integers(0, 19, 50)  # one relation true
+    yield random.integers(1, 19, 100), random.integers(1, 19, 100)  # no Other
+    yield random.integers(0, 5, 100), random.integers(0, 9, 100)  # relations that are never true
+    yield np.array([1]), np.array([1])
+    yield np.array([1]), np.array([2])
+
+
+@pytest.mark.parametrize(("truth_N", "guess_N"), list(cases()))
+def test_the_directional_f1_is_that_of_the_official_scorer(shared_data, tmp_path, truth_N, guess_N):
+    scorer = shared_data / "semeval2010_task8" / "semeval2010_task8_scorer-v1.2.pl"
+    for name, places in (("truth", truth_N), ("guess", guess_N)):
+        lines = (f"{row}\t{LABELS[place]}\n" for row, place in enumerate(places, start=1))
+        (tmp_path / name).write_text("".join(lines))
+    out = subprocess.run(
+        ["perl", scorer, tmp_path / "guess", tmp_path / "truth"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    (official,) = re.findall(r"official score is .* macro-averaged F1 = ([0-9.]+)%", out)
+    found = 100 * directional_f1(confusion(truth_N, guess_N, 19), LABELS)
+    assert f"{found:.2f}" == official
+
+
+def test_a_wrong_direction_counts_against_precision_and_recall():
+    labels = ("Other", "R-S(e1,e2)", "R-S(e2,e1)")
+    truth_N, guess_N = np.array([1, 1, 2, 0]), np.array([1, 2, 2, 0])
+    assert directional_f1(confusion(truth_N, guess_N, 3), labels) == pytest.approx(2 / 3)
+    assert directional_f1(confusion(truth_N * 0, guess_N * 0, 3), labels) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "metrics"),
+    [
+        (TaskKind.SINGLE_LABEL, ("a", "b"), "accuracy macro_f1 matthews"),
+        (TaskKind.SINGLE_LABEL, LABELS, "directional_f1 accuracy macro_f1 matthews"),
+        (TaskKind.SINGLE_LABEL, DIRECTED, "directional_f1 accuracy macro_f1 matthews"),
+        (TaskKind.SINGLE_LABEL, ("a", "b", *DIRECTED), "accuracy macro_f1 matthews"),
+        (TaskKind.SINGLE_LABEL, ("a(e1,e2)", "b"), "accuracy macro_f1 matthews"),
+        (TaskKind.MULTI_LABEL, ("a", "b"), "micro_f1 macro_f1 accuracy"),
+        (TaskKind.REGRESSION, ("score",), "pearson spearman"),
+    ],
+)
+def test_each_task_has_its_scores_and_is_judged_by_the_first(kind, labels, metrics):
+    assert list(fitting_metrics(kind, labels)) == metrics.split()
+    assert default_metric(kind, labels) == metrics.split()[0]
+    for metric in Metric:
+        if metric in metrics.split():
+            check_metric(metric, kind, labels)
+        else:
+            with pytest.raises(ConfigError, match=f"task.metric {metric} cannot be told") as caught:
+                check_metric(metric, kind, labels)
+            assert caught.value.hint == f"one of {metrics.replace(' ', ', ')}"

@@ -1,0 +1,210 @@
+"""What was not proven on this kind of processor is proven when it is opened, or not served."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from pipework.data.examples import Example
+from pipework.errors import CheckFailedError, MissingDependencyError, RunFolderError
+from pipework.run_folder.engine_record import EngineFormat, TensorRt, Tolerance
+from pipework.run_folder.files import record_file
+from pipework.run_folder.manifest import read_manifest, write_manifest
+from pipework.scoring.reference_rows import FILE_NAME, KeptRows
+from pipework.serve.engines import choose_engine, open_engine, open_first, open_proven
+from pipework.serve.engines.reproof import prove_here
+from pipework.serve.engines.tensorrt_packages import gpu_or_none
+from pipework.text.encoding import TextEncoder
+
+FOLDER = "engines/onnx"
+TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"] * 7
+
+
+def kept_rows(run):
+    """Return rows with what the engine answers to them, which stands for the checkpoint here."""
+    manifest = read_manifest(run)
+    encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
+    encodings = encoder.encode([Example(text=text) for text in TEXTS])
+    with open_engine(run / FOLDER / "model.onnx", manifest.engines[0], manifest) as engine:
+        return KeptRows(encodings=encodings, logits_NC=engine.infer(encodings))
+
+
+def change(run, *, rows=None, **changes):
+    """Change the first engine's record, and the rows that are kept with it."""
+    manifest = read_manifest(run)
+    record = manifest.engines[0]
+    files = {file.path: file for file in record.files}
+    if rows is not None:
+        rows.write(run / FOLDER / FILE_NAME)
+        files[f"{FOLDER}/{FILE_NAME}"] = record_file(run, run / FOLDER / FILE_NAME)
+    record = record.model_copy(update={"files": tuple(files.values()), **changes})
+    write_manifest(run, manifest.model_copy(update={"engines": (record,)}))
+
+
+@pytest.fixture
+def built(run, tmp_path):
+    """A run whose engine was built and never run."""
+    folder = shutil.copytree(run, tmp_path / "built")
+    change(folder, rows=kept_rows(folder), parity=None)
+    return folder
+
+
+def test_an_engine_that_answers_as_the_kept_rows_say_is_served(built, caplog):
+    caplog.set_level("INFO", "pipework.serve.engines.reproof")
+    open_proven(built, read_manifest(built)).close()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("engine onnx proven on ")
+    assert "over 42 rows" in line
+
+
+@pytest.mark.parametrize("wrong", [0.01, np.nan, np.inf])
+def test_an_engine_that_answers_otherwise_is_not_served(built, wrong):
+    rows = kept_rows(built)
+    rows.logits_NC[-1, 1] += wrong
+    change(built, rows=rows)
+    with pytest.raises(CheckFailedError, match="engine onnx answers differently") as caught:
+        open_proven(built, read_manifest(built))
+    assert caught.value.exit_code == 3
+    assert "tolerance 0.0001" in str(caught.value)
+
+
+def test_an_answer_within_the_tolerance_of_the_record_passes(built):
+    rows = kept_rows(built)
+    rows.logits_NC[:] += 0.01
+    tolerance = read_manifest(built).engines[0].tolerance
+    wide = tolerance.model_copy(update={"max_abs": 0.02, "mean_abs": 0.02})
+    change(built, rows=rows, tolerance=wide)
+    open_proven(built, read_manifest(built)).close()
+    change(built, tolerance=wide.model_copy(update={"mean_abs": 0.005}))  # all are off together
+    with pytest.raises(CheckFailedError, match=r"0\.01 in the mean \(0\.005\)"):
+        open_proven(built, read_manifest(built))
+
+
+WIDE = Tolerance(max_abs=99, mean_abs=99, spread=99, flips=1, flips_outside=1, score_drop=1)
+
+
+@pytest.mark.parametrize(("limit", "wrong_rows"), [("flips", 42), ("flips_outside", 1)])
+def test_logits_that_may_differ_do_not_excuse_labels_that_change(built, limit, wrong_rows):
+    rows = kept_rows(built)
+    rows.logits_NC[:wrong_rows] = np.roll(rows.logits_NC[:wrong_rows], 1, axis=1)
+    change(built, rows=rows, tolerance=WIDE)
+    open_proven(built, read_manifest(built)).close()
+    change(built, tolerance=WIDE.model_copy(update={limit: 0.02}))
+    with pytest.raises(CheckFailedError, match=f"beyond {limit}:"):
+        open_proven(built, read_manifest(built))
+
+
+def test_values_of_a_regression_count_in_the_unit_of_the_first_proof(regression_run, tmp_path):
+    run = shutil.copytree(regression_run, tmp_path / "values")
+    rows, parity = kept_rows(run), read_manifest(run).engines[0].parity
+    rows.logits_NC[:] += 1  # many times the deviation of these rows
+    tolerance = WIDE.model_copy(update={"max_abs": 0.5})
+    change(run, rows=rows, tolerance=tolerance, parity=None)
+    with pytest.raises(CheckFailedError, match="beyond max_abs:"):
+        open_proven(run, read_manifest(run))
+    change(run, parity=parity.model_copy(update={"processor": "another", "unit": 100}))
+    open_proven(run, read_manifest(run)).close()
+
+
+class Failing:
+    """An engine whose runtime raises when it is asked."""
+
+    processor = "a processor"
+
+    def infer(self, _encodings):
+        message = "out of memory\nand more"
+        raise RuntimeError(message)
+
+
+def test_an_engine_that_fails_on_the_rows_is_refused_with_the_reason(run):
+    manifest = read_manifest(run)
+    with pytest.raises(
+        CheckFailedError, match="engine onnx fails on a processor in batches of 1: out"
+    ):
+        prove_here(Failing(), manifest.engines[0], kept_rows(run), manifest.task)
+
+
+def test_without_the_rows_there_is_no_proof(built):
+    record = read_manifest(built).engines[0]
+    files = tuple(file for file in record.files if not file.path.endswith(FILE_NAME))
+    change(built, files=files)
+    with pytest.raises(RunFolderError, match=r"expected one file rows\.npz, found 0"):
+        open_proven(built, read_manifest(built))
+
+
+def test_rows_that_were_changed_prove_nothing(built):
+    with (built / FOLDER / FILE_NAME).open("ab") as stream:
+        stream.write(b" ")
+    with pytest.raises(RunFolderError, match=r"rows\.npz changed"):
+        open_proven(built, read_manifest(built))
+
+
+def test_a_proof_of_another_kind_of_processor_is_made_again(built, run):
+    parity = read_manifest(run).engines[0].parity
+    rows = kept_rows(built)
+    rows.logits_NC[:] += 1
+    change(built, rows=rows, parity=parity)
+    open_proven(built, read_manifest(built)).close()  # proven on this kind: the rows are not asked
+    change(built, parity=parity.model_copy(update={"processor": "another"}))
+    with pytest.raises(CheckFailedError, match="answers differently"):
+        open_proven(built, read_manifest(built))
+
+
+OTHER = TensorRt(flavour="tensorrt_rtx", version="0.1", target="Other GPU", profiles=())
+
+
+def test_what_runs_here_is_chosen_and_what_was_built_for_here_before_it(built):
+    manifest = read_manifest(built)
+    (record,) = manifest.engines
+    foreign = record.model_copy(
+        update={"name": "foreign", "format": EngineFormat.TENSORRT, "tensorrt": OTHER}
+    )
+    both = manifest.model_copy(update={"engines": (foreign, record)})
+    assert choose_engine(both).name == "onnx"
+    assert choose_engine(both, "foreign").name == "foreign"
+    assert choose_engine(manifest.model_copy(update={"engines": (foreign,)})).name == "foreign"
+
+
+def test_what_cannot_be_opened_here_is_passed_over_and_told(built, run, caplog):
+    rows = kept_rows(built)
+    rows.logits_NC[:] += 1
+    change(built, rows=rows)
+    (wrong,), (good,) = (read_manifest(one).engines for one in (built, run))
+    manifest = read_manifest(built)
+    both = manifest.model_copy(
+        update={"engines": (wrong, good.model_copy(update={"name": "second"}))}
+    )
+    record, engine = open_first(built, both)
+    engine.close()
+    assert record.name == "second"
+    (line,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert line.startswith("engine onnx is not served here: engine onnx answers differently")
+    with pytest.raises(CheckFailedError, match="engine onnx answers"):
+        open_first(built, both, "onnx")  # what is asked for by name is not replaced
+    no_runtime = wrong.model_copy(
+        update={"name": "foreign", "format": EngineFormat.TENSORRT, "tensorrt": OTHER}
+    )
+    with pytest.raises(CheckFailedError, match="engine onnx answers"):  # the first reason
+        open_first(built, manifest.model_copy(update={"engines": (no_runtime, wrong)}))
+
+
+def test_a_file_that_changed_is_not_passed_over(built, run):
+    (wrong,), (good,) = (read_manifest(one).engines for one in (built, run))
+    second = good.model_copy(update={"name": "second"})
+    both = read_manifest(built).model_copy(update={"engines": (wrong, second)})
+    (built / FOLDER / FILE_NAME).unlink()
+    with pytest.raises(RunFolderError, match=r"rows\.npz is missing"):
+        open_first(built, both)
+
+
+def test_a_built_engine_is_refused_in_words_where_there_is_no_gpu(built):
+    if gpu_or_none() is not None:
+        pytest.skip("there is a GPU here")
+    change(built, name="tensorrt-fp16", format=EngineFormat.TENSORRT, tensorrt=OTHER)
+    manifest = read_manifest(built)
+    shutil.copy(built / FOLDER / "model.onnx", built / FOLDER / "model.engine")
+    files = (record_file(built, built / FOLDER / "model.engine"), *manifest.engines[0].files[1:])
+    change(built, files=files)
+    expected = "engine tensorrt-fp16 was built, not run, and it cannot run here: there is no NVIDIA"
+    with pytest.raises(MissingDependencyError, match=expected):
+        open_proven(built, read_manifest(built))

@@ -1,0 +1,146 @@
+import numpy as np
+import pytest
+from tritonclient.grpc.service_pb2 import (
+    ModelConfigResponse,
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStatisticsResponse,
+)
+
+from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.serve.config import LimitSettings
+from pipework.serve.inference_protocol.grpc_codec import message, read_message, write_message
+from pipework.serve.inference_protocol.infer_request import OUTPUTS, Wanted
+from pipework.serve.inference_protocol.metadata import ModelConfig, TensorConfig
+from pipework.serve.inference_protocol.statistics import (
+    Duration,
+    InferStatistics,
+    ModelStatistics,
+    StatisticsAnswer,
+)
+from pipework.serve.inference_protocol.tensors import ProtocolError, packed
+from pipework.serve.text_tensors import TEXT, TEXT_PAIR, Answer
+
+TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
+ANSWER = Answer.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32), TASK)
+ONE, PAIR = (TEXT,), (TEXT, TEXT_PAIR)
+LIMITS = LimitSettings()
+
+
+def tensor(name="text", shape=(2, 1), contents=None):
+    given = {"name": name, "datatype": "BYTES", "shape": shape}
+    return given if contents is None else {**given, "contents": {"bytes_contents": contents}}
+
+
+def raw(*texts):
+    return packed(np.array(texts, np.object_))
+
+
+def test_raw_contents_are_in_the_order_of_the_inputs():
+    request = ModelInferRequest(
+        id="7",
+        inputs=[tensor("text_pair"), tensor("text", [2])],
+        raw_input_contents=[raw(b"x", b"y"), raw(b"a", b"b")],
+    )
+    asked = read_message(request, PAIR, LIMITS)
+    assert (asked.id, asked.texts.text, asked.texts.text_pair) == ("7", [b"a", b"b"], [b"x", b"y"])
+    assert asked.outputs == dict.fromkeys(OUTPUTS, Wanted(as_bytes=True))
+
+
+def test_typed_contents_are_read():
+    request = ModelInferRequest(inputs=[tensor(contents=[b"a", b"b"])])
+    assert read_message(request, ONE, LIMITS).texts.text == [b"a", b"b"]
+
+
+def test_outputs_and_parameters_are_read():
+    request = ModelInferRequest(
+        inputs=[tensor(contents=[b"a", b"b"])],
+        outputs=[
+            {"name": "logits", "parameters": {"classification": {"int64_param": 2}}},
+            {"name": "label"},
+        ],
+        parameters={"timeout": {"int64_param": 5}, "priority": {"uint64_param": 2}, "mine": {}},
+    )
+    asked = read_message(request, ONE, LIMITS)
+    assert asked.outputs == {
+        "logits": Wanted(as_bytes=True, best=2),
+        "label": Wanted(as_bytes=True),
+    }
+    assert (asked.timeout_us, asked.priority) == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"inputs": [tensor(contents=[b"a", b"b"])], "raw_input_contents": [b""]}, "found both"),
+        ({"inputs": [tensor()], "raw_input_contents": [b"", b""]}, "expected 1, one for each"),
+        ({"inputs": [tensor(contents=[b"a"])]}, r"expected \[2, 1\] elements, found 1"),
+        ({"inputs": [tensor(contents=[b"a", b"b"])] * 2}, "input text: found twice"),
+        ({"inputs": [tensor("words", contents=[b"a", b"b"])]}, "expected text, found words"),
+        ({"inputs": []}, "inputs: expected text, found"),
+    ],
+)
+def test_what_is_not_a_request_is_refused_in_one_line(given, said):
+    with pytest.raises(ProtocolError, match=said) as caught:
+        read_message(ModelInferRequest(**given), ONE, LIMITS)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_answer_has_what_was_asked_for_as_raw_contents():
+    request = ModelInferRequest(
+        id="7",
+        inputs=[tensor(contents=[b"a", b"b"])],
+        outputs=[
+            {"name": "logits"},
+            {"name": "probabilities", "parameters": {"classification": {"int64_param": 1}}},
+        ],
+    )
+    answer = write_message(read_message(request, ONE, LIMITS), ANSWER, "run", "1")
+    logits = {"name": "logits", "datatype": "FP32", "shape": [2, 2]}
+    classes = {"name": "probabilities", "datatype": "BYTES", "shape": [2, 1]}
+    assert answer == ModelInferResponse(
+        model_name="run",
+        model_version="1",
+        id="7",
+        outputs=[logits, classes],
+        raw_output_contents=[
+            ANSWER.logits_NC.tobytes(),
+            raw(b"0.880797:1:b", b"0.880797:0:a"),
+        ],
+    )
+
+
+def test_a_description_is_a_message_of_the_same_fields():
+    given = TensorConfig(name="text", data_type="TYPE_STRING", dims=(1,))
+    policy = {"latest": {"num_versions": 2}}
+    described = ModelConfig(
+        name="run", version_policy=policy, max_batch_size=9, input=(given,), output=()
+    )
+    config = message(described, type(ModelConfigResponse().config))
+    assert (config.name, config.max_batch_size, config.version_policy.latest.num_versions) == (
+        *("run", 9, 2),
+    )
+    assert (
+        config.input[0].data_type
+        == ModelConfigResponse().config.input.add(data_type="TYPE_STRING").data_type
+    )
+
+
+def test_statistics_keep_numbers_of_64_bits():
+    much = Duration(count=2**60, ns=2**63)
+    spent = InferStatistics(
+        **dict.fromkeys(
+            ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output"), much
+        )
+    )
+    one = ModelStatistics(
+        name="run",
+        version="1",
+        last_inference=1,
+        inference_count=2,
+        execution_count=3,
+        inference_stats=spent,
+    )
+    found = message(StatisticsAnswer(model_stats=(one,)), ModelStatisticsResponse).model_stats[0]
+    assert (found.name, found.inference_count, found.execution_count) == ("run", 2, 3)
+    assert (found.inference_stats.queue.count, found.inference_stats.queue.ns) == (2**60, 2**63)

@@ -1,0 +1,164 @@
+import json
+
+import numpy as np
+import pytest
+
+from pipework.serve.inference_protocol.infer_request import OUTPUTS, Wanted
+from pipework.serve.inference_protocol.json_codec import read_infer
+from pipework.serve.inference_protocol.tensors import ProtocolError, packed
+from pipework.serve.request.options import Terms
+from pipework.serve.text_tensors import TEXT, TEXT_PAIR
+
+ONE = (TEXT,)
+
+
+def tensor(**given):
+    return {"name": "text", "shape": [2, 1], "datatype": "BYTES", "data": ["a", "b"], **given}
+
+
+def body(*inputs, **given):
+    return json.dumps({"inputs": list(inputs) or [tensor()], **given}).encode()
+
+
+def wanted(name, **parameters):
+    return body(outputs=[{"name": name, "parameters": parameters}])
+
+
+def as_bytes(texts, name="text", **parameters):
+    """A tensor whose data lie behind the JSON, and those."""
+    data = packed(np.array(texts, np.object_))
+    parameters = {"binary_data_size": len(data), **parameters}
+    described = tensor(name=name, shape=[len(texts)], parameters=parameters)
+    return {key: value for key, value in described.items() if key != "data"}, data
+
+
+@pytest.mark.parametrize("shape", [[2], [2, 1]])
+@pytest.mark.parametrize("data", [["a", "ü"], [["a"], ["ü"]]])
+def test_json_is_read_flat_and_in_rows(shape, data):
+    asked = read_infer(body(tensor(shape=shape, data=data), id="7"), None, ONE)
+    assert (asked.id, asked.texts.text) == ("7", [b"a", "ü".encode()])
+    assert asked.texts.text_pair is None
+    assert asked.outputs == dict.fromkeys(OUTPUTS, Wanted(as_bytes=False))
+
+
+def test_a_pair_may_come_as_bytes_and_as_json():
+    described, data = as_bytes([b"x", b"y"], TEXT_PAIR)
+    head = body(tensor(), described)
+    asked = read_infer(head + data, str(len(head)), (TEXT, TEXT_PAIR))
+    assert (asked.texts.text, asked.texts.text_pair) == ([b"a", b"b"], [b"x", b"y"])
+
+
+def test_outputs_are_as_bytes_where_they_or_the_request_say_so():
+    outputs = [{"name": "label"}, {"name": "score", "parameters": {"binary_data": False}}]
+    asked = read_infer(body(outputs=outputs, parameters={"binary_data_output": True}), None, ONE)
+    assert asked.outputs == {"label": Wanted(as_bytes=True), "score": Wanted(as_bytes=False)}
+    asked = read_infer(body(outputs=[{"name": "label"}]), None, ONE)
+    assert asked.outputs == {"label": Wanted(as_bytes=False)}
+    assert [*read_infer(body(outputs=[]), None, ONE).outputs] == [*OUTPUTS]
+
+
+def test_classes_in_words_are_asked_for_with_their_number():
+    outputs = [{"name": "logits", "parameters": {"classification": 2, "binary_data": True}}]
+    asked = read_infer(body(outputs=outputs), None, ONE)
+    assert asked.outputs == {"logits": Wanted(as_bytes=True, best=2)}
+
+
+@pytest.mark.parametrize(("priority", "bulk"), [(0, True), (1, False), (2, True), (10**9, True)])
+def test_a_request_may_say_its_priority(priority, bulk):
+    asked = read_infer(body(parameters={"priority": priority}), None, ONE)
+    assert asked.terms(Terms(bulk=True)).bulk is bulk
+
+
+def test_the_sooner_deadline_counts():
+    asked = read_infer(body(parameters={"timeout": 2_000_000}), None, ONE)
+    assert 1 < asked.terms(Terms()).left_s <= 2
+    assert 1 < asked.terms(Terms.within(60)).left_s <= 2
+    assert asked.terms(Terms.within(0.5)).left_s <= 0.5
+    forever = read_infer(body(parameters={"timeout": 10**40}), None, ONE)
+    assert forever.terms(Terms()).left_s <= 86_400
+    assert read_infer(body(), None, ONE).terms(Terms()) == Terms()
+
+
+def test_what_is_not_known_is_passed_over():
+    asked = read_infer(body(tensor(new=1), priority=3, parameters={"timeout": 5}), None, ONE)
+    assert asked.texts.text == [b"a", b"b"]
+
+
+SHORT, _ = as_bytes([b"ab"], binary_data_size=99)
+NO_NUMBER, _ = as_bytes([b"ab"], binary_data_size=True)
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"", "body: not JSON in UTF-8: EOF"),
+        (b"\xff", "body: not JSON in UTF-8"),
+        (b"[" * 100_000, "body: not JSON in UTF-8: recursion limit"),
+        (b"{}", "inputs: is missing"),
+        (b'{"inputs": []}', "inputs: expected at least one, found none"),
+        (body(tensor(datatype="INT64")), "expected datatype BYTES, found 'INT64'"),
+        (body(tensor(data=[1, 2])), "expected .*string"),
+        (body(tensor(data=["a"])), r"expected \[2, 1\] elements, found 1"),
+        (body(tensor(shape=[10**9])), r"expected \[10{9}\] elements, found 2"),
+        (body(tensor(shape=[10**4000])), "less than or equal to 2147483647"),
+        (body(tensor(shape=[2, 2])), r"expected shape \[N\] or \[N, 1\], found \[2, 2\]"),
+        (body(tensor(shape=[])), r"expected shape \[N\] or \[N, 1\], found \[\]"),
+        (body(tensor(shape=[-2])), "greater than or equal to 0"),
+        (body(tensor(shape=[2.0])), "expected a valid integer, found a number"),
+        (body(tensor(name="words")), "inputs: expected text, found words"),
+        (body(tensor(), tensor(name="text_pair")), "expected text, found text, text_pair"),
+        (body(tensor(name="a\nb")), r"inputs: expected text, found 'a\\nb'"),
+        (body(tensor(), tensor()), "input text: found twice"),
+        (body(tensor(data=None)), "input text: found neither data nor binary_data_size"),
+        (body(tensor(parameters={"binary_data_size": 0})), "found both data and"),
+        (body(SHORT), "expected a binary_data_size of 0 to 0, found 99"),
+        (body(NO_NUMBER), "found True"),
+        (wanted("label", classification=2), "classification is offered of probabilities and log"),
+        (wanted("logits", classification="2"), "classification: expected a whole number"),
+        (wanted("length"), "output 'length': there is none; there are label, score, prob"),
+        (body(parameters={"timeout": -1}), "parameter timeout: expected a whole number from 0"),
+        (body(parameters={"priority": True}), "parameter priority: .* found True"),
+        (body(parameters={"priority": -(10**4000)}), "parameter priority"),
+    ],
+)
+def test_what_is_not_a_request_is_refused_in_one_line(sent, said):
+    with pytest.raises(ProtocolError, match=said) as caught:
+        read_infer(sent, None, ONE)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("length", ["-1", "1e3", "", " 5", "٣", "99999", "+3", "0x10", "9" * 5000])
+def test_a_wrong_length_of_the_json_is_refused(length):
+    with pytest.raises(ProtocolError, match="Inference-Header-Content-Length: expected a number"):
+        read_infer(body(), length, ONE)
+
+
+def test_bytes_that_no_input_counts_are_refused():
+    head = body()
+    with pytest.raises(ProtocolError, match="body: 3 bytes are left"):
+        read_infer(head + b"abc", str(len(head)), ONE)
+
+
+def test_pairs_of_unlike_numbers_are_refused():
+    sent = body(tensor(), tensor(name="text_pair", shape=[1], data=["x"]))
+    with pytest.raises(ProtocolError, match="inputs: 2 of text, but 1 of text_pair"):
+        read_infer(sent, None, (TEXT, TEXT_PAIR))
+
+
+def test_no_damage_to_a_request_gets_beyond_the_reader():
+    random = np.random.default_rng(0)
+    described, data = as_bytes([b"ab", b"cd"])
+    head = body(described, outputs=[{"name": "label"}])
+    whole = bytearray(head + data)
+    read = 0
+    for _ in range(3000):
+        damaged = bytearray(whole)
+        for place in random.integers(0, len(whole), random.integers(1, 4)):
+            damaged[place] = random.integers(256)
+        try:
+            read_infer(bytes(damaged), str(len(head)), ONE)
+        except ProtocolError:
+            continue
+        read += 1
+    assert 0 < read < 3000

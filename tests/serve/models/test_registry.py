@@ -1,0 +1,73 @@
+"""What the doors are told of models that are given, without a repository."""
+
+import asyncio
+
+import pytest
+
+from pipework.data.examples import Example
+from pipework.errors import NotReadyError, UnknownModelError
+from pipework.serve.models.registry import ControlError, Entry, Models, State
+from pipework.serve.models.repository import Policy
+from pipework.serve.request.context import Door, begin
+from pipework.serve.scheduling.predictor import Predictor
+
+
+@pytest.fixture
+def models(run):
+    given = [Predictor(run, name="topics", version=version) for version in ("9", "10")]
+    with Models(given, control=True) as models:
+        yield models
+
+
+def test_versions_are_leased_by_name_and_the_last_given_is_the_newest(models):
+    assert models.names == ["topics"]
+    assert [one.version for one in models.versions("topics")] == ["9", "10"]
+    assert models.policy("topics") == Policy(latest=1)
+    with models.lease() as one:
+        assert one.version == "10"
+        (answer,) = asyncio.run(one.predict([Example(text="goal")])).value
+        assert answer.label == "sport"
+    with pytest.raises(UnknownModelError, match="there is no version '1' of 'topics'"):
+        models.check_model("topics", "1")
+
+
+def test_the_index_is_in_the_order_of_the_versions(models):
+    ready = [Entry(name="topics", version=one, state=State.READY) for one in ("9", "10")]
+    assert models.index() == ready
+
+
+def test_what_is_given_is_neither_loaded_nor_unloaded(models):
+    for control in (models.load, models.unload):
+        with pytest.raises(ControlError, match="serves one run folder"):
+            asyncio.run(control("topics"))
+
+
+def test_a_dead_engine_is_neither_ready_nor_alive_and_the_other_version_is(models):
+    _, newest = models.serving()
+    newest.close()  # as dead as can be
+    assert [one.state for one in models.index()] == [State.READY, State.UNAVAILABLE]
+    models.check_model("topics", "9")
+    for check in (models.check_alive, models.check_ready, lambda: models.check_model("topics")):
+        with pytest.raises(NotReadyError, match="the engine of topics 10 has stopped"):
+            check()
+
+
+def test_a_server_that_stops_is_alive_and_not_ready(models):
+    models.check_ready()
+    models.stopping.set()
+    models.check_alive()
+    for check in (models.check_ready, lambda: models.check_model("topics")):
+        with pytest.raises(NotReadyError, match="the server is stopping"):
+            check()
+
+
+def test_an_error_of_a_server_behind_leaves_the_model_that_was_found(models):
+    observed = begin(Door.V1, {})
+    behind = UnknownModelError("unloaded there")
+    with pytest.raises(UnknownModelError) as raised, models.lease("topics"):
+        raise behind
+    assert raised.value is behind
+    assert observed.model == "topics"
+    with pytest.raises(UnknownModelError), models.lease("other"):
+        pass
+    assert observed.model == ""

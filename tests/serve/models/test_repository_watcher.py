@@ -1,0 +1,412 @@
+"""Versions come and go while requests are answered."""
+
+import asyncio
+import shutil
+import threading
+import time
+
+import pytest
+
+from pipework.data.examples import Example
+from pipework.errors import NotReadyError, RunFolderError, UnknownModelError
+from pipework.serve.config import ModelSettings, ServeSettings
+from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
+from pipework.serve.engines.openers import Here
+from pipework.serve.models.index_entry import Entry, State
+from pipework.serve.models.open_models import open_models
+from pipework.serve.models.registry import ControlError, Models
+from pipework.serve.models.repository_watcher import Keeper, LoadError
+from pipework.serve.scheduling.predictor import Predictor
+from pipework.text.encoding import TextEncoder
+
+ALL = "version_policy { all { } }"
+WORDS = {"rain": "weather", "goal": "sport", "bank": "money"}
+
+
+def opened(shelf, *, poll_s=0.0, control=True):
+    settings = ModelSettings(control=control, poll_s=poll_s)
+    return open_models(shelf.folder, ServeSettings(models=settings))
+
+
+@pytest.fixture
+def models(shelf):
+    """A model with one version, which takes up what is new when it is told to."""
+    shelf.add(1)
+    with opened(shelf) as models:
+        yield models
+
+
+def load(models, name="topics"):
+    asyncio.run(models.load(name))
+
+
+def states(models):
+    return [(one.name, one.version, str(one.state), one.reason) for one in models.index()]
+
+
+async def label(models, text="rain", version=""):
+    """Return the version that answers, and its label."""
+    with models.lease("topics", version) as one:
+        found = await one.predict([Example(text=text)])
+        return one.version, found.value[0].label
+
+
+def wait_for(condition):
+    limit_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < limit_s, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_names_and_versions_are_those_of_the_folders(shelf):
+    shelf.add(1, policy=ALL)
+    shelf.add(2)
+    shelf.add(7, name="other")
+    with opened(shelf) as models:
+        assert models.names == ["other", "topics"]
+        assert [one.version for one in models.versions("topics")] == ["1", "2"]
+        assert asyncio.run(label(models)) == ("2", "weather-2")
+        assert asyncio.run(label(models, version="1")) == ("1", "weather")
+        with models.lease("other") as one:
+            assert (one.name, one.version) == ("other", "7")
+        assert [entry.version for entry in models.index()] == ["7", "1", "2"]
+
+
+def test_a_run_folder_is_served_as_it_was(run):
+    with open_models(run, ServeSettings(models=ModelSettings(control=True))) as models:
+        (one,) = models.serving()
+        assert one.name == "topics"
+        assert len(one.version) >= 12  # of the engine's digest, not a folder's number
+        assert models.index() == [Entry(name="topics", version=one.version, state=State.READY)]
+        with pytest.raises(ControlError, match="serves one run folder"):
+            load(models)
+
+
+async def until(holds):
+    for _ in range(6000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it did not happen")
+
+
+def test_a_switch_under_load_loses_and_mistakes_no_request(shelf, models):
+    expected = {"1": "", "2": "-2", "3": "-3"}
+    answered, stop = [], asyncio.Event()
+
+    async def ask(text):
+        while not stop.is_set():
+            version, found = await label(models, text)
+            assert found == WORDS[text] + expected[version]
+            answered.append(version)
+
+    async def switch():
+        tasks = [asyncio.create_task(ask(text)) for text in [*WORDS] * 20]
+        for version in (2, 3):
+            await until(lambda before=str(version - 1): before in answered)
+            shelf.add(version)
+            await models.load("topics")
+        await until(lambda: {*answered[-len(tasks) :]} == {"3"})
+        stop.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(switch())
+    assert {*answered} == {"1", "2", "3"}
+    assert {*answered[-10:]} == {"3"}
+    wait_for(lambda: states(models) == [("topics", "3", "READY", "")])
+
+
+def test_what_holds_the_old_version_is_answered_after_the_switch(shelf, models):
+    with models.lease("topics") as old:
+        shelf.add(2)
+        load(models)
+        assert asyncio.run(label(models)) == ("2", "weather-2")
+        assert ("topics", "1", "UNLOADING", "") in states(models)
+        (answer,) = asyncio.run(old.predict([Example(text="rain")])).value
+        assert answer.label == "weather"
+    wait_for(lambda: not old.alive)
+
+
+def test_a_version_that_answers_otherwise_leaves_the_old_one(shelf, models):
+    shelf.add(2, wrong=True)
+    with pytest.raises(LoadError, match="version 2: engine onnx answers differently") as caught:
+        load(models)
+    assert caught.value.http_status == 400
+    assert asyncio.run(label(models)) == ("1", "weather")
+    ready, failed = states(models)
+    assert ready == ("topics", "1", "READY", "")
+    assert failed[:3] == ("topics", "2", "UNAVAILABLE")
+    assert "answers differently from the checkpoint" in failed[3]
+    models.check_ready()
+    with pytest.raises(NotReadyError, match="model topics 2 is not served: engine onnx answers"):
+        asyncio.run(label(models, version="2"))
+    shelf.mend(2)
+    load(models)
+    assert asyncio.run(label(models)) == ("2", "weather-2")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "engines/onnx/model.onnx"])
+def test_a_version_whose_files_changed_leaves_the_old_one(shelf, models, name):
+    with (shelf.add(2) / name).open("ab") as file:
+        file.write(b"\n")
+    with pytest.raises(LoadError, match=f"{name} changed"):
+        load(models)
+    assert asyncio.run(label(models)) == ("1", "weather")
+
+
+def test_a_version_without_kept_rows_is_not_served(shelf, models, run):
+    shutil.copytree(run, shelf.folder / "topics" / "2")
+    with pytest.raises(LoadError, match=r"expected one file rows\.npz, found 0"):
+        load(models)
+
+
+def test_a_version_that_does_not_answer_is_closed_again(shelf, models, monkeypatch):
+    closed = []
+    close = OnnxRuntimeEngine.close
+    monkeypatch.setattr(OnnxRuntimeEngine, "close", lambda one: (closed.append(1), close(one)))
+    monkeypatch.setattr(TextEncoder, "encode", lambda *_: 1 / 0)
+    shelf.add(2)
+    with pytest.raises(LoadError, match="ZeroDivisionError: division by zero"):
+        load(models)
+    assert len(closed) == Here().instances
+
+
+def test_polling_takes_up_what_is_renamed_in_and_lets_go_what_is_gone(shelf):
+    shelf.add(1)
+    with opened(shelf, poll_s=0.02, control=False) as models:
+        shelf.add(2)
+        wait_for(lambda: asyncio.run(label(models)) == ("2", "weather-2"))
+        shelf.add(1, name="other")
+        wait_for(lambda: models.names == ["topics", "other"])
+        shutil.rmtree(shelf.folder / "topics" / "2")
+        wait_for(lambda: asyncio.run(label(models)) == ("1", "weather"))
+        shutil.rmtree(shelf.folder / "other")
+        wait_for(lambda: models.names == ["topics"])
+        shelf.configure(ALL)
+        shelf.add(3)
+        wait_for(lambda: len(models.versions("topics")) == 2)
+
+
+def test_a_failure_is_told_once_and_tried_again_when_the_files_change(shelf, caplog):
+    shelf.add(1)
+    with opened(shelf, poll_s=0.02) as models:
+        shelf.add(2, wrong=True)
+        wait_for(lambda: len(states(models)) == 2 and "differently" in states(models)[1][3])
+        time.sleep(0.2)
+        lines = [record.getMessage() for record in caplog.records]
+        assert len([line for line in lines if "topics version 2 is not served" in line]) == 1
+        shelf.mend(2)
+        wait_for(lambda: states(models) == [("topics", "2", "READY", "")])
+
+
+def test_what_waits_for_another_server_is_tried_at_each_look(shelf, caplog):
+    shelf.add(1)
+    asked = []
+
+    def open_it(found):
+        asked.append(found.version)
+        if found.version == "2" and len(asked) < 6:
+            message = "Triton does not answer"
+            raise NotReadyError(message)
+        return Predictor(found.folder, name=found.name, version=found.version)
+
+    with Models((), Keeper(shelf.folder, open_it, poll_s=0.02)) as models:
+        shelf.add(2)
+        wait_for(lambda: asyncio.run(label(models)) == ("2", "weather-2"))
+    assert asked == ["1", *["2"] * 5]
+    assert caplog.text.count("Triton does not answer") == 1
+
+
+def test_a_repository_that_cannot_be_read_keeps_its_models(shelf, caplog):
+    shelf.add(1)
+    with opened(shelf, poll_s=0.02) as models:
+        shelf.folder.rename(shelf.folder.with_name("away"))
+        wait_for(lambda: "all stays as it is" in caplog.text)
+        assert asyncio.run(label(models)) == ("1", "weather")
+        shelf.folder.with_name("away").rename(shelf.folder)
+        shelf.add(2)
+        wait_for(lambda: asyncio.run(label(models)) == ("2", "weather-2"))
+
+
+def test_a_config_that_is_broken_later_keeps_what_serves(shelf, models):
+    (shelf.folder / "topics" / "config.pbtxt").write_text("{")
+    with pytest.raises(LoadError, match="is not the config of a model"):
+        load(models)
+    assert asyncio.run(label(models)) == ("1", "weather")
+    (broken, ready) = states(models)
+    assert broken[:3] == ("topics", "", "UNAVAILABLE")
+    assert ready == ("topics", "1", "READY", "")
+
+
+def test_changed_files_of_a_version_are_taken_up_only_if_they_hold(shelf, models):
+    (before,) = models.serving()
+    tokenizer = shelf.folder / "topics" / "1" / "tokenizer.json"
+    good = tokenizer.read_bytes()
+    tokenizer.write_bytes(good + b" ")
+    with pytest.raises(LoadError, match=r"tokenizer\.json changed"):
+        load(models)
+    assert models.serving() == [before]
+    ((*_, state, reason),) = states(models)
+    assert (state, "tokenizer.json changed" in reason) == ("READY", True)
+    tokenizer.write_bytes(good)
+    load(models)
+    assert models.serving() != [before]
+    assert asyncio.run(label(models)) == ("1", "weather")
+
+
+def test_an_unloaded_model_stays_so_until_it_is_loaded(shelf):
+    shelf.add(1)
+    shelf.add(1, name="other")
+    with opened(shelf, poll_s=0.02) as models:
+        (old,) = models.versions("topics")
+        asyncio.run(models.unload("topics"))
+        assert not old.alive
+        shelf.add(2)
+        wait_for(lambda: [one[1] for one in states(models)] == ["1", "2"])
+        time.sleep(0.2)  # some looks at the folder
+        assert states(models)[1] == ("topics", "2", "UNAVAILABLE", "unloaded")
+        with pytest.raises(UnknownModelError, match="there is no model 'topics'; there is 'other'"):
+            asyncio.run(label(models))
+        models.check_ready()
+        load(models)
+        assert asyncio.run(label(models)) == ("2", "weather-2")
+
+
+def test_a_server_whose_models_are_all_unloaded_is_alive_and_not_ready(models):
+    asyncio.run(models.unload("topics"))
+    models.check_alive()
+    with pytest.raises(NotReadyError, match="no model is served"):
+        models.check_ready()
+    load(models)
+    models.check_ready()
+
+
+def test_unloading_waits_for_what_holds_the_model(models):
+    unloading = threading.Thread(target=lambda: asyncio.run(models.unload("topics")))
+    with models.lease("topics") as one:
+        unloading.start()
+        wait_for(lambda: states(models)[0][2] == "UNAVAILABLE" or not models.names)
+        assert unloading.is_alive()
+        (answer,) = asyncio.run(one.predict([Example(text="goal")])).value
+        assert answer.label == "sport"
+    unloading.join(20)
+    assert not one.alive
+
+
+def test_the_loop_answers_while_a_version_is_opened(shelf, models, monkeypatch):
+    begun, go = threading.Event(), threading.Event()
+    infer = OnnxRuntimeEngine.infer
+
+    def slow(engine, encodings):
+        if threading.current_thread().name.startswith("asyncio"):  # the proof
+            begun.set()
+            assert go.wait(20)
+        return infer(engine, encodings)
+
+    monkeypatch.setattr(OnnxRuntimeEngine, "infer", slow)
+    shelf.add(2)
+
+    async def ask():
+        loading = asyncio.create_task(models.load("topics"))
+        await asyncio.to_thread(begun.wait, 20)
+        assert await label(models) == ("1", "weather")
+        assert ("topics", "2", "LOADING", "") in states(models)
+        models.check_ready()
+        go.set()
+        await loading
+        assert await label(models) == ("2", "weather-2")
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("name", ["../topics", "..", "topics/1", "/etc", "", "topics\0"])
+def test_names_do_not_climb_out_of_the_folder(models, name):
+    for control in (models.load, models.unload):
+        with pytest.raises(UnknownModelError, match="the repository has no model"):
+            asyncio.run(control(name))
+
+
+def test_versions_do_not_climb_out_of_the_folder(models):
+    for version in ("../1", "./1", "01", "1/"):
+        with pytest.raises(UnknownModelError, match="there is no version"):
+            asyncio.run(label(models, version=version))
+
+
+def test_clients_control_nothing_unless_they_may(shelf):
+    shelf.add(1)
+    with opened(shelf, control=False) as models:
+        for control in (models.load, models.unload):
+            with pytest.raises(ControlError) as caught:
+                asyncio.run(control("topics"))
+            assert caught.value.http_status == 403
+            assert caught.value.hint == "start it with --set models.control=true"
+        assert len(models.index()) == 1
+
+
+def test_a_model_that_asks_a_tritonserver_says_so(shelf, models):
+    key = 'parameters { key: "tensor_model" value { string_value: "asked-engine" } }'
+    shelf.add(1, name="asked", policy=key)
+    with pytest.raises(LoadError, match="computed by asked-engine, a model of a"):
+        load(models, "asked")
+    assert models.names == ["topics"]
+
+
+def test_a_bad_model_beside_a_good_one_does_not_keep_the_server(shelf):
+    shelf.add(1)
+    shelf.add(1, name="bad", wrong=True)
+    shelf.configure("version_policy {", "worse")
+    with opened(shelf) as models:
+        assert models.names == ["topics"]
+        assert [(name, state) for name, _, state, _ in states(models)] == [
+            ("bad", "UNAVAILABLE"),
+            ("topics", "READY"),
+            ("worse", "UNAVAILABLE"),
+        ]
+        models.check_ready()
+        with pytest.raises(NotReadyError, match="model bad 1 is not served: engine onnx answers"):
+            models.check_model("bad")
+
+
+def test_a_repository_of_nothing_that_can_be_served_is_an_error_in_one_line(shelf):
+    shelf.add(1, wrong=True)
+    shelf.configure("version_policy {", "worse")
+    with pytest.raises(RunFolderError, match="can be served: ") as caught:
+        opened(shelf)
+    said = str(caught.value)
+    assert "topics 1: engine onnx answers differently" in said
+    assert "worse: " in said
+    assert "\n" not in said
+
+
+def test_a_dead_engine_is_opened_again_by_the_next_look(shelf):
+    shelf.add(1)
+    with opened(shelf, poll_s=0.5) as models:
+        (one,) = models.serving()
+        one.close()
+        models.check_alive()
+        wait_for(lambda: models.serving() != [one])
+        models.check_ready()
+        assert asyncio.run(label(models)) == ("1", "weather")
+        (shelf.folder / "topics" / "1" / "tokenizer.json").unlink()
+        wait_for(lambda: "is missing" in states(models)[0][3])
+        (one,) = models.serving()
+        one.close()
+        with pytest.raises(NotReadyError, match="has stopped"):
+            models.check_alive()
+
+
+def test_closing_stops_the_looking_and_frees_all(shelf):
+    shelf.add(1)
+    models = opened(shelf, poll_s=0.02)
+    (one,) = models.serving()
+    lease = models.lease("topics")
+    lease.__enter__()
+    shelf.add(2)
+    wait_for(lambda: one not in models.serving())
+    models.close()
+    models.close()
+    assert not one.alive
+    with pytest.raises(NotReadyError, match="the server is stopping"):
+        load(models)
+    assert "repository" not in {thread.name for thread in threading.enumerate()}
+    lease.__exit__(None, None, None)

@@ -1,0 +1,119 @@
+import io
+import json
+import logging
+from collections.abc import Iterator
+from contextvars import copy_context
+
+import pytest
+
+from pipework.serve.config import LogFormat, LogSettings
+from pipework.serve.observability.logs import RequestLog, set_up_logs
+from pipework.serve.request.context import Door, Observed, begin
+from pipework.serve.request.timings import Stages
+
+STAGES = Stages(tokenize_s=0.001, queue_s=0.002, infer_s=0.003, decode_s=0.004)
+
+
+@pytest.fixture(autouse=True)
+def root() -> Iterator[None]:
+    """Give the root logger back what it had."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    root.handlers[:] = []
+    yield
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+@pytest.fixture
+def out() -> io.StringIO:
+    return io.StringIO()
+
+
+def set_up(out: io.StringIO, form: LogFormat) -> logging.Logger:
+    set_up_logs(LogSettings(format=form), out)
+    return logging.getLogger("serve.anything")
+
+
+def finished() -> Observed:
+    return Observed(
+        door=Door.V1,
+        id="id-1",
+        model="topics",
+        version="7",
+        texts=3,
+        status="200",
+        elapsed_s=0.0125,
+        stages=STAGES,
+    )
+
+
+def test_json_is_one_object_a_line(out: io.StringIO) -> None:
+    log = set_up(out, LogFormat.JSON)
+    log.warning("said\nin %d lines", 2)
+    log.info("雨")
+    first, second = map(json.loads, out.getvalue().splitlines())
+    assert (first["level"], first["logger"], first["message"]) == (
+        "warning",
+        "serve.anything",
+        "said\nin 2 lines",
+    )
+    assert second["message"] == "雨"
+    assert first["time"].endswith("+00:00")
+
+
+def test_a_traceback_stays_in_its_line(out: io.StringIO) -> None:
+    log = set_up(out, LogFormat.JSON)
+    log.error("broke", exc_info=ValueError("of this"))
+    (line,) = map(json.loads, out.getvalue().splitlines())
+    assert "ValueError: of this" in line["traceback"]
+
+
+def test_a_request_is_one_line_of_fields(out: io.StringIO) -> None:
+    set_up(out, LogFormat.JSON)
+    RequestLog().finished(finished())
+    (line,) = map(json.loads, out.getvalue().splitlines())
+    del line["time"], line["message"], line["logger"]
+    assert line == {
+        "level": "info",
+        "request_id": "id-1",
+        "door": "v1",
+        "model": "topics",
+        "version": "7",
+        "texts": 3,
+        "status": "200",
+        "ms": 12.5,
+        "tokenize_ms": 1.0,
+        "queue_ms": 2.0,
+        "infer_ms": 3.0,
+        "decode_ms": 4.0,
+    }
+
+
+def test_a_request_is_one_line_of_text(out: io.StringIO) -> None:
+    set_up(out, LogFormat.TEXT)
+    RequestLog().finished(finished())
+    assert out.getvalue().endswith(
+        " INFO v1 topics 7: 200, 3 texts, 12.5 ms"
+        " (tokenize 1.0 queue 2.0 infer 3.0 decode 4.0) [id-1]\n"
+    )
+
+
+def test_what_is_logged_within_a_request_has_its_id(out: io.StringIO) -> None:
+    log = set_up(out, LogFormat.TEXT)
+    log.info("before")
+
+    def within() -> None:
+        begin(Door.V1, {"x-request-id": "id-2"})
+        log.info("within")
+
+    copy_context().run(within)
+    first, second = out.getvalue().splitlines()
+    assert first.endswith("before")
+    assert second.endswith("within [id-2]")
+
+
+def test_setting_up_twice_logs_once(out: io.StringIO) -> None:
+    set_up(out, LogFormat.TEXT)
+    set_up(out, LogFormat.TEXT).info("once")
+    assert out.getvalue().count("once") == 1

@@ -1,0 +1,190 @@
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipework.data.examples import Example
+from pipework.errors import InputError, NotReadyError, RunFolderError
+from pipework.run_folder.manifest import read_manifest
+from pipework.scoring.predictions import Prediction, SeveralLabels, Value
+from pipework.serve.config import QueueSettings
+from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
+from pipework.serve.engines.openers import Here
+from pipework.serve.scheduling.predictor import Predictor
+from pipework.text.encoding import TextEncoder
+
+
+@pytest.fixture
+def predictor(run: Path) -> Iterator[Predictor]:
+    with Predictor(run) as predictor:
+        yield predictor
+
+
+def test_texts_get_their_labels(predictor: Predictor) -> None:
+    examples = [Example(text=text) for text in ("rain", "goal team", "stock", "SUN and wind")]
+    predictions = asyncio.run(predictor.predict(examples)).value
+    assert [one.label for one in predictions] == ["weather", "sport", "money", "weather"]
+    assert sum(predictions[0].scores.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("top_k", "expected"), [(1, 1), (2, 2), (10**30, 3), (None, 3)])
+def test_top_k_limits_the_scores(predictor: Predictor, top_k: int | None, expected: int) -> None:
+    (prediction,) = asyncio.run(predictor.predict([Example(text="goal")], top_k)).value
+    assert next(iter(prediction.scores)) == prediction.label == "sport"
+    assert len(prediction.scores) == expected
+
+
+def test_no_texts_give_no_predictions(predictor: Predictor) -> None:
+    assert asyncio.run(predictor.predict([])).value == []
+
+
+def test_many_callers_at_once_each_get_their_own_answer(predictor: Predictor) -> None:
+    texts = ["rain", "goal", "bank"] * 40
+
+    async def ask() -> list[str]:
+        answers = await asyncio.gather(*(predictor.predict([Example(text=text)]) for text in texts))
+        return [answer.value[0].label for answer in answers]
+
+    assert asyncio.run(ask()) == ["weather", "sport", "money"] * 40
+
+
+def test_a_pair_model_compares_two_texts(pair_run: Path) -> None:
+    with Predictor(pair_run) as predictor:
+        pair = [Example(text="rain", text_pair="goal")]
+        assert asyncio.run(predictor.predict(pair)).value[0].label == "sport"
+        with pytest.raises(InputError, match="input 1: expected a text and a text_pair"):
+            asyncio.run(predictor.predict([*pair, Example(text="rain")]))
+
+
+def test_a_single_text_model_refuses_a_pair(predictor: Predictor) -> None:
+    pair = [Example(text="rain", text_pair="goal")]
+    with pytest.raises(InputError, match="input 0: found a text_pair, but this model takes one"):
+        asyncio.run(predictor.predict(pair))
+
+
+def answers(run: Path, *examples: Example, top_k: int | None = None) -> list[Prediction]:
+    with Predictor(run) as predictor:
+        return asyncio.run(predictor.predict(list(examples), top_k)).value
+
+
+def test_an_entity_model_takes_marked_texts_and_spans_alike(entity_run: Path) -> None:
+    marked = Example(text="<e2>rain</e2> or <e1>goal</e1>")
+    spans = Example(text="rain or goal", entities=((8, 12), (0, 4)))
+    turned = Example(text="<e1>rain</e1> or <e2>goal</e2>")
+    first, second, third = answers(entity_run, marked, spans, turned)
+    assert first == second
+    assert (first.label, third.label) == ("weather", "sport")
+
+
+def test_an_entity_model_refuses_a_text_without_its_marks(entity_run: Path) -> None:
+    with pytest.raises(InputError, match="input 1: expected <e1> once, found it 0 times"):
+        answers(entity_run, Example(text="<e1>rain</e1> <e2>goal</e2>"), Example(text="rain"))
+
+
+def test_other_models_refuse_spans_and_read_marks_as_text(predictor: Predictor) -> None:
+    spans = Example(text="rain goal", entities=((0, 4), (5, 9)))
+    with pytest.raises(InputError, match="input 0: found entities, but this model"):
+        asyncio.run(predictor.predict([spans]))
+    marked = Example(text="<e1>rain</e1>")
+    assert asyncio.run(predictor.predict([marked])).value[0].label == "weather"
+
+
+def test_several_labels_are_answered_by_their_thresholds(multi_run: Path) -> None:
+    rain, odd = answers(multi_run, Example(text="rain"), Example(text="odd"), top_k=1)
+    assert rain == SeveralLabels(labels=("weather", "money"), scores=rain.scores)
+    assert list(rain.scores) == ["weather"]
+    assert odd.labels == ("money",)  # every score is a half
+
+
+def test_a_regression_answers_a_number(regression_run: Path) -> None:
+    rain, goal = answers(regression_run, Example(text="rain wind"), Example(text="goal"))
+    assert isinstance(rain, Value)
+    assert rain.score > 2
+    assert goal == Value(score=0)
+
+
+def test_the_version_names_the_files_of_the_engine(run: Path, predictor: Predictor) -> None:
+    assert read_manifest(run).engines[0].digest.startswith(f"{int(predictor.version):012x}")
+    assert predictor.name == "topics"
+
+
+@pytest.mark.parametrize("kind", ["run", "pair_run", "entity_run", "multi_run", "regression_run"])
+def test_a_model_of_any_kind_is_warmed_and_no_request_counted(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    with Predictor(request.getfixturevalue(kind)) as predictor:
+        predictor.warm()
+        assert predictor.load.batch_texts == 1
+        assert predictor.totals.answered == 0
+
+
+def test_what_is_to_be_proven_here_is_proven_by_the_rows_kept_with_it(
+    run: Path, kept_run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "pipework.serve.engines.reproof")
+    Predictor(kept_run).close()
+    assert not caplog.records  # its record says that it was proven on this kind of processor
+    Predictor(kept_run, opener=Here(prove=True)).close()
+    assert "engine onnx proven on" in caplog.text
+    with pytest.raises(RunFolderError, match=r"expected one file rows\.npz"):
+        Predictor(run, opener=Here(prove=True))
+
+
+def test_a_closed_predictor_refuses(run: Path) -> None:
+    predictor = Predictor(run)
+    predictor.close()
+    assert not predictor.alive
+    with pytest.raises(NotReadyError):
+        asyncio.run(predictor.predict([Example(text="rain")]))
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"holds no manifest\.json"):
+        Predictor(tmp_path)
+
+
+def test_a_tokenizer_that_does_not_open_leaves_no_engine_open(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+    monkeypatch.setattr(OnnxRuntimeEngine, "close", lambda _: closed.append("engine"))
+    monkeypatch.setattr(TextEncoder, "open", _refuse)
+    with pytest.raises(RunFolderError, match="no tokenizer"):
+        Predictor(run)
+    assert len(closed) == Here().instances
+
+
+def _refuse(*_: object, **__: object) -> None:
+    message = "no tokenizer"
+    raise RunFolderError(message)
+
+
+def test_several_engines_share_the_processors_and_answer_alike(
+    run: Path, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def opened(self: OnnxRuntimeEngine, *given: object, **options: object) -> None:
+        threads.append(options["threads"])
+        init(self, *given, **options)  # type: ignore[arg-type]
+
+    init = OnnxRuntimeEngine.__init__
+    monkeypatch.setattr(OnnxRuntimeEngine, "__init__", opened)
+    monkeypatch.setattr("pipework.serve.scheduling.predictor.cpu_limit", lambda: 8)
+    examples = [Example(text=text) for text in ("rain", "goal team")]
+    with Predictor(run, queue=QueueSettings(instances=3)) as several:
+        assert several.load.engines == 3
+        found = asyncio.run(several.predict(examples)).value
+    assert threads == [3, 3, 3]  # of 8
+    assert found == asyncio.run(predictor.predict(examples)).value
+
+
+@pytest.mark.parametrize(("processors", "engines"), [(1, 1), (2, 2), (8, 2)])
+def test_a_cpu_of_several_processors_has_two_engines(
+    run: Path, monkeypatch: pytest.MonkeyPatch, processors: int, engines: int
+) -> None:
+    monkeypatch.setattr("pipework.serve.engines.openers.cpu_limit", lambda: processors)
+    monkeypatch.setattr("pipework.serve.engines.openers.gpu_or_none", lambda: None)
+    with Predictor(run) as predictor:
+        assert predictor.load.engines == engines

@@ -1,0 +1,523 @@
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from typing import Self
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import pipework.serve.scheduling.scheduler
+from pipework.errors import DeadlineError, NotReadyError, TooBusyError
+from pipework.serve.config import QueueSettings
+from pipework.serve.request.options import Terms
+from pipework.serve.scheduling.in_flight import Done
+from pipework.serve.scheduling.queue import Job
+from pipework.serve.scheduling.scheduler import ATTEMPTS, DEATHS, FAILURES, Scheduler
+from pipework.text.encoding import Encoding
+
+TIMEOUT_S = 10
+
+
+class HeldEngine:
+    """Answers [id, length] of each input, once `go` is set; keeps the ids of each batch."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.entered = threading.Event()
+        self.batches: list[list[int]] = []
+        self.error: BaseException | None = None
+
+    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        self.batches.append([int(one.ids[0]) for one in encodings])
+        self.entered.set()
+        assert self.go.wait(TIMEOUT_S)
+        if self.error:
+            raise self.error
+        return np.array([[one.ids[0], len(one)] for one in encodings], np.float32)
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def engine() -> HeldEngine:
+    return HeldEngine()
+
+
+@pytest.fixture
+def scheduler(engine: HeldEngine) -> Iterator[Scheduler]:
+    scheduler = Scheduler([engine], QueueSettings(batch_tokens=10, tokens=40, requests=4))
+    yield scheduler
+    engine.go.set()
+    scheduler.close()
+
+
+def inputs(*ids: int, length: int = 2) -> list[Encoding]:
+    return [Encoding(ids=np.full(length, id_, np.int32), type_ids=None) for id_ in ids]
+
+
+def wait_for(seen: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + TIMEOUT_S
+    while not seen():
+        assert time.monotonic() < until_s
+        time.sleep(0.001)
+
+
+def hold(scheduler: Scheduler, engine: HeldEngine) -> None:
+    """Keep the engine busy with request 0, so that what follows waits."""
+    scheduler.submit(inputs(0))
+    assert engine.entered.wait(TIMEOUT_S)
+
+
+def test_a_request_gets_its_own_answers_in_order(scheduler: Scheduler, engine: HeldEngine) -> None:
+    engine.go.set()
+    assert scheduler.submit(inputs(5, 3, 4)).result(TIMEOUT_S).logits_NC.tolist() == [
+        [5, 2],
+        [3, 2],
+        [4, 2],
+    ]
+
+
+def test_what_gathers_while_the_engine_computes_shares_a_batch(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
+    hold(scheduler, engine)
+    futures = [scheduler.submit(inputs(id_)) for id_ in (1, 2, 3)]
+    engine.go.set()
+    assert [future.result(TIMEOUT_S).logits_NC[0, 0] for future in futures] == [1, 2, 3]
+    assert engine.batches == [[0], [1, 2, 3]]
+
+
+def test_a_large_request_lets_small_ones_pass_after_one_batch(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
+    hold(scheduler, engine)
+    large = scheduler.submit(inputs(*[7] * 12))
+    small = scheduler.submit(inputs(1))
+    engine.go.set()
+    assert small.result(TIMEOUT_S).logits_NC.shape == (1, 2)
+    assert large.result(TIMEOUT_S).logits_NC.shape == (12, 2)
+    assert engine.batches == [[0], [7] * 5, [1, *[7] * 4], [7] * 3]
+
+
+def test_engines_that_wait_compute_a_large_request_together() -> None:
+    engines = [HeldEngine(), HeldEngine()]
+    with Scheduler(engines, QueueSettings(batch_tokens=10)) as scheduler:
+        begun_s = time.perf_counter()
+        future = scheduler.submit(inputs(1, 2, 3, 4, 5, 6, 7, 8))
+        assert all(engine.entered.wait(TIMEOUT_S) for engine in engines)
+        time.sleep(0.05)
+        for engine in engines:
+            engine.go.set()
+        computed = future.result(TIMEOUT_S)
+        took_s = time.perf_counter() - begun_s
+    assert computed.logits_NC[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    batches = sorted(batch for engine in engines for batch in engine.batches)
+    assert batches == [[1, 2, 3, 4, 5], [6, 7, 8]]
+    assert 0.05 <= computed.infer_s <= computed.infer_s + computed.queue_s <= took_s
+
+
+def test_an_input_longer_than_a_batch_is_computed_alone(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
+    hold(scheduler, engine)
+    future = scheduler.submit(inputs(1, 2, length=15))
+    engine.go.set()
+    assert future.result(TIMEOUT_S).logits_NC.tolist() == [[1, 15], [2, 15]]
+    assert engine.batches == [[0], [1], [2]]
+
+
+def test_a_full_queue_by_tokens_is_refused_and_counted(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
+    hold(scheduler, engine)
+    scheduler.submit(inputs(*range(20)))
+    with pytest.raises(TooBusyError, match="queue is full: 1 requests, 40 tokens wait"):
+        scheduler.submit(inputs(1))
+    with pytest.raises(TooBusyError):
+        scheduler.reserve()
+    assert scheduler.load.refused["queue_full"] == 2
+
+
+def test_places_held_while_tokenising_count_as_requests(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
+    hold(scheduler, engine)
+    for _ in range(4):
+        scheduler.reserve()
+    with pytest.raises(TooBusyError):
+        scheduler.reserve()
+    scheduler.enqueue([], reserved=1)
+    scheduler.reserve()
+
+
+def test_a_full_queue_by_requests_is_refused(scheduler: Scheduler, engine: HeldEngine) -> None:
+    hold(scheduler, engine)
+    for _ in range(4):
+        scheduler.submit(inputs(1))
+    with pytest.raises(TooBusyError) as caught:
+        scheduler.submit(inputs(1))
+    assert caught.value.retry_after_s == 1
+
+
+def test_the_time_to_wait_follows_the_measured_speed(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
+    five = Job(encodings=inputs(*range(5)), terms=Terms(), queued_s=0).take(10, whole_batch=True)
+    logits_NC = np.zeros((5, 2), np.float32)
+    done = Done(batch=[five], logits_NC=logits_NC, elapsed_s=2.0, end_s=2.0, computed_tokens=5)
+    scheduler._sums.add(done)  # noqa: SLF001  (5 tokens in 2 s)
+    hold(scheduler, engine)
+    scheduler.submit(inputs(*range(20)))
+    with pytest.raises(TooBusyError) as caught:
+        scheduler.submit(inputs(1))
+    assert caught.value.retry_after_s == 8
+
+
+def test_a_cancelled_request_leaves_the_queue_before_it_is_computed(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
+    hold(scheduler, engine)
+    gone = scheduler.submit(inputs(1))
+    stays = scheduler.submit(inputs(2))
+    assert gone.cancel()
+    assert (scheduler.load.waiting_requests, scheduler.load.waiting_tokens) == (1, 2)
+    engine.go.set()
+    assert stays.result(TIMEOUT_S).logits_NC[0, 0] == 2
+    assert engine.batches == [[0], [2]]
+
+
+def test_a_large_request_cancelled_half_way_is_not_finished(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
+    large = scheduler.submit(inputs(*[7] * 12))
+    assert engine.entered.wait(TIMEOUT_S)
+    assert large.cancel()
+    assert scheduler.load.waiting_tokens == 0
+    engine.go.set()
+    scheduler.close()
+    assert engine.batches == [[7] * 5]
+    with pytest.raises(CancelledError):
+        large.result(TIMEOUT_S)
+
+
+def test_an_error_of_the_engine_goes_to_the_requests_of_its_batch_only(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
+    engine.error = ValueError("bad batch")
+    failing = scheduler.submit(inputs(*[7] * 12))
+    engine.go.set()
+    with pytest.raises(ValueError, match="bad batch"):
+        failing.result(TIMEOUT_S)
+    engine.error = None
+    assert scheduler.submit(inputs(1)).result(TIMEOUT_S).logits_NC[0, 0] == 1
+    assert scheduler.load.waiting_tokens == 0
+
+
+def test_a_dead_engine_thread_fails_all_and_is_not_alive(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
+    engine.error = SystemExit()
+    computing = scheduler.submit(inputs(0))
+    assert engine.entered.wait(TIMEOUT_S)
+    waiting = scheduler.submit(inputs(1))
+    engine.go.set()
+    assert isinstance(computing.exception(TIMEOUT_S), NotReadyError)
+    assert isinstance(waiting.exception(TIMEOUT_S), NotReadyError)
+    scheduler.close()
+    assert not scheduler.alive
+    with pytest.raises(NotReadyError, match="the engine has stopped"):
+        scheduler.submit(inputs(2))
+
+
+def test_draining_finishes_what_was_accepted_and_refuses_more(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
+    hold(scheduler, engine)
+    accepted = [scheduler.submit(inputs(id_)) for id_ in (1, 2)]
+    draining = threading.Thread(target=scheduler.close)
+    draining.start()
+    while not scheduler._refusal:  # noqa: SLF001
+        pass
+    with pytest.raises(NotReadyError, match="the server is stopping"):
+        scheduler.submit(inputs(3))
+    engine.go.set()
+    draining.join(TIMEOUT_S)
+    assert [future.result(0).logits_NC[0, 0] for future in accepted] == [1, 2]
+    assert not scheduler.alive
+
+
+def test_batches_and_their_tokens_are_counted(scheduler: Scheduler, engine: HeldEngine) -> None:
+    engine.go.set()
+    scheduler.submit(inputs(1, 2)).result(TIMEOUT_S)
+    assert (scheduler.load.batches, scheduler.load.batch_tokens) == (1, 4)
+
+
+def test_bulk_requests_wait_for_interactive_ones_but_get_every_fourth_batch(
+    engine: HeldEngine,
+) -> None:
+    scheduler = Scheduler([engine], QueueSettings(batch_tokens=10, tokens=1000, requests=100))
+    hold(scheduler, engine)
+    bulk = [scheduler.submit(inputs(9, length=10), Terms(bulk=True)) for _ in range(2)]
+    asked = [scheduler.submit(inputs(1, length=10)) for _ in range(6)]
+    engine.go.set()
+    scheduler.close()
+    assert all(future.done() for future in (*bulk, *asked))
+    assert engine.batches == [[0], [1], [1], [1], [9], [1], [1], [1], [9]]
+
+
+def test_bulk_requests_fill_the_room_that_interactive_ones_leave(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
+    hold(scheduler, engine)
+    bulk = scheduler.submit(inputs(9, 9), Terms(bulk=True))
+    scheduler.submit(inputs(1, 1))
+    engine.go.set()
+    bulk.result(TIMEOUT_S)
+    assert engine.batches == [[0], [1, 1, 9, 9]]
+
+
+def test_a_request_behind_its_deadline_is_not_computed_and_counted(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
+    hold(scheduler, engine)
+    late = scheduler.submit(inputs(1), Terms.within(0.01))
+    patient = scheduler.submit(inputs(2), Terms.within(60))
+    time.sleep(0.02)
+    engine.go.set()
+    with pytest.raises(DeadlineError, match="deadline passed before it was computed"):
+        late.result(TIMEOUT_S)
+    assert patient.result(TIMEOUT_S).logits_NC[0, 0] == 2
+    assert engine.batches == [[0], [2]]
+    assert scheduler.load.refused["deadline"] == 1
+
+
+def test_a_request_says_how_long_it_waited_and_was_computed(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
+    hold(scheduler, engine)
+    waiting = scheduler.submit(inputs(1))
+    time.sleep(0.05)
+    begun_s = time.perf_counter()
+    engine.go.set()
+    computed = waiting.result(TIMEOUT_S)
+    assert computed.queue_s >= 0.05
+    assert 0 <= computed.infer_s <= time.perf_counter() - begun_s
+
+
+class Poisoned(HeldEngine):
+    """Fails with every batch that has input 13."""
+
+    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        self.error = ValueError("13") if any(one.ids[0] == 13 for one in encodings) else None
+        return super().infer(encodings)
+
+
+def test_a_request_is_not_answered_with_the_error_of_its_batch_mate() -> None:
+    engine = Poisoned()
+    with Scheduler([engine], QueueSettings(batch_tokens=100)) as scheduler:
+        hold(scheduler, engine)
+        asked = [scheduler.submit(inputs(number)) for number in (12, 13, 14)]
+        engine.go.set()
+        with pytest.raises(ValueError, match="13"):
+            asked[1].result(TIMEOUT_S)
+        assert [asked[one].result(TIMEOUT_S).logits_NC[0, 0] for one in (0, 2)] == [12, 14]
+    assert engine.batches == [[0], [12, 13, 14], [12], [13], [14]]
+
+
+def test_an_engine_that_dies_is_opened_again_and_no_request_is_lost(engine: HeldEngine) -> None:
+    opened = HeldEngine()
+    opened.go.set()
+    with Scheduler([engine], QueueSettings(batch_tokens=10), reopen=lambda: opened) as scheduler:
+        engine.error = SystemExit()
+        hold(scheduler, engine)
+        waiting = [scheduler.submit(inputs(number)) for number in (1, 2)]
+        assert scheduler.ready
+        engine.go.set()
+        assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in waiting] == [1, 2]
+        assert opened.batches == [[0], [1, 2]]
+        assert (scheduler.load.deaths, scheduler.load.engines, scheduler.ready) == (1, 1, True)
+
+
+def test_engines_that_die_together_of_parts_of_a_request_are_one_attempt_each() -> None:
+    dying = [HeldEngine() for _ in range(ATTEMPTS)]
+    for engine in dying:
+        engine.error = SystemExit()
+
+    def reopen() -> HeldEngine:
+        opened = HeldEngine()
+        opened.go.set()
+        return opened
+
+    with Scheduler(dying, QueueSettings(batch_tokens=2), reopen=reopen) as scheduler:
+        future = scheduler.submit(inputs(*range(ATTEMPTS)))
+        assert all(engine.entered.wait(TIMEOUT_S) for engine in dying)
+        for engine in dying:
+            engine.go.set()
+        assert future.result(TIMEOUT_S).logits_NC[:, 0].tolist() == [*range(ATTEMPTS)]
+
+
+def test_where_all_engines_die_at_the_same_moment_no_request_waits_for_ever(
+    engine: HeldEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that is about to end is still alive: each would leave what waits to the other."""
+    monkeypatch.setattr(threading.Thread, "is_alive", lambda _: True)
+    scheduler = Scheduler([engine, engine])
+    engine.error = SystemExit()
+    asked = [scheduler.submit(inputs(number)) for number in (1, 2)]
+    engine.go.set()
+    for one in asked:
+        with pytest.raises(NotReadyError):
+            one.result(TIMEOUT_S)
+
+
+def test_what_comes_wakes_an_engine_and_not_who_waits_to_open_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pipework.serve.scheduling.scheduler, "PAUSE_S", 3 * TIMEOUT_S)
+    dies, works, tried = HeldEngine(), HeldEngine(), threading.Event()
+
+    def reopen() -> HeldEngine:
+        tried.set()
+        raise OSError
+
+    with Scheduler([dies, works], QueueSettings(batch_tokens=2), reopen=reopen) as scheduler:
+        dies.error = SystemExit()
+        held = [scheduler.submit(inputs(number)) for number in (1, 2)]
+        assert all(engine.entered.wait(TIMEOUT_S) for engine in (dies, works))
+        dies.go.set()
+        assert tried.wait(TIMEOUT_S)
+        time.sleep(0.1)  # until it waits, before the engine does
+        works.go.set()
+        assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in held] == [1, 2]
+        time.sleep(0.1)
+        assert scheduler.submit(inputs(3)).result(TIMEOUT_S).logits_NC[0, 0] == 3
+
+
+def test_while_it_is_opened_the_scheduler_is_alive_and_not_ready(engine: HeldEngine) -> None:
+    gate, opened = threading.Event(), HeldEngine()
+    opened.go.set()
+
+    def reopen() -> HeldEngine:
+        assert gate.wait(TIMEOUT_S)
+        return opened
+
+    with Scheduler([engine], reopen=reopen) as scheduler:
+        engine.error = SystemExit()
+        engine.go.set()
+        asked = scheduler.submit(inputs(1))
+        while scheduler.ready:
+            time.sleep(0.001)
+        assert scheduler.alive
+        gate.set()
+        assert asked.result(TIMEOUT_S).logits_NC[0, 0] == 1
+        assert scheduler.ready
+
+
+def test_a_request_that_engines_die_of_is_given_up(engine: HeldEngine) -> None:
+    def deadly() -> HeldEngine:
+        one = HeldEngine()
+        one.error = SystemExit()
+        one.go.set()
+        return one
+
+    engine.error = SystemExit()
+    engine.go.set()
+    with Scheduler([engine], reopen=deadly) as scheduler:
+        asked = scheduler.submit(inputs(1))
+        assert isinstance(asked.exception(TIMEOUT_S), NotReadyError)
+        assert scheduler.load.deaths <= ATTEMPTS
+
+
+def test_an_engine_that_fails_with_every_batch_is_as_good_as_dead(engine: HeldEngine) -> None:
+    opened = HeldEngine()
+    opened.go.set()
+    engine.error = RuntimeError("the device is lost")
+    engine.go.set()
+    with Scheduler([engine], reopen=lambda: opened) as scheduler:
+        for _ in range(FAILURES):
+            with pytest.raises(RuntimeError):
+                scheduler.submit(inputs(1)).result(TIMEOUT_S)
+        assert scheduler.submit(inputs(2)).result(TIMEOUT_S).logits_NC[0, 0] == 2
+
+
+def test_two_engines_share_what_waits(engine: HeldEngine) -> None:
+    other = HeldEngine()
+    with Scheduler([engine, other], QueueSettings(batch_tokens=2)) as scheduler:
+        asked = [scheduler.submit(inputs(number)) for number in (1, 2)]
+        assert engine.entered.wait(TIMEOUT_S)
+        assert other.entered.wait(TIMEOUT_S)
+        engine.go.set()
+        other.go.set()
+        assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in asked] == [1, 2]
+    assert sorted(engine.batches + other.batches) == [[1], [2]]
+
+
+def test_an_engine_leaves_another_its_share_of_what_waits(engine: HeldEngine) -> None:
+    """What one engine took alone would leave the other, once it is done, with nothing to do."""
+    other = HeldEngine()
+    with Scheduler([engine, other], QueueSettings(batch_tokens=100)) as scheduler:
+        asked = []
+        for number in (1, 2):
+            asked.append(scheduler.submit(inputs(number)))
+            wait_for(lambda: len(engine.batches + other.batches) == number)  # noqa: B023
+        asked += [scheduler.submit(inputs(number)) for number in range(3, 8)]
+        engine.go.set()
+        wait_for(lambda: len(engine.batches) > 1)
+        assert engine.batches[1] == [3, 4, 5]  # half of these five and the one that is computed
+        other.go.set()
+        for one in asked:
+            one.result(TIMEOUT_S)
+
+
+def test_when_one_of_two_engines_dies_the_other_computes_its_batch(engine: HeldEngine) -> None:
+    other = HeldEngine()
+    with Scheduler([engine, other], QueueSettings(batch_tokens=2)) as scheduler:
+        engine.error = SystemExit()
+        asked = [scheduler.submit(inputs(number)) for number in range(6)]
+        assert engine.entered.wait(TIMEOUT_S)
+        engine.go.set()
+        other.go.set()
+        assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in asked] == [*range(6)]
+        assert scheduler.ready
+
+
+def test_an_engine_that_always_dies_is_given_up_beside_one_that_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batches of the other do not count for it."""
+    monkeypatch.setattr("pipework.serve.scheduling.scheduler.ATTEMPTS", 1000)
+
+    def deadly() -> HeldEngine:
+        one = HeldEngine()
+        one.error = SystemExit()
+        one.go.set()
+        return one
+
+    works = HeldEngine()
+    works.go.set()
+    settings = QueueSettings(batch_tokens=2, requests=1000)
+    with Scheduler([deadly(), works], settings, reopen=deadly) as scheduler:
+        asked = [scheduler.submit(inputs(number)) for number in range(200)]
+        assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in asked] == [*range(200)]
+        assert scheduler.load.deaths <= DEATHS
+        assert scheduler.ready
+
+
+def test_an_engine_that_cannot_be_closed_is_not_opened_again(engine: HeldEngine) -> None:
+    def refuse() -> None:
+        message = "it cannot be closed"
+        raise RuntimeError(message)
+
+    engine.close = refuse  # type: ignore[method-assign]
+    scheduler = Scheduler([engine], reopen=HeldEngine)
+    scheduler.close()
+    assert scheduler.load.deaths == 0

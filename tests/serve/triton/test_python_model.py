@@ -1,0 +1,122 @@
+"""On the real tritonserver: the kinds of task and input that a text model has."""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from pipework.errors import MissingDependencyError, NotReadyError
+from pipework.export.config import TritonSettings
+from pipework.export.triton.model_repository import Wanted, add_version
+from pipework.progress import Silent
+from pipework.serve.triton.installation import Installation
+from pipework.serve.triton.server import TritonServer
+
+
+@pytest.fixture(scope="module")
+def repository(pair_run, entity_run, multi_run, regression_run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("triton") / "repository"
+    runs = {"pair": pair_run, "marked": entity_run, "several": multi_run, "value": regression_run}
+    for name, run in runs.items():
+        add_version(run, folder, TritonSettings(name=name), Wanted(), Silent())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installation():
+    try:
+        return Installation.find()
+    except MissingDependencyError as error:
+        pytest.skip(f"{error}: {error.hint}")
+
+
+@pytest.fixture(scope="module")
+def triton(repository, installation):
+    with TritonServer(repository, installation=installation) as running:
+        yield running
+
+
+def ask(triton, model, texts, pairs=None):
+    """The outputs by name, as flat lists; or the error."""
+    inputs = [
+        {"name": name, "datatype": "BYTES", "shape": [len(values), 1], "data": values}
+        for name, values in (("text", texts), ("text_pair", pairs))
+        if values is not None
+    ]
+    answer = httpx.post(f"{triton.url}/v2/models/{model}/infer", json={"inputs": inputs})
+    found = answer.json()
+    return found.get("error") or {one["name"]: one["data"] for one in found["outputs"]}
+
+
+def test_a_pair_is_two_tensors(triton):
+    found = ask(triton, "pair", ["rain wind", "goal"], ["sun", "goal match"])
+    assert found["label"] == ["weather", "sport"]
+    assert len(found["probabilities"]) == len(found["logits"]) == 6
+
+
+def test_half_a_pair_is_refused(triton):
+    assert "expected 2 inputs but got 1" in ask(triton, "pair", ["rain"])
+
+
+def test_a_text_with_entities_marks_them_and_one_without_is_told_so(triton):
+    marked = "<e1>goal</e1> and <e2>rain</e2>"
+    assert ask(triton, "marked", [marked])["label"] == ["weather"]
+    error = ask(triton, "marked", [marked, "goal and rain"])
+    assert error.startswith("input 1: expected <e1> once, found it 0 times; mark both entities")
+
+
+def test_several_labels_come_joined(triton):
+    found = ask(triton, "several", ["rain goal match", "rain"])
+    assert found["label"][0].split(", ")[0] in ("sport", "weather")
+    assert found["score"] == [max(found["probabilities"][:3]), max(found["probabilities"][3:])]
+
+
+def test_a_regression_answers_a_number_and_no_label(triton):
+    found = ask(triton, "value", ["rain rain", "goal"])
+    assert found["label"] == ["", ""]
+    assert found["score"] == found["logits"]
+    assert found["score"][0] > found["score"][1]
+
+
+def test_a_version_that_changed_is_not_loaded_and_the_reason_is_told(
+    repository, installation, tmp_path
+):
+    broken = tmp_path / "repository"
+    shutil.copytree(repository / "value", broken / "value")
+    tokenizer = broken / "value" / "1" / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text() + " ")
+    reason = r"failed to load 'value' version 1: .*tokenizer\.json changed: sha256"
+    with pytest.raises(NotReadyError, match=reason):
+        TritonServer(broken, installation=installation)
+
+
+def test_a_python_with_another_numpy_is_found_out_before_it_answers(installation, tmp_path):
+    ours = replace(installation, venv=Path(sys.prefix))
+    assert np.lib.NumpyVersion(np.__version__) >= "2.0.0"
+    with pytest.raises(MissingDependencyError, match="does not echo") as raised:
+        TritonServer(tmp_path, installation=ours)
+    assert "'numpy<2'" in raised.value.hint
+
+
+@pytest.mark.usefixtures("installation")
+def test_the_launcher_serves_until_it_is_told_to_stop(repository):
+    command = [sys.executable, "-m", "pipework.serve.triton.server", repository]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]
+    ) as process:
+        line = process.stdout.readline()
+        url = re.search(r"http://[\d.:]+", line)[0]
+        names = ("pair", "marked", "several", "value")
+        ready = [httpx.get(f"{url}/v2/models/{name}/ready").status_code for name in names]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert ready == [200] * 4
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/v2/health/live")

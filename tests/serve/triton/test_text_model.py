@@ -1,0 +1,64 @@
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from pipework.data.examples import Example
+from pipework.errors import InputError, RunFolderError
+from pipework.run_folder.manifest import read_manifest
+from pipework.serve.engines import open_proven
+from pipework.serve.text_tensors import Texts
+from pipework.serve.triton.text_model import TextModel
+from pipework.text.encoding import TextEncoder
+
+
+@contextmanager
+def opened(folder):
+    manifest = read_manifest(folder)
+    with TextModel(folder, manifest, open_proven(folder, manifest)) as model:
+        yield model
+
+
+def test_requests_are_answered_together_as_each_would_be_alone(run):
+    batch = [Texts(text=[b"rain"]), Texts(text=[b"goal", "票房".encode()]), Texts(text=[b""])]
+    with opened(run) as model:
+        together = model.answer(batch)
+        alone = [model.answer([texts])[0] for texts in batch]
+    for one, other in zip(together, alone, strict=True):
+        assert one.label_N.tolist() == other.label_N.tolist()
+        assert one.logits_NC == pytest.approx(other.logits_NC, abs=1e-5)
+
+
+def test_a_wrong_request_is_answered_with_its_error_and_its_mates_as_if_it_were_not_there(
+    run,
+):
+    good, bad = Texts(text=[b"rain", b"goal"]), Texts(text=[b"rain", b"\xff"])
+    with opened(run) as model:
+        first, error, last = model.answer([good, bad, good])
+        (alone,) = model.answer([good])
+        assert [type(one) for one in model.answer([bad, bad])] == [InputError, InputError]
+    assert str(error).startswith("input 1: text is not UTF-8")
+    assert np.array_equal(first.logits_NC, last.logits_NC)
+    assert first.logits_NC == pytest.approx(alone.logits_NC, abs=1e-5)
+
+
+def test_another_tokenizer_than_the_manifest_says_is_refused(make_run):
+    changed = make_run()
+    path = changed / "tokenizer.json"
+    path.write_text(path.read_text() + " ")
+    with pytest.raises(RunFolderError, match=r"tokenizer\.json changed"), opened(changed):
+        pass
+
+
+def test_an_engine_is_closed_if_the_tokenizer_does_not_open(make_run):
+    changed = make_run()
+    manifest = read_manifest(changed)
+    engine = open_proven(changed, manifest)
+    encoder = TextEncoder.open(changed / "tokenizer.json", max_length=32, type_ids=False)
+    encodings = encoder.encode([Example(text="rain")])
+    assert engine.infer(encodings).shape == (1, 3)
+    (changed / "tokenizer.json").unlink()
+    with pytest.raises(RunFolderError, match=r"tokenizer\.json is missing"):
+        TextModel(changed, manifest, engine)
+    with pytest.raises(RuntimeError, match="after shutdown"):  # its thread is gone
+        engine.infer(encodings)

@@ -1,0 +1,142 @@
+import pytest
+
+from pipework.data.readers import Format
+from pipework.errors import ConfigError
+from pipework.run_folder.task import Metric, TaskKind
+from pipework.train.config.data import TaskSettings
+from pipework.train.config.run_config import load_config
+
+MODEL = '[model]\npreset = "tiny"\n'
+DATA = '[data]\ntrain = "a.tsv"\n'
+
+
+def config(tmp_path, *lines, overrides=()):
+    path = tmp_path / "c.toml"
+    path.write_text(MODEL + DATA + "\n".join(lines))
+    return load_config(str(path), list(overrides))
+
+
+def test_rows_for_dev_are_held_out_of_train_by_the_seed(tmp_path):
+    (tmp_path / "a.tsv").write_text(
+        "text\tlabel\n" + "".join(f"t{n}\t{n % 2}\n" for n in range(50))
+    )
+    sources = config(tmp_path, "dev_rows = 20").sources()
+    rows = {name: [row.text for row in source.rows()] for name, source in sources.items()}
+    assert (len(rows["train"]), len(rows["dev"])) == (30, 20)
+    assert not set(rows["train"]) & set(rows["dev"])
+    other = config(tmp_path, "dev_rows = 20", "dev_seed = 1").sources()["dev"]
+    assert [row.text for row in other.rows()] != rows["dev"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ((), r"expected one of data\.dev .* and data\.dev_rows"),
+        (('dev = "b.tsv"', "dev_rows = 3"), r"expected one of data\.dev .* and data\.dev_rows"),
+        (
+            ('dev = "b.tsv"', 'format = "semeval"', "columns = { text = 1 }"),
+            "semeval has no data.columns",
+        ),
+        (('dev = "b.tsv"', "marked = true", 'columns = { entities = "e" }'), "found both"),
+        (
+            ('dev = "b.tsv"', "marked = true", 'columns = { text_pair = "b" }'),
+            "a pair of texts cannot",
+        ),
+        (
+            ('dev = "b.tsv"', 'columns = { text_pair = "b", entities = "e" }'),
+            "a pair of texts cannot",
+        ),
+        (('dev = "b.tsv"', 'separator = ""'), "at least one character"),
+        (("dev_rows = 0",), "dev_rows"),
+        (
+            ('dev = "b.tsv"', "[task]", 'kind = "regression"', 'labels = ["a"]'),
+            "regression has no task.labels",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path, lines, message):
+    with pytest.raises(ConfigError, match=message):
+        config(tmp_path, *lines)
+
+
+def test_a_separator_is_for_several_labels(tmp_path):
+    lines = ('dev = "b.tsv"', 'separator = "|"')
+    with pytest.raises(ConfigError, match=r"data\.separator .* this task is single_label"):
+        config(tmp_path, *lines).sources()
+    found = config(tmp_path, *lines, overrides=["task.kind=multi_label"]).sources()["dev"]
+    assert (found.separator, found.kind) == ("|", TaskKind.MULTI_LABEL)
+
+
+@pytest.mark.parametrize(
+    ("lines", "fields"),
+    [
+        ((), ("text",)),
+        (('columns = { text_pair = "b" }',), ("text", "text_pair")),
+        (("marked = true",), ("text", "entities")),
+        (('format = "semeval"',), ("text", "entities")),
+        (('format = "jsonl"', 'columns = { entities = "e" }'), ("text", "entities")),
+    ],
+)
+def test_the_fields_of_an_input_follow_from_the_file(tmp_path, lines, fields):
+    found = config(tmp_path, 'dev = "b.tsv"', *lines)
+    assert found.data.fields == fields
+    assert found.data.entities == ("entities" in fields)
+
+
+def test_the_metric_is_the_one_configured_or_that_of_the_task():
+    assert TaskSettings().metric_for(("a", "b")) == Metric.ACCURACY
+    assert TaskSettings(metric=Metric.MATTHEWS).metric_for(("a", "b")) == Metric.MATTHEWS
+    assert TaskSettings(kind=TaskKind.REGRESSION).metric_for(("score",)) == Metric.PEARSON
+    with pytest.raises(ConfigError, match="pearson cannot be told"):
+        TaskSettings(metric=Metric.PEARSON).metric_for(("a", "b"))
+
+
+REAL = {
+    "thucnews": ("thucnews_headlines", (45_000, 10_000, 10_000)),
+    "mrpc": ("mrpc", (3668, 408, 1725)),
+    "sst2": ("sst2", (67_349, 872, 1821)),
+    "stsb": ("stsb", (5749, 1500)),
+    "semeval2010-task8": ("semeval2010_task8", (7200, 800, 2717)),
+}
+
+
+@pytest.mark.parametrize("recipe", REAL)
+def test_a_recipe_reads_the_real_files_as_they_lie(shared_data, recipe):
+    folder, counts = REAL[recipe]
+    config = load_config(recipe, [f"data.root={shared_data / folder}"])
+    rows = {name: list(source.rows()) for name, source in config.sources().items()}
+    found = tuple(map(len, rows.values()))
+    assert sum(found) == sum(counts)
+    assert all(abs(one - count) < 10 for one, count in zip(found, counts, strict=True))
+    assert all((one.entities is not None) == config.data.entities for one in rows["dev"])
+    assert all(
+        (one.text_pair is not None) == (len(config.data.fields) == 2 and not config.data.entities)
+        for one in rows["dev"]
+    )
+
+
+def test_the_recipe_of_xnli_reads_its_dev_and_test(shared_data):
+    sources = load_config("xnli", [f"data.root={shared_data / 'xnli_zh'}"]).sources()
+    assert [sum(1 for _ in sources[name].rows()) for name in ("dev", "test")] == [2490, 5010]
+
+
+GLUE = {
+    "cola": ("gj04\t1\t\tIt rains.\ngj04\t0\t*\tRains it it.\n", ["1", "0"]),
+    "mnli": (
+        "index\tsentence1\tsentence2\tgold_label\n0\tIt rains.\tIt is dry.\tneutral\n",
+        ["neutral"],
+    ),
+}
+
+
+@pytest.mark.parametrize("recipe", GLUE)
+def test_a_recipe_reads_the_layout_of_glue(tmp_path, recipe):
+    text, labels = GLUE[recipe]
+    config = load_config(recipe, [f"data.root={tmp_path}"])
+    for source in config.sources().values():
+        assert source.reading().format == Format.TSV
+        source.path.write_text(text)
+        rows = list(source.rows())
+        assert [row.label for row in rows] == labels
+        assert rows[0].text == "It rains."
+    config.task.metric_for(config.task.labels)

@@ -1,0 +1,76 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pipework.data.examples import Source
+from pipework.data.readers import Columns
+from pipework.errors import ConfigError
+from pipework.run_folder.manifest import Part
+from pipework.run_folder.task import TaskKind
+from pipework.train.data.labels import class_labels
+
+
+def source(tmp_path, labels, **how):
+    path = tmp_path / "rows.tsv"
+    path.write_text("".join(f"{n}\t{label}\n" for n, label in enumerate(labels)))
+    return Source(path=path, columns=Columns(text=0, label=1), **how)
+
+
+def test_labels_are_sorted_whatever_the_order_of_rows(tmp_path):
+    assert class_labels(None, source(tmp_path, "cab")) == ("a", "b", "c")
+
+
+def test_numbers_sort_as_numbers(tmp_path):
+    assert class_labels(None, source(tmp_path, ["10", "9", "0"])) == ("0", "9", "10")
+
+
+def test_a_file_of_names_fixes_the_order(tmp_path):
+    names = tmp_path / "class.txt"
+    names.write_text("sport\r\nfinance")  # no line end after the last name
+    assert class_labels(names, source(tmp_path, "01")) == ("sport", "finance")
+
+
+@pytest.mark.parametrize("given", [("a",), ("a", "b", "a")])
+def test_one_class_or_one_named_twice_is_refused(tmp_path, given):
+    with pytest.raises(ConfigError, match="expected 2 or more distinct labels"):
+        class_labels(given, source(tmp_path, "ab"))
+
+
+def test_several_labels_are_those_of_any_row(tmp_path):
+    rows = source(tmp_path, ["b|a", "", "c|a"], kind=TaskKind.MULTI_LABEL, separator="|")
+    assert class_labels(None, rows) == ("a", "b", "c")
+    assert class_labels(("one",), rows) == ("one",)
+    with pytest.raises(ConfigError, match="expected 1 or more distinct labels, found 0"):
+        class_labels(None, source(tmp_path, [""], kind=TaskKind.MULTI_LABEL, separator="|"))
+
+
+def test_a_regression_has_one_value(tmp_path):
+    assert class_labels(None, source(tmp_path, "12", kind=TaskKind.REGRESSION)) == ("score",)
+
+
+def test_a_label_of_rows_held_out_is_known(tmp_path):
+    part = Part(rows=3, seed=0, held_out=False)
+    assert class_labels(None, source(tmp_path, "abcd", part=part)) == ("a", "b", "c", "d")
+
+
+def test_labels_are_the_same_in_processes_that_hash_differently(tmp_path):
+    path = source(tmp_path, ["pear", "apple", "fig", "lime", "plum"]).path
+    code = (
+        "from pathlib import Path; from pipework.data.examples import Source;"
+        "from pipework.data.readers import Columns; from pipework.train.data.labels import class_labels;"
+        f"rows = Source(path=Path({str(path)!r}), columns=Columns(text=0, label=1));"
+        "print(class_labels(None, rows))"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert printed == {"('apple', 'fig', 'lime', 'pear', 'plum')\n"}

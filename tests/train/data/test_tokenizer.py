@@ -1,0 +1,79 @@
+import pytest
+from transformers import BertTokenizerFast
+
+from pipework.data.examples import Columns, Example, Source
+from pipework.errors import ConfigError
+from pipework.text.encoding import TextEncoder
+from pipework.train.config.run_config import SAMPLE, ModelSettings
+from pipework.train.data.tokenizer import SPECIAL, learn, make_tokenizer
+
+TEXTS = ["the cat sat on the mat", "the dog sat", "猫坐在垫子上", "狗坐在门口", "猫和狗"] * 4
+TINY = ModelSettings(preset="tiny", vocab_size=3000)
+SAMPLE_ROWS = Source(path=SAMPLE / "train.tsv", columns=Columns())
+SOURCE = Source(path="unused", columns=Columns())
+
+
+def test_the_same_texts_give_the_same_vocabulary():
+    rows = [example.text for example in SAMPLE_ROWS.rows()]
+    found = {learn(TINY, lambda: rows).to_str() for _ in range(4)}
+    assert len(found) == 1
+
+
+def test_special_tokens_have_the_first_ids():
+    tokenizer = learn(TINY, lambda: TEXTS)
+    assert [tokenizer.token_to_id(token) for token in SPECIAL] == [0, 1, 2, 3, 4]
+
+
+def test_chinese_characters_are_words_unless_pieces_are_asked_for():
+    pieces = TINY.model_copy(update={"split_cjk": False})
+    assert learn(TINY, lambda: TEXTS).encode("猫坐在").tokens == [
+        "[CLS]",
+        "猫",
+        "坐",
+        "在",
+        "[SEP]",
+    ]
+    assert any(
+        len(token.strip("#")) > 1
+        for token in learn(pieces, lambda: TEXTS).encode("猫坐在垫子上").tokens[1:-1]
+    )
+
+
+@pytest.mark.parametrize("name", ["bert-base-chinese", "bert-base-uncased"])
+def test_a_vocabulary_file_tokenizes_as_bert_does(shared_data, name):
+    vocab = shared_data / "vocabs_configs" / f"{name}.vocab.txt"
+    settings = ModelSettings(preset="tiny", vocab=vocab)
+    ours = TextEncoder(make_tokenizer(settings, SOURCE), max_length=32, type_ids=True)
+    theirs = BertTokenizerFast(vocab=str(vocab))
+    texts = [
+        "Hello, world! it's 2026",
+        "你好,世界 abc",
+        "naïve café",
+        "",
+        "x" * 120,
+        "a\u3000b\tc",
+    ]
+    for text in texts:
+        for pair in (None, "second 文"):
+            (found,) = ours.encode([Example(text=text, text_pair=pair)])
+            expected = theirs(text, pair, truncation=True, max_length=32)
+            assert found.ids.tolist() == expected["input_ids"]
+            assert found.type_ids.tolist() == expected["token_type_ids"]
+
+
+def test_a_long_run_of_characters_is_not_unknown_where_pieces_are_learned():
+    pieces = TINY.model_copy(update={"split_cjk": False})
+    found = learn(pieces, lambda: TEXTS).encode("猫坐在垫子上" * 40).tokens
+    assert "[UNK]" not in found
+
+
+def test_a_file_that_is_no_bert_vocabulary_is_refused(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("[PAD]\n[UNK]\nhello\n")
+    with pytest.raises(ConfigError, match=r"lacks \[CLS\], \[SEP\], \[MASK\]"):
+        make_tokenizer(ModelSettings(preset="tiny", vocab=path), SOURCE)
+
+
+def test_a_folder_without_tokenizer_is_one_clear_line(tmp_path):
+    with pytest.raises(ConfigError, match=r"no tokenizer at model\.name"):
+        make_tokenizer(ModelSettings(name=str(tmp_path)), SOURCE)

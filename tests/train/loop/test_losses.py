@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from pipework.errors import ConfigError
+from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.train.loop.losses import Objective, class_weights
+
+SINGLE = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b", "c"), metric=Metric.ACCURACY)
+MULTI = Task(kind=TaskKind.MULTI_LABEL, labels=("a", "b", "c"), metric=Metric.MICRO_F1)
+
+
+def test_the_mean_over_rows_is_the_usual_loss():
+    torch.manual_seed(0)
+    logits_BC, truth_B = torch.randn(5, 3), torch.tensor([0, 1, 2, 1, 0])
+    single = Objective(TaskKind.SINGLE_LABEL, label_smoothing=0.1)(logits_BC, truth_B)
+    expected = functional.cross_entropy(logits_BC, truth_B, label_smoothing=0.1)
+    torch.testing.assert_close(single.mean(), expected)
+    hot_BC = functional.one_hot(truth_B, 3).float()
+    multi = Objective(TaskKind.MULTI_LABEL)(logits_BC, hot_BC)
+    expected = functional.binary_cross_entropy_with_logits(logits_BC, hot_BC)
+    torch.testing.assert_close(multi.mean(), expected)
+    values_B = torch.randn(5)
+    squared = Objective(TaskKind.REGRESSION)(logits_BC[:, :1], values_B)
+    torch.testing.assert_close(squared.mean(), functional.mse_loss(logits_BC[:, 0], values_B))
+
+
+def test_half_precision_logits_give_a_loss_in_float32():
+    logits_BC = torch.randn(2, 3).half()
+    assert Objective(TaskKind.SINGLE_LABEL)(logits_BC, torch.tensor([0, 1])).dtype == torch.float32
+
+
+def test_balanced_weights_give_each_class_the_same_part_of_the_loss():
+    truth_N = np.array([0] * 6 + [1] * 3 + [2], np.int32)
+    weights_C = class_weights("balanced", truth_N, SINGLE)
+    parts = weights_C * torch.tensor([6, 3, 1])
+    torch.testing.assert_close(parts, torch.full((3,), 10 / 3))
+    losses_B = Objective(TaskKind.SINGLE_LABEL, class_weights_C=weights_C)(
+        torch.zeros(3, 3), torch.tensor([0, 1, 2])
+    )
+    torch.testing.assert_close(losses_B, np.log(3) * weights_C)
+
+
+def test_given_weights_keep_their_ratio_and_have_a_mean_of_one_over_the_rows():
+    truth_N = np.array([0, 0, 1, 2], np.int32)
+    weights_C = class_weights((1.0, 2.0, 4.0), truth_N, SINGLE)
+    assert (weights_C / weights_C[0]).tolist() == [1, 2, 4]
+    assert float(weights_C[truth_N].mean()) == pytest.approx(1)
+
+
+def test_several_labels_weigh_the_rows_that_have_them():
+    truth_NC = np.array([[1, 0, 0], [1, 0, 0], [1, 1, 0], [0, 0, 0]], np.int8)
+    weights_C = class_weights("balanced", truth_NC, MULTI)
+    assert weights_C.tolist() == pytest.approx([1 / 3, 3, 1])  # a label that no row has weighs 1
+    loss_BC = Objective(TaskKind.MULTI_LABEL, class_weights_C=torch.tensor([1.0, 5.0, 1.0]))
+    has, lacks = loss_BC(torch.zeros(2, 3), torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]))
+    assert float(has / lacks) == pytest.approx((1 + 5 + 1) / 3)
+
+
+def test_a_class_without_rows_does_not_change_the_others():
+    weights_C = class_weights("balanced", np.array([0, 0, 1, 1], np.int32), SINGLE)
+    assert weights_C[:2].tolist() == pytest.approx([1, 1])
+
+
+def test_weights_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match="found 2 weights for 3 labels"):
+        class_weights((1.0, 2.0), np.array([0, 1], np.int32), SINGLE)
+    assert class_weights("equal", np.array([0, 1], np.int32), SINGLE) is None

@@ -1,0 +1,64 @@
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from pipework.train.config.train import ScheduleName, TrainSettings
+from pipework.train.loop.schedule import schedule
+
+
+def factors(steps, per_epoch=10, **given):
+    factor = schedule(TrainSettings(**given), steps, per_epoch)
+    return [factor(updates) for updates in range(steps)]
+
+
+def theirs(steps, make):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = make(optimizer)
+    rates = []
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+@pytest.mark.parametrize(
+    ("given", "make"),
+    [
+        ({"schedule": "constant"}, lambda o: lr_scheduler.LambdaLR(o, lambda _: 1.0)),
+        ({"schedule": "linear"}, lambda o: lr_scheduler.LinearLR(o, 1.0, 0.0, total_iters=40)),
+        ({"schedule": "cosine"}, lambda o: lr_scheduler.CosineAnnealingLR(o, 40)),
+        (
+            {"schedule": "cosine_restarts", "cycles": 4},
+            lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 10),
+        ),
+        (
+            {"schedule": "polynomial", "power": 3},
+            lambda o: lr_scheduler.PolynomialLR(o, 40, power=3),
+        ),
+        ({"schedule": "step", "gamma": 0.1}, lambda o: lr_scheduler.StepLR(o, 10, 0.1)),
+        (
+            {"schedule": "multi_step", "gamma": 0.1, "milestones": (0.25, 0.75)},
+            lambda o: lr_scheduler.MultiStepLR(o, [10, 30], 0.1),
+        ),
+        (
+            {"schedule": "exponential", "gamma": 0.5},
+            lambda o: lr_scheduler.ExponentialLR(o, 0.5**0.1),
+        ),
+    ],
+    ids=lambda one: one["schedule"] if isinstance(one, dict) else "",
+)
+def test_without_warmup_it_is_the_schedule_of_torch(given, make):
+    assert factors(40, warmup=0, **given) == pytest.approx(theirs(40, make), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", list(ScheduleName))
+def test_the_rate_rises_to_its_height_and_never_above(name):
+    found = factors(100, schedule=name, warmup=0.2)
+    assert found[:20] == pytest.approx([(step + 1) / 21 for step in range(20)])
+    assert max(found) <= 1
+    assert min(found) >= 0
+
+
+def test_a_linear_rate_ends_one_step_above_zero():
+    assert factors(10, warmup=0.2)[2:] == pytest.approx([1, *(n / 8 for n in range(7, 0, -1))])

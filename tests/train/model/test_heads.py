@@ -1,0 +1,133 @@
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from pipework.errors import ConfigError
+from pipework.train.config.model import CnnSettings, Head, HeadSettings, RnnSettings
+from pipework.train.model.heads import make_head, to_column_0
+
+OWN = [head for head in Head if head is not Head.LINEAR]
+LENGTHS = (2, 9, 5, 3)
+WIDTH, CLASSES = 8, 3
+
+
+def head_of(kind, *, cls_last=False, **changes):
+    torch.manual_seed(0)
+    settings = HeadSettings(
+        head=kind,
+        cnn=CnnSettings(filter_sizes=(2, 3, 4), filters=5),
+        rnn=RnnSettings(hidden=6, layers=2, **changes),
+    )
+    return make_head(settings, width=WIDTH, classes=CLASSES, cls_last=cls_last).eval()
+
+
+def batch(*, left=False):
+    """Rows of several lengths, with noise where the padding is."""
+    torch.manual_seed(1)
+    longest = max(LENGTHS)
+    states = torch.randn(len(LENGTHS), longest, WIDTH)
+    mask = torch.zeros(len(LENGTHS), longest, dtype=torch.int64)
+    spans = torch.tensor([[0, 1, 1, 2], [1, 4, 5, 8], [0, 3, 3, 5], [2, 3, 0, 1]])
+    for row, length in enumerate(LENGTHS):
+        start = longest - length if left else 0
+        mask[row, start : start + length] = 1
+        spans[row] += start
+    return states, mask, spans
+
+
+def alone(states, mask, spans, row):
+    """One row of a batch without its padding."""
+    inside = mask[row].bool()
+    start = int(inside.int().argmax())
+    return states[row : row + 1, inside], mask[row : row + 1, inside], spans[row : row + 1] - start
+
+
+@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("cls_last", [False, True])
+@torch.inference_mode()
+def test_an_answer_depends_on_no_padding_and_on_no_other_row(kind, left, cls_last):
+    head = head_of(kind, cls_last=cls_last)
+    given = batch(left=left)
+    together = head(*(to_column_0(*given) if left else given))
+    for row in range(len(LENGTHS)):
+        torch.testing.assert_close(
+            head(*alone(*given, row))[0], together[row], atol=1e-5, rtol=1e-5
+        )
+
+
+@torch.inference_mode()
+def test_a_bidirectional_head_reads_the_text_both_ways_as_the_library_does():
+    for kind in (Head.LSTM, Head.GRU):
+        head = head_of(kind)
+        library = getattr(torch.nn, kind.upper())(
+            WIDTH, 6, num_layers=2, bidirectional=True, batch_first=True
+        )
+        state = {}
+        for way, suffix in ((head.forwards, ""), (head.backwards, "_reverse")):
+            for depth, layer in enumerate(way):
+                state |= {
+                    f"{name.removesuffix('0')}{depth}{suffix}": value
+                    for name, value in layer.state_dict().items()
+                }
+        library.load_state_dict(state)
+        states, mask, _ = batch()
+        for row, length in enumerate(LENGTHS):
+            out = library(states[row : row + 1, :length])[0]
+            expected = head.out(torch.cat([out[:, -1, :6], out[:, 0, 6:]], 1))[0]
+            torch.testing.assert_close(head(states, mask, None)[row], expected)
+
+
+@torch.inference_mode()
+def test_a_text_shorter_than_every_filter_has_an_answer_of_its_own():
+    head = head_of(Head.CNN)
+    states, mask = torch.randn(2, 1, WIDTH), torch.ones(2, 1, dtype=torch.int64)
+    first, second = head(states, mask, None)
+    assert not torch.equal(first, second)
+
+
+@torch.inference_mode()
+def test_the_entity_head_reads_the_entities_and_the_right_token_for_the_text():
+    states, mask, spans = batch()
+    row = 1  # nine tokens, entities at 1..4 and 5..8
+    for cls_last, place in ((False, 0), (True, 8)):
+        head = head_of(Head.ENTITY, cls_last=cls_last)
+        before = head(states, mask, spans)[row]
+        for token in range(9):
+            changed = states.clone()
+            changed[row, token] += 1
+            seen = not torch.allclose(head(changed, mask, spans)[row], before)
+            assert seen == (token in {1, 2, 3, 5, 6, 7, place}), token
+
+
+def test_the_entity_head_says_what_it_misses():
+    states, mask, _ = batch()
+    with pytest.raises(ConfigError, match="texts without marked entities"):
+        head_of(Head.ENTITY)(states, mask, None)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.filterwarnings("ignore")
+def test_a_head_can_be_exported_with_batch_and_length_open(kind, bidirectional, tmp_path):
+    head = head_of(kind, bidirectional=bidirectional)
+    names = ["states", "mask", "spans"]
+    torch.onnx.export(
+        head,
+        (batch()[0][:2, :4], batch()[1][:2, :4], batch()[2][:2]),
+        tmp_path / "head.onnx",
+        input_names=names,
+        dynamic_axes={name: {0: "batch", 1: "length"} for name in names[:2]}
+        | {"spans": {0: "batch"}},
+        opset_version=17,
+        dynamo=False,
+    )
+    session = onnxruntime.InferenceSession(tmp_path / "head.onnx")
+    taken = {one.name for one in session.get_inputs()}
+    given = {
+        name: tensor.numpy() for name, tensor in zip(names, batch(), strict=True) if name in taken
+    }
+    (found,) = session.run(None, given)
+    with torch.inference_mode():
+        np.testing.assert_allclose(found, head(*batch()).numpy(), atol=1e-5)

@@ -1,0 +1,282 @@
+"""Pretraining runs: bit-equal after a kill, the same in two processes, refused for answers."""
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM
+
+from pipework.data.examples import Example
+from pipework.errors import CheckFailedError, ConfigError, RunFolderError
+from pipework.export.config import ExportSettings
+from pipework.export.inference import evaluate_run, predict_run
+from pipework.export.run import export
+from pipework.progress import Silent
+from pipework.run_folder.files import verify_files
+from pipework.run_folder.manifest import read_classifier, read_manifest
+from pipework.run_folder.task import TaskKind
+from pipework.serve.scheduling.predictor import Predictor
+from pipework.train.config.run_config import load_config
+from pipework.train.loop.resume import latest
+from pipework.train.run import train
+
+QUICK = ["train.precision=fp32", "train.report=false", "train.max_steps=12", "train.save_every=2"]
+CONFIG = """
+[task]
+kind = "pretrain"
+[data]
+train = "train.txt"
+dev_rows = 12
+format = "documents"
+[model]
+preset = "tiny"
+max_length = 32
+vocab_size = 300
+[pretrain]
+row_tokens = 64
+[train]
+batch_size = 4
+learning_rate = 1e-3
+epochs = 30
+eval_every = 5
+"""
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """A config over made-up documents whose segments count up."""
+    stories = [
+        "\n".join(
+            f"good thing number {s} follows bad thing number {s - 1}" for s in range(d, d + 8)
+        )
+        for d in range(60)
+    ]
+    (tmp_path / "train.txt").write_text("\n\n".join(stories))
+    (tmp_path / "p.toml").write_text(CONFIG)
+
+    def make(*extra):
+        return load_config(str(tmp_path / "p.toml"), [*QUICK, *extra])
+
+    return make
+
+
+@pytest.fixture
+def pretrained(documents, tmp_path):
+    run = tmp_path / "pretrained"
+    train(documents(), run, Silent())
+    return run
+
+
+def digests(run):
+    return {file.path: file.sha256 for file in read_manifest(run).model.checkpoint}
+
+
+def learned(run):
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    clocks = {"elapsed_s", "examples_per_s"}
+    return [{key: line[key] for key in line.keys() - clocks} for line in lines]
+
+
+def test_the_run_folder_keeps_its_contract(pretrained):
+    manifest = read_manifest(pretrained)
+    assert manifest.task.kind is TaskKind.PRETRAIN
+    assert manifest.task.labels == ()
+    assert manifest.model.head == "masked+order"
+    assert manifest.data.splits["dev"].rows == 12
+    verify_files(pretrained, (manifest.input.tokenizer, *manifest.model.checkpoint))
+    assert AutoModelForMaskedLM.from_pretrained(pretrained / "checkpoint").config.hidden_size == 128
+    scored = manifest.data.metrics["dev"]
+    assert {*scored.scores} == {"masked_accuracy", "order_accuracy"}
+    assert {*scored.losses} == {"masked_loss", "order_loss"}
+    on_dev = [line for line in learned(pretrained) if line["group"] == "dev"]
+    assert {*scored.scores, *scored.losses} < on_dev[0].keys()
+    assert not (pretrained / "state").exists()
+
+
+def test_it_learns(documents, tmp_path):
+    train(documents("train.max_steps=60", "train.eval_every=12"), tmp_path / "run", Silent())
+    on_dev = [line for line in learned(tmp_path / "run") if line["group"] == "dev"]
+    assert on_dev[-1]["masked_loss"] < 0.7 * on_dev[0]["masked_loss"]
+    assert on_dev[-1]["masked_accuracy"] > 0.4
+
+
+def test_the_order_of_segments_is_learned_where_it_can_be_told(documents, tmp_path):
+    random = np.random.default_rng(0)
+    stories = [
+        "\n".join(
+            f"{when} word{random.integers(30)} word{random.integers(30)}"
+            for when in ("begin", "then", "later", "end")
+        )
+        for _ in range(400)
+    ]
+    config = documents("train.max_steps=150", "model.max_length=16", "train.batch_size=8")
+    (tmp_path / "train.txt").write_text("\n\n".join(stories))
+    manifest = train(config, tmp_path / "run", Silent())
+    assert manifest.data.metrics["dev"].scores["order_accuracy"] > 0.85
+
+
+def test_the_checkpoint_with_the_least_loss_is_kept(documents, tmp_path):
+    manifest = train(
+        documents("train.max_steps=30", "train.eval_every=3"), tmp_path / "r", Silent()
+    )
+    on_dev = [line for line in learned(tmp_path / "r") if line["group"] == "dev"]
+    least = min(line["masked_loss"] + line["order_loss"] for line in on_dev)
+    assert sum(manifest.data.metrics["dev"].losses.values()) == pytest.approx(least, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("processes", "extra"),
+    [
+        (1, ("model.dropout=0.2",)),
+        (1, ("model.family=albert", "train.accumulate=2", "train.precision=bf16")),
+        (2, ("model.dropout=0.2", "train.accumulate=2")),
+    ],
+    ids=["plain", "albert", "two"],
+)
+def test_a_killed_run_ends_with_the_same_bits(documents, forked, tmp_path, processes, extra):
+    config = documents(*extra)
+    assert forked(config, tmp_path / "whole", processes=processes) == [0] * processes
+    run = tmp_path / "killed"
+    for life in (1, 2):
+        kill_at = 4 * config.train.accumulate
+        assert forked(config, run, processes=processes, kill_at=kill_at, resume=True)[0] == -9
+        assert latest(run).standing.step >= 2 * life
+    assert forked(config, run, processes=processes, resume=True) == [0] * processes
+    assert digests(run) == digests(tmp_path / "whole")
+    assert learned(run) == learned(tmp_path / "whole")
+
+
+def test_two_processes_learn_the_same_as_one(documents, forked, tmp_path):
+    config = documents("model.dropout=0.0", "train.optimizer=sgd", "train.learning_rate=0.1")
+    for processes in (1, 2):
+        assert forked(config, tmp_path / f"{processes}", processes=processes) == [0] * processes
+    one, two = (load_file(tmp_path / n / "checkpoint" / "model.safetensors") for n in "12")
+    for name, weight in one.items():
+        torch.testing.assert_close(weight, two[name], rtol=1e-4, atol=1e-5)
+    assert learned(tmp_path / "1")[0]["loss"] == pytest.approx(
+        learned(tmp_path / "2")[0]["loss"], rel=1e-5
+    )
+
+
+def test_a_pretraining_run_is_refused_where_a_classifier_is_needed(pretrained):
+    needs = (
+        lambda: read_classifier(pretrained),
+        lambda: export(pretrained, Silent(), settings=ExportSettings()),
+        lambda: evaluate_run(pretrained, None, "dev", None, Silent()),
+        lambda: list(predict_run(pretrained, [Example(text="a")])),
+        lambda: Predictor(pretrained),
+    )
+    for need in needs:
+        with pytest.raises(RunFolderError, match=r"is of pretraining: .* no classifier") as caught:
+            need()
+        assert "model.name=RUN" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["export", "--to", "onnx"], ["serve"], ["eval"], ["predict", "a text"]],
+    ids=lambda w: w[0],
+)
+def test_the_command_line_says_so_in_one_line(pretrained, words):
+    command, *rest = words
+    done = subprocess.run(
+        [sys.executable, "-m", "pipework.cli", command, str(pretrained), *rest],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    said = [line for line in done.stderr.splitlines() if "is of pretraining" in line]
+    assert len(said) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_another_kind_cannot_go_on_with_it(documents, small, pretrained, forked, tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"complete with task\.kind = pretrain, found single_label"
+    ):
+        train(small(), pretrained, Silent(), resume=True)
+    assert forked(documents(), tmp_path / "half", kill_at=6)[0] == -9
+    with pytest.raises(ConfigError, match=r"started with task\.kind = 'pretrain', found 'single_l"):
+        train(small(), tmp_path / "half", Silent(), resume=True)
+
+
+@pytest.mark.parametrize("where", ["", "/checkpoint"])
+def test_fine_tuning_from_it_takes_over_weights_and_tokenizer(pretrained, small, tmp_path, where):
+    small()  # writes rows with labels, and a config
+    path = tmp_path / "fine.toml"
+    text = (tmp_path / "c.toml").read_text()
+    path.write_text(text.replace('preset = "tiny"', f'name = "{pretrained}{where}"'))
+    extra = ["train.max_steps=1", "train.learning_rate=1e-9", "train.batch_size=8"]
+    config = load_config(str(path), [*extra, "train.report=false", "train.precision=fp32"])
+    run = tmp_path / "fine"
+    with suppress(CheckFailedError):  # one step teaches nothing
+        train(config, run, Silent())
+    manifest = read_classifier(run)
+    assert manifest.input.tokenizer.sha256 == read_manifest(pretrained).input.tokenizer.sha256
+    before = load_file(pretrained / "checkpoint" / "model.safetensors")
+    after = load_file(run / "checkpoint" / "model.safetensors")
+    shared = [name for name in after if name in before]
+    assert any("pooler" in name for name in shared)
+    assert len(shared) >= len(after) - 2
+    for name in shared:
+        torch.testing.assert_close(before[name], after[name], rtol=0, atol=1e-6)
+
+
+def test_going_on_from_a_pretraining_run_is_pretraining(pretrained, tmp_path):
+    path = tmp_path / "more.toml"
+    path.write_text(CONFIG.replace('preset = "tiny"', f'name = "{pretrained}"'))
+    config = load_config(str(path), [*QUICK, "train.max_steps=2", "train.eval_every=1"])
+    train(config, tmp_path / "more", Silent())
+    first = [line for line in learned(pretrained) if line["group"] == "dev"][-1]
+    more = next(line for line in learned(tmp_path / "more") if line["group"] == "dev")
+    assert more["masked_loss"] == pytest.approx(first["masked_loss"], rel=0.1)
+
+
+def test_texts_without_segments_teach_no_order(documents, tmp_path):
+    (tmp_path / "train.jsonl").write_text(
+        "".join(json.dumps({"words": f"row {n} has words"}) + "\n" for n in range(90))
+    )
+    (tmp_path / "p.toml").write_text(
+        CONFIG.replace("train.txt", "train.jsonl")
+        .replace('format = "documents"\n', "")
+        .replace("[model]", 'columns = { text = "words" }\n[model]')
+    )
+    train(documents(), tmp_path / "run", Silent())
+    manifest = read_manifest(tmp_path / "run")
+    assert manifest.model.head == "masked"
+    assert {*manifest.data.metrics["dev"].scores} == {"masked_accuracy"}
+
+
+def test_the_report_shows_both_objectives(documents, tmp_path):
+    train(documents("train.report=true"), tmp_path / "run", Silent())
+    page = (tmp_path / "run" / "report.html").read_text()
+    for said in (
+        "hidden tokens of dev are told",
+        "orders of two segments",
+        "tokens/s",
+        "Loss on dev",
+    ):
+        assert said in page
+    assert "linear model" not in page
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ("model.head=cnn", "model.head is of classifiers"),
+        ("train.token_dropout=0.1", "train.token_dropout is of classifiers"),
+        ('task.labels=["a", "b"]', "pretraining has no task.labels"),
+        ("task.kind=single_label", "format documents has no labels to learn"),
+        ("data.columns.text=0", "format documents has no data.columns"),
+        ("task.metric=accuracy", "cannot be told for a pretrain task"),
+    ],
+)
+def test_what_is_of_classifiers_is_refused(documents, tmp_path, extra, message):
+    with pytest.raises(ConfigError, match=message):
+        train(documents(extra), tmp_path / "run", Silent())

@@ -1,0 +1,288 @@
+"""The page of a run stands alone, says what matters, and a browser shows it."""
+
+import re
+import shutil
+import struct
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from pipework.data.examples import Example
+from pipework.progress import Silent
+from pipework.run_folder.manifest import read_manifest
+from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.scoring.evaluation import evaluate, truth
+from pipework.text.encoding import TextEncoder
+from pipework.train.config.run_config import run_config
+from pipework.train.data_report.data_report import Values, data_report
+from pipework.train.model.checkpoint_engine import open_reference
+from pipework.train.report.curves import read_curves
+from pipework.train.report.linear_baseline import Baseline
+from pipework.train.report.page import RunPage, html, write_page
+from pipework.train.report.significance import verdict
+from pipework.train.report.worst_errors import mistakes
+
+EVIL = "\"'><script>alert('x')</script>&$a$"
+CHROMIUM = shutil.which("chromium")
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="chromium is absent: apt-get install chromium"
+)
+
+
+def linear(logits_NC, wanted, task):
+    """A baseline that answers with the logits, for tests that need no fitted one."""
+    return Baseline(
+        name="a linear SVM on TF-IDF of words",
+        evaluation=evaluate(logits_NC, wanted, task),
+        logits_NC=logits_NC,
+        task=task,
+        rows=100,
+        all_rows=100,
+        seconds=1.2,
+    )
+
+
+@pytest.fixture(scope="module")
+def page(trained_run):
+    """What `pipe train sample` has to show."""
+    manifest, config = read_manifest(trained_run), run_config(trained_run)
+    sources = config.sources()
+    limits = {"max_length": manifest.input.max_length, "type_ids": manifest.input.type_ids}
+    encoder = TextEncoder.open(trained_run / "tokenizer.json", **limits)
+    dev = list(sources["dev"].rows())
+    logits_NC = open_reference(trained_run, manifest).infer(encoder.encode(dev))
+    wanted = truth(dev, manifest.task, "dev")
+    baseline = linear(np.roll(logits_NC, 1, axis=1), wanted, manifest.task)
+    return RunPage(
+        manifest=manifest,
+        config=(trained_run / "config.toml").read_text(),
+        report=data_report(sources, encoder, manifest.task.labels, Silent()),
+        evaluation=evaluate(logits_NC, wanted, manifest.task),
+        logits_NC=logits_NC,
+        truth=wanted,
+        baseline=baseline,
+        verdict=verdict(logits_NC, wanted, manifest.task, baseline),
+        mistakes=mistakes(dev, logits_NC, wanted, manifest.task),
+    )
+
+
+@pytest.fixture(scope="module")
+def curves(trained_run):
+    return read_curves(trained_run)
+
+
+def of_task(page, task, logits_NC, wanted):
+    """The same run, had its task been another."""
+    baseline = linear(logits_NC, wanted, task)
+    rows = [Example(text=f"row {place}") for place in range(len(wanted))]
+    return replace(
+        page,
+        manifest=page.manifest.model_copy(update={"task": task}),
+        evaluation=evaluate(logits_NC, wanted, task),
+        logits_NC=logits_NC,
+        truth=wanted,
+        baseline=baseline,
+        verdict=verdict(logits_NC, wanted, task, baseline),
+        mistakes=mistakes(rows, logits_NC, wanted, task),
+    )
+
+
+@pytest.fixture(scope="module")
+def regression(page):
+    task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+    chance = np.random.default_rng(0)
+    wanted = chance.random(3000, dtype=np.float32)
+    logits = (wanted + 0.1 * chance.standard_normal(3000)).astype(np.float32)[:, None]
+    values = Values(smallest=0, median=0.5, largest=1, mean=0.25)
+    splits = {
+        name: split.model_copy(update={"labels": {}, "values": values})
+        for name, split in page.report.splits.items()
+    }
+    report = page.report.model_copy(update={"splits": splits})
+    return replace(of_task(page, task, logits, wanted), report=report)
+
+
+@pytest.fixture(scope="module")
+def several(page):
+    task = Task(
+        kind=TaskKind.MULTI_LABEL,
+        labels=("urgent", "spam"),
+        metric=Metric.MACRO_F1,
+        thresholds=(0.25, 0.75),
+    )
+    wanted = np.array([[1, 0], [0, 1], [1, 1], [0, 0]], np.int8)
+    logits = np.array([[3, -3], [0.5, 3], [3, 0.5], [-3, -3]], np.float32)
+    return of_task(page, task, logits, wanted)
+
+
+@pytest.fixture(scope="module")
+def crowded(page):
+    """A task of 150 classes."""
+    chance = np.random.default_rng(0)
+    labels = tuple(f"a class with the number {number}" for number in range(150))
+    task = Task(kind=TaskKind.SINGLE_LABEL, labels=labels, metric=Metric.MACRO_F1)
+    wanted = chance.integers(150, size=2000).astype(np.int32)
+    logits = chance.standard_normal((2000, 150)).astype(np.float32)
+    logits[np.arange(2000), wanted] += 3
+    return of_task(page, task, logits, wanted)
+
+
+class Balance(HTMLParser):
+    """Checks that every element that is opened is closed, in order."""
+
+    VOID = ("meta", "link", "br", "hr")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.text, self.names = [], [], set()
+
+    def handle_starttag(self, tag, _):
+        self.names.add(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def parse(text):
+    found = Balance()
+    found.feed(text)
+    assert found.open == []
+    return found
+
+
+@pytest.mark.parametrize("kind", ["page", "regression", "several", "crowded"])
+def test_the_page_loads_nothing(kind, request, curves):
+    text = html(request.getfixturevalue(kind), curves)
+    parse(text)
+    addresses = set(re.findall(r"https?://[^\s\"'<)]+", text))
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    assert not re.search(r"<(script|link|img|iframe|base)\b|@import|url\((?!#)", text)
+    assert not re.search(r"href=\"(?!#)", text)
+    assert "default-src 'none'" in text
+    assert len(text) < 1_000_000
+
+
+def test_the_page_says_whether_the_model_beats_a_linear_one(page, curves):
+    text = html(page, curves)
+    assert page.verdict.sentence in " ".join(parse(text).text)
+    assert f'class="verdict {page.verdict.outcome}"' in text
+    assert "a linear SVM on TF-IDF of words, 100 train rows" in text
+    drawn = replace(page, baseline=replace(page.baseline, all_rows=5000))
+    assert "100 train rows, drawn by chance from 5,000" in html(drawn, curves)
+
+
+def test_the_page_has_a_plot_for_each_question(page, regression, curves):
+    for title in ("Loss", "Scores on dev", "Learning rate", "Norm of the gradient"):
+        assert f"<h3>{title}</h3>" in html(page, curves)
+    assert html(page, curves).count("<svg") == 5
+    assert html(regression, curves).count("<svg") == 6  # two of its own; of dev no score is its
+
+
+def test_the_confusion_matrix_counts_every_row(page, crowded, curves):
+    for one in (page, crowded):
+        text = html(one, curves)
+        counts = re.findall(r'class="heat \w+" style="--heat: \d+%">([\d,]*)<', text)
+        assert sum(int(count.replace(",", "") or 0) for count in counts) == one.evaluation.rows
+        assert len(counts) == min(20, len(one.evaluation.classes)) ** 2
+    assert "the classes with the most mistakes" in html(crowded, curves)
+    assert "the classes with the most mistakes" not in html(page, curves)
+
+
+def test_every_label_of_several_has_its_threshold(several, curves):
+    text = html(several, curves)
+    for label, threshold in (("urgent", "0.250"), ("spam", "0.750")):
+        row = re.search(f"<tr><td>{label}</td>.*?</tr>", text)
+        assert row is not None
+        assert threshold in row[0]
+    assert "taken for which" not in text
+
+
+def test_a_regression_shows_how_far_off_it_is(regression, curves):
+    text = html(regression, curves)
+    off = np.abs(regression.logits_NC[:, 0] - regression.truth).mean()
+    assert f"Mean absolute error {off:.3f}" in text
+    for words in ("The largest errors", "<h3>Values</h3>", "<td>median</td><td>0.5</td>"):
+        assert words in text
+    assert "Label by label" not in text
+
+
+def test_the_page_shows_mistakes_data_and_settings(page, curves):
+    text = "".join(parse(html(page, curves)).text)
+    for one in page.mistakes:
+        assert one.example.text in text
+    assert "1,904" in text
+    assert page.config.strip() in text
+    perfect = replace(page, mistakes=[])
+    assert "There are none on dev." in html(perfect, curves)
+
+
+def test_texts_from_outside_are_text_and_not_markup(page, curves):
+    long = Example(text="a <b> c", text_pair="x" * 2000 + EVIL, entities=((2, 5), (6, 7)))
+    said = [
+        replace(page.mistakes[0], example=one, true=EVIL, predicted=EVIL)
+        for one in (Example(text=EVIL), long)
+    ]
+    report = page.report.model_copy(
+        update={"findings": (EVIL,), "splits": {EVIL: page.report.splits["dev"]}}
+    )
+    identity = page.manifest.identity.model_copy(update={"name": EVIL})
+    classes = tuple(one.model_copy(update={"label": EVIL}) for one in page.evaluation.classes)
+    evil = replace(
+        page,
+        mistakes=said,
+        report=report,
+        config=EVIL,
+        manifest=page.manifest.model_copy(update={"identity": identity}),
+        evaluation=page.evaluation.model_copy(update={"classes": classes}),
+        baseline=replace(page.baseline, name=EVIL),
+    )
+    text = html(evil, curves)
+    found = parse(text)
+    assert "script" not in found.names
+    assert "b" in found.names
+    assert "<mark>&lt;b&gt;</mark> <mark>c</mark><hr>" in text
+    assert "x" * 601 not in text
+
+
+def test_the_same_run_gives_the_same_page(page, curves):
+    assert html(page, curves) == html(page, curves)
+
+
+def test_the_page_lies_in_the_run(page, run):
+    path = write_page(run, page)
+    assert path == run / "report.html"
+    assert path.read_text(encoding="utf-8") == html(page, read_curves(run))
+
+
+def browse(tmp_path, path, *flags):
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+    command += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", *flags, f"file://{path}"]
+    return subprocess.run(command, check=True, capture_output=True, timeout=300)
+
+
+@needs_chromium
+def test_a_browser_finds_the_plots_and_runs_nothing(page, run, tmp_path):
+    path = write_page(run, page)
+    done = browse(tmp_path, path, "--dump-dom", "--enable-logging=stderr")
+    assert done.stdout.decode().count("<svg") == 5
+    assert not re.search(rb"CONSOLE.*(Refused|Error|violates)", done.stderr)
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [1280, 500])
+def test_a_browser_draws_the_page_wide_and_narrow(page, run, tmp_path, width):
+    picture = tmp_path / "page.png"
+    flags = (f"--screenshot={picture}", f"--window-size={width},1000")
+    browse(tmp_path, write_page(run, page), *flags)
+    content = picture.read_bytes()
+    assert struct.unpack(">II", content[16:24]) == (width, 1000)
+    assert len(content) > 20_000  # an empty page has a tenth of that

@@ -1,0 +1,167 @@
+"""[task] and [data]: what is decided, and where the rows lie."""
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from pipework.data.examples import Source
+from pipework.data.readers import Column, Columns, Format
+from pipework.errors import ConfigError
+from pipework.run_folder.manifest import Part
+from pipework.run_folder.task import Metric, TaskKind
+from pipework.scoring.metrics import check_metric, default_metric
+from pipework.settings import Positive, Settings
+
+WITHOUT_COLUMNS = (Format.SEMEVAL, Format.TEXT, Format.DOCUMENTS)
+UNLABELLED = (Format.TEXT, Format.DOCUMENTS)
+
+
+class TaskSettings(Settings):
+    """[task]: what is decided, and by which score on dev the best checkpoint is kept.
+
+    The kind pretrain decides nothing: it teaches an encoder what text is like, see [pretrain].
+
+    `labels` fixes the classes and their order: a list, or a file with a name a line. Without it
+    they are the labels of the train file, sorted. A regression has none.
+    """
+
+    kind: TaskKind = TaskKind.SINGLE_LABEL
+    labels: tuple[str, ...] | Path | None = None
+    metric: Metric | None = None
+
+    @model_validator(mode="after")
+    def _labels_fit(self) -> Self:
+        if self.kind is TaskKind.REGRESSION and self.labels is not None:
+            message = "a regression has no task.labels: it learns the numbers of data.columns.label"
+            raise ValueError(message)
+        if self.kind is TaskKind.PRETRAIN and self.labels is not None:
+            message = "pretraining has no task.labels"
+            raise ValueError(message)
+        return self
+
+    def metric_for(self, labels: tuple[str, ...]) -> Metric:
+        """Return the score that the task is judged by.
+
+        Raises:
+            ConfigError: it cannot be told for these labels.
+        """
+        metric = self.metric or default_metric(self.kind, labels)
+        check_metric(metric, self.kind, labels)
+        return metric
+
+
+class ColumnSettings(Settings):
+    """[data.columns]: where the fields lie, by name or by number from 0.
+
+    `entities` is a key of jsonl: the characters of two entities, [[start, end], [start, end]].
+    """
+
+    text: Column = "text"
+    text_pair: Column | None = None
+    label: Column = "label"
+    entities: Column | None = None
+
+
+class DataSettings(Settings):
+    """[data]: the files, relative to `root` (which is relative to the config file).
+
+    Without a `dev` file, `dev_rows` rows are held out of the train file: which, is decided by
+    `dev_seed` and their texts. `marked` texts hold two entities, <e1>..</e1> and <e2>..</e2>.
+    Texts of `unlabelled` are read as the others are, without labels: `train.teacher` gives them.
+    `separator` stands between the labels of a multi-label task in csv and tsv. Pretraining reads
+    texts alone: a column, or a file of format text (a text a line) or documents (a segment a line,
+    a blank line between documents, which are its rows).
+    """
+
+    root: Path | None = None
+    train: Path
+    dev: Path | None = None
+    dev_rows: Positive | None = None
+    dev_seed: Annotated[int, Field(ge=0)] = 0
+    test: Path | None = None
+    unlabelled: Path | None = None
+    format: Format | None = None
+    header: bool | None = None
+    separator: str | None = None
+    marked: bool = False
+    columns: ColumnSettings = ColumnSettings()
+
+    @model_validator(mode="after")
+    def _one_dev(self) -> Self:
+        if (self.dev is None) == (self.dev_rows is None):
+            message = "expected one of data.dev (a file) and data.dev_rows (rows of the train file)"
+            raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        columns, semeval = self.columns, self.format is Format.SEMEVAL
+        if self.format in WITHOUT_COLUMNS and columns != ColumnSettings():
+            message = f"a file of format {self.format} has no data.columns"
+            raise ValueError(message)
+        if (self.marked or semeval) and columns.entities is not None:
+            message = "expected marks in the text or data.columns.entities, found both"
+            raise ValueError(message)
+        if self.entities and columns.text_pair is not None:
+            message = "a pair of texts cannot have entities too: leave out data.columns.text_pair"
+            raise ValueError(message)
+        if self.separator == "":
+            message = "expected a data.separator of at least one character"
+            raise ValueError(message)
+        return self
+
+    def splits(self, kind: TaskKind) -> dict[str, Source]:
+        """Return the data files, or parts of them, by split name.
+
+        Raises:
+            ConfigError: a separator of labels for a task whose rows have one.
+        """
+        if self.separator is not None and kind is not TaskKind.MULTI_LABEL:
+            message = f"data.separator stands between several labels, and this task is {kind}"
+            raise ConfigError(message, "set task.kind to multi_label, or leave out data.separator")
+        held: Part | None = None
+        rest: Part | None = None
+        if self.dev_rows is not None:
+            held = Part(rows=self.dev_rows, seed=self.dev_seed, held_out=True)
+            rest = Part(rows=self.dev_rows, seed=self.dev_seed, held_out=False)
+        found = {
+            "train": self._source(self.train, kind, rest),
+            "dev": self._source(self.dev or self.train, kind, held),
+        }
+        if self.test is not None:
+            found["test"] = self._source(self.test, kind, None)
+        return found
+
+    def unlabelled_source(self) -> Source | None:
+        """Return the texts that a teacher labels, or None."""
+        if self.unlabelled is None:
+            return None
+        return self._source(self.unlabelled, TaskKind.SINGLE_LABEL, None).unlabelled()
+
+    def _source(self, path: Path, kind: TaskKind, part: Part | None) -> Source:
+        columns = Columns(**self.columns.model_dump())
+        if kind is TaskKind.PRETRAIN:
+            columns = Columns(text=columns.text, label=None)
+        return Source(
+            path=(self.root or Path()) / path,
+            columns=columns,
+            format=self.format,
+            header=self.header,
+            kind=kind,
+            separator=self.separator,
+            marked=self.marked,
+            part=part,
+        )
+
+    @property
+    def entities(self) -> bool:
+        """Whether a text comes with two entities."""
+        return self.marked or self.format is Format.SEMEVAL or self.columns.entities is not None
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Return the names of the fields an input has."""
+        if self.entities:
+            return ("text", "entities")
+        return ("text",) if self.columns.text_pair is None else ("text", "text_pair")

@@ -1,0 +1,1 @@
+"""Rows to batches: tokenizer, token cache, labels, length-grouped batches."""

@@ -1,0 +1,224 @@
+"""Rows become a token cache on disk.
+
+The cache is flat memory-mapped arrays, named by a digest of all that decides their content, so a
+second launch starts at once and an edited file is never read stale.
+
+Shapes: N rows, C classes.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.data.entities import Spans
+from pipework.data.examples import Example, Source, chunks
+from pipework.errors import DataError
+from pipework.progress import Progress
+from pipework.run_folder.files import write_atomically
+from pipework.run_folder.lock import sole_writer
+from pipework.run_folder.task import Task, TaskKind
+from pipework.scoring.evaluation import truth
+from pipework.text.encoding import Encoding, TextEncoder
+from pipework.train.data.disk_cache import cache_folder, digest, made, name_of
+
+CHUNK = 4096
+COMPLETE = "complete"
+FILES: dict[str, type[np.generic]] = {
+    "ids": np.int32,
+    "type_ids": np.int8,
+    "offsets": np.int64,
+    "spans": np.int32,
+}
+TRUTH: dict[TaskKind, type[np.generic]] = {
+    TaskKind.SINGLE_LABEL: np.int32,
+    TaskKind.MULTI_LABEL: np.int8,
+    TaskKind.REGRESSION: np.float32,
+}
+
+
+UNKNOWN: NDArray[np.generic] = np.empty(0, np.int8)
+
+
+class Tokens(Protocol):
+    """Rows of token ids."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row, int64 [N]."""
+
+    def encodings(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Encoding]:
+        """Return rows as the engines take them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenSet:
+    """A split as token ids: row i is ids[offsets[i]:offsets[i + 1]].
+
+    Attributes:
+        ids: int32, all rows after one another.
+        type_ids: int8, as long as `ids`, or empty for a family that has none.
+        offsets: int64 [N + 1].
+        spans: int32 [N, 4], the tokens of two entities, or empty for a task without.
+        truth: as `pipework.scoring.evaluation.truth` gives it; empty where no labels were read.
+    """
+
+    ids: NDArray[np.int32]
+    type_ids: NDArray[np.int8]
+    offsets: NDArray[np.int64]
+    spans: NDArray[np.int32]
+    truth: NDArray[np.generic]
+
+    def __len__(self) -> int:
+        """Return N."""
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row, int64 [N]."""
+        return np.diff(self.offsets)
+
+    def encoding(self, row: int) -> Encoding:
+        """Return one row as the engines take it."""
+        span = slice(int(self.offsets[row]), int(self.offsets[row + 1]))
+        return Encoding(
+            ids=self.ids[span],
+            type_ids=self.type_ids[span] if len(self.type_ids) else None,
+            entity_spans=_spans(self.spans[row]) if len(self.spans) else None,
+        )
+
+    def encodings(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Encoding]:
+        """Return rows as the engines take them."""
+        return [self.encoding(int(row)) for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Joined:
+    """The rows of several files, one after the other."""
+
+    parts: Sequence[TokenSet]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row, int64 [N]."""
+        return np.concatenate([part.lengths for part in self.parts])
+
+    def encodings(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Encoding]:
+        """Return rows as the engines take them."""
+        places = located(list(map(len, self.parts)), rows)
+        return [self.parts[part].encoding(row) for part, row in places]
+
+
+def located(
+    lengths: Sequence[int], rows: Sequence[int] | NDArray[np.int64]
+) -> list[tuple[int, int]]:
+    """Return for each row, counted through parts of some lengths, its part and its place there."""
+    ends = np.cumsum(lengths)
+    parts = np.searchsorted(ends, rows, side="right")
+    starts = ends - np.asarray(lengths)
+    return [(int(part), int(row - starts[part])) for part, row in zip(parts, rows, strict=True)]
+
+
+def token_set(
+    source: Source,
+    tokenizer: str,
+    encoder: TextEncoder,
+    task: Task | None,
+    progress: Progress,
+) -> TokenSet:
+    """Open the token cache of a data file, building it first where there is none.
+
+    Memory stays constant however long the file is. A build that was interrupted begins anew.
+    `tokenizer` is the encoder's, as JSON. Without a task no labels are read.
+
+    Raises:
+        DataError: as `Source.rows`, and for an unknown label or no rows at all.
+    """
+    name = _cache_name(source, tokenizer, encoder, task)
+    folder = made(cache_folder() / name)
+    with sole_writer(folder, wait=True):  # a second run on the same data finds it complete
+        if not (folder / COMPLETE).is_file():
+            _write(folder, source, encoder, task, progress)
+            write_atomically(folder / COMPLETE, b"")
+    return _open(folder, task)
+
+
+def _cache_name(source: Source, tokenizer: str, encoder: TextEncoder, task: Task | None) -> str:
+    parts = (
+        version("tokenizers"),
+        (digest(source.path), source.reading(), source.part, tokenizer),
+        (encoder.max_length, encoder.has_type_ids),
+        None if task is None else (task.kind, task.labels),
+    )
+    return name_of(parts)
+
+
+def _write(
+    folder: Path, source: Source, encoder: TextEncoder, task: Task | None, progress: Progress
+) -> None:
+    streams = {name: (folder / name).open("wb") for name in (*FILES, "truth")}
+    end = 0
+    progress.begin(f"tokenize {source.path.name}", source.path.stat().st_size, "bytes")
+    try:
+        np.zeros(1, np.int64).tofile(streams["offsets"])
+        for chunk in chunks(source.rows(), CHUNK):
+            found = UNKNOWN if task is None else truth(chunk, task, str(source.path))
+            end = _write_chunk(streams, chunk, encoder, found, end)
+            progress.advance(sum(_bytes(example) for example in chunk))
+        if end == 0:
+            message = f"{source.path} holds no rows"
+            raise DataError(message, "check the file, and whether its first line is a header")
+    finally:
+        for stream in streams.values():
+            stream.flush()
+            os.fsync(stream.fileno())
+            stream.close()
+        progress.end()
+
+
+def _write_chunk(
+    streams: Mapping[str, BinaryIO],
+    chunk: Sequence[Example],
+    encoder: TextEncoder,
+    found: NDArray[np.generic],
+    end: int,
+) -> int:
+    encodings = encoder.encode(chunk)
+    offsets_N = end + np.cumsum([len(encoding) for encoding in encodings], dtype=np.int64)
+    np.concatenate([encoding.ids for encoding in encodings]).tofile(streams["ids"])
+    types = [encoding.type_ids for encoding in encodings if encoding.type_ids is not None]
+    if types:
+        np.concatenate(types).tofile(streams["type_ids"])
+    offsets_N.tofile(streams["offsets"])
+    found.tofile(streams["truth"])
+    spans = [encoding.entity_spans for encoding in encodings if encoding.entity_spans is not None]
+    np.array(spans, np.int32).tofile(streams["spans"])
+    return int(offsets_N[-1])
+
+
+def _bytes(example: Example) -> int:
+    texts = (example.text, example.text_pair or "", str(example.label or ""))
+    return sum(len(text.encode()) + 1 for text in texts if text)
+
+
+def _open(folder: Path, task: Task | None) -> TokenSet:
+    arrays = {name: _array(folder / name, kind) for name, kind in FILES.items()}
+    truth = UNKNOWN if task is None else _array(folder / "truth", TRUTH[task.kind])
+    if task is not None and task.kind is TaskKind.MULTI_LABEL:
+        truth = truth.reshape(-1, len(task.labels))
+    spans_N4 = arrays.pop("spans").reshape(-1, 4)
+    return TokenSet(**arrays, spans=spans_N4, truth=truth)
+
+
+def _array(path: Path, kind: type[np.generic]) -> NDArray[Any]:
+    return np.memmap(path, kind, mode="r") if path.stat().st_size else np.empty(0, kind)
+
+
+def _spans(spans_4: NDArray[np.int32]) -> Spans:
+    start, end, second_start, second_end = (int(place) for place in spans_4)
+    return (start, end), (second_start, second_end)

@@ -1,0 +1,1 @@
+"""Checks of the data files before training."""

@@ -1,0 +1,106 @@
+"""A checkpoint as an engine, so that it is scored and compared like every other.
+
+Shapes: N inputs, C classes, B rows of a batch, T tokens.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipework.closeable import Closing
+from pipework.errors import RunFolderError
+from pipework.run_folder.files import verify_files
+from pipework.run_folder.manifest import Manifest
+from pipework.text.encoding import Encoding
+from pipework.text.padding import Padding, pad
+from pipework.train.data.batches import BATCH_TOKENS, token_batches
+from pipework.train.model.checkpoint import FOLDER
+from pipework.train.model.classifier import Classifier, open_checkpoint
+
+
+class CheckpointEngine(Closing):
+    """A model that answers, through the interface of `pipework.scoring.evaluation.Engine`.
+
+    With `one_by_one` each input is computed alone and unpadded: slow, and the reference that no
+    batching can have touched.
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        *,
+        padding: Padding,
+        autocast: torch.dtype | None = None,
+        one_by_one: bool = False,
+    ) -> None:
+        """Use a model where it is; its mode is set to evaluation around each call."""
+        self._model = model
+        self._padding = padding
+        self._autocast = autocast
+        self._batch_tokens = 0 if one_by_one else BATCH_TOKENS
+
+    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        """Return logits float32 [N, C], computed in batches of like length."""
+        was_training = self._model.training
+        self._model.eval()
+        logits_NC = np.empty((len(encodings), self._model.classes), np.float32)
+        lengths_N = np.array([len(encoding) for encoding in encodings], np.int64)
+        order = np.argsort(lengths_N, kind="stable")
+        with torch.inference_mode():
+            for rows in token_batches(lengths_N, order, self._batch_tokens):
+                logits_NC[rows] = self._forward([encodings[row] for row in rows])
+        self._model.train(was_training)
+        return logits_NC
+
+    def _forward(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        device = self._model.device
+        inputs = model_inputs(encodings, self._padding, device)
+        with torch.autocast(device.type, self._autocast, enabled=self._autocast is not None):
+            logits = self._model(**inputs)
+        return np.asarray(logits.float().cpu().numpy(), np.float32)
+
+    def one_by_one(self) -> "CheckpointEngine":
+        """Return the same model, computing each input alone."""
+        return CheckpointEngine(
+            self._model, padding=self._padding, autocast=self._autocast, one_by_one=True
+        )
+
+    def close(self) -> None:
+        """Do nothing: the model belongs to the caller."""
+
+
+def model_inputs(
+    encodings: Sequence[Encoding], padding: Padding, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Return what the model's forward takes, int64, on the device."""
+    inputs = pad(encodings, padding).inputs()
+    return {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
+
+
+def open_reference(
+    run: Path,
+    manifest: Manifest,
+    *,
+    device: torch.device | None = None,
+    autocast: torch.dtype | None = None,
+) -> CheckpointEngine:
+    """Load a run's checkpoint afresh, after checking its digests.
+
+    It computes on the processor in float32 unless a device or a type is given.
+
+    Raises:
+        RunFolderError: a file of the checkpoint is missing or changed, or its own names of the
+            classes are not the manifest's.
+    """
+    verify_files(run, manifest.model.checkpoint)
+    model = open_checkpoint(run / FOLDER)
+    if model.labels != manifest.task.labels:
+        message = (
+            f"{run}: the checkpoint's labels {model.labels} are not the manifest's in this order"
+        )
+        raise RunFolderError(message, "train again: which answer is which cannot be known")
+    padding = Padding.of(manifest.input)
+    return CheckpointEngine(model.to(device or "cpu"), padding=padding, autocast=autocast)

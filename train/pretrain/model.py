@@ -1,0 +1,215 @@
+"""An encoder that learns what text is like: which tokens are hidden, and which segment comes first.
+
+Shapes: R rows, T tokens of a row, M tokens to tell, N pairs, H width, V ids of the vocabulary.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import nn
+from torch.nn import functional
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from pipework.errors import ConfigError
+from pipework.text.padding import Padding
+from pipework.train.config.model import ModelSettings
+from pipework.train.model import families, ngram_embeddings
+from pipework.train.model.cached_states import without_encoder
+from pipework.train.model.classifier import quiet
+from pipework.train.model.legacy_configs import read_config
+from pipework.train.model.packable import check_packable
+from pipework.train.model.packed_encoder import PackedEncoder
+from pipework.train.model.presets import preset_config
+from pipework.train.model.pretrained import check_loaded, check_vocabulary, opening
+
+ORDER = "order.safetensors"
+
+
+class Pretrainer(nn.Module):
+    """A standard model for masked language modelling, over packed rows, computed where it is asked.
+
+    With `order` there is a second head: the pooler of the encoder and a layer behind it tell
+    whether the segments of a pair were swapped (Lan et al. 2020, https://arxiv.org/abs/1909.11942).
+
+    Attributes:
+        model: the standard model, whose encoder and head are trained.
+        order: the layer that tells the order, 2 logits, or None.
+    """
+
+    def __init__(self, model: PreTrainedModel, order: nn.Linear | None) -> None:
+        """Take over a model whose family passes `check_packable`."""
+        super().__init__()
+        self.model = model
+        self.config = model.config
+        self.order = order
+        self.scales = (1.0, 1.0)
+        self._read = PackedEncoder(model.base_model)
+
+    def forward(
+        self,
+        places: torch.Tensor,
+        targets: torch.Tensor,
+        swapped: torch.Tensor,
+        **packed: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return the losses of both objectives, float32 [2], summed and scaled by `scales`.
+
+        Args:
+            places: int64 [M], where in the flattened rows tokens are to be told.
+            targets: int64 [M], which they are.
+            swapped: int64 [N], 1 for a pair whose segments were swapped.
+            packed: as `tell` takes it.
+        """
+        logits_MV, logits_N2 = self.tell(places=places, **packed)
+        masked = functional.cross_entropy(logits_MV.float(), targets, reduction="sum")
+        order = masked.new_zeros(())
+        if logits_N2 is not None:
+            order = functional.cross_entropy(logits_N2.float(), swapped, reduction="sum")
+        return torch.stack([masked * self.scales[0], order * self.scales[1]])
+
+    def tell(
+        self, places: torch.Tensor, pairs: torch.Tensor, **rows: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return logits [M, V] of hidden tokens, and [N, 2] of the orders of pairs.
+
+        Args:
+            places: int64 [M], as `forward` takes them.
+            pairs: int64 [N], where in the flattened rows a pair begins.
+            rows: as `PackedEncoder` takes them, int64 [R, T].
+        """
+        states_SH = self.states(**rows).flatten(0, 1)
+        told_1MH = states_SH[places].unsqueeze(0)
+        mask_1M = torch.ones(told_1MH.shape[:2], dtype=torch.int64, device=told_1MH.device)
+        shell = without_encoder(self.model)
+        logits_MV = shell(inputs_embeds=told_1MH, attention_mask=mask_1M).logits[0]
+        if self.order is None:
+            return logits_MV, None
+        firsts_N1H = states_SH[pairs].unsqueeze(1)
+        pooled_NH = families.pooled(self.encoder, firsts_N1H)
+        return logits_MV, self.order(firsts_N1H[:, 0] if pooled_NH is None else pooled_NH)
+
+    def states(self, **rows: torch.Tensor) -> torch.Tensor:
+        """Return the encoder's last hidden states [R, T, H]."""
+        return self._read(**rows)
+
+    @property
+    def encoder(self) -> PreTrainedModel:
+        """The encoder without the heads."""
+        encoder: PreTrainedModel = self.model.base_model
+        return encoder
+
+    @property
+    def padding(self) -> Padding:
+        """How rows are filled up, and whether there are type ids."""
+        return families.padding(self.encoder)
+
+    def layers(self) -> list[list[nn.Parameter]]:
+        """Return what trains, by depth: embeddings, each layer, and at last the heads."""
+        groups = [*families.depths(self.encoder), list(families.of_head(self, self.encoder))]
+        return [[one for one in group if one.requires_grad] for group in groups]
+
+    def save(self, folder: Path) -> None:
+        """Write weights (safetensors) and config as AutoModelForMaskedLM opens them.
+
+        The pooler is among the weights, and the layer behind it in a file of its own.
+        """
+        self.model.save_pretrained(folder)
+        if self.order is not None:
+            save_file(self.order.state_dict(), folder / ORDER)
+
+
+def build_pretrainer(settings: ModelSettings, tokenizer: Tokenizer, *, order: bool) -> Pretrainer:
+    """Return a model in float32: a checkpoint that goes on, or a preset from scratch.
+
+    A checkpoint without a head for masked tokens gets a new one, tied to its embeddings.
+
+    Raises:
+        ConfigError: the checkpoint cannot be opened or does not fit the tokenizer; or its family
+            has no masked language model, or cannot read packed rows.
+    """
+    quiet()
+    if settings.preset is not None:
+        config = preset_config(settings, settings.preset, tokenizer)
+        donor = AutoModel.from_config(config) if order else None
+        made = _with_order(AutoModelForMaskedLM.from_config(config), donor)
+        ngram_embeddings.add(made.encoder, settings.ngrams, tokenizer)
+        return made
+    name = str(settings.name)
+    with opening(name):
+        config = read_config(name)
+        check_packable(config.model_type, "pretrain another model")
+        model, loading = _opened(name, config)
+        donor = (
+            AutoModel.from_pretrained(name, config=config, dtype=torch.float32) if order else None
+        )
+    check_loaded(name, model, loading, linear=True)
+    check_vocabulary(name, tokenizer, int(config.vocab_size))
+    ngram_embeddings.restore(model.base_model, Path(name))
+    _check_length(settings, name, model)
+    made = _with_order(model, donor)
+    _load_order(made, Path(name))
+    ngram_embeddings.add(made.encoder, settings.ngrams, tokenizer)
+    return made
+
+
+def open_pretrainer(folder: Path) -> Pretrainer:
+    """Load a checkpoint that `Pretrainer.save` wrote, in float32 and in evaluation mode."""
+    quiet()
+    model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    ngram_embeddings.restore(model.base_model, folder)
+    donor = None
+    if (folder / ORDER).is_file():
+        donor = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    made = _with_order(model, donor)
+    _load_order(made, folder)
+    return made.eval()
+
+
+def _opened(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, Mapping[str, Any]]:
+    model, loading = AutoModelForMaskedLM.from_pretrained(
+        name,
+        config=config,
+        dtype=torch.float32,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+    return model, loading
+
+
+def _with_order(model: PreTrainedModel, donor: PreTrainedModel | None) -> Pretrainer:
+    """Give the encoder the pooler of `donor`, which models for masked tokens lack."""
+    if donor is None:
+        return Pretrainer(model, None)
+    for part in ("pooler", "pooler_activation"):
+        if getattr(donor, part, None) is not None:
+            setattr(model.base_model, part, getattr(donor, part))
+    order = nn.Linear(int(model.config.hidden_size), 2)
+    nn.init.normal_(order.weight, std=float(getattr(model.config, "initializer_range", 0.02)))
+    nn.init.zeros_(order.bias)
+    return Pretrainer(model, order)
+
+
+def _load_order(made: Pretrainer, folder: Path) -> None:
+    if made.order is not None and (folder / ORDER).is_file():
+        made.order.load_state_dict(load_file(folder / ORDER))
+
+
+def _check_length(settings: ModelSettings, name: str, model: PreTrainedModel) -> None:
+    longest_1T = torch.zeros((1, settings.max_length), dtype=torch.int64)
+    positions_1T = torch.arange(settings.max_length).unsqueeze(0)
+    try:
+        with torch.inference_mode():
+            PackedEncoder(model.base_model)(longest_1T, positions_1T, longest_1T)
+    except (IndexError, RuntimeError) as error:
+        positions = getattr(model.config, "max_position_embeddings", "fewer")
+        message = f"model.max_length {settings.max_length}: {name!r} has {positions} positions"
+        raise ConfigError(message, "lower model.max_length") from error

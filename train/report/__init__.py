@@ -1,0 +1,1 @@
+"""Run log, baseline, plots and the report of a finished run."""

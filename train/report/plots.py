@@ -1,0 +1,64 @@
+"""The plots of a run's page.
+
+Shapes: S steps, N rows of dev.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
+
+from pipework.html.svg import GRID, SERIES, STYLE, new_axes, number, svg
+from pipework.train.report.curves import Curve
+
+POINTS = 1500
+BINS = 40
+SEED = 0
+
+
+def over_steps(curves: Mapping[str, Curve], description: str) -> str:
+    """Draw curves over steps, with a legend where there are several."""
+    with rc_context(STYLE):
+        figure, axes = new_axes()
+        for place, (name, curve) in enumerate(curves.items()):
+            colour, dash = SERIES[place % len(SERIES)], "-" if place < len(SERIES) else "--"
+            marker = "o" if len(curve.steps_S) < BINS else ""
+            (line,) = axes.plot(curve.steps_S, curve.values_S, dash, color=colour, label=name)
+            line.set(marker=marker, markersize=4)
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(number))
+        if len(curves) > 1:
+            axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
+        return svg(figure, description)
+
+
+def predicted_against_true(found_N: NDArray[np.float64], truth_N: NDArray[np.float64]) -> str:
+    """Draw a point for each row, of at most POINTS rows chosen by chance."""
+    with rc_context(STYLE | {"axes.grid.axis": "both"}):
+        figure, axes = new_axes()
+        kept = np.random.default_rng(SEED).permutation(len(found_N))[:POINTS]
+        ends = [min(truth_N.min(), found_N.min()), max(truth_N.max(), found_N.max())]
+        axes.plot(ends, ends, color=GRID)
+        axes.plot(truth_N[kept], found_N[kept], "o", markersize=3, alpha=0.5, color=SERIES[0])
+        _label(axes, "true value", "predicted value")
+        return svg(figure, "Predicted against true values")
+
+
+def residuals(found_N: NDArray[np.float64], truth_N: NDArray[np.float64]) -> str:
+    """Draw how often the model is off by how much."""
+    with rc_context(STYLE):
+        figure, axes = new_axes()
+        counts, edges = np.histogram(found_N - truth_N, bins=BINS)
+        axes.stairs(counts, edges, fill=True, color=SERIES[0])
+        axes.axvline(0, color=GRID)
+        _label(axes, "predicted less true value", "rows")
+        return svg(figure, "Distribution of the errors")
+
+
+def _label(axes: Axes, across: str, up: str) -> None:
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
