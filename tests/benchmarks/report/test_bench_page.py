@@ -10,7 +10,6 @@ from html.parser import HTMLParser
 import pytest
 
 import pipework.benchmarks.report
-
 from pipework.benchmarks.report.bench_page import page, terminal, write_page
 from pipework.benchmarks.report.tables import rate
 from pipework.errors import ConfigError, MissingDependencyError, in_words
