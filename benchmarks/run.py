@@ -6,11 +6,11 @@ from pathlib import Path
 from pipework.benchmarks.load.offline import measure_engine, measure_tokenizing
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.plan import Plan
-from pipework.benchmarks.results_schema.machine import provenance
+from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel
 from pipework.benchmarks.run_server import bench_server
 from pipework.benchmarks.targets import is_url
-from pipework.data.validate import fitting
+from pipework.data.examples import fitting
 from pipework.errors import RunFolderError
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_classifier

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 from pipework.benchmarks.compare.abba import ROUNDS, SLICES, TOLERANCE, Slice, compared, take_turns
 from pipework.benchmarks.load.closed_loop import closed_loop
-from pipework.benchmarks.load.first_request import first_answer
 from pipework.benchmarks.load.generator_limit import generator_limit
 from pipework.benchmarks.load.level import Driven
 from pipework.benchmarks.load.open_loop import open_loop, replay
+from pipework.benchmarks.load.outcome import first_answer
 from pipework.benchmarks.load.slo import asked, least_rate
 from pipework.benchmarks.load.slo_search import Bounds, search
 from pipework.benchmarks.load.trace import Trace
@@ -15,7 +15,7 @@ from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.plan import Plan, Rival
 from pipework.benchmarks.results_schema.comparison import ComparisonResult, Side
 from pipework.benchmarks.results_schema.level import Arrivals, Level
-from pipework.benchmarks.results_schema.machine import provenance
+from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import GENERATOR_SHARE, BenchResult
 from pipework.benchmarks.results_schema.slo import SloResult
 from pipework.benchmarks.targets import Target, target

@@ -8,12 +8,11 @@ from pathlib import Path
 from pipework.errors import ConfigError
 from pipework.export.convert.checkpoint2onnx import EXPORTER, OPSET, checkpoint_to_onnx
 from pipework.export.convert.fusions import count_fusions
-from pipework.export.convert.graph_inputs import graph_feeds
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
 from pipework.export.convert.onnx2tensorrt import onnx_to_tensorrt
 from pipework.export.quantize.onnx2int8 import onnx_to_int8
-from pipework.export.rows.run_rows import Subject
+from pipework.export.rows.run_rows import Subject, graph_feeds
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineFormat, Layer, Precision, TensorRt, Variant
 from pipework.serve.engines import MODELS

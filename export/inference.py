@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from pipework.data.examples import Example, Source
-from pipework.data.validate import fitting
+from pipework.data.examples import Example, Source, fitting
 from pipework.errors import ConfigError, DataError, PipeError
 from pipework.progress import Progress
 from pipework.run_folder.files import file_digest, verify_files

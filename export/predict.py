@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipework.data.examples import Example, Source, parse_columns, split_pair
-from pipework.data.lines import decoded_lines
+from pipework.data.readers import decoded_lines
 from pipework.errors import ConfigError, DataError
 from pipework.export.inference import predict_run, unlabelled
 from pipework.progress import Progress, Silent

@@ -27,8 +27,7 @@ from pipework.run_folder.engine_record import (
     Variant,
     engine_digest,
 )
-from pipework.run_folder.files import record_file, verify_files
-from pipework.run_folder.lock import sole_writer
+from pipework.run_folder.files import record_file, sole_writer, verify_files
 from pipework.run_folder.manifest import Manifest, read_classifier, read_manifest, write_manifest
 from pipework.scoring.reference_rows import FILE_NAME as KEPT_ROWS
 from pipework.scoring.reference_rows import KeptRows

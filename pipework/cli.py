@@ -41,7 +41,7 @@ def check(
     """Look at the data: rows, labels, lengths, duplicates, leaks, conflicts, unknown tokens."""
     from pipework import console
     from pipework.terminal import show_report
-    from pipework.train.data_report.check import check_config, check_files, is_config
+    from pipework.train.data_report.data_report import check_config, check_files, is_config
 
     progress = console.progress()
     try:
@@ -81,7 +81,7 @@ def train(
 
     if nproc > 1 and not placed():
         sys.exit(launch(sys.argv[1:], nproc))
-    from pipework.train.seeds import train_all
+    from pipework.train.run import train_all
 
     with join() as world:
         heard = progress if world.leads else Silent()

@@ -11,13 +11,11 @@ from pipework import __version__
 from pipework.errors import PipeError
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.admission import RefuseBusy
-from pipework.serve.http.auth import KeyGuard
+from pipework.serve.http.auth import ApiKeys, KeyGuard
 from pipework.serve.http.compression import CompressAnswers
 from pipework.serve.http.direct_routes import Asking, Direct
-from pipework.serve.http.docs import add_docs
 from pipework.serve.http.errors import answer_error
-from pipework.serve.http.keys import ApiKeys
-from pipework.serve.http.openapi import complete
+from pipework.serve.http.openapi import add_docs, complete
 from pipework.serve.http.page import add_page
 from pipework.serve.http.request_bodies import ReadBodies
 from pipework.serve.http.rest import build_router

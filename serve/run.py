@@ -20,14 +20,13 @@ from pipework.errors import ConfigError
 from pipework.serve.app import build_app
 from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.http.admission import Admission
+from pipework.serve.http.auth import read_keys
 from pipework.serve.http.fast_path import Plain
-from pipework.serve.http.keys import read_keys
-from pipework.serve.http.shutdown import Grace, drain_s
-from pipework.serve.http.signals import ending_at_once
+from pipework.serve.http.shutdown import Grace, drain_s, ending_at_once
 from pipework.serve.http.tls import Certificate, read_certificate
 from pipework.serve.http.uvicorn_protocol import allow_files, bounded_protocol
 from pipework.serve.inference_protocol.grpc import GrpcDoor
-from pipework.serve.inference_protocol.key_interceptor import KeyInterceptor
+from pipework.serve.inference_protocol.interceptor import KeyInterceptor
 from pipework.serve.models.open_models import open_models
 from pipework.serve.observability.observers import Watch
 

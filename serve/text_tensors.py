@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example
-from pipework.data.validate import fitting
+from pipework.data.examples import Example, fitting
 from pipework.errors import InputError, TooLargeError
 from pipework.run_folder.manifest import Input
 from pipework.run_folder.task import Task

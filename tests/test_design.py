@@ -15,9 +15,10 @@ from pipework.benchmarks.studies.readme import RESULTS, fill, read_all
 from pipework.cli import app
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("pipework", "train", "export", "serve", "benchmarks")
+STAGES = ("train", "export", "serve", "benchmarks")
+PACKAGES = ("pipework", *STAGES)
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-TRAINING = {"torch", "transformers", "onnx", "train", "export", "safetensors", "tensorboard"}
+TRAINING = {"torch", "transformers", "onnx", "safetensors", "tensorboard"}
 
 
 def functions():
@@ -53,13 +54,15 @@ def imported(path):
             yield "import_module"
 
 
+def module_of(path):
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return name if name.startswith("pipework") else f"pipework.{name}"
+
+
 def reached(start):
     """Every module that files of our own reach from `start`, lazily or not."""
-    known = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in FILES
-    }
-    waiting, seen = [name for name in known if name.partition(".")[0] == start], set()
+    known = {module_of(path): path for path in FILES}
+    waiting, seen = [name for name in known if name.startswith(start)], set()
     while waiting:
         name = waiting.pop()
         if name in seen:
@@ -71,26 +74,39 @@ def reached(start):
 
 
 def test_serving_never_reaches_training_not_even_lazily():
-    roots = {name.partition(".")[0] for name in reached("serve")}
+    names = reached("pipework.serve")
+    roots = {name.partition(".")[0] for name in names}
     assert roots & TRAINING == set()
+    assert not {name for name in names if name.startswith(("pipework.train", "pipework.export"))}
     assert "import_module" not in roots
     assert "onnxruntime" in roots
 
 
 def test_the_walk_would_see_torch():
-    assert "torch" in {name.partition(".")[0] for name in reached("export")}
+    assert "torch" in {name.partition(".")[0] for name in reached("pipework.export")}
 
 
-def test_all_packages_come_from_one_folder():
-    found = set()
-    for package in PACKAGES:
-        spec = find_spec(package)
-        assert spec is not None
-        assert spec.origin is not None
-        found.add(Path(spec.origin).parents[1])
-    assert len(found) == 1
+def test_the_stages_are_links_in_the_package():
+    for stage in STAGES:
+        assert (ROOT / "pipework" / stage).readlink() == Path("..", stage)
+    spec = find_spec("pipework")
+    assert spec is not None
+    assert spec.origin is not None
+    assert Path(spec.origin).parents[1].resolve() == ROOT.resolve()
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    assert sorted(listed["targets"]["wheel"]["packages"]) == sorted(PACKAGES)
+    assert listed["targets"]["wheel"]["packages"] == ["pipework"]
+
+
+def test_stages_are_imported_from_the_package_only():
+    """As `train.x` and `pipework.train.x` a class would exist twice, and isinstance would fail."""
+    sources = [*FILES, *(ROOT / "tests").rglob("*.py")]
+    bare = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sources
+        for name in imported(path)
+        if name.partition(".")[0] in STAGES
+    }
+    assert bare == set()
 
 
 def test_tests_mirror_the_code():

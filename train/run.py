@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from pipework.errors import CheckFailedError, ConfigError
+from pipework.memory import give_back
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.run_folder.task import TaskKind
@@ -21,13 +23,12 @@ from pipework.train.loop.distributed import World, elastic
 from pipework.train.loop.encoder_states import feature_set
 from pipework.train.loop.evaluator import Judge
 from pipework.train.loop.losses import HardLabels, Losses, Objective, class_weights
-from pipework.train.loop.memory import give_back
 from pipework.train.loop.model_inputs import Feed, FromStates, StateFeed, TokenFeed
 from pipework.train.loop.resume import Snapshot, Standing
 from pipework.train.loop.training import Run, learn, make_stepper
 from pipework.train.model.classifier import Classifier, build, unreached
+from pipework.train.model.families import reinitialise
 from pipework.train.model.fast_dropout import quicken
-from pipework.train.model.reinit import reinitialise
 from pipework.train.prepare import Prepared, Rows, look, open_rows, prepare
 from pipework.train.pretrain.run import pretrain
 from pipework.train.report.run_log import Journal, Unheard
@@ -203,3 +204,43 @@ def _losses(run: Run, found: Prepared, rows: Rows) -> Losses:
     names = ", ".join(teacher.name for teacher in found.teachers)
     run.journal.say(f"learning from {names} beside the labels of {len(rows.train):,} rows")
     return SoftLabels(hard, answers, labelled=len(rows.train), kind=task.kind, settings=settings)
+
+
+def train_all(
+    config: Config, out: Path, progress: Progress, *, world: World, resume: bool
+) -> dict[Path, Manifest]:
+    """Train into `out`, or with each of `train.seeds` into a run folder of its own below it.
+
+    With `resume`, seeds that are complete are left as they are. A seed that learned nothing does
+    not keep the others from being trained.
+
+    Returns:
+        The manifests by run folder.
+
+    Raises:
+        PipeError: as `train.run.train`.
+        CheckFailedError: a seed learned nothing; all are complete.
+    """
+    seeds = config.train.seeds
+    if not seeds:
+        return {out: train(config, out, progress, world=world, resume=resume)}
+    manifests, poor = {}, []
+    for number, seed in enumerate(seeds, start=1):
+        folder = out / f"seed-{seed}"
+        progress.note(f"seed {seed}, {number} of {len(seeds)}: {folder}")
+        try:
+            one = train(one_seed(config, seed), folder, progress, world=world, resume=resume)
+            manifests[folder] = one
+        except CheckFailedError as error:
+            if not world.lead(partial(is_complete, folder)):
+                raise
+            poor.append(f"seed {seed}: {error}")
+    if poor:
+        raise CheckFailedError("; ".join(poor), f"compare the runs below {out}: pipe show RUN")
+    return manifests
+
+
+def one_seed(config: Config, seed: int) -> Config:
+    """Return the config of one run of several."""
+    section = config.train.model_copy(update={"seed": seed, "seeds": ()})
+    return config.model_copy(update={"train": section})

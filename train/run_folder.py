@@ -7,8 +7,7 @@ from pathlib import Path
 
 from pipework.errors import ConfigError, DataError, RunFolderError
 from pipework.progress import Progress
-from pipework.run_folder.files import FILE_NAME, write_atomically
-from pipework.run_folder.lock import sole_writer
+from pipework.run_folder.files import FILE_NAME, sole_writer, write_atomically
 from pipework.settings import dump_settings
 from pipework.train.config.run_config import Config, run_config
 from pipework.train.loop import resume as state

@@ -9,8 +9,7 @@ import numpy as np
 from pipework.benchmarks.load.level_run import Measured
 from pipework.benchmarks.load.outcome import Outcome
 from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.results_schema.latency import Latency
-from pipework.benchmarks.results_schema.level import BUSY, Arrivals, Level
+from pipework.benchmarks.results_schema.level import BUSY, Arrivals, Latency, Level
 from pipework.benchmarks.stats.confidence import FREEDOM, SLICES, Floats, Numbers, Series
 from pipework.benchmarks.stats.latency import histogram, latency
 

@@ -8,6 +8,8 @@ from time import perf_counter
 
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.targets import Caller, Target
+from pipework.data.examples import Example
+from pipework.errors import PipeError
 
 TIMEOUT_S = 30.0
 MAX_REQUESTS = 500_000
@@ -63,3 +65,36 @@ async def outcome(caller: Caller, request: Prepared, intended_s: float | None = 
         texts=request.texts,
         error=error,
     )
+
+
+PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstAnswer:
+    """The name of the model that answered, and its answer as it came."""
+
+    model: str
+    content: bytes
+
+
+def first_answer(target: Target, examples: Sequence[Example]) -> FirstAnswer:
+    """Send a request of these texts, and check that each of them was answered.
+
+    Raises:
+        PipeError: no server, one that refuses, or one that answers something else.
+    """
+    content = asyncio.run(_ask(target, target.request(examples)))
+    return FirstAnswer(model=target.check(content, len(examples)), content=content)
+
+
+async def _ask(target: Target, request: bytes) -> bytes:
+    caller = target.open(1)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await caller.answer(request)
+    except TimeoutError as error:
+        message = f"no server answers at {target.shown}: timeout"
+        raise PipeError(message, f"it was given {PATIENCE_S:.0f} s") from error
+    finally:
+        await caller.close()

@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from math import ceil, sqrt
 
-from pipework.benchmarks.results_schema.latency import Latency
-from pipework.benchmarks.results_schema.level import Arrivals, Level
+from pipework.benchmarks.results_schema.level import Arrivals, Latency, Level
 from pipework.benchmarks.results_schema.slo import Limit, RateTrial, SloResult, Statistic
 from pipework.errors import CheckFailedError, ConfigError
 

@@ -6,7 +6,7 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from pipework.benchmarks.results_schema.workload import WorkloadSummary
+from pipework.benchmarks.results_schema.level import WorkloadSummary
 from pipework.data.examples import Example, Source
 from pipework.errors import DataError
 from pipework.text.encoding import TextEncoder

@@ -5,8 +5,8 @@ from html import escape
 from pathlib import Path
 
 from pipework.benchmarks.report import tables
-from pipework.benchmarks.report.facts import facts
-from pipework.benchmarks.report.terminal import drawn
+from pipework.benchmarks.report.bench_page import facts
+from pipework.benchmarks.report.tables import drawn
 from pipework.benchmarks.results_schema.comparison import (
     ComparisonResult,
     Quantity,

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from pipework.benchmarks.report.tables import clients
-from pipework.benchmarks.results_schema.latency import Histogram
-from pipework.benchmarks.results_schema.level import Level
+from pipework.benchmarks.results_schema.level import Histogram, Level
 from pipework.benchmarks.results_schema.results import OfflineLevel
 from pipework.html.svg import SERIES, STYLE, WIDTH_IN, new_axes, number, svg
 

@@ -1,13 +1,15 @@
 """The figures of a result as words: what the terminal, the page and the README all show."""
 
-from collections.abc import Callable, Sequence
+import io
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from rich.console import Console
+from rich.table import Table as Drawn
+
 from pipework.benchmarks.load.offline import TOKENIZING
-from pipework.benchmarks.results_schema.latency import Latency
-from pipework.benchmarks.results_schema.level import Level
+from pipework.benchmarks.results_schema.level import Latency, Level, WorkloadSummary
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel
-from pipework.benchmarks.results_schema.workload import WorkloadSummary
 
 # From the first level within this part of the peak on, more clients only wait longer.
 NEAR_PEAK = 0.95
@@ -191,3 +193,23 @@ def _number(value: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.0%}"
+
+
+WIDTH = 110
+
+
+def drawn(title: str, tables: Iterable[Table], lines: Sequence[str]) -> str:
+    """Return tables under a title, and lines below them, at most 110 columns wide."""
+    stream = io.StringIO()
+    console = Console(file=stream, width=WIDTH, color_system=None, markup=False, highlight=False)
+    console.print(title)
+    for table in tables:
+        shown = Drawn(*table.head, title=table.title, title_justify="left")
+        for column in shown.columns[1:]:
+            column.justify = "right"
+        for row in table.rows:
+            shown.add_row(*row)
+        console.print(shown)
+    for line in lines:
+        console.print(line)
+    return stream.getvalue()

@@ -3,8 +3,8 @@
 from enum import StrEnum
 from typing import Literal
 
+from pipework.benchmarks.results_schema.level import WorkloadSummary
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
-from pipework.benchmarks.results_schema.workload import WorkloadSummary
 from pipework.run_folder.files import Record
 
 MORE_FAILURES = 0.001

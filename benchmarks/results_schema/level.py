@@ -5,8 +5,27 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from pipework.benchmarks.results_schema.latency import Histogram, Latency
 from pipework.run_folder.files import Record
+
+
+class Latency(Record):
+    """Percentiles of latencies in milliseconds; p999 is the 99.9th."""
+
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    p999: float | None = None
+    mean: float
+    max: float
+
+
+class Histogram(Record):
+    """Counts of latencies between neighbouring edges (one edge more than counts)."""
+
+    edges_ms: tuple[float, ...]
+    counts: tuple[int, ...]
+
 
 BUSY = ("HTTP 429", "RESOURCE_EXHAUSTED")  # how a server says that it has no room, by door
 
@@ -129,3 +148,20 @@ class Level(Record):
 def cost_per_million(price_per_hour: float, texts_per_s: float) -> float:
     """Return what a million texts cost on a machine of this price, at this rate above 0."""
     return round(price_per_hour * 1e6 / (3600 * texts_per_s), 4)
+
+
+class WorkloadSummary(Record):
+    """What was sent; lengths are of a text, or of both texts of a pair, in characters.
+
+    `texts_per_request` is None where it changes from request to request, as in a trace.
+    `mean_tokens` are of a text or a pair, None where no tokenizer was given.
+    """
+
+    source: str
+    texts: int
+    texts_per_request: int | None
+    pair: bool
+    mean_length: float
+    p95_length: float
+    seed: int
+    mean_tokens: float | None = None

@@ -1,8 +1,14 @@
-"""When, where and from what a result came. Nothing here names the host or a path on it."""
+"""Where and from what a result came. Nothing here names the host or a path on it."""
 
-from datetime import datetime
+import os
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Literal
 
+import pipework
+from pipework.git import CHECKOUT, git_commit
 from pipework.run_folder.files import Record
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -26,3 +32,73 @@ class Provenance(Record):
     git_commit: str | None
     machine: Machine
     versions: dict[str, str]
+
+
+PACKAGES = (
+    "fastapi",
+    "numpy",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "openvino",
+    "tensorrt",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "uvicorn",
+)
+
+
+def provenance() -> Provenance:
+    """Describe this moment, this machine and this software."""
+    return Provenance(
+        created_at=datetime.now(UTC).replace(microsecond=0),
+        pipework=pipework.__version__,
+        git_commit=git_commit(CHECKOUT),
+        machine=machine(),
+        versions=package_versions(),
+    )
+
+
+def machine() -> Machine:
+    """Describe the machine this process runs on."""
+    pages, page_size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return Machine(
+        cpu=_cpu(Path("/proc/cpuinfo")),
+        cores=_cores(),
+        memory_gib=round(pages * page_size / 2**30, 1),
+        python=platform.python_version(),
+        system=_system(),
+    )
+
+
+def package_versions() -> dict[str, str]:
+    """Return the installed versions of the packages that decide speed."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def _cpu(cpuinfo: Path) -> str:
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _system() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except OSError:
+        return f"{platform.system()} {platform.release()}"

@@ -5,7 +5,7 @@ from math import ceil, floor, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.benchmarks.results_schema.latency import Histogram, Latency
+from pipework.benchmarks.results_schema.level import Histogram, Latency
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 # Every histogram takes its edges from this one grid (0.1 ms to 100 s, 20 bins a decade), so that

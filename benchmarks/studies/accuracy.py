@@ -11,13 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
-from pipework.benchmarks.results_schema.machine import provenance
-from pipework.benchmarks.results_schema.results import (
-    TrainingResult,
-    check_writable,
-    plain,
-    write_result,
-)
+from pipework.benchmarks.results_schema.provenance import provenance
+from pipework.benchmarks.results_schema.results import check_writable, write_result
+from pipework.benchmarks.studies.training_results import TrainingResult, plain
 from pipework.errors import ConfigError, PipeError
 from pipework.export.inference import evaluate_run, split_source
 from pipework.progress import Silent

@@ -28,7 +28,7 @@ from pipework import console
 from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.open_loop import open_loop
 from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.results_schema.machine import provenance
+from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.agreement_results import AgreementResult, Pair, Seen, Stall
 from pipework.benchmarks.studies.serving import running

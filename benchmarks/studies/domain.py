@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pipework.benchmarks.studies.experiment import Experiment, Sections, Training, options, stored
 from pipework.benchmarks.studies.experiment_results import ExperimentResult
-from pipework.data.lines import numbered_lines
+from pipework.data.readers import numbered_lines
 from pipework.run_folder.files import write_atomically
 
 TRAIN = "train_full.tsv"

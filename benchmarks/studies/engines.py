@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from pipework import console
-from pipework.benchmarks.results_schema.machine import provenance
+from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.engine_results import EngineResult, EnginesResult
 from pipework.errors import ConfigError, PipeError
-from pipework.export.benchmark import Opener, measure
 from pipework.export.inference import open_encoder, split_source
+from pipework.export.ranking import Opener, measure
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Layout, Precision
 from pipework.run_folder.manifest import Manifest, read_classifier

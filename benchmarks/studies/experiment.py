@@ -17,17 +17,18 @@ import numpy as np
 import tomli_w
 
 from pipework import console
-from pipework.benchmarks.results_schema.machine import provenance
-from pipework.benchmarks.results_schema.results import check_writable, plain, write_result
+from pipework.benchmarks.results_schema.provenance import provenance
+from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.experiment_results import Arm, Difference, ExperimentResult
 from pipework.benchmarks.studies.job_pool import Program, run_beside
 from pipework.benchmarks.studies.recorded_command import command
+from pipework.benchmarks.studies.training_results import plain
 from pipework.errors import ConfigError, PipeError
 from pipework.export.inference import evaluate_run
 from pipework.progress import Progress
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import Metrics, read_manifest
-from pipework.serve.engines.cpu_limit import cpu_limit
+from pipework.serve.engines.cpu_threads import cpu_limit
 from pipework.settings import dump_settings
 from pipework.train.config.run_config import Config, load_config
 from pipework.train.report.run_log import last_line

@@ -19,14 +19,10 @@ from tokenizers import Tokenizer, processors
 from torch.nn import functional
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedTokenizerFast
 
-from pipework.benchmarks.results_schema.machine import provenance
-from pipework.benchmarks.results_schema.results import (
-    FamiliesResult,
-    Fit,
-    check_writable,
-    write_result,
-)
+from pipework.benchmarks.results_schema.provenance import provenance
+from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.recorded_command import command
+from pipework.benchmarks.studies.training_results import FamiliesResult, Fit
 from pipework.data.examples import Example, Source
 from pipework.data.readers import Columns
 from pipework.errors import CheckFailedError, PipeError

@@ -11,7 +11,7 @@ from time import sleep
 
 from pipework.errors import PipeError, StoppedError
 from pipework.progress import Progress
-from pipework.serve.engines.cpu_limit import cpu_limit
+from pipework.serve.engines.cpu_threads import cpu_limit
 from pipework.train.loop.stop_signal import listening
 
 LOOK_EVERY_S = 0.1

@@ -18,7 +18,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from pydantic import BaseModel, ConfigDict
 
 from pipework.export.convert.onnx2openvino import beside_int8
-from pipework.export.quantize.linear_layers import linears
+from pipework.export.quantize.calibration import linears
 from pipework.export.quantize.qdq_graph import dynamic, static
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 

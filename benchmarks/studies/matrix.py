@@ -16,13 +16,13 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-from pipework.benchmarks.results_schema.machine import provenance
-from pipework.benchmarks.results_schema.provenance import Provenance
-from pipework.benchmarks.results_schema.results import check_writable, read_result, write_result
+from pipework.benchmarks.results_schema.provenance import Provenance, provenance
+from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.engine_results import Cell, MatrixResult
 from pipework.benchmarks.studies.families import Family
 from pipework.benchmarks.studies.random_run import random_encoder, random_run
 from pipework.benchmarks.studies.recorded_command import command
+from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.errors import ConfigError, PipeError
 from pipework.export.config import ExportSettings
 from pipework.export.plan import every
@@ -111,7 +111,7 @@ def _stored(path: Path, weights: str) -> MatrixResult | None:
     """Return an earlier result, if there is one."""
     if not path.exists():
         return None
-    result = read_result(path)
+    result = read_stored(path)
     if not isinstance(result, MatrixResult) or result.weights != weights:
         message = f"{path} holds another result"
         raise ConfigError(message, "give another --out")

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipework.benchmarks.results_schema.machine import provenance
+from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.presets_results import PresetSpeed, PresetsResult
 from pipework.errors import PipeError

@@ -15,39 +15,43 @@ from typing import Literal, TypeVar
 from pipework.benchmarks.report import tables
 from pipework.benchmarks.results_schema.level import Level
 from pipework.benchmarks.results_schema.provenance import Provenance
-from pipework.benchmarks.results_schema.results import (
-    PIPEWORK,
-    BenchResult,
-    FamiliesResult,
-    PeerTrainingResult,
-    Result,
-    TrainingResult,
-    read_result,
+from pipework.benchmarks.results_schema.results import BenchResult
+from pipework.benchmarks.studies.agreement_results import HEAD as HEAD_OF_AGREEMENT
+from pipework.benchmarks.studies.agreement_results import AgreementResult, agreement_rows
+from pipework.benchmarks.studies.engine_results import HEAD as HEAD_OF_ENGINES
+from pipework.benchmarks.studies.engine_results import (
+    EnginesResult,
+    MatrixResult,
+    engine_rows,
+    matrix_lines,
+    summary,
 )
-from pipework.benchmarks.studies.agreement_results import AgreementResult
-from pipework.benchmarks.studies.agreement_table import HEAD as HEAD_OF_AGREEMENT
-from pipework.benchmarks.studies.agreement_table import agreement_rows
-from pipework.benchmarks.studies.engine_results import EnginesResult, MatrixResult
-from pipework.benchmarks.studies.engine_table import HEAD as HEAD_OF_ENGINES
-from pipework.benchmarks.studies.engine_table import engine_rows
 from pipework.benchmarks.studies.experiment_results import HEAD as HEAD_OF_STEPS
 from pipework.benchmarks.studies.experiment_results import (
     ExperimentResult,
     experiment_rows,
     experiment_summary,
 )
-from pipework.benchmarks.studies.matrix_table import matrix_lines, summary
 from pipework.benchmarks.studies.offline_table import HEAD as HEAD_OF_OFFLINE
 from pipework.benchmarks.studies.offline_table import offline_rows
-from pipework.benchmarks.studies.peer_serving_results import PeerServingResult
-from pipework.benchmarks.studies.peer_serving_table import HEAD as PEER_HEAD
-from pipework.benchmarks.studies.peer_serving_table import peer_notes, peer_rows
+from pipework.benchmarks.studies.peer_serving_results import HEAD as PEER_HEAD
+from pipework.benchmarks.studies.peer_serving_results import (
+    PeerServingResult,
+    peer_notes,
+    peer_rows,
+)
 from pipework.benchmarks.studies.presets_results import HEAD as HEAD_OF_PRESETS
 from pipework.benchmarks.studies.presets_results import PresetsResult, preset_rows
 from pipework.benchmarks.studies.roofline_results import HEAD as HEAD_OF_ROOFS
 from pipework.benchmarks.studies.roofline_results import RooflineResult, roofline_rows
-from pipework.benchmarks.studies.serving_results import ServingResult
-from pipework.benchmarks.studies.serving_table import HEAD, serving_rows
+from pipework.benchmarks.studies.serving_results import HEAD, ServingResult, serving_rows
+from pipework.benchmarks.studies.stored_results import StoredResult, read_stored
+from pipework.benchmarks.studies.training_results import (
+    PIPEWORK,
+    FamiliesResult,
+    PeerTrainingResult,
+    TrainingResult,
+)
 from pipework.errors import CheckFailedError, ConfigError, PipeError
 from pipework.git import CHECKOUT
 from pipework.run_folder.files import write_atomically
@@ -55,8 +59,8 @@ from pipework.run_folder.files import write_atomically
 ROOT = CHECKOUT
 RESULTS = Path(__file__).parent / "results"
 OPEN = re.compile(r"<!-- table:(\S+) -->")
-Results = Sequence[Result]
-Kind = TypeVar("Kind", bound=Result)
+Results = Sequence[StoredResult]
+Kind = TypeVar("Kind", bound=StoredResult)
 
 
 class Table(StrEnum):
@@ -100,7 +104,7 @@ def read_all(folder: Path) -> Results:
     Raises:
         DataError: a file that is not a result.
     """
-    return [read_result(path) for path in sorted(folder.glob("*.json"))]
+    return [read_stored(path) for path in sorted(folder.glob("*.json"))]
 
 
 def update(path: Path, results: Results, *, check: bool) -> None:
@@ -336,7 +340,7 @@ def _source(results: Results) -> str:
     return f"\n\nMeasured on {'; '.join(sorted(machines))}." if machines else "\n\nNo results yet."
 
 
-def _earlier(result: Result) -> Sequence[Provenance]:
+def _earlier(result: StoredResult) -> Sequence[Provenance]:
     return result.earlier if isinstance(result, MatrixResult) else ()
 
 

@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from statistics import median
 
@@ -21,13 +20,12 @@ from pydantic import ValidationError
 
 from pipework import console
 from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.results_schema.machine import provenance
+from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
-from pipework.benchmarks.studies.bandwidth import bandwidth_gb_s
 from pipework.benchmarks.studies.matmul_graph import Encoder, Products
 from pipework.benchmarks.studies.report_roofline import write_page
 from pipework.benchmarks.studies.roofline_results import Roof, RoofedEngine, RooflineResult
-from pipework.benchmarks.studies.roofs import roof_gflops, roof_name, written
+from pipework.benchmarks.studies.roofs import bandwidth_gb_s, roof_gflops, roof_name, written
 from pipework.errors import ConfigError, PipeError, in_words
 from pipework.export.inference import open_encoder
 from pipework.progress import Progress
@@ -69,10 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for path in filter(None, (given.out, given.html)):
             check_writable(path)
-        if given.html is not None:
-            import_module(
-                "pipework.benchmarks.studies.plots_roofline"
-            )  # which needs an extra: not found out later
         result = roofline(given.run, given.name, given.engine, given.seconds, progress)
         write_result(given.out, result)
         if given.html is not None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipework.benchmarks.results_schema.results import STORED
+from pipework.benchmarks.studies.stored_results import STORED
 from pipework.run_folder.files import write_atomically
 
 PATH = Path(__file__).with_name("schema.json")

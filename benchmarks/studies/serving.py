@@ -29,7 +29,7 @@ from pipework.benchmarks.load.offline import measure_engine
 from pipework.benchmarks.load.open_loop import open_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Level
-from pipework.benchmarks.results_schema.machine import provenance
+from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.serving_results import Memory, ServingResult
 from pipework.benchmarks.targets import Target, target

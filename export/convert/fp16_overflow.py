@@ -17,7 +17,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from pipework.serve.engines.cpu_limit import cpu_limit
+from pipework.serve.engines.cpu_threads import cpu_limit
 
 MARGIN = 4  # rows that were not run may reach further than those that were
 LARGEST = float(np.finfo(np.float16).max) / MARGIN

@@ -2,7 +2,7 @@
 
 The reference is the checkpoint, loaded afresh: over the grid one input at a time and unpadded, over
 dev in batches of like length, because there it is many rows. The engine is the one that serves.
-Over the grid it gets the batches of `pipework.export.parity.batch_mixes`, each run as one call, also where the server
+Over the grid it gets the batches of `pipework.export.parity.case`, each run as one call, also where the server
 would cut it; over dev it works as it does in the server.
 
 Shapes: N inputs, C classes, X answers of the engine: one for each input in each of its batches.
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipework.cpu import processor
-from pipework.export.parity.batch_mixes import batches
-from pipework.export.parity.case import Asked, Case, EngineFailedError, Logits
+from pipework.export.parity.case import Asked, Case, EngineFailedError, Logits, batches
 from pipework.export.parity.score_change import Change, change
 from pipework.export.rows.run_rows import Subject
 from pipework.progress import Progress

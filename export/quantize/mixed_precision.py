@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.export.benchmark import measure
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
 from pipework.export.parity.score_change import Change, change
-from pipework.export.quantize.linear_layers import Linear
+from pipework.export.quantize.calibration import Linear
+from pipework.export.ranking import measure
 from pipework.export.rows.run_rows import Subject
 from pipework.progress import Progress, Silent
 from pipework.run_folder.engine_record import EngineFormat, Layer, Precision, Variant

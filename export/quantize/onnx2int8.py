@@ -12,13 +12,11 @@ from pathlib import Path
 import onnx
 
 from pipework.errors import ConfigError
-from pipework.export.convert.graph_inputs import graph_feeds
 from pipework.export.convert.onnx2openvino import beside_int8
-from pipework.export.quantize.calibration import BATCH, Ranges, find_ranges
-from pipework.export.quantize.linear_layers import Linear, linears
+from pipework.export.quantize.calibration import BATCH, Linear, Ranges, find_ranges, linears
 from pipework.export.quantize.mixed_precision import Rewriting, Trial, give_back
 from pipework.export.quantize.qdq_graph import dynamic, largest_weight, static, tables
-from pipework.export.rows.run_rows import Subject
+from pipework.export.rows.run_rows import Subject, graph_feeds
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineFormat, Layer, Precision, Scaling, Variant
 

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from pipework.cpu import sums_int8
-from pipework.export.quantize.calibration import Ranges
-from pipework.export.quantize.linear_layers import Linear, bound_together
+from pipework.export.quantize.calibration import Linear, Ranges, bound_together
 
 LARGEST = 127  # symmetric: -128 is not used
 MIDDLE = 128  # of uint8

@@ -6,19 +6,45 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example, chunks
+from pipework.data.examples import Example, Source, chunks
+from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.export.config import ExportSettings
 from pipework.export.inference import open_encoder, split_source
 from pipework.export.rows.edge_cases import Row, grid_rows
-from pipework.export.rows.sample_rows import stand_in
 from pipework.export.rows.tolerances import TOLERANCES
-from pipework.run_folder.engine_record import Precision, Tolerance
-from pipework.run_folder.manifest import Manifest
+from pipework.run_folder.engine_record import Layout, Precision, Tolerance
+from pipework.run_folder.manifest import Input, Manifest
 from pipework.scoring.evaluation import truth
+from pipework.serve.engines.collate import Collate
 from pipework.text.encoding import Encoding
+from pipework.text.padding import Padding
+from pipework.train.config.run_config import SAMPLE
+
+
+def stand_in(given: Input) -> list[Example]:
+    """Return the sample's dev texts as inputs of the fields that a run takes, without labels.
+
+    A pair is a text and the next one; entities are the two halves of a text.
+    """
+    texts = [one.text for one in Source(path=SAMPLE / "dev.tsv", columns=Columns()).rows()]
+    return [
+        Example(
+            text=text,
+            text_pair=following if given.pair else None,
+            entities=_halves(text) if given.marked else None,
+        )
+        for text, following in zip(texts, [*texts[1:], texts[0]], strict=True)
+    ]
+
+
+def _halves(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    middle = len(text) // 2
+    return (0, middle), (middle, len(text))
+
 
 CHUNK = 2048
 SEED = 0
@@ -33,7 +59,7 @@ class Subject:
         manifest: as it was when the export began.
         settings: how engines are built and proven.
         dev: labelled rows spread over dev, named by their numbers there from 1, or where a run has
-            none the texts of `pipework.export.rows.sample_rows`.
+            none the texts of `pipework.export.rows.run_rows`.
         truth_N: of `dev`, as `pipework.scoring.evaluation.truth` gives it; None without labels.
         grid: inputs that are run at several batch sizes.
     """
@@ -130,3 +156,30 @@ def _spread(rows: int, most: int) -> list[int]:
     bounds = np.linspace(0, rows, most + 1).astype(np.int64)
     drawn = np.random.default_rng(SEED).integers(bounds[:-1], bounds[1:])
     return [int(place) for place in drawn]
+
+
+def graph_feeds(
+    graph: Path, subject: Subject, encodings: Sequence[Encoding], batch: int = 8
+) -> list[dict[str, NDArray[np.int64]]]:
+    """Return the arrays of calls of `batch` inputs each, in their order, by the graph's names.
+
+    Args:
+        graph: an ONNX file that `checkpoint_to_onnx` wrote, padded or packed.
+        subject: for what its inputs look like.
+        encodings: the inputs.
+        batch: inputs of a call.
+    """
+    inputs = {one.name: one for one in onnx.load(graph, load_external_data=False).graph.input}
+    packed = "text_index" in inputs
+    collate = Collate(
+        layout=Layout.PACKED if packed else Layout.PADDED,
+        padding=Padding.of(subject.manifest.input),
+        spans=subject.manifest.model.takes_spans,
+        first_only=packed and inputs["text_index"].type.tensor_type.shape.dim[1].dim_value == 1,
+        whole=True,
+    )
+    return [
+        feed.arrays
+        for start in range(0, len(encodings), batch)
+        for feed in collate.feeds(encodings[start : start + batch])
+    ]

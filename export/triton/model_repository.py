@@ -32,8 +32,7 @@ from pipework.export.triton.triton_config import (
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Layout, Precision
 from pipework.run_folder.files import FILE_NAME as MANIFEST
-from pipework.run_folder.files import verify_files
-from pipework.run_folder.lock import sole_writer
+from pipework.run_folder.files import sole_writer, verify_files
 from pipework.run_folder.manifest import Manifest, read_classifier, read_manifest
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.serve.engines.triton import MODEL_FILES, files_of

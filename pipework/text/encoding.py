@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from pipework.data.entities import Spans
 from pipework.data.examples import Example
 from pipework.errors import ConfigError, InputError, RunFolderError
-from pipework.text.pair_template import Joint
+from pipework.text.special_tokens import Joint
 from pipework.text.word_cache import Frame, Words, separable
 
 MARKS = ("$", "#")  # around e1 and around e2, as in R-BERT (https://arxiv.org/abs/1905.08284)

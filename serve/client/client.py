@@ -14,11 +14,9 @@ from pipework.data.entities import Spans
 from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError
 from pipework.scoring.predictions import Prediction
-from pipework.serve.client.address import Address, Manner
-from pipework.serve.client.http import HttpDoor
-from pipework.serve.client.rest import RestDoor
+from pipework.serve.client.address import Address, Manner, Web
+from pipework.serve.client.http import HttpDoor, RestDoor
 from pipework.serve.client.transport import Door
-from pipework.serve.client.web import Web
 from pipework.serve.schemas import PredictRequest, TextInput, explain
 
 VARIABLE = "PIPEWORK_API_KEY"

@@ -15,9 +15,8 @@ import onnxruntime as ort
 from pipework.errors import MissingDependencyError, PipeError, RunFolderError
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
-from pipework.serve.engines.cpu_limit import cpu_limit
+from pipework.serve.engines.cpu_threads import Behind, cpu_limit
 from pipework.serve.engines.cuda import Gpu, NoGpuError, find_gpu
-from pipework.serve.engines.thread_priority import Behind
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # By itself CUDA multiplies float32 in TF32, of 10 bits, on every GPU since Ampere.

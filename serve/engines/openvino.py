@@ -18,8 +18,7 @@ from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.run_folder.engine_record import Precision
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
-from pipework.serve.engines.cpu_limit import cpu_limit
-from pipework.serve.engines.thread_priority import Behind
+from pipework.serve.engines.cpu_threads import Behind, cpu_limit
 
 # Each new shape is compiled, and what was compiled is kept. With rows of any width an int8 engine
 # of 6 layers of width 384 needed 730 MiB after 40 s of random batches and grew on. With multiples

@@ -15,8 +15,8 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipework.errors import PipeError, TooBusyError
+from pipework.serve.http.auth import ApiKeys, KeyNeededError
 from pipework.serve.http.errors import failure, worded
-from pipework.serve.http.keys import ApiKeys, KeyNeededError
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Watch, looked_at
 from pipework.serve.request.context import REQUEST_ID, Door, saw_model, seen

@@ -7,7 +7,7 @@ halfway.
 """
 
 import logging
-from asyncio import CancelledError, Event
+from asyncio import CancelledError, Event, get_running_loop
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,13 +21,39 @@ from pipework.serve.http.admission import ASKED
 from pipework.serve.http.compression import INFER, preferred
 from pipework.serve.http.direct_routes import Asking
 from pipework.serve.http.disconnect import ClientGoneError
-from pipework.serve.http.end_of_tick import Turn
 from pipework.serve.http.errors import failure
 from pipework.serve.http.shutdown import LAST
 from pipework.serve.observability.observers import Watch, looked_at
 from pipework.serve.request.context import REQUEST_ID, Door, Observed, seen, work_on
 from pipework.serve.scheduling.model_protocol import Answerer
 from pipework.serve.schemas import PREDICT_PATH
+
+# The requests of a batch are all answered in one turn. Sent one after the other at its end, their
+# answers wake clients of one process less often than each by itself; the first waits until the others
+# of its batch are decided.
+
+
+class Turn:
+    """Things to do at the end of this turn, in their order. For one event loop."""
+
+    def __init__(self) -> None:
+        """Begin with nothing to do."""
+        self._left: list[Callable[[], None]] = []
+
+    def at_end(self, what: Callable[[], None]) -> None:
+        """Do something then, whatever becomes of the rest; from there, at the end of the next."""
+        self._left.append(what)
+        if len(self._left) == 1:
+            get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        left, self._left = self._left, []
+        for what in left:
+            try:
+                what()
+            except BaseException:  # who else waits is not to wait for ever
+                log.exception("what was left to the end of a turn failed")
+
 
 log = logging.getLogger(__name__)
 LONG_WAY = frozenset({b"content-encoding", b"transfer-encoding"})

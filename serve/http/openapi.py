@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
+from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import NullableSchema
+from swagger_ui_bundle import swagger_ui_path
 
 from pipework.serve.http.auth import is_open
 from pipework.serve.http.headers import BULK, INTERACTIVE, MOST_MS, PRIORITY, TIMEOUT
@@ -127,3 +131,26 @@ class _WithoutNull(GenerateJsonSchema):
     def nullable_schema(self, schema: NullableSchema) -> JsonSchemaValue:
         # OpenAPI 3.0 has no type null; what is optional may be left out.
         return self.generate_inner(schema["schema"])
+
+
+STATIC = "/docs/static"
+# The package carries Swagger UI 4, which reads OpenAPI up to 3.0 and shows nothing for 3.1.
+OPENAPI_VERSION = "3.0.3"
+
+
+def add_docs(app: FastAPI) -> None:
+    """Serve the page and its files."""
+    app.openapi_version = OPENAPI_VERSION
+    app.mount(STATIC, StaticFiles(directory=str(swagger_ui_path)))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url=app.openapi_url or "",
+            title=app.title,
+            swagger_js_url=f"{STATIC}/swagger-ui-bundle.js",
+            swagger_css_url=f"{STATIC}/swagger-ui.css",
+            swagger_favicon_url=f"{STATIC}/favicon-32x32.png",
+            # Without this the page asks validator.swagger.io for its opinion.
+            swagger_ui_parameters={"validatorUrl": None},
+        )

@@ -11,7 +11,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthServicer
 
 from pipework.errors import NotReadyError, UnknownModelError
-from pipework.serve.inference_protocol.semaphore import Places
+from pipework.serve.inference_protocol.stream import Places
 from pipework.serve.models.registry import Models
 
 POLL_S = 0.2

@@ -4,17 +4,36 @@ Shapes: N texts, C classes.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.serve.inference_protocol.classification import classify
 from pipework.serve.inference_protocol.infer_request import Asked
 from pipework.serve.inference_protocol.json_codec import SIZE
 from pipework.serve.inference_protocol.tensors import datatype, listed, packed
 from pipework.serve.text_tensors import Answer
+
+# https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_classification.md
+#
+# Shapes: N texts, C classes, K of them.
+
+
+def classify(
+    values_NC: NDArray[np.float32], labels_C: Sequence[str], best: int
+) -> NDArray[np.object_]:
+    """Return UTF-8 bytes `value:index:label` [N, K], the highest value first.
+
+    Where there are fewer classes than `best`, there are as many as there are.
+    """
+    ranks_NK = np.argsort(-values_NC, axis=1, kind="stable")[:, :best]
+    words = [
+        [f"{row[index]:f}:{index}:{labels_C[index]}".encode() for index in ranks]
+        for row, ranks in zip(values_NC.tolist(), ranks_NK.tolist(), strict=True)
+    ]
+    return np.array(words, np.object_).reshape(ranks_NK.shape)
+
 
 Chosen = tuple[str, NDArray[np.generic], bool]
 

@@ -1,8 +1,11 @@
 """Requests of a stream are computed at the same time and answered in their order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
+
+from pipework.errors import TooBusyError
 
 MOST = 64  # requests of a stream that are computed at a time; more are read when one is answered
 R = TypeVar("R")
@@ -53,3 +56,32 @@ def _failed(error: Exception) -> "asyncio.Future[A]":
     failed: asyncio.Future[A] = asyncio.get_running_loop().create_future()
     failed.set_exception(error)
     return failed
+
+
+RETRY_AFTER_S = 1
+
+
+class Places:
+    """A number of places, of which each call of a kind takes one until it ends."""
+
+    def __init__(self, most: int, kind: str) -> None:
+        """Offer so many places; `kind` names, in the plural, what takes them."""
+        self._most = most
+        self._kind = kind
+        self.taken = 0
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Take a place.
+
+        Raises:
+            TooBusyError: all are taken.
+        """
+        if self.taken >= self._most:
+            message = f"{self._most} {self._kind} are open, which is the limit"
+            raise TooBusyError(message, RETRY_AFTER_S)
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1

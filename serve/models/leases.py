@@ -8,10 +8,11 @@ import logging
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pipework.closeable import Closing
 from pipework.errors import UnknownModelError
-from pipework.serve.observability.memory import return_free_memory
+from pipework.memory import return_free_memory
 from pipework.serve.scheduling.model_protocol import Answerer
 
 log = logging.getLogger(__name__)
@@ -186,3 +187,30 @@ class Table(Closing):
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
+
+
+class State(StrEnum):
+    """Of a version, in the words of the protocol's repository extension."""
+
+    READY = "READY"
+    UNAVAILABLE = "UNAVAILABLE"
+    LOADING = "LOADING"
+    UNLOADING = "UNLOADING"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A version in the index of the repository; `reason` says why it is not ready.
+
+    Of a model that has no version to be served, `version` is "".
+    """
+
+    name: str
+    version: str
+    state: State
+    reason: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it answers."""
+        return self.state is State.READY

@@ -10,8 +10,7 @@ from threading import Event
 
 from pipework.closeable import Closing
 from pipework.errors import NotReadyError, PipeError, UnknownModelError
-from pipework.serve.models.index_entry import Entry, State
-from pipework.serve.models.leases import Lease, Table
+from pipework.serve.models.leases import Entry, Lease, State, Table
 from pipework.serve.models.repository import NEWEST, Policy
 from pipework.serve.models.repository_watcher import UNLOADED, Keeper
 from pipework.serve.request.context import saw_model

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from pipework.closeable import Closing
 from pipework.errors import NotReadyError, PipeError, RunFolderError, UnknownModelError, in_words
-from pipework.serve.models.index_entry import Entry, State
-from pipework.serve.models.leases import SHOWN, Table
+from pipework.serve.models.leases import SHOWN, Entry, State, Table
 from pipework.serve.models.repository import (
     NEWEST,
     ModelFolder,

@@ -16,20 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.closeable import Closing
-from pipework.data.examples import Example
-from pipework.data.validate import fitting
+from pipework.data.examples import Example, fitting
 from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.predictions import Prediction, decide
 from pipework.serve.config import QueueSettings
-from pipework.serve.engines.cpu_limit import cpu_limit
+from pipework.serve.engines.cpu_threads import cpu_limit
 from pipework.serve.engines.openers import Here, Opener
 from pipework.serve.request.context import saw_stages, saw_texts
 from pipework.serve.request.options import Terms, too_late
 from pipework.serve.request.statistics import Load, Refused, Statistics, Totals
 from pipework.serve.request.timings import Stages, Timed
 from pipework.serve.scheduling.loop_bridge import Handover
-from pipework.serve.scheduling.model_card import Card
+from pipework.serve.scheduling.model_protocol import Card
 from pipework.serve.scheduling.queue import Computed
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import Intake

@@ -7,7 +7,7 @@ from pathlib import Path
 from pipework.errors import ConfigError, NotReadyError
 from pipework.run_folder.files import FILE_NAME as MANIFEST
 from pipework.serve.config import ServeSettings
-from pipework.serve.http.signals import ending_at_once
+from pipework.serve.http.shutdown import ending_at_once
 from pipework.serve.models.registry import State
 from pipework.serve.run import Address, Listening
 from pipework.serve.triton.ports import Doors, Rules

@@ -21,10 +21,9 @@ import httpx
 
 from pipework.closeable import Closing
 from pipework.errors import NotReadyError, PipeError
-from pipework.serve.http.signals import ending_at_once, handled_by
+from pipework.serve.http.shutdown import ending_at_once, handled_by
 from pipework.serve.models.registry import Entry, State
-from pipework.serve.triton.echo_model import check_echo, write_echo
-from pipework.serve.triton.installation import Installation
+from pipework.serve.triton.installation import Installation, check_echo, write_echo
 from pipework.serve.triton.ports import Doors, Rules
 
 START_S, POLL_S, LATE_S = 120.0, 0.05, 3.0

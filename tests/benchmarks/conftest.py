@@ -12,27 +12,30 @@ import numpy as np
 import pytest
 
 from pipework.benchmarks.load.slo import judge, parse_slo
-from pipework.benchmarks.results_schema.latency import Latency
-from pipework.benchmarks.results_schema.level import Arrivals, Level, ServerUse
-from pipework.benchmarks.results_schema.provenance import Machine, Provenance
-from pipework.benchmarks.results_schema.results import (
-    BenchResult,
-    FamiliesResult,
-    Fit,
-    OfflineLevel,
-    PeerRun,
-    PeerTrainingResult,
-    PhaseTimes,
-    TrainingResult,
+from pipework.benchmarks.results_schema.level import (
+    Arrivals,
+    Latency,
+    Level,
+    ServerUse,
+    WorkloadSummary,
 )
+from pipework.benchmarks.results_schema.provenance import Machine, Provenance
+from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel
 from pipework.benchmarks.results_schema.slo import SloResult
-from pipework.benchmarks.results_schema.workload import WorkloadSummary
 from pipework.benchmarks.stats.latency import histogram, latency
 from pipework.benchmarks.studies.engine_results import (
     Cell,
     EngineResult,
     EnginesResult,
     MatrixResult,
+)
+from pipework.benchmarks.studies.training_results import (
+    FamiliesResult,
+    Fit,
+    PeerRun,
+    PeerTrainingResult,
+    PhaseTimes,
+    TrainingResult,
 )
 
 DROP = -1

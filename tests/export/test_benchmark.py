@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pipework.export.benchmark import BATCH, CALLS, ROUNDS, measure
+from pipework.export.ranking import BATCH, CALLS, ROUNDS, measure
 from pipework.progress import Silent
 from pipework.text.encoding import Encoding
 
@@ -23,7 +23,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     found = Clock()
-    monkeypatch.setattr("pipework.export.benchmark.time", found)
+    monkeypatch.setattr("pipework.export.ranking.time", found)
     return found
 
 

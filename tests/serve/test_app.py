@@ -18,7 +18,7 @@ from pipework.serve.models.registry import Models
 from pipework.serve.request.options import Terms
 from pipework.serve.request.statistics import Load, Totals
 from pipework.serve.request.timings import Stages, Timed
-from pipework.serve.scheduling.model_card import Card
+from pipework.serve.scheduling.model_protocol import Card
 from pipework.serve.text_tensors import Answer, Texts
 
 LOAD = Load(waiting_requests=2, waiting_tokens=30, batches=4, batch_tokens=500)

@@ -6,7 +6,7 @@ from pipework.progress import Silent
 from pipework.run_folder.manifest import read_manifest
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop.distributed import World
-from pipework.train.seeds import train_all
+from pipework.train.run import train_all
 
 ENOUGH = ("train.max_steps=60", "train.batch_size=16")
 

@@ -12,8 +12,7 @@ from pipework.run_folder.task import TaskKind
 from pipework.settings import Settings, load_settings
 from pipework.train.config.data import UNLABELLED, DataSettings, TaskSettings
 from pipework.train.config.model import Head, ModelSettings
-from pipework.train.config.pretrain import PretrainSettings
-from pipework.train.config.train import TrainSettings
+from pipework.train.config.train import PretrainSettings, TrainSettings
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 SAMPLE = Path(__file__).parents[1] / "sample"

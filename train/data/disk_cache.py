@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pipework
 from pipework.errors import DataError
-from pipework.run_folder.files import file_digest, write_atomically
-from pipework.run_folder.lock import sole_writer
+from pipework.run_folder.files import file_digest, sole_writer, write_atomically
 
 # They read what is derived here or do not use it; in a wheel they are folders of the package.
 OTHER_STAGES = {"benchmarks", "export", "serve"}

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipework.data.examples import Example, Source
-from pipework.data.lines import numbered_lines
+from pipework.data.readers import numbered_lines
 from pipework.errors import ConfigError
 from pipework.run_folder.task import TaskKind
 

@@ -20,8 +20,7 @@ from pipework.data.entities import Spans
 from pipework.data.examples import Example, Source, chunks
 from pipework.errors import DataError
 from pipework.progress import Progress
-from pipework.run_folder.files import write_atomically
-from pipework.run_folder.lock import sole_writer
+from pipework.run_folder.files import sole_writer, write_atomically
 from pipework.run_folder.task import Task, TaskKind
 from pipework.scoring.evaluation import truth
 from pipework.text.encoding import Encoding, TextEncoder

@@ -15,7 +15,7 @@ from tokenizers import (
 )
 
 from pipework.data.examples import Source
-from pipework.data.lines import numbered_lines
+from pipework.data.readers import numbered_lines
 from pipework.errors import ConfigError
 from pipework.text.encoding import mark
 from pipework.train.config.model import ModelSettings

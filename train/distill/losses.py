@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from pipework.data.examples import Source
+from pipework.memory import give_back
 from pipework.progress import Progress
 from pipework.run_folder.task import TaskKind, no_classifier
 from pipework.train.config.train import TrainSettings
@@ -23,7 +24,6 @@ from pipework.train.distill.teacher import Teacher
 from pipework.train.distill.teacher_logits import Logits, teacher_logits
 from pipework.train.loop.distributed import World
 from pipework.train.loop.losses import Losses
-from pipework.train.loop.memory import give_back
 
 
 class SoftLabels:

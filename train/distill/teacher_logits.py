@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from pipework.data.examples import Source
 from pipework.errors import CheckFailedError, DataError
 from pipework.progress import Progress
-from pipework.run_folder.files import write_atomically
-from pipework.run_folder.lock import sole_writer
+from pipework.run_folder.files import sole_writer, write_atomically
 from pipework.train.data.batches import BATCH_TOKENS, token_batches
 from pipework.train.data.disk_cache import cache_folder, digest, made, name_of, reserve
 from pipework.train.data.token_cache import COMPLETE, TokenSet, token_set

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from pipework.errors import DataError
 from pipework.progress import Progress
-from pipework.run_folder.files import file_digest, write_atomically
-from pipework.run_folder.lock import sole_writer
+from pipework.run_folder.files import file_digest, sole_writer, write_atomically
 from pipework.train.data.batches import BATCH_TOKENS, token_batches
 from pipework.train.data.disk_cache import cache_folder, made, reserve
 from pipework.train.data.token_cache import COMPLETE, TokenSet

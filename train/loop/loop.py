@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from pipework.errors import StoppedError
+from pipework.memory import trim
 from pipework.progress import Progress
 from pipework.scoring.evaluation import Evaluation
 from pipework.train.config.train import TrainSettings
@@ -16,7 +17,6 @@ from pipework.train.data.batches import Rows, Windows, rows_in
 from pipework.train.loop.determinism import RandomState, random_state
 from pipework.train.loop.distributed import World
 from pipework.train.loop.evaluator import Judging
-from pipework.train.loop.memory import trim
 from pipework.train.loop.resume import Keeper, Standing
 from pipework.train.loop.sanity import check_finite
 from pipework.train.loop.step import Stepper, Taken

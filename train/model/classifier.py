@@ -3,7 +3,9 @@
 Shapes: B rows, T tokens, H width of the encoder, C classes.
 """
 
+import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,6 +19,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedModel,
 )
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging as transformers_logging
 
 from pipework.errors import ConfigError, RunFolderError
@@ -24,10 +27,43 @@ from pipework.run_folder.task import Task
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head, HeadSettings, ModelSettings, Preset
 from pipework.train.model import families, ngram_embeddings
-from pipework.train.model.cached_states import without_encoder
+from pipework.train.model.families import pooled
 from pipework.train.model.heads import States, make_head, to_column_0
 from pipework.train.model.presets import preset_config
 from pipework.train.model.pretrained import Names, check_vocabulary, no_pooler, open_pretrained
+
+# Shapes: B rows, T tokens, H width of the encoder.
+
+
+@dataclass
+class Given(BaseModelOutputWithPooling):  # type: ignore[misc]
+    """What the standard models read of their encoder's output."""
+
+    mems: torch.Tensor | None = None  # XLNet's memory of earlier texts, which is not used
+
+
+class GivenStates(nn.Module):
+    """Stands where the encoder stood; the encoder's own pooler still works on the states."""
+
+    def __init__(self, encoder: PreTrainedModel) -> None:
+        """Stand in for an encoder."""
+        super().__init__()
+        self._encoder = (encoder,)  # in a tuple: its parameters are not this module's
+        self.config = encoder.config
+
+    def forward(self, *_: object, inputs_embeds: torch.Tensor, **__: object) -> Given:
+        """Return the states [B, T, H] that came in place of embeddings."""
+        made = pooled(self._encoder[0], inputs_embeds)
+        return Given(last_hidden_state=inputs_embeds, pooler_output=made)
+
+
+def without_encoder(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a model that shares the head of `model` and computes it from `inputs_embeds`."""
+    shell = copy.copy(model)
+    given = GivenStates(model.base_model)
+    shell._modules = model._modules | {model.base_model_prefix: given}  # noqa: SLF001
+    return shell
+
 
 HEAD_FILE, HEAD_WEIGHTS = "head.json", "head.safetensors"
 

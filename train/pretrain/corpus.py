@@ -20,15 +20,13 @@ from tokenizers import Tokenizer
 from pipework.data.examples import Source, chunks
 from pipework.errors import ConfigError, DataError
 from pipework.progress import Progress
-from pipework.run_folder.files import write_atomically
-from pipework.run_folder.lock import sole_writer
+from pipework.run_folder.files import sole_writer, write_atomically
 from pipework.text.encoding import TextEncoder
 from pipework.text.packing import bins
+from pipework.text.special_tokens import Frame
 from pipework.train.data.disk_cache import cache_folder, digest, made, name_of
 from pipework.train.data.token_cache import COMPLETE
-from pipework.train.pretrain.cjk import unspaced_ids
-from pipework.train.pretrain.segments import Cut, cut_documents, cut_texts
-from pipework.train.pretrain.special_tokens import Frame
+from pipework.train.pretrain.segments import Cut, cut_documents, cut_texts, unspaced_ids
 
 CHUNK = 512  # rows of a file; a document of the longest kind has a thousand segments
 PACKED = 16_384  # inputs that are distributed over rows together

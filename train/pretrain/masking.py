@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.train.config.pretrain import PretrainSettings
+from pipework.train.config.train import PretrainSettings
 
 HIDDEN, RANDOM = 0.8, 0.1  # of the chosen tokens; the rest stays as it is
 NOT_TOLD = -1

@@ -23,8 +23,7 @@ from pipework.errors import ConfigError
 from pipework.text.padding import Padding
 from pipework.train.config.model import ModelSettings
 from pipework.train.model import families, ngram_embeddings
-from pipework.train.model.cached_states import without_encoder
-from pipework.train.model.classifier import quiet
+from pipework.train.model.classifier import quiet, without_encoder
 from pipework.train.model.legacy_configs import read_config
 from pipework.train.model.packable import check_packable
 from pipework.train.model.packed_encoder import PackedEncoder

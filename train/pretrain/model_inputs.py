@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from pipework.text.padding import Padding
+from pipework.text.special_tokens import Frame
 from pipework.train.data.batches import Rows
 from pipework.train.loop.model_inputs import Inputs, on_device
 from pipework.train.pretrain.corpus import Corpus
 from pipework.train.pretrain.masking import NOT_TOLD, Masker
-from pipework.train.pretrain.special_tokens import Frame
 
 Ids = NDArray[np.int64]
 

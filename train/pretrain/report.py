@@ -12,8 +12,8 @@ from pipework.scoring.evaluation import Evaluation
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.html import data_section
 from pipework.train.pretrain.corpus import Corpus
-from pipework.train.report.curves import Curve, read_curves
 from pipework.train.report.page import FILE_NAME, of_train, settings, top
+from pipework.train.report.plots import Curve, read_curves
 
 SAID = {
     Metric.MASKED_ACCURACY: "of the hidden tokens of dev are told",

@@ -8,9 +8,11 @@ from tokenizers import Tokenizer
 
 from pipework.data.readers import Format
 from pipework.errors import ConfigError
+from pipework.memory import give_back
 from pipework.run_folder.manifest import Data, Manifest, Model, write_manifest
 from pipework.scoring.evaluation import Evaluation
 from pipework.text.encoding import TextEncoder
+from pipework.text.special_tokens import Frame
 from pipework.train.data.batches import Windows
 from pipework.train.data.tokenizer import check_unknown_rate
 from pipework.train.data_report.data_report import WHOLE, DataReport, cached_report
@@ -19,7 +21,6 @@ from pipework.train.loop import resume
 from pipework.train.loop.determinism import exact_products
 from pipework.train.loop.distributed import World
 from pipework.train.loop.losses import AsTheyAre
-from pipework.train.loop.memory import give_back
 from pipework.train.loop.resume import Keeper, Snapshot, Standing
 from pipework.train.loop.sanity import findings
 from pipework.train.loop.step import Stepper
@@ -29,14 +30,13 @@ from pipework.train.model.classifier import unreached
 from pipework.train.model.families import checkpoint_activations
 from pipework.train.model.fast_dropout import quicken
 from pipework.train.prepare import Prepared, vocabulary
-from pipework.train.pretrain.cjk import unspaced_ids
 from pipework.train.pretrain.corpus import Corpus, Laying, corpus
 from pipework.train.pretrain.evaluator import PretrainJudge
 from pipework.train.pretrain.masking import Masker
 from pipework.train.pretrain.model import Pretrainer, build_pretrainer, open_pretrainer
 from pipework.train.pretrain.model_inputs import PackedFeed
 from pipework.train.pretrain.report import PretrainPage, write_page
-from pipework.train.pretrain.special_tokens import Frame
+from pipework.train.pretrain.segments import unspaced_ids
 from pipework.train.run_folder import CONFIG
 
 MASKED, MASKED_AND_ORDER = "masked", "masked+order"  # the heads, as a manifest names them

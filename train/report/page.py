@@ -20,8 +20,8 @@ from pipework.scoring.evaluation import Evaluation
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.html import data_section
 from pipework.train.report.confusion_matrix import Confusion, most_confused
-from pipework.train.report.curves import Curve, read_curves
 from pipework.train.report.linear_baseline import Baseline
+from pipework.train.report.plots import Curve, read_curves
 from pipework.train.report.significance import Verdict, in_words
 from pipework.train.report.worst_errors import Mistake
 

@@ -2,13 +2,17 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipework.benchmarks.studies.peers.environments import Environment
+from pipework.benchmarks.studies.training_results import PIPEWORK
+from pipework.benchmarks.targets.http import HttpTarget
+from pipework.data.examples import Example
 from pipework.git import CHECKOUT
+from pipework.serve.schemas import PREDICT_PATH
 
 HOST = "127.0.0.1"
 ROOT = CHECKOUT
@@ -98,3 +102,56 @@ class Contender:
 def ranked(rows: list[list[dict[str, Any]]]) -> list[Probabilities]:
     """Read what a transformers pipeline answers: for each text its labels, best first."""
     return [{str(one["label"]): float(one["score"]) for one in row} for row in rows]
+
+
+def own_server() -> Iterator[Contender]:
+    """Yield `pipe serve RUN`, which chooses the engine that was measured as the fastest."""
+    yield Contender(
+        peer=PIPEWORK,
+        settings="as it starts",
+        environment=Environment.OWN,
+        launch=_launch,
+        path=PREDICT_PATH,
+        body='{"texts": "$TEXTS"}',
+        parse=_rows,
+    )
+
+
+def _launch(place: Place) -> Launch:
+    pipe = str(Path(sys.executable).with_name("pipe"))
+    doors = ("--host", HOST, "--port", str(place.port), "--grpc-port", "0")
+    root = str(CHECKOUT)
+    return Launch(words=(pipe, "serve", str(place.run), *doors), variables={"PYTHONPATH": root})
+
+
+def _rows(answer: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
+    return [
+        {str(name): float(one) for name, one in row["scores"].items()}
+        for row in answer["predictions"]
+    ]
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeerTarget(HttpTarget):
+    """A server that is asked by POST with JSON of its own; its answers were checked before."""
+
+    contender: Contender
+
+    @property
+    def path(self) -> str:
+        """Where it is asked."""
+        return self.contender.path
+
+    def request(self, examples: Sequence[Example]) -> bytes:
+        """Return a whole request."""
+        return self.post(self.contender.request([one.text for one in examples]), JSON)
+
+    def check(self, answer: bytes, count: int) -> str:
+        """Return the name of the peer, if it answers so many texts."""
+        expected = f"{count} answers"
+        if len(self.contender.parse(json.loads(answer))) != count:
+            raise self.wrong(expected)
+        return self.contender.peer

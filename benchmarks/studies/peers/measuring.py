@@ -9,9 +9,8 @@ from tempfile import TemporaryDirectory
 from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.studies.peer_serving_results import Answers, Candidate, Load, Trial
-from pipework.benchmarks.studies.peers.competitor import HOST, Contender, Place
+from pipework.benchmarks.studies.peers.competitor import HOST, Contender, PeerTarget, Place
 from pipework.benchmarks.studies.peers.peer_server import PeerServer
-from pipework.benchmarks.studies.peers.peer_target import PeerTarget
 from pipework.benchmarks.studies.peers.reference import Reference
 from pipework.benchmarks.targets.address import Address
 from pipework.errors import PipeError

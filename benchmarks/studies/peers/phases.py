@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from pipework.benchmarks.results_schema.results import PhaseTimes
+from pipework.benchmarks.studies.training_results import PhaseTimes
 from pipework.errors import CheckFailedError
 from pipework.progress import Silent
 from pipework.train.config.run_config import load_config

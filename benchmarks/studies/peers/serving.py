@@ -16,26 +16,26 @@ from tempfile import TemporaryDirectory
 
 from pipework import console
 from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.results_schema.machine import provenance
-from pipework.benchmarks.results_schema.results import PIPEWORK, check_writable, write_result
+from pipework.benchmarks.results_schema.provenance import provenance
+from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.peer_serving_results import (
     Candidate,
     Failure,
     Load,
     PeerServingResult,
     Trial,
+    lines,
 )
-from pipework.benchmarks.studies.peer_serving_table import lines
-from pipework.benchmarks.studies.peers.competitor import Contender
+from pipework.benchmarks.studies.peers.competitor import Contender, own_server
 from pipework.benchmarks.studies.peers.fastapi_peers import onnxruntime_peers, transformers_peers
 from pipework.benchmarks.studies.peers.infinity import infinity_peers
 from pipework.benchmarks.studies.peers.litserve_peers import litserve_peers
 from pipework.benchmarks.studies.peers.measuring import Bench, present
 from pipework.benchmarks.studies.peers.mlserver_peers import mlserver_peers
 from pipework.benchmarks.studies.peers.model_folder import GRAPH, write_model_folder
-from pipework.benchmarks.studies.peers.own_server import own_server
 from pipework.benchmarks.studies.peers.reference import Reference
 from pipework.benchmarks.studies.peers.triton_peers import triton_peers
+from pipework.benchmarks.studies.training_results import PIPEWORK
 from pipework.errors import ConfigError, PipeError
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest

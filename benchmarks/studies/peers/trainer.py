@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,32 @@ from transformers import (
     set_seed,
 )
 
-from pipework.benchmarks.studies.peers.report import PeerReport, Setting
 from pipework.data.examples import Source
+from pipework.run_folder.files import Record
 from pipework.run_folder.task import Metric, Task
 from pipework.scoring.evaluation import evaluate, truth
 from pipework.train.config.run_config import Config, load_config
 from pipework.train.data.labels import class_labels
+
+
+class Setting(StrEnum):
+    """How the Trainer is told to work.
+
+    DEFAULTS pads every row to the longest allowed and computes in float32, as the library's own
+    example does. BEST groups rows by length, pads to the longest of a batch and computes in bf16
+    where the processor multiplies in it. Both use fused AdamW, the library's default.
+    """
+
+    DEFAULTS = "defaults"
+    BEST = "best"
+
+
+class PeerReport(Record):
+    """What the peer tells: training only is in the rate; `scores` has dev after each epoch."""
+
+    examples_per_s: float
+    scores: tuple[float, ...]
+    versions: dict[str, str]
 
 
 class Rows(torch.utils.data.Dataset[dict[str, Any]]):

@@ -18,17 +18,16 @@ from itertools import islice
 from pathlib import Path
 from statistics import harmonic_mean
 
-from pipework.benchmarks.results_schema.machine import provenance
-from pipework.benchmarks.results_schema.results import (
+from pipework.benchmarks.results_schema.provenance import provenance
+from pipework.benchmarks.results_schema.results import check_writable, write_result
+from pipework.benchmarks.studies.peers.trainer import PeerReport, Setting
+from pipework.benchmarks.studies.training_results import (
     PIPEWORK,
     PeerRun,
     PeerTrainingResult,
     PhaseTimes,
-    check_writable,
     plain,
-    write_result,
 )
-from pipework.benchmarks.studies.peers.report import PeerReport, Setting
 from pipework.errors import ConfigError, PipeError
 from pipework.git import CHECKOUT
 from pipework.run_folder.task import Metric

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from pipework.benchmarks.load.first_request import first_answer
+from pipework.benchmarks.load.outcome import first_answer
 from pipework.benchmarks.targets import target
 from pipework.data.examples import Example
 from pipework.errors import ConfigError, PipeError
@@ -50,7 +50,7 @@ def test_a_server_that_answers_something_else_is_told_from_ours(serve):
 
 
 def test_a_server_that_hangs_is_told(serve, monkeypatch):
-    monkeypatch.setattr("pipework.benchmarks.load.first_request.PATIENCE_S", 0.1)
+    monkeypatch.setattr("pipework.benchmarks.load.outcome.PATIENCE_S", 0.1)
     server = serve(delay_s=0.5)
     with pytest.raises(PipeError, match=f"no server answers at {server.url}: timeout"):
         first_answer(target(server.url), examples(1))

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from pipework.benchmarks.results_schema.results import check_writable, read_result, write_result
+from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.errors import ConfigError, DataError
 
 
@@ -12,7 +13,7 @@ from pipework.errors import ConfigError, DataError
 def test_what_is_written_is_read_again(kind, request, tmp_path):
     result = request.getfixturevalue(kind)
     write_result(tmp_path / "r.json", result)
-    assert read_result(tmp_path / "r.json") == result
+    assert read_stored(tmp_path / "r.json") == result
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from pipework.benchmarks.results_schema.results import read_result
 from pipework.benchmarks.studies.accuracy import main
+from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.run_folder.manifest import read_manifest
 from pipework.run_folder.task import Metric
 
@@ -10,7 +10,7 @@ def test_a_stored_score_is_that_of_the_run(trained_run, tmp_path):
     out = tmp_path / "r.json"
     words = [str(trained_run), "sample", "--split", "dev", "--floor", "naive Bayes=63.2"]
     assert main([*words, "--command", "pipe train sample", "--out", str(out)]) == 0
-    found = read_result(out)
+    found = read_stored(out)
     dev = read_manifest(trained_run).data.metrics["dev"]
     assert found.value == pytest.approx(100 * dev.scores[Metric.ACCURACY])
     assert found.rows == dev.rows

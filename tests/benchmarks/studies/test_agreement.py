@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pipework.benchmarks.results_schema.results import read_result
 from pipework.benchmarks.studies import agreement
 from pipework.benchmarks.studies.agreement import main, read_report
-from pipework.benchmarks.studies.agreement_results import AgreementResult
-from pipework.benchmarks.studies.agreement_table import HEAD, agreement_rows
+from pipework.benchmarks.studies.agreement_results import HEAD, AgreementResult, agreement_rows
+from pipework.benchmarks.studies.stored_results import read_stored
 
 PERF_ANALYZER = Path(__file__).parents[4] / "shared" / "tools" / "perf_analyzer.sh"
 REPORT = """Concurrency,Inferences/Second,Sent,p50 latency,p90 latency,p95 latency,p99 latency
@@ -41,7 +40,7 @@ def test_both_measure_one_server_and_only_an_open_loop_feels_that_it_stands_stil
     out = tmp_path / "found.json"
     given = [f"{exported_run}", "sample", "--perf-analyzer", f"{PERF_ANALYZER}"]
     assert main([*given, "--seconds", "2.4", "--rounds", "1", "--out", f"{out}"]) == 0
-    result = read_result(out)
+    result = read_stored(out)
     assert isinstance(result, AgreementResult)
     for pair in result.pairs:
         assert 0.4 < pair.ratio("texts_per_s") < 2.5

@@ -1,4 +1,4 @@
-from pipework.benchmarks.studies.bandwidth import bandwidth_gb_s
+from pipework.benchmarks.studies.roofs import bandwidth_gb_s
 
 
 def test_copies_are_measured_in_10_9_bytes_a_second() -> None:

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from pipework.benchmarks.results_schema.results import read_result
 from pipework.benchmarks.studies.engines import engines, main
+from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.errors import ConfigError, RunFolderError
 from pipework.progress import Silent
 from pipework.run_folder.manifest import read_manifest, write_manifest
@@ -15,7 +15,7 @@ def test_the_proof_is_the_manifests_and_the_speed_is_of_now(exported_run, tmp_pa
     out = tmp_path / "engines.json"
     words = [str(exported_run), "the sample", "--seconds", "0.3", "--out", str(out)]
     assert main(words) == 0
-    result = read_result(out)
+    result = read_stored(out)
     (engine,) = result.engines
     (record,) = read_manifest(exported_run).engines
     assert (engine.name, engine.max_abs) == (record.name, record.parity.max_abs)

@@ -2,9 +2,10 @@
 
 import pytest
 
-from pipework.benchmarks.results_schema.results import Fit, read_result
 from pipework.benchmarks.studies import families
 from pipework.benchmarks.studies.families import Family, Rows, main, measure
+from pipework.benchmarks.studies.stored_results import read_stored
+from pipework.benchmarks.studies.training_results import Fit
 from pipework.train.config.model import Head
 
 
@@ -44,6 +45,6 @@ def test_the_result_is_stored_and_a_failure_exits_3(tmp_path, monkeypatch, capsy
         lambda family, heads: [Fit(family=family, head=head, steps=steps) for head in heads],
     )
     assert main(["--out", str(tmp_path / "f.json")]) == code
-    stored = read_result(tmp_path / "f.json")
+    stored = read_stored(tmp_path / "f.json")
     assert len(stored.fits) == len(Family) * len(Head)
     assert ("bert with linear" in capsys.readouterr().err) == (code == 3)

@@ -4,12 +4,13 @@ from itertools import product
 
 import pytest
 
-from pipework.benchmarks.results_schema.results import read_result, write_result
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies import matrix
 from pipework.benchmarks.studies.engine_results import Cell, MatrixResult
 from pipework.benchmarks.studies.families import Family
 from pipework.benchmarks.studies.matrix import TINY, fill, main
 from pipework.benchmarks.studies.readme import RESULTS, read_all
+from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.cpu import computes_bf16
 from pipework.export.plan import every
 from pipework.run_folder.engine_record import EngineFormat
@@ -93,8 +94,8 @@ def test_started_again_it_tries_only_what_is_not_done(tmp_path, made, capsys):
     assert main([*command, "--families", "bert"]) == 0
     assert asked == [("bert", "gru", "onnx-fp32-packed")]
     assert capsys.readouterr().out == "bert gru onnx-fp32-packed: 1.0e-07\n"
-    assert read_result(out).earlier == ()
-    cells = read_result(out).cells
+    assert read_stored(out).earlier == ()
+    cells = read_stored(out).cells
     assert [cell.proven for cell in cells] == [True, True, True, False]
 
 
@@ -103,13 +104,13 @@ def test_cells_of_another_commit_keep_their_origin(tmp_path):
     out = tmp_path / "m.json"
     command = ["--out", str(out), "--heads", "gru", "--engines", "onnx-fp32"]
     assert main([*command, "--families", "bert"]) == 0
-    first = read_result(out)
+    first = read_stored(out)
     made = first.provenance.model_copy(update={"git_commit": "0" * 40})
     write_result(out, first.model_copy(update={"provenance": made}))
     for family in ("xlnet", "rembert"):
         assert main([*command, "--families", family]) == 0
-        assert read_result(out).earlier == (made,)
-    assert len(read_result(out).cells) == 3
+        assert read_stored(out).earlier == (made,)
+    assert len(read_stored(out).cells) == 3
 
 
 @pytest.mark.usefixtures("made")

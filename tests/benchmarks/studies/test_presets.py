@@ -1,14 +1,14 @@
 """BERT and ALBERT presets side by side: really trained, and stored as the README shows them."""
 
-from pipework.benchmarks.results_schema.results import read_result
 from pipework.benchmarks.studies.presets import CHARACTERS, main
 from pipework.benchmarks.studies.presets_results import PresetsResult, preset_rows
+from pipework.benchmarks.studies.stored_results import read_stored
 
 
 def test_families_of_one_width_are_measured_side_by_side(tmp_path, capsys):
     out = tmp_path / "presets.json"
     assert main(["--out", str(out), "--presets", "tiny", "--rounds", "2", "--steps", "1"]) == 0
-    result = read_result(out)
+    result = read_stored(out)
     assert isinstance(result, PresetsResult)
     bert, albert = result.presets
     assert (bert.family, albert.family) == ("bert", "albert")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pipework.benchmarks.results_schema.provenance import Machine, Provenance
-from pipework.benchmarks.results_schema.results import read_result, write_result
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.report_roofline import limits, main, page, write_page
 from pipework.benchmarks.studies.roofline_results import (
     Roof,
@@ -16,6 +16,7 @@ from pipework.benchmarks.studies.roofline_results import (
     RooflineResult,
     roofline_rows,
 )
+from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.errors import DataError
 
 CHROMIUM = shutil.which("chromium")
@@ -84,7 +85,7 @@ def test_what_is_attainable_is_the_lower_of_memory_and_products(roofed):
 def test_a_result_is_read_as_it_was_written_and_an_old_one_opens(roofed, old, tmp_path):
     for result in (roofed, old):
         write_result(tmp_path / "r.json", result)
-        assert read_result(tmp_path / "r.json") == result
+        assert read_stored(tmp_path / "r.json") == result
     assert [row[7:] for row in roofline_rows(old)] == [("-", "-", "-")] * 2
 
 

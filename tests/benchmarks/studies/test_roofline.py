@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from pipework.benchmarks.results_schema.results import read_result
 from pipework.benchmarks.studies.roofline import main, roofline
 from pipework.benchmarks.studies.roofline_results import RooflineResult
+from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.errors import ConfigError
 from pipework.progress import Silent
 from pipework.run_folder.manifest import read_manifest
@@ -14,7 +14,7 @@ def test_every_proven_engine_is_set_beside_its_products(exported_run: Path, tmp_
     out, page = tmp_path / "roofline.json", tmp_path / "roofline.html"
     words = [str(exported_run), "tiny", "--seconds", "0.2", "--out", str(out)]
     assert main([*words, "--html", str(page)]) == 0
-    result = read_result(out)
+    result = read_stored(out)
     assert isinstance(result, RooflineResult)
     proven = {one.name for one in read_manifest(exported_run).engines if one.proven}
     assert {one.engine for one in result.engines} == proven

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipework.benchmarks.results_schema.results import read_result
 from pipework.benchmarks.studies.served_run import main
+from pipework.benchmarks.studies.stored_results import read_stored
 
 QUICK = ("--seconds", "0.3", "--concurrency", "1,2", "--batch", "2")
 
@@ -32,7 +32,7 @@ def gone(pid):
 def test_a_run_is_served_asked_and_left_alone(proven, tmp_path):
     out, before = tmp_path / "r.json", children(os.getpid())
     assert main([str(proven), *QUICK, "--json", str(out)]) == 0
-    found = read_result(out)
+    found = read_stored(out)
     assert [level.concurrency for level in found.levels] == [1, 2]
     assert all(level.texts_per_s > 0 and level.failed == 0 for level in found.levels)
     assert set(children(os.getpid())) <= set(before)

@@ -2,13 +2,12 @@
 
 import pytest
 
-from pipework.benchmarks.results_schema.latency import Latency
-from pipework.benchmarks.results_schema.level import Arrivals, Level, ServerUse
-from pipework.benchmarks.results_schema.results import read_result, write_result
+from pipework.benchmarks.results_schema.level import Arrivals, Latency, Level, ServerUse
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies import serving
 from pipework.benchmarks.studies.serving import Plan, main, measure
-from pipework.benchmarks.studies.serving_results import Memory, ServingResult
-from pipework.benchmarks.studies.serving_table import serving_rows
+from pipework.benchmarks.studies.serving_results import Memory, ServingResult, serving_rows
+from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.progress import Silent
 
 
@@ -18,7 +17,7 @@ def test_a_real_server_is_measured_and_stored(exported_run, tmp_path, monkeypatc
     plan = Plan(run=exported_run, name="sample", seconds=0.6, minutes=0.05)
     result = measure(plan, Silent())
     write_result(tmp_path / "result.json", result)
-    assert read_result(tmp_path / "result.json") == result
+    assert read_stored(tmp_path / "result.json") == result
     assert result.engine == "onnx-fp32"
     assert result.command == plan.command
     assert result.half.requests == result.half.sent > 0

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pipework.benchmarks.results_schema.results import read_result
 from pipework.benchmarks.studies.readme import RESULTS
 from pipework.benchmarks.studies.schema import PATH
+from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.train.config.run_config import load_config
 
 ROOT = Path(__file__).parents[3]
@@ -57,9 +57,7 @@ def options_of(program):
     """Return the options of `pipe COMMAND`, or of a module."""
     if program == "pipework.benchmarks.studies.served_run":  # all are handed on
         return options_of("bench")
-    module = (
-        ("-m", program) if program.startswith("benchmarks.") else ("-m", "pipework.cli", program)
-    )
+    module = ("-m", program) if program.startswith("pipework.") else ("-m", "pipework.cli", program)
     command = [sys.executable, *module, "--help"]
     env = {**WIDE, "PYTHONPATH": str(ROOT)}
     told = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
@@ -108,7 +106,7 @@ def test_what_stands_there_is_not_made_again(trained_run, tmp_path):
     done = make(f"WORK={tmp_path}", str(result))
     assert done.returncode == 0, done.stderr
     assert not re.search("^pipe train", done.stdout, re.MULTILINE)
-    found = read_result(result)
+    found = read_stored(result)
     assert found.dataset == "the sample (1,904 train rows, from scratch)"
     assert found.commands == ("pipe train sample --out runs/sample",)
     assert "up to date" in make(f"WORK={tmp_path}", str(result)).stdout

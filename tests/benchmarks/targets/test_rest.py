@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pipework.benchmarks.load.first_request import first_answer
+from pipework.benchmarks.load.outcome import first_answer
 from pipework.benchmarks.targets import target
 from pipework.data.examples import Example
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipework.benchmarks.load.closed_loop import closed_loop
-from pipework.benchmarks.load.first_request import first_answer
 from pipework.benchmarks.load.generator_limit import generator_limit
 from pipework.benchmarks.load.open_loop import open_loop
+from pipework.benchmarks.load.outcome import first_answer
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.targets import Wire, target
 from pipework.errors import PipeError

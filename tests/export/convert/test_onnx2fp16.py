@@ -13,9 +13,8 @@ from pipework.errors import CheckFailedError
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
-from pipework.export.convert.graph_inputs import graph_feeds
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
-from pipework.export.rows.run_rows import Subject
+from pipework.export.rows.run_rows import Subject, graph_feeds
 from pipework.export.run import export
 from pipework.progress import Silent
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant

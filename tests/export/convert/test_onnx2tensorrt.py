@@ -16,16 +16,18 @@ from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, MissingDependencyError
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
-from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx, trace, trace_packed
-from pipework.export.convert.graph_inputs import graph_feeds
+from pipework.export.convert.checkpoint2onnx import (
+    PackedClassifier,
+    checkpoint_to_onnx,
+    trace,
+    trace_packed,
+)
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
 from pipework.export.convert.onnx2tensorrt import onnx_to_tensorrt
-from pipework.export.convert.packed_classifier import PackedClassifier
 from pipework.export.inference import predict_run
-from pipework.export.quantize.calibration import find_ranges
-from pipework.export.quantize.linear_layers import linears
+from pipework.export.quantize.calibration import find_ranges, linears
 from pipework.export.quantize.qdq_graph import LARGEST, static
-from pipework.export.rows.run_rows import Subject
+from pipework.export.rows.run_rows import Subject, graph_feeds
 from pipework.export.run import export
 from pipework.progress import Silent
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant

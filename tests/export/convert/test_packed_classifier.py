@@ -9,9 +9,8 @@ import pytest
 
 from pipework.benchmarks.studies.families import Family, Rows, open_tiny, publish
 from pipework.errors import ConfigError
-from pipework.export.convert.checkpoint2onnx import trace_packed
+from pipework.export.convert.checkpoint2onnx import PackedClassifier, trace_packed
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
-from pipework.export.convert.packed_classifier import PackedClassifier
 from pipework.run_folder.engine_record import Layout, Precision
 from pipework.serve.engines.collate import ROW_TOKENS, Collate
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine

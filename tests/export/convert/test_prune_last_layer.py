@@ -7,8 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from pipework.benchmarks.studies.families import Family, Rows, open_tiny, publish
-from pipework.export.convert.checkpoint2onnx import trace_packed
-from pipework.export.convert.packed_classifier import PackedClassifier
+from pipework.export.convert.checkpoint2onnx import PackedClassifier, trace_packed
 from pipework.export.convert.prune_last_layer import take_first_tokens_early
 from pipework.export.diagnosis.intermediates import OnnxOpen
 from pipework.run_folder.engine_record import Layout

@@ -1,6 +1,6 @@
 from collections import Counter
 
-from pipework.export.parity.batch_mixes import REPEATS, SIZES, batches
+from pipework.export.parity.case import REPEATS, SIZES, batches
 
 LENGTHS = [2, 60, 3, 64, 7, 7, 30, 12, 9, 64, 5]
 

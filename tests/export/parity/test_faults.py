@@ -20,7 +20,7 @@ from pipework.errors import CheckFailedError, RunFolderError
 from pipework.export.build import Built, build
 from pipework.export.config import ExportSettings
 from pipework.export.convert import checkpoint2onnx
-from pipework.export.convert.packed_classifier import PackedClassifier
+from pipework.export.convert.checkpoint2onnx import PackedClassifier
 from pipework.export.run import export
 from pipework.progress import Silent
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant

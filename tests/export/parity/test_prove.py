@@ -9,8 +9,7 @@ from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import ExportSettings
 from pipework.export.inference import open_encoder, split_source
-from pipework.export.parity.batch_mixes import SIZES, batches
-from pipework.export.parity.case import EngineFailedError
+from pipework.export.parity.case import SIZES, EngineFailedError, batches
 from pipework.export.parity.prove import Expected, prove
 from pipework.export.rows.edge_cases import STRANGE, grid_rows
 from pipework.export.rows.run_rows import Subject

@@ -10,8 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipework.errors import ConfigError
 from pipework.export.config import ExportSettings
-from pipework.export.quantize.calibration import find_ranges
-from pipework.export.quantize.linear_layers import bound_together, linears
+from pipework.export.quantize.calibration import bound_together, find_ranges, linears
 from pipework.export.quantize.onnx2int8 import onnx_to_int8
 from pipework.export.quantize.qdq_graph import dynamic, largest_weight, static, tables
 from pipework.export.rows.run_rows import Subject

@@ -1,6 +1,6 @@
 import pytest
 
-from pipework.data.lines import decoded_lines, numbered_lines
+from pipework.data.readers import decoded_lines, numbered_lines
 from pipework.errors import DataError
 
 

@@ -1,7 +1,6 @@
 import pytest
 
-from pipework.data.examples import Example
-from pipework.data.validate import fitting
+from pipework.data.examples import Example, fitting
 from pipework.errors import InputError
 from pipework.run_folder.files import FileRecord
 from pipework.run_folder.manifest import Input

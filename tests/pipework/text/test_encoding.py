@@ -4,8 +4,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from pipework.data.entities import read_marks
 from pipework.data.examples import Example, Source
-from pipework.data.lines import numbered_lines
-from pipework.data.readers import Columns
+from pipework.data.readers import Columns, numbered_lines
 from pipework.errors import ConfigError, InputError, RunFolderError
 from pipework.text.encoding import TextEncoder, mark
 

@@ -20,7 +20,7 @@ from tokenizers import (
 
 import pipework.text.word_cache
 from pipework.data.examples import Example
-from pipework.data.lines import numbered_lines
+from pipework.data.readers import numbered_lines
 from pipework.errors import InputError
 from pipework.text.encoding import TextEncoder
 from pipework.text.word_cache import LONGEST, NEW, Frame, Words, separable

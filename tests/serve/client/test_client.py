@@ -22,10 +22,9 @@ from pipework.errors import (
 )
 from pipework.scoring.predictions import OneLabel, Prediction, SeveralLabels, Value
 from pipework.serve.client import Client
-from pipework.serve.client.address import Address, Manner
+from pipework.serve.client.address import Address, Manner, Web
 from pipework.serve.client.client import _is_ours
-from pipework.serve.client.rest import RestDoor
-from pipework.serve.client.web import Web
+from pipework.serve.client.http import RestDoor
 
 
 def client_of(status: int, body: bytes, headers: dict[str, str] | None = None) -> Client:

@@ -7,9 +7,8 @@ import pytest
 
 from pipework.errors import PipeError
 from pipework.scoring.predictions import OneLabel
-from pipework.serve.client.address import Address, Manner
+from pipework.serve.client.address import Address, Manner, Web
 from pipework.serve.client.http import HttpDoor
-from pipework.serve.client.web import Web
 from pipework.serve.schemas import PredictRequest
 
 METADATA = {

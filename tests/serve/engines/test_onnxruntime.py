@@ -11,11 +11,10 @@ from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.run_folder.engine_record import Layout
 from pipework.serve.engines import onnxruntime as module
 from pipework.serve.engines.collate import Collate
-from pipework.serve.engines.cpu_limit import cpu_limit
+from pipework.serve.engines.cpu_threads import NICE, cpu_limit
 from pipework.serve.engines.cuda import Gpu
 from pipework.serve.engines.onnxruntime import CUDA, OnnxRuntimeEngine, _check_taken
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
-from pipework.serve.engines.thread_priority import NICE
 from pipework.text.encoding import Encoding, TextEncoder
 from pipework.text.padding import Padding
 

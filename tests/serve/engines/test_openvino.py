@@ -14,10 +14,9 @@ from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.run_folder.engine_record import Layout, Precision
 from pipework.serve.engines.collate import Collate
-from pipework.serve.engines.cpu_limit import cpu_limit
+from pipework.serve.engines.cpu_threads import NICE, cpu_limit
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.engines.openvino import ROW_STEP, SAID_AT, OpenVinoEngine, precision_hint
-from pipework.serve.engines.thread_priority import NICE
 from pipework.text.encoding import Encoding, TextEncoder
 from pipework.text.padding import Padding
 
@@ -223,7 +222,7 @@ from pipework.engine_record import Layout, Precision
 from pipework.padding import Padding
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.openvino import OpenVinoEngine
-from pipework.serve.engines.thread_priority import NICE
+from pipework.serve.engines.cpu_threads import NICE
 
 signal.signal(signal.SIGUSR1, lambda *_: print("alive"))
 collate = Collate(

@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.serve.http.admission import Admission, RefuseBusy
-from pipework.serve.http.keys import ApiKeys
+from pipework.serve.http.auth import ApiKeys
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Watch
 from pipework.serve.request.context import Observed

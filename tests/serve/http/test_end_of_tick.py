@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pipework.serve.http.end_of_tick import Turn
+from pipework.serve.http.fast_path import Turn
 
 
 class PanicError(BaseException):

@@ -19,8 +19,8 @@ from pipework.scoring.predictions import Prediction, Value
 from pipework.serve.app import build_app
 from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.http.admission import Admission
+from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.fast_path import SMALL, Plain
-from pipework.serve.http.keys import ApiKeys
 from pipework.serve.http.uvicorn_protocol import bounded_protocol
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Watch

@@ -4,7 +4,7 @@ import pickle
 import pytest
 
 from pipework.errors import ConfigError
-from pipework.serve.http.keys import VARIABLE, ApiKeys, KeyNeededError, read_keys
+from pipework.serve.http.auth import VARIABLE, ApiKeys, KeyNeededError, read_keys
 
 KEY, OTHER = "a-long-key-of-0123456789", "another-key-98765"
 
@@ -60,7 +60,7 @@ def test_every_key_is_compared_whole_wherever_the_right_one_stands(monkeypatch):
 
     keys = [f"key-{number}" * (number + 1) for number in range(5)]
     known = ApiKeys(keys)
-    monkeypatch.setattr("pipework.serve.http.keys.hmac.compare_digest", note)
+    monkeypatch.setattr("pipework.serve.http.auth.hmac.compare_digest", note)
     for given in keys:
         known.check([("x-api-key", given)])
     with pytest.raises(KeyNeededError):

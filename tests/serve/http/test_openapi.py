@@ -2,7 +2,7 @@ import pytest
 from pydantic import BaseModel
 
 from pipework.serve.app import build_app
-from pipework.serve.http.keys import ApiKeys
+from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.openapi import body_of
 from pipework.serve.models.registry import Models
 

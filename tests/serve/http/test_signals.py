@@ -7,10 +7,10 @@ import pytest
 
 DROPPING = """
 import os, signal, sys, time, weakref
-import pipework.serve.http.signals
-from pipework.serve.http.signals import ending_at_once
+import pipework.serve.http.shutdown
+from pipework.serve.http.shutdown import ending_at_once
 
-pipework.serve.http.signals.AGAIN_S = 2  # of a busy machine, until "dropped" is said
+pipework.serve.http.shutdown.AGAIN_S = 2  # of a busy machine, until "dropped" is said
 
 class Kept: pass
 
@@ -29,7 +29,7 @@ with ending_at_once():
 """
 OTHER = """
 import weakref
-from pipework.serve.http.signals import ending_at_once
+from pipework.serve.http.shutdown import ending_at_once
 
 class Kept: pass
 

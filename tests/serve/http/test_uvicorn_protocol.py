@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 
 from pipework.serve.config import LimitSettings, QueueSettings
 from pipework.serve.http.admission import Admission
-from pipework.serve.http.keys import ApiKeys
+from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.uvicorn_protocol import bounded_protocol
 from pipework.serve.models.registry import Models
 

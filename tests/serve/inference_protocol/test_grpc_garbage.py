@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pipework.serve.config import ServeSettings
-from pipework.serve.http.keys import ApiKeys
+from pipework.serve.http.auth import ApiKeys
 from pipework.serve.inference_protocol.grpc import GrpcDoor
-from pipework.serve.inference_protocol.key_interceptor import KeyInterceptor
+from pipework.serve.inference_protocol.interceptor import KeyInterceptor
 from pipework.serve.models.open_models import open_models
 from pipework.serve.observability.observers import Watch
 

@@ -8,8 +8,8 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from pipework.serve.http.keys import ApiKeys
-from pipework.serve.inference_protocol.key_interceptor import KeyInterceptor
+from pipework.serve.http.auth import ApiKeys
+from pipework.serve.inference_protocol.interceptor import KeyInterceptor
 from pipework.serve.observability.observers import Watch
 
 KEY = "a-key-of-0123456789"

@@ -12,7 +12,7 @@ from pipework.errors import NotReadyError, RunFolderError, UnknownModelError
 from pipework.serve.config import ModelSettings, ServeSettings
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.engines.openers import Here
-from pipework.serve.models.index_entry import Entry, State
+from pipework.serve.models.leases import Entry, State
 from pipework.serve.models.open_models import open_models
 from pipework.serve.models.registry import ControlError, Models
 from pipework.serve.models.repository_watcher import Keeper, LoadError

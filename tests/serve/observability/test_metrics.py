@@ -11,7 +11,7 @@ from pipework.serve.observability.metrics import Metrics
 from pipework.serve.request.context import Door, Observed
 from pipework.serve.request.statistics import BUCKETS_S, Load, Statistics
 from pipework.serve.request.timings import Stages
-from pipework.serve.scheduling.model_card import Card
+from pipework.serve.scheduling.model_protocol import Card
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

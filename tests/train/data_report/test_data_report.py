@@ -13,8 +13,12 @@ from pipework.run_folder.task import TaskKind
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import recipes
 from pipework.train.data_report import file_stats
-from pipework.train.data_report.check import check_config, check_files
-from pipework.train.data_report.data_report import cached_report, data_report
+from pipework.train.data_report.data_report import (
+    cached_report,
+    check_config,
+    check_files,
+    data_report,
+)
 
 
 def report_of(files, encoder=None, labels=None):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipework.train.loop.memory import give_back, trim
+from pipework.memory import give_back, trim
 
 
 def resident_kib():

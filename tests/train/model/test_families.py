@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from pipework.benchmarks.results_schema.results import FamiliesResult
 from pipework.benchmarks.studies.families import Family, Rows, open_tiny, publish, steps_to_fit
 from pipework.benchmarks.studies.readme import RESULTS, read_all
+from pipework.benchmarks.studies.training_results import FamiliesResult
 from pipework.errors import ConfigError
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head

@@ -7,8 +7,7 @@ from transformers import AutoModel
 from pipework.benchmarks.studies.families import Family, tiny
 from pipework.errors import ConfigError
 from pipework.train.config.run_config import load_config
-from pipework.train.model.families import depths, stack_of
-from pipework.train.model.reinit import reinitialise
+from pipework.train.model.families import depths, reinitialise, stack_of
 
 SHARES = {Family.ALBERT}
 

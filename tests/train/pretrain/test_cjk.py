@@ -1,7 +1,7 @@
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from pipework.train.pretrain.cjk import unspaced, unspaced_ids
+from pipework.train.pretrain.segments import unspaced, unspaced_ids
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from pipework.train.config.pretrain import PretrainSettings
+from pipework.train.config.train import PretrainSettings
 from pipework.train.pretrain.masking import NOT_TOLD, Masker, draw_lengths
 
 MASK, SPECIAL = 1, (0, 1, 2, 3)

@@ -11,14 +11,14 @@ from pipework.data.readers import Columns
 from pipework.progress import Silent
 from pipework.run_folder.task import TaskKind
 from pipework.text.padding import Padding
+from pipework.text.special_tokens import Frame
 from pipework.train.config.model import ModelSettings, Preset
-from pipework.train.config.pretrain import PretrainSettings
+from pipework.train.config.train import PretrainSettings
 from pipework.train.data.tokenizer import SPECIAL, make_tokenizer
-from pipework.train.pretrain.cjk import unspaced, unspaced_ids
 from pipework.train.pretrain.corpus import Laying, corpus
 from pipework.train.pretrain.masking import NOT_TOLD, Masker
 from pipework.train.pretrain.model_inputs import PackedFeed
-from pipework.train.pretrain.special_tokens import Frame
+from pipework.train.pretrain.segments import unspaced, unspaced_ids
 
 LANGUAGES = {
     "english": ("sst2/dev.tsv", "sentence", True, "bert-base-uncased.vocab.txt"),

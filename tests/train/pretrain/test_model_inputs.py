@@ -10,14 +10,14 @@ from pipework.data.readers import Columns, Format
 from pipework.progress import Silent
 from pipework.run_folder.task import TaskKind
 from pipework.text.padding import Padding
+from pipework.text.special_tokens import Frame
 from pipework.train.config.model import ModelSettings, Preset
-from pipework.train.config.pretrain import PretrainSettings
+from pipework.train.config.train import PretrainSettings
 from pipework.train.data.tokenizer import SPECIAL, learn
-from pipework.train.pretrain.cjk import unspaced_ids
 from pipework.train.pretrain.corpus import Laying, corpus
 from pipework.train.pretrain.masking import Masker
 from pipework.train.pretrain.model_inputs import PackedFeed
-from pipework.train.pretrain.special_tokens import Frame
+from pipework.train.pretrain.segments import unspaced_ids
 
 CPU = torch.device("cpu")
 

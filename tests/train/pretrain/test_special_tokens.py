@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from pipework.train.pretrain.special_tokens import Frame
+from pipework.text.special_tokens import Frame
 
 WORDS = {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4, "c": 5}
 SPECIAL = [("[CLS]", 1), ("[SEP]", 2)]

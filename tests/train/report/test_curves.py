@@ -1,6 +1,6 @@
 import pytest
 
-from pipework.train.report.curves import read_curves
+from pipework.train.report.plots import read_curves
 from pipework.train.report.run_log import Journal
 
 

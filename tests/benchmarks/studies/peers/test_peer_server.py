@@ -7,12 +7,11 @@ import socket
 import onnx
 import pytest
 
-from pipework.benchmarks.studies.peers.competitor import Contender, Launch, Place
+from pipework.benchmarks.studies.peers.competitor import Contender, Launch, Place, own_server
 from pipework.benchmarks.studies.peers.environments import Environment
 from pipework.benchmarks.studies.peers.fastapi_peers import onnxruntime_peers, transformers_peers
 from pipework.benchmarks.studies.peers.infinity import link
 from pipework.benchmarks.studies.peers.model_folder import GRAPH, GRAPHS, write_model_folder
-from pipework.benchmarks.studies.peers.own_server import own_server
 from pipework.benchmarks.studies.peers.peer_server import PeerServer, processes
 from pipework.benchmarks.studies.peers.reference import Reference
 from pipework.benchmarks.studies.peers.triton_peers import triton_peers

@@ -5,11 +5,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipework.benchmarks.results_schema.results import PIPEWORK, read_result, write_result
-from pipework.benchmarks.studies.peer_serving_results import Failure
-from pipework.benchmarks.studies.peer_serving_table import HEAD, lines, peer_notes, peer_rows
+from pipework.benchmarks.results_schema.results import write_result
+from pipework.benchmarks.studies.peer_serving_results import (
+    HEAD,
+    Failure,
+    lines,
+    peer_notes,
+    peer_rows,
+)
 from pipework.benchmarks.studies.peers.serving import Plan, best, between, compare, main
 from pipework.benchmarks.studies.readme import fill
+from pipework.benchmarks.studies.stored_results import read_stored
+from pipework.benchmarks.studies.training_results import PIPEWORK
 from pipework.errors import ConfigError
 from pipework.progress import Silent
 
@@ -135,7 +142,7 @@ def test_pipework_is_measured_between_every_two():
 
 def test_a_result_is_read_as_it_was_written(side_by_side, tmp_path):
     write_result(tmp_path / "r.json", side_by_side)
-    assert read_result(tmp_path / "r.json") == side_by_side
+    assert read_stored(tmp_path / "r.json") == side_by_side
 
 
 def test_the_table_has_the_fastest_first_and_says_how_each_answers(side_by_side):
@@ -169,7 +176,7 @@ def test_real_servers_are_compared_and_stored(exported_run, tmp_path, capsys):
     wanted = ["pipework", "onnxruntime fp32, padded, FastAPI, 1 worker"]
     words += ["--rounds", "1", "--venvs", str(tmp_path), "--only", *wanted, "--out", str(out)]
     assert main(words) == 0
-    result = read_result(out)
+    result = read_stored(out)
     assert result.peers == (PIPEWORK, "onnxruntime fp32, padded, FastAPI")
     assert len(result.tried("onnxruntime fp32, padded, FastAPI")) == 3
     measured = [(one.peer, one.settings) for one in result.trials if one.round]

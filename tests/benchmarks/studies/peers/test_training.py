@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipework.benchmarks.results_schema.results import read_result
 from pipework.benchmarks.studies.peers.training import CONTENDERS, first_rows, main
+from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.train.config.run_config import SAMPLE
 
 QUICK = ("--set", "train.epochs=1", "--set", "train.precision=fp32")
@@ -37,7 +37,7 @@ def test_a_comparison_has_every_contender_with_every_seed(tmp_path):
     out = tmp_path / "r.json"
     words = [*NAME, *QUICK, "--rows", "96", "--seeds", "3", "4", "--phase-steps", "2"]
     assert main([*words, "--peer-python", answering(tmp_path), "--out", str(out)]) == 0
-    found = read_result(out)
+    found = read_stored(out)
     assert {(run.contender, run.seed) for run in found.runs} == {
         (contender, seed) for contender in CONTENDERS for seed in (3, 4)
     }

@@ -17,7 +17,7 @@ import uvicorn
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from pipework.serve.app import build_app
-from pipework.serve.http.keys import ApiKeys
+from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.page import FILES, HERE
 from pipework.serve.models.registry import Models
 from pipework.serve.scheduling.predictor import Predictor

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from pipework.closeable import Closing
@@ -45,3 +46,19 @@ class Behind(Closing):
 def _step_back() -> None:
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+
+
+CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+
+
+def cpu_limit(cgroup_limit: Path = CGROUP_LIMIT) -> int:
+    """Return how many CPUs this process may use: its affinity, or the container's quota if less.
+
+    The quota is read as cgroup version 2 writes it, "microseconds period" or "max period".
+    """
+    cpus = len(os.sched_getaffinity(0))
+    try:
+        quota, period = cgroup_limit.read_text().split()
+    except (OSError, ValueError):
+        return cpus
+    return cpus if quota == "max" else max(1, min(cpus, int(quota) // int(period)))

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pipework.serve.observability.memory import return_free_memory
+from pipework.memory import return_free_memory
 
 BLOCKS, SIZE = 30_000, 1_000  # small ones, which the C library keeps when they are freed
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from pipework.data.examples import Example
 from pipework.errors import ConfigError
 from pipework.text.encoding import TextEncoder
-from pipework.text.pair_template import shares
+from pipework.text.special_tokens import shares
 
 LETTERS = "abcdefgh"
 SPECIAL = [("[CLS]", 0), ("[SEP]", 1)]

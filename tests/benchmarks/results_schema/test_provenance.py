@@ -4,7 +4,7 @@ import getpass
 import socket
 from pathlib import Path
 
-from pipework.benchmarks.results_schema.machine import machine, package_versions, provenance
+from pipework.benchmarks.results_schema.provenance import machine, package_versions, provenance
 
 
 def test_the_machine_is_described():

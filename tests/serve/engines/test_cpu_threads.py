@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from pipework.serve.engines.thread_priority import NICE, Behind
+from pipework.serve.engines.cpu_threads import NICE, Behind
 
 
 def priority() -> int:

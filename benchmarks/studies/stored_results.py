@@ -1,0 +1,49 @@
+"""All kinds of stored results: those of `pipe bench` and those of the studies."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+from pipework.benchmarks.results_schema.comparison import ComparisonResult
+from pipework.benchmarks.results_schema.results import BenchResult, read_as
+from pipework.benchmarks.studies.agreement_results import AgreementResult
+from pipework.benchmarks.studies.engine_results import EnginesResult, MatrixResult
+from pipework.benchmarks.studies.experiment_results import ExperimentResult
+from pipework.benchmarks.studies.peer_serving_results import PeerServingResult
+from pipework.benchmarks.studies.presets_results import PresetsResult
+from pipework.benchmarks.studies.roofline_results import RooflineResult
+from pipework.benchmarks.studies.serving_results import ServingResult
+from pipework.benchmarks.studies.training_results import (
+    FamiliesResult,
+    PeerTrainingResult,
+    TrainingResult,
+)
+
+StoredResult = (
+    BenchResult
+    | TrainingResult
+    | FamiliesResult
+    | PeerTrainingResult
+    | EnginesResult
+    | MatrixResult
+    | PresetsResult
+    | ServingResult
+    | RooflineResult
+    | PeerServingResult
+    | ExperimentResult
+    | ComparisonResult
+    | AgreementResult
+)
+STORED: TypeAdapter[StoredResult] = TypeAdapter(
+    Annotated[StoredResult, Field(discriminator="kind")]
+)
+
+
+def read_stored(path: Path) -> StoredResult:
+    """Read a stored result of any kind.
+
+    Raises:
+        DataError: the file is missing or not a result of this schema.
+    """
+    return read_as(path, STORED)
