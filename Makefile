@@ -10,7 +10,7 @@ demo: .venv/ready-run
 	.venv/bin/python -P -m pipework.benchmarks.demo
 
 test: .venv/ready-dev
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not study"
 
 test-all: .venv/ready-dev
 	$(PYTEST)
@@ -20,7 +20,7 @@ check: .venv/ready-dev
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	$(MAKE) test
+	$(PYTEST) -m "not slow"
 
 results: .venv/ready-run
 	.venv/bin/python -P -m pipework.benchmarks.studies.readme

@@ -1,1 +1,1 @@
-"""Latency and throughput, measured: workloads, load, reports, stored results."""
+"""Measurement of latency and throughput: workloads, load generation, reports, stored results."""

@@ -1,17 +1,17 @@
-"""How to measure: what is sent, and at which levels of load."""
+"""Measurement plan: the texts to send, and the load levels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil
 
-from pipework.benchmarks.load.level import Driven
+from pipework.benchmarks.load.level import OfferedLoad
 from pipework.benchmarks.load.outcome import MAX_REQUESTS
-from pipework.benchmarks.load.slo import least_rate, least_s
+from pipework.benchmarks.load.slo import min_duration_s, min_rate
 from pipework.benchmarks.load.trace import Trace
 from pipework.benchmarks.load.workload import MAX_WORDS, MEAN_WORDS, Workload
 from pipework.benchmarks.results_schema.level import Arrivals
-from pipework.benchmarks.results_schema.slo import Limit
+from pipework.benchmarks.results_schema.slo import SloLimit
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.errors import ConfigError
@@ -24,8 +24,8 @@ MAX_SECONDS = 600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rival:
-    """The server that a target takes turns with: its URL, the price of its hour, its template."""
+class BaselineServer:
+    """Server that the target is compared with: its URL, price per hour and request template."""
 
     url: str
     price: float | None = None
@@ -33,27 +33,28 @@ class Rival:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """How to measure.
+class BenchPlan:
+    """Measurement plan.
 
     Attributes:
         source: rows to send, or None for synthetic texts.
-        mean_words: of synthetic texts, whose lengths are log-normal.
-        batch: texts per request; None means 1 for a URL, and 1, 8 and 32 in a run folder.
-        concurrencies: numbers of clients, one closed-loop level each (a URL only); None means 1, 2,
-            4, 8 and 16, or none where rates are asked for.
-        rates: requests a second, one open-loop level each.
-        arrivals: when the requests of a rate are sent; those of a trace as they were recorded.
-        trace: recorded requests, sent once at their own times, or as much faster or slower as it
-            takes for each of the `rates`. They last as long as they do.
-        limits: an objective, held against the rates, or with no rates searched for the largest.
-        price: of an hour of the server, in any currency.
-        template: of the JSON that a server wants to hear which is none of those that are known.
-        duration_s: seconds per level, after a warm-up of a fifth of that.
-        seed: decides the texts and their order, and random arrivals.
+        mean_words: mean length of synthetic texts in words; lengths are log-normal.
+        batch: texts per request; None means 1 for a URL, and 1, 8 and 32 for a run folder.
+        concurrencies: numbers of clients, one closed-loop level each (URL only); None means 1, 2,
+            4, 8 and 16, or no closed-loop levels if there are rates.
+        rates: requests/s, one open-loop level each.
+        arrivals: arrival process of the open-loop levels.
+        trace: recorded requests, replayed once at their recorded times, or scaled to each of the
+            `rates`; their level is as long as the scaled trace.
+        limits: objective to check at the rates; without rates, search for the largest rate that
+            meets it.
+        price: price per hour of the server, in any currency.
+        template: JSON request template of an endpoint that is not known.
+        duration_s: seconds per level, after a warm-up of a fifth of it.
+        seed: seed of the texts, their order, and random arrivals.
 
     Raises:
-        ConfigError: a value outside what is sensible.
+        ConfigError: a value is out of range, or values contradict each other.
     """
 
     source: Source | None = None
@@ -63,23 +64,23 @@ class Plan:
     rates: tuple[float, ...] = ()
     arrivals: Arrivals = Arrivals.POISSON
     trace: Trace | None = None
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[SloLimit, ...] = ()
     price: float | None = None
     template: str | None = None
     duration_s: float = 5.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the limits that keep a run bounded."""
+        """Check the values."""
         if self.concurrencies is not None and not self.concurrencies:
             message = "--concurrency: expected at least one number of clients"
             raise ConfigError(message, "for example --concurrency 1,2,4,8")
         for clients in self.concurrencies or ():
             _check("--concurrency", clients, 1, MAX_CONCURRENCY)
         if (self.arrivals is Arrivals.TRACE) is (self.trace is None):
-            message = f"--arrivals {self.arrivals} and a --trace exclude each other"
+            message = f"--arrivals {self.arrivals} cannot be combined with --trace"
             if self.trace is None:
-                message = "--arrivals trace: expected a --trace that says when, found none"
+                message = "--arrivals trace: expected --trace FILE, found none"
             raise ConfigError(message, "for example --trace requests.jsonl")
         for rate in self.rates:
             _check("--rate", rate, 0.1, MAX_RATE)
@@ -90,63 +91,69 @@ class Plan:
         _check("--price", 0 if self.price is None else self.price, 0, 1e6)
         if self.limits:
             self._check_length()
-        if self.limits and self.sent_rates:
+        if self.limits and self.open_loop_rates:
             self._check_requests()
 
     def _check_length(self) -> None:
-        least, shortest = least_s(self.limits), min(map(self._seconds, self.sent_rates or (1,)))
-        if shortest < least:
-            longest = max(self.limits, key=lambda one: one.most_ms)
-            limit = f"{longest.statistic} of at most {longest.most_ms / 1000:g} s"
+        min_s = min_duration_s(self.limits)
+        shortest_s = min(map(self._level_s, self.open_loop_rates or (1,)))
+        if shortest_s < min_s:
+            largest = max(self.limits, key=lambda limit: limit.most_ms)
+            limit = f"{largest.statistic} <= {largest.most_ms:g} ms"
             message = (
-                f"levels of {shortest:.4g} s are too short for {limit}: a server that falls behind"
-                f" would look well, expected {least:g} s"
+                f"levels of {shortest_s:.4g} s are too short for {limit}: expected at least"
+                f" {min_s:g} s, otherwise an overloaded server passes"
             )
-            raise ConfigError(message, self._longer(least))
+            raise ConfigError(message, self._longer_hint(min_s))
 
     def _check_requests(self) -> None:
-        given = min(self.sent_rates)
-        sent, needed = given * self._seconds(given), least_rate(self.limits, 1)
-        if sent < needed:
-            names = ", ".join(one.statistic for one in self.limits)
-            message = f"{sent:,.0f} requests are too few for {names}: expected {needed:,.0f}"
-            raise ConfigError(message, self._longer(needed / given))
+        rate = min(self.open_loop_rates)
+        count, needed = rate * self._level_s(rate), min_rate(self.limits, 1)
+        if count < needed:
+            names = ", ".join(limit.statistic for limit in self.limits)
+            message = (
+                f"{count:,.0f} requests are too few for {names}: expected at least {needed:,.0f}"
+            )
+            raise ConfigError(message, self._longer_hint(needed / rate))
 
-    def _seconds(self, rate: float) -> float:
-        """Return how long the level of a rate lasts: a trace is as long as its requests are."""
+    def _level_s(self, rate: float) -> float:
+        """Return the duration of a rate's level in seconds; that of a trace follows from it."""
         return self.duration_s if self.trace is None else len(self.trace.at_s) / rate
 
-    def _longer(self, seconds: float) -> str:
+    def _longer_hint(self, seconds: float) -> str:
         if self.trace is not None:
-            return "measure longer: a longer trace"
+            return "use a longer trace"
         needed = ceil(10 * seconds) / 10
         if needed > MAX_SECONDS:
-            return f"that takes {needed:g} s, and {MAX_SECONDS:g} are allowed: take a larger --rate"
-        return f"measure longer: --seconds {needed:g}"
+            return (
+                f"this needs {needed:g} s, more than the maximum of {MAX_SECONDS:g}: use a larger"
+                " --rate"
+            )
+        return f"use --seconds {needed:g}"
 
     @property
-    def sent_rates(self) -> tuple[float, ...]:
-        """The rates of all open-loop levels, but those of a search: a trace has one of its own."""
+    def open_loop_rates(self) -> tuple[float, ...]:
+        """Rates of all open-loop levels without those of a search; a trace has its own rate."""
         if self.trace is not None and not self.rates:
             return (self.trace.rate,)
         return self.rates
 
     @property
-    def closed(self) -> tuple[int, ...]:
-        """The numbers of clients."""
+    def client_counts(self) -> tuple[int, ...]:
+        """Number of clients of each closed-loop level."""
         if self.concurrencies is not None:
             return self.concurrencies
-        return () if self.sent_rates else CONCURRENCIES
+        return () if self.open_loop_rates else CONCURRENCIES
 
     @property
-    def loads(self) -> tuple[Driven, ...]:
-        """All levels of load, but those of a search."""
-        closed = (Driven(concurrency=clients) for clients in self.closed)
-        opened = (Driven(rate=rate, arrivals=self.arrivals) for rate in self.sent_rates)
+    def loads(self) -> tuple[OfferedLoad, ...]:
+        """Loads of all levels without those of a search."""
+        closed = (OfferedLoad(concurrency=clients) for clients in self.client_counts)
+        opened = (OfferedLoad(rate=rate, arrivals=self.arrivals) for rate in self.open_loop_rates)
         return tuple(chain(closed, opened))
 
     def workload(self, texts_per_request: int, *, fields: Sequence[str] = ("text",)) -> Workload:
-        """Read or make the texts.
+        """Read or generate the texts.
 
         Raises:
             DataError: the data file cannot be read.
@@ -162,11 +169,11 @@ class Plan:
             mean_words=self.mean_words,
         )
 
-    def command(self, target: str, rival: Rival | None = None) -> tuple[str, ...]:
-        """Return the command line that repeats this, without a path of this machine."""
+    def command(self, target: str, baseline: BaselineServer | None = None) -> tuple[str, ...]:
+        """Return the command line that repeats this measurement, without local paths."""
         words = ["pipe", "bench", target]
-        if rival is not None:
-            words += ["--against", rival.url]
+        if baseline is not None:
+            words += ["--against", baseline.url]
         if self.source is not None:
             words += ["--file", self.source.path.name, "--columns", _columns(self.source.columns)]
         elif self.mean_words != MEAN_WORDS:
@@ -174,14 +181,14 @@ class Plan:
         if self.batch is not None:
             words += ["--batch", str(self.batch)]
         if target.partition("://")[1]:
-            words += self._of_a_server(rival)
-        timed = self.trace is None or bool(self.closed)
+            words += self._server_options(baseline)
+        timed = self.trace is None or bool(self.client_counts)
         return (*words, *(("--seconds", f"{self.duration_s:g}") if timed else ()))
 
-    def _of_a_server(self, rival: Rival | None) -> list[str]:
+    def _server_options(self, baseline: BaselineServer | None) -> list[str]:
         words = []
-        if self.closed:
-            words += ["--concurrency", ",".join(map(str, self.closed))]
+        if self.client_counts:
+            words += ["--concurrency", ",".join(map(str, self.client_counts))]
         if self.trace is not None:
             words += ["--trace", self.trace.path.name]
         if self.rates:
@@ -190,14 +197,16 @@ class Plan:
             words += ["--arrivals", self.arrivals]
         for limit in self.limits:
             words += ["--slo", f"{limit.statistic}={limit.most_ms:g}ms"]
-        prices = [self.price, *([] if rival is None else [rival.price])]
-        templates = [self.template, *([] if rival is None else [rival.template])]
-        words += _each("--price", [None if one is None else f"{one:g}" for one in prices])
-        return words + _each("--template", templates)
+        prices = [self.price, *([] if baseline is None else [baseline.price])]
+        templates = [self.template, *([] if baseline is None else [baseline.template])]
+        words += _repeated_option(
+            "--price", [None if price is None else f"{price:g}" for price in prices]
+        )
+        return words + _repeated_option("--template", templates)
 
 
-def _each(option: str, values: Sequence[str | None]) -> list[str]:
-    """Return an option once where it is the same for both servers."""
+def _repeated_option(option: str, values: Sequence[str | None]) -> list[str]:
+    """Return the option with each value, or once if the value is the same for both servers."""
     return [
         word for value in dict.fromkeys(values) if value is not None for word in (option, value)
     ]

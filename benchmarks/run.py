@@ -1,16 +1,16 @@
-"""Wiring: a URL or a run folder in, a result out. It writes nothing."""
+"""Entry point of measurements: takes a URL or a run folder, returns a result; writes no files."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from pipework.benchmarks.load.offline import measure_engine, measure_tokenizing
 from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.plan import Plan
+from pipework.benchmarks.plan import BenchPlan
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel
 from pipework.benchmarks.run_server import bench_server
 from pipework.benchmarks.targets import is_url
-from pipework.data.examples import fitting
+from pipework.data.examples import validate_example
 from pipework.errors import RunFolderError
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_classifier
@@ -20,25 +20,25 @@ from pipework.text.encoding import TextEncoder
 OFFLINE_BATCHES = (1, 8, 32)
 
 
-def bench(given: str, plan: Plan, progress: Progress) -> BenchResult:
-    """Measure a server by its URL, or the proven engines of a run folder in this process.
+def bench(target: str, plan: BenchPlan, progress: Progress) -> BenchResult:
+    """Measure the server at a URL, or the proven engines of a run folder in this process.
 
     Raises:
-        PipeError: nothing there that could be measured.
+        PipeError: the server or the run folder cannot be measured.
     """
-    if is_url(given):
-        return bench_server(given, plan, progress)
-    return _bench_run(Path(given), plan, progress)
+    if is_url(target):
+        return bench_server(target, plan, progress)
+    return _bench_run(Path(target), plan, progress)
 
 
-def _bench_run(run: Path, plan: Plan, progress: Progress) -> BenchResult:
+def _bench_run(run: Path, plan: BenchPlan, progress: Progress) -> BenchResult:
     manifest = read_classifier(run)
     if not manifest.engines:
-        message = f"{run} has no proven engine to measure"
+        message = f"{run} has no proven engine"
         raise RunFolderError(message, f"export one: pipe export {run} --to onnx")
     workload = plan.workload(max(_batches(plan)), fields=manifest.input.fields)
     examples = tuple(
-        fitting(example, manifest.input, f"text {number}")
+        validate_example(example, manifest.input, f"text {number}")
         for number, example in enumerate(workload.examples, start=1)
     )
     encoder = TextEncoder.open(
@@ -46,8 +46,8 @@ def _bench_run(run: Path, plan: Plan, progress: Progress) -> BenchResult:
         max_length=manifest.input.max_length,
         type_ids=manifest.input.type_ids,
     )
-    workload = replace(workload, examples=examples).counted(encoder)
-    name = run.resolve().name  # no path of this machine in a result
+    workload = replace(workload, examples=examples).with_token_counts(encoder)
+    name = run.resolve().name  # results contain no local paths
     return BenchResult(
         command=plan.command(name),
         target=name,
@@ -58,7 +58,7 @@ def _bench_run(run: Path, plan: Plan, progress: Progress) -> BenchResult:
     )
 
 
-def _batches(plan: Plan) -> tuple[int, ...]:
+def _batches(plan: BenchPlan) -> tuple[int, ...]:
     return OFFLINE_BATCHES if plan.batch is None else (plan.batch,)
 
 
@@ -67,17 +67,17 @@ def _offline(
     manifest: Manifest,
     encoder: TextEncoder,
     workload: Workload,
-    plan: Plan,
+    plan: BenchPlan,
     progress: Progress,
 ) -> tuple[OfflineLevel, ...]:
     levels, examples = [], workload.examples
     batches, duration_s = _batches(plan), plan.duration_s
-    here = [record for record in manifest.engines if runs_here(record)]
-    progress.begin("offline", len(batches) * (1 + len(here)), "levels")
+    available = [record for record in manifest.engines if runs_here(record)]
+    progress.begin("offline", len(batches) * (1 + len(available)), "levels")
     for batch in batches:
         levels.append(measure_tokenizing(encoder, examples, batch=batch, duration_s=duration_s))
         progress.advance(1)
-    for record in here:
+    for record in available:
         with open_proven(run, manifest, record.name) as engine:
             for batch in batches:
                 levels.append(
@@ -88,5 +88,6 @@ def _offline(
                 progress.advance(1)
     progress.end()
     return tuple(
-        one.model_copy(update={"tokens_per_s": workload.tokens(one.texts_per_s)}) for one in levels
+        level.model_copy(update={"tokens_per_s": workload.tokens(level.texts_per_s)})
+        for level in levels
     )

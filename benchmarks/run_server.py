@@ -1,78 +1,85 @@
-"""A server is measured by its URL: closed loop, open loop, an objective, or two in turns."""
+"""Measurement of servers by URL: closed loop, open loop, objectives, comparison of two servers."""
 
 from dataclasses import dataclass, replace
 
-from pipework.benchmarks.compare.abba import ROUNDS, SLICES, TOLERANCE, Slice, compared, take_turns
+from pipework.benchmarks.compare.abba import (
+    ROUNDS,
+    SLICES,
+    TOLERANCE,
+    Slice,
+    compare_rounds,
+    run_rounds,
+)
 from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.generator_limit import generator_limit
-from pipework.benchmarks.load.level import Driven
+from pipework.benchmarks.load.level import OfferedLoad
 from pipework.benchmarks.load.open_loop import open_loop, replay
-from pipework.benchmarks.load.outcome import first_answer
-from pipework.benchmarks.load.slo import asked, least_rate
-from pipework.benchmarks.load.slo_search import Bounds, search
+from pipework.benchmarks.load.outcome import first_response
+from pipework.benchmarks.load.slo import judge_rates, min_rate
+from pipework.benchmarks.load.slo_search import RateBounds, search
 from pipework.benchmarks.load.trace import Trace
 from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.plan import Plan, Rival
-from pipework.benchmarks.results_schema.comparison import ComparisonResult, Side
+from pipework.benchmarks.plan import BaselineServer, BenchPlan
+from pipework.benchmarks.results_schema.comparison import ComparisonResult, ComparisonSide
 from pipework.benchmarks.results_schema.level import Arrivals, Level
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import GENERATOR_SHARE, BenchResult
 from pipework.benchmarks.results_schema.slo import SloResult
 from pipework.benchmarks.targets import Target, target
 from pipework.errors import CheckFailedError
-from pipework.progress import Progress, Silent
+from pipework.progress import NullProgress, Progress
 
-WARMUP = 1 / 5  # of a level
-MILLION = 1_000_000
-# A slice of two targets in turns is short, but not so short that it holds hardly a request.
-LEAST_SLICE_S = 0.5
+WARMUP = 1 / 5  # as a share of the level's duration
+MAX_TRIALS = 1_000_000
+# Slices of a comparison are short, but must contain enough requests.
+MIN_SLICE_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Server:
-    """A server that answered its first request: what it is sent, and its model's name.
+class ServerUnderTest:
+    """Server that has answered a first request, with its workload and the name of its model.
 
-    `answer_bytes` are of the answer; `trace` says when its requests came, where they were recorded.
+    `response_bytes` is the size of the first response; `trace` is set if requests are replayed.
     """
 
     target: Target
     workload: Workload
     model: str
-    answer_bytes: int
+    response_bytes: int
     trace: Trace | None = None
 
     @classmethod
-    def of(cls, url: str, plan: Plan) -> "Server":
-        """Send the first request and look at the answer.
+    def of(cls, url: str, plan: BenchPlan) -> "ServerUnderTest":
+        """Send a first request and check the response.
 
         Raises:
-            PipeError: no server, or one that answers something else.
+            PipeError: no server responds, or the response is unexpected.
         """
-        found, workload = target(url, plan.template), plan.workload(plan.batch or 1)
-        answer = first_answer(found, workload.requests[0])
+        endpoint, workload = target(url, plan.template), plan.workload(plan.batch or 1)
+        response = first_response(endpoint, workload.requests[0])
         return cls(
-            target=found,
+            target=endpoint,
             workload=workload,
-            model=answer.model,
-            answer_bytes=len(answer.content),
+            model=response.model,
+            response_bytes=len(response.content),
             trace=plan.trace,
         )
 
     def level(
         self,
-        load: Driven,
+        load: OfferedLoad,
         duration_s: float,
         seed: int,
         progress: Progress,
         *,
-        fixed: bool = False,
-        keep: list[float] | None = None,
+        fixed_length: bool = False,
+        latencies_s: list[float] | None = None,
     ) -> Level:
-        """Measure a level; `fixed` ends it after `duration_s`, whether its windows agree or not.
+        """Measure a level; `fixed_length` ends it after `duration_s` even if its windows differ.
 
-        The latencies that it reports, in seconds, are added to `keep`.
+        The reported latencies, in seconds, are appended to `latencies_s`.
         """
-        limit_s = duration_s if fixed else None
+        limit_s = duration_s if fixed_length else None
         if load.concurrency is not None:
             return closed_loop(
                 self.target,
@@ -82,7 +89,7 @@ class Server:
                 warmup_s=duration_s * WARMUP,
                 limit_s=limit_s,
                 progress=progress,
-                keep=keep,
+                latencies_s=latencies_s,
             )
         assert load.rate is not None
         assert load.arrivals is not None
@@ -100,13 +107,13 @@ class Server:
             limit_s=limit_s,
             seed=seed,
             progress=progress,
-            keep=keep,
+            latencies_s=latencies_s,
         )
 
-    def side(self, command: tuple[str, ...]) -> Side:
-        """Describe it for a comparison."""
-        return Side(
-            target=self.target.shown,
+    def side(self, command: tuple[str, ...]) -> ComparisonSide:
+        """Return the description stored in a comparison."""
+        return ComparisonSide(
+            target=self.target.display_url,
             model=self.model,
             workload=self.workload.summary(),
             provenance=provenance(),
@@ -114,26 +121,26 @@ class Server:
         )
 
 
-def bench_server(url: str, plan: Plan, progress: Progress) -> BenchResult:
-    """Measure the levels of a plan, and hold an objective against rates, or search for one.
+def bench_server(url: str, plan: BenchPlan, progress: Progress) -> BenchResult:
+    """Measure the levels of a plan, and check or search for the rates that meet an objective.
 
     Raises:
-        PipeError: no server, or one that answers something else.
+        PipeError: no server responds, or the response is unexpected.
     """
-    server = Server.of(url, plan)
+    server = ServerUnderTest.of(url, plan)
     limit = generator_limit(
-        server.target, server.workload, answer_bytes=server.answer_bytes, progress=progress
+        server.target, server.workload, response_bytes=server.response_bytes, progress=progress
     )
     levels = tuple(server.level(load, plan.duration_s, plan.seed, progress) for load in plan.loads)
     slo: SloResult | None = None
-    if plan.limits and plan.sent_rates:
-        slo = asked([level for level in levels if level.rate is not None], plan.limits)
+    if plan.limits and plan.open_loop_rates:
+        slo = judge_rates([level for level in levels if level.rate is not None], plan.limits)
     elif plan.limits:
-        slo, tried = _search(server, plan, levels, limit, progress)
-        levels += tried
+        slo, search_levels = _search(server, plan, levels, limit, progress)
+        levels += search_levels
     return BenchResult(
-        command=plan.command(server.target.shown),
-        target=server.target.shown,
+        command=plan.command(server.target.display_url),
+        target=server.target.display_url,
         model=server.model,
         provenance=provenance(),
         workload=server.workload.summary(),
@@ -144,54 +151,65 @@ def bench_server(url: str, plan: Plan, progress: Progress) -> BenchResult:
 
 
 def _search(
-    server: Server,
-    plan: Plan,
-    closed: tuple[Level, ...],
+    server: ServerUnderTest,
+    plan: BenchPlan,
+    levels: tuple[Level, ...],
     limit: float | None,
     progress: Progress,
 ) -> tuple[SloResult, tuple[Level, ...]]:
-    peak = max(level.requests_per_s for level in closed)
+    peak = max(level.requests_per_s for level in levels)
     if not peak:
-        message = f"{server.target.shown} answered no request, so that no rate can be searched for"
-        raise CheckFailedError(message, f"its errors: {closed[-1].errors}")
-    numbers = iter(range(plan.seed, plan.seed + MILLION))  # other arrivals in every trial
+        message = f"{server.target.display_url}: all closed-loop requests failed, cannot search"
+        raise CheckFailedError(message, f"errors: {levels[-1].errors}")
+    seeds = iter(range(plan.seed, plan.seed + MAX_TRIALS))  # different arrivals in every trial
 
     def measure(rate: float) -> Level:
-        load = Driven(rate=rate, arrivals=plan.arrivals)
-        return server.level(load, plan.duration_s, next(numbers), progress)
+        load = OfferedLoad(rate=rate, arrivals=plan.arrivals)
+        return server.level(load, plan.duration_s, next(seeds), progress)
 
-    most = None if limit is None else GENERATOR_SHARE * limit
-    bounds = Bounds(least=least_rate(plan.limits, plan.duration_s), most=most)
+    highest = None if limit is None else GENERATOR_SHARE * limit
+    bounds = RateBounds(lowest=min_rate(plan.limits, plan.duration_s), highest=highest)
     return search(measure, plan.limits, peak=peak, bounds=bounds)
 
 
 def _priced(level: Level, price: float | None) -> Level:
-    return level if price is None else level.costing(price)
+    return level if price is None else level.with_cost(price)
 
 
-def bench_against(url: str, rival: Rival, plan: Plan, progress: Progress) -> ComparisonResult:
-    """Measure two servers in turns, and judge the first by its rival.
+def bench_against(
+    url: str, baseline: BaselineServer, plan: BenchPlan, progress: Progress
+) -> ComparisonResult:
+    """Measure the server at `url` and a baseline alternately, and compare them.
 
     Raises:
-        PipeError: one of them does not answer as it should.
+        PipeError: a server does not respond, or a response is unexpected.
     """
-    before = Server.of(rival.url, replace(plan, template=rival.template))
-    after = Server.of(url, plan)
-    command = plan.command(after.target.shown, replace(rival, url=before.target.shown))
-    slice_s = max(LEAST_SLICE_S, plan.duration_s / SLICES)
+    before = ServerUnderTest.of(baseline.url, replace(plan, template=baseline.template))
+    after = ServerUnderTest.of(url, plan)
+    command = plan.command(
+        after.target.display_url, replace(baseline, url=before.target.display_url)
+    )
+    slice_s = max(MIN_SLICE_S, plan.duration_s / SLICES)
 
-    def measure(load: Driven, judged: bool, number: int) -> Slice:
-        server, kept = after if judged else before, list[float]()
-        level = server.level(load, slice_s, plan.seed + number, Silent(), fixed=True, keep=kept)
-        return Slice(level=level, latencies_s=tuple(kept))
+    def measure(load: OfferedLoad, is_target: bool, number: int) -> Slice:
+        server, latencies_s = after if is_target else before, list[float]()
+        level = server.level(
+            load,
+            slice_s,
+            plan.seed + number,
+            NullProgress(),
+            fixed_length=True,
+            latencies_s=latencies_s,
+        )
+        return Slice(level=level, latencies_s=tuple(latencies_s))
 
-    rounds = take_turns(plan.loads, measure, progress)
+    rounds = run_rounds(plan.loads, measure, progress)
     return ComparisonResult(
         before=before.side(command),
         after=after.side(command),
         rounds=ROUNDS,
         tolerance=TOLERANCE,
-        levels=compared(rounds, (rival.price, plan.price)),
+        levels=compare_rounds(rounds, (baseline.price, plan.price)),
         differences=(),
         unmatched=(),
     )

@@ -1,4 +1,4 @@
-"""A checkpoint becomes the files of one engine, by the arrows that lead to it."""
+"""Build the files of one engine from a checkpoint."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,90 +12,102 @@ from pipework.export.convert.onnx2fp16 import onnx_to_fp16
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
 from pipework.export.convert.onnx2tensorrt import onnx_to_tensorrt
 from pipework.export.quantize.onnx2int8 import onnx_to_int8
-from pipework.export.rows.run_rows import Subject, graph_feeds
+from pipework.export.rows.run_rows import RunRows, graph_feeds
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import EngineFormat, Layer, Precision, TensorRt, Variant
+from pipework.run_folder.engine_record import (
+    EngineFormat,
+    FallbackLayer,
+    Precision,
+    TensorRt,
+    Variant,
+)
 from pipework.serve.engines import MODELS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
-    """What a build tells of itself; its files lie in the folder that it was given.
+class BuildResult:
+    """Metadata of a built engine; its files are in the folder passed to the builder.
 
     Attributes:
-        built_with: versions of what built it.
-        opset: of the ONNX graph.
-        fusions: see `pipework.export.convert.fusions`; of the ONNX graph, whichever runtime takes it then.
-        kept: layers left in a higher precision.
-        beside: what an int8 engine of OpenVINO is computed in where it is not int8.
-        tensorrt: of a TensorRT engine.
-        graph: the graph that such an engine was made from, which can be run anywhere.
+        built_with: versions of the packages that built the engine.
+        opset: opset of the ONNX graph.
+        fusions: fusions that onnxruntime finds in the ONNX graph, also if another runtime
+            runs it; see `pipework.export.convert.fusions`.
+        fallback_layers: layers that stay in a higher precision.
+        fallback_precision: precision of the layers that are not int8 in an int8 engine of OpenVINO.
+        tensorrt: build record of a TensorRT engine.
+        graph: ONNX graph of a TensorRT engine, which runs on any machine.
     """
 
     built_with: dict[str, str]
     opset: int = OPSET
     fusions: dict[str, int] = field(default_factory=dict)
-    kept: tuple[Layer, ...] = ()
-    beside: Precision = Precision.FP32
+    fallback_layers: tuple[FallbackLayer, ...] = ()
+    fallback_precision: Precision = Precision.FP32
     tensorrt: TensorRt | None = None
     graph: Path | None = None
 
 
 INTERMEDIATE = MODELS[EngineFormat.ONNX]
 
-Build = Callable[[Variant, Subject, Path, Progress], Built]
+EngineBuilder = Callable[[Variant, RunRows, Path, Progress], BuildResult]
 
 
-def build(variant: Variant, subject: Subject, folder: Path, progress: Progress) -> Built:
-    """Write the files of an engine into `folder`; the main one is named as in MODELS.
+def build(variant: Variant, run_rows: RunRows, folder: Path, progress: Progress) -> BuildResult:
+    """Write the files of an engine to `folder`; MODELS has the name of the main file.
 
     Raises:
-        ConfigError: there is no such engine, or not of this model.
-        MissingDependencyError: a package that builds it is not installed.
+        ConfigError: the variant is not supported, or not for this model.
+        MissingDependencyError: a package that the build needs is not installed.
     """
     main = folder / MODELS[variant.format]
     match variant.format:
         case EngineFormat.ONNX:
             if variant.precision is Precision.BF16:
-                message = "onnxruntime's CPU provider does not compute in bf16"
-                raise ConfigError(message, "take --to openvino --precision bf16")
-            return _graph(variant, subject, main, progress)
+                message = "onnxruntime's CPU provider does not support bf16"
+                raise ConfigError(message, "use --to openvino --precision bf16")
+            return _graph(variant, run_rows, main, progress)
         case EngineFormat.OPENVINO:
             graph = folder / INTERMEDIATE
-            built = _graph(variant, subject, graph, progress)
+            built = _graph(variant, run_rows, graph, progress)
             int8 = variant.precision is Precision.INT8
-            onnx_to_openvino(graph, main, built.beside if int8 else variant.precision)
+            onnx_to_openvino(graph, main, built.fallback_precision if int8 else variant.precision)
             graph.unlink()
-            return replace(built, built_with=built.built_with | built_with("openvino"))
+            return replace(built, built_with=built.built_with | package_versions("openvino"))
         case EngineFormat.TENSORRT:
             graph = folder / INTERMEDIATE
-            built = _graph(variant, subject, graph, progress)
-            made = onnx_to_tensorrt(graph, main, subject, progress)
-            versions = built.built_with | {made.flavour: made.version}
-            return replace(built, tensorrt=made, graph=graph, built_with=versions)
+            built = _graph(variant, run_rows, graph, progress)
+            tensorrt = onnx_to_tensorrt(graph, main, run_rows, progress)
+            versions = built.built_with | {tensorrt.flavour: tensorrt.version}
+            return replace(built, tensorrt=tensorrt, graph=graph, built_with=versions)
 
 
-def _graph(variant: Variant, subject: Subject, path: Path, progress: Progress) -> Built:
-    """Write the ONNX graph of a precision to `path`."""
+def _graph(variant: Variant, run_rows: RunRows, path: Path, progress: Progress) -> BuildResult:
+    """Write the ONNX graph in the variant's precision to `path`."""
     plain = path.with_name("fp32.onnx")
-    checkpoint_to_onnx(subject.run, subject.manifest, plain, variant.layout)
-    kept, beside = tuple[Layer, ...](), Precision.FP32
+    checkpoint_to_onnx(run_rows.run, run_rows.manifest, plain, variant.layout)
+    fallback_layers, fallback_precision = tuple[FallbackLayer, ...](), Precision.FP32
     match variant.precision:
-        case Precision.FP32 | Precision.BF16:  # it is the runtime that computes in bf16
+        case Precision.FP32 | Precision.BF16:  # the runtime converts to bf16
             plain.rename(path)
         case Precision.FP16:
-            encodings = [row.encoding for row in subject.grid]
-            kept = onnx_to_fp16(plain, path, graph_feeds(plain, subject, encodings))
+            encodings = [row.encoding for row in run_rows.edge_cases]
+            fallback_layers = onnx_to_fp16(plain, path, graph_feeds(plain, run_rows, encodings))
         case Precision.INT8:
-            kept, beside = onnx_to_int8(plain, path, variant, subject, progress)
+            fallback_layers, fallback_precision = onnx_to_int8(
+                plain, path, variant, run_rows, progress
+            )
     plain.unlink(missing_ok=True)
-    return Built(
-        built_with=built_with("onnx"), fusions=count_fusions(path), kept=kept, beside=beside
+    return BuildResult(
+        built_with=package_versions("onnx"),
+        fusions=count_fusions(path),
+        fallback_layers=fallback_layers,
+        fallback_precision=fallback_precision,
     )
 
 
-def built_with(*packages: str) -> dict[str, str]:
-    """Return the exporter and the versions of packages."""
+def package_versions(*packages: str) -> dict[str, str]:
+    """Return the name of the exporter and the versions of torch, transformers and `packages`."""
     return {
         "exporter": EXPORTER,
         **{package: version(package) for package in ("torch", "transformers", *packages)},

@@ -1,4 +1,4 @@
-"""What can be set of an export, by `pipe export --set`."""
+"""Settings of `pipe export --set`."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ from pipework.settings import NotNegative, Positive, Settings
 
 
 class ToleranceSettings(Settings):
-    """Limits that replace those of the table; what is left out stays. See `Tolerance`."""
+    """Tolerances that override the defaults; None keeps the default. See `Tolerance`."""
 
     max_abs: NotNegative | None = None
     mean_abs: NotNegative | None = None
@@ -16,21 +16,21 @@ class ToleranceSettings(Settings):
     flips_outside: NotNegative | None = None
     score_drop: NotNegative | None = None
 
-    def over(self, table: Tolerance) -> Tolerance:
-        """Return the table's limits with these in their place."""
-        return table.model_copy(update=self.model_dump(exclude_none=True))
+    def apply_to(self, defaults: Tolerance) -> Tolerance:
+        """Return the default tolerances with these overrides."""
+        return defaults.model_copy(update=self.model_dump(exclude_none=True))
 
 
 class TolerancesSettings(Settings):
-    """Limits by precision."""
+    """Tolerance overrides by precision."""
 
     fp32: ToleranceSettings = ToleranceSettings()
     fp16: ToleranceSettings = ToleranceSettings()
     bf16: ToleranceSettings = ToleranceSettings()
     int8: ToleranceSettings = ToleranceSettings()
 
-    def of(self, precision: Precision) -> ToleranceSettings:
-        """Return those of a precision."""
+    def for_precision(self, precision: Precision) -> ToleranceSettings:
+        """Return the overrides for a precision."""
         match precision:
             case Precision.FP32:
                 return self.fp32
@@ -42,11 +42,11 @@ class TolerancesSettings(Settings):
                 return self.int8
 
 
-class Backend(StrEnum):
-    """What computes the logits in Triton.
+class TritonBackend(StrEnum):
+    """The Triton backend that computes the logits.
 
-    With `python` the process that tokenises does, with the engine of the run. The other two are
-    backends of the vendor's container, and compute in a model of their own.
+    `python`: the process that tokenises also runs the engine. The other two are backends of
+    NVIDIA's container and run the engine as a separate Triton model.
     """
 
     PYTHON = "python"
@@ -55,34 +55,34 @@ class Backend(StrEnum):
 
 
 class TritonSettings(Settings):
-    """How a model stands in a Triton repository.
+    """Settings of a model in a Triton repository.
 
     Attributes:
-        name: of the model; None for that of the run.
-        backend: what computes the logits.
-        instances: processes that answer, each with an engine of its own.
-        batch: the most texts of a request, and of requests that are merged.
-        versions: how many of the newest versions are served.
+        name: model name; None uses the name of the run.
+        backend: the backend that computes the logits.
+        instances: number of serving processes, each with its own engine.
+        batch: maximum number of texts in a request and in a merged batch.
+        versions: number of newest versions to serve.
     """
 
     name: str | None = None
-    backend: Backend = Backend.PYTHON
+    backend: TritonBackend = TritonBackend.PYTHON
     instances: Positive = 1
     batch: Positive = 64
     versions: Positive = 2
 
 
 class ExportSettings(Settings):
-    """How engines are built and proven.
+    """Settings of engine builds and parity checks.
 
     Attributes:
-        tolerances: limits that replace those of `pipework.export.rows.tolerances`.
-        dev_rows: the most rows of dev that a proof uses, spread over the file.
-        calibration_rows: rows spread over train, from which the ranges of static int8 are found.
-        speed_s: seconds for which the speed of each engine is measured; 0 for not at all.
-        capabilities: the compute capabilities, times ten, that TensorRT-RTX builds for. Which
-            there are is for it to say; TensorRT itself builds for the GPU of the machine.
-        triton: of `--to triton`.
+        tolerances: overrides of `pipework.export.rows.tolerances`.
+        dev_rows: maximum number of dev rows in a parity check, sampled evenly from the file.
+        calibration_rows: number of train rows, sampled evenly, that calibrate static int8.
+        speed_s: seconds to measure the speed of each engine; 0 skips the measurement.
+        capabilities: compute capabilities, times ten, that TensorRT-RTX builds for. TensorRT
+            itself builds for the GPU of this machine.
+        triton: settings of `--to triton`.
     """
 
     tolerances: TolerancesSettings = TolerancesSettings()

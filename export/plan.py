@@ -1,4 +1,4 @@
-"""Which engines are asked for, and which of them this machine can run."""
+"""Select the engine variants to build."""
 
 import importlib.util
 from itertools import product
@@ -7,10 +7,10 @@ from pipework.cpu import computes_bf16
 from pipework.errors import ConfigError
 from pipework.run_folder.engine_record import (
     EngineFormat,
+    ExportTarget,
     Layout,
     Precision,
     Scaling,
-    Target,
     Variant,
 )
 from pipework.run_folder.manifest import Manifest
@@ -24,39 +24,43 @@ PRECISIONS = {
 }
 
 
-def asked(
-    manifest: Manifest, to: Target, precision: Precision | None, layout: Layout | None
+def select_variants(
+    manifest: Manifest, to: ExportTarget, precision: Precision | None, layout: Layout | None
 ) -> tuple[Variant, ...]:
-    """Return the engines that a command asks for; for `auto` those that can be run here.
+    """Return the engine variants to build; `auto` selects all that this machine can run.
 
-    What is left out is fp32 and padded, for `auto` all there is. int8 of onnxruntime is two
-    engines: which scaling wins is to be measured.
+    A missing precision or layout means fp32 or padded; for `auto` it means all of them.
+    int8 with onnxruntime gives two variants, dynamic and static: measure which is faster.
 
     Raises:
-        ConfigError: there is no such engine.
+        ConfigError: no variant matches.
     """
-    if to is Target.TRITON:
+    if to is ExportTarget.TRITON:
         return ()
-    if to is Target.AUTO:
-        formats = tuple(format_ for format_ in EngineFormat if _runs(format_))
+    if to is ExportTarget.AUTO:
+        formats = tuple(format_ for format_ in EngineFormat if _available(format_))
         packable = manifest.model.family in PACKABLE
         layouts = (Layout.PADDED, Layout.PACKED) if packable else (Layout.PADDED,)
-        found = _variants(formats, (precision,) if precision else _here(), layouts)
-        chosen = tuple(one for one in found if layout in (None, one.layout))
+        variants = _variants(formats, (precision,) if precision else _local_precisions(), layouts)
+        chosen = tuple(variant for variant in variants if layout in (None, variant.layout))
     else:
-        wanted = (precision or Precision.FP32,)
-        chosen = _variants((EngineFormat(to),), wanted, (layout or Layout.PADDED,))
+        precisions = (precision or Precision.FP32,)
+        chosen = _variants((EngineFormat(to),), precisions, (layout or Layout.PADDED,))
     if not chosen:
-        ways = "; ".join(f"{one}: {', '.join(found)}" for one, found in PRECISIONS.items())
-        given = {"to": to, "precision": precision, "layout": layout}
-        words = " ".join(f"--{name} {value}" for name, value in given.items() if value is not None)
-        message = f"there is no engine of {words}"
-        raise ConfigError(message, ways)
+        supported = "; ".join(
+            f"{format_}: {', '.join(precisions)}" for format_, precisions in PRECISIONS.items()
+        )
+        options = {"to": to, "precision": precision, "layout": layout}
+        command = " ".join(
+            f"--{name} {value}" for name, value in options.items() if value is not None
+        )
+        message = f"no engine variant matches {command}"
+        raise ConfigError(message, f"supported precisions: {supported}")
     return chosen
 
 
-def every() -> tuple[Variant, ...]:
-    """Return every engine that can be asked for, whether or not this machine can run it."""
+def all_variants() -> tuple[Variant, ...]:
+    """Return all supported engine variants, including those that this machine cannot run."""
     return _variants(tuple(EngineFormat), tuple(Precision), tuple(Layout))
 
 
@@ -79,7 +83,7 @@ def _scalings(format_: EngineFormat, precision: Precision) -> tuple[Scaling | No
     return (*Scaling,) if format_ is EngineFormat.ONNX else (Scaling.STATIC,)
 
 
-def _runs(format_: EngineFormat) -> bool:
+def _available(format_: EngineFormat) -> bool:
     match format_:
         case EngineFormat.ONNX:
             return importlib.util.find_spec("onnxruntime") is not None
@@ -89,8 +93,8 @@ def _runs(format_: EngineFormat) -> bool:
             return gpu_or_none() is not None and builds_here()
 
 
-def _here() -> tuple[Precision, ...]:
-    """Return the precisions that are worth trying on this machine: fp16 is for GPUs."""
+def _local_precisions() -> tuple[Precision, ...]:
+    """Return the precisions worth trying on this machine; fp16 needs a GPU."""
     fp16 = (Precision.FP16,) if gpu_or_none() is not None else ()
     bf16 = (Precision.BF16,) if computes_bf16() else ()
     return (Precision.FP32, *fp16, *bf16, Precision.INT8)

@@ -1,4 +1,4 @@
-"""What `pipe predict` answers, and what answers it: a run folder here, or a server."""
+"""Predictions of `pipe predict`, from a run folder or a server."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -7,37 +7,37 @@ from pathlib import Path
 from pipework.data.examples import Example, Source, parse_columns, split_pair
 from pipework.data.readers import decoded_lines
 from pipework.errors import ConfigError, DataError
-from pipework.export.inference import predict_run, unlabelled
-from pipework.progress import Progress, Silent
-from pipework.run_folder.files import FILE_NAME as MANIFEST
+from pipework.export.inference import predict_run, read_unlabelled
+from pipework.progress import NullProgress, Progress
+from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.scoring.predictions import Prediction
 from pipework.serve.client import Client
-from pipework.serve.client.stream import answer_all
+from pipework.serve.client.stream import predict_all
 
-RETRIES = 8  # of a request that a server has no room for
-Answers = Iterator[tuple[Example, Prediction]]
+RETRIES = 8  # of a request that an overloaded server rejects
+Predictions = Iterator[tuple[Example, Prediction]]
 
 
-def answers(
+def predict_inputs(
     words: Sequence[str],
     file: Path | None,
     url: str | None,
     columns: str | None,
     *,
     progress: Progress,
-) -> Answers:
-    """Return the inputs with their answers, in order.
+) -> Predictions:
+    """Return the inputs with their predictions, in order.
 
     Args:
-        words: the run folder, if there is no URL, and then texts; without texts or file they are
-            lines of standard input.
-        file: a data file; for a run folder with the columns of its training.
-        url: of a server.
-        columns: of the file, for a server; by the header if not given.
-        progress: hears how far the file is, where a server answers it.
+        words: texts, preceded by the run folder if there is no URL. Without texts and `file`, the
+            texts are read from standard input, one per line.
+        file: a data file; a run folder reads it with the columns of its training data.
+        url: URL of a server.
+        columns: columns of `file` for a server; None takes them from the header.
+        progress: receives the number of finished rows if a server predicts a file.
 
     Raises:
-        ConfigError: neither a run folder nor a URL is given, or both, or texts and a file.
+        ConfigError: expected either a run folder or a URL, and either texts or a file.
     """
     texts = words if url is not None else words[1:]
     if url is None and not words:
@@ -45,38 +45,42 @@ def answers(
         raise ConfigError(message, "pipe predict RUN TEXT, or pipe predict --url URL TEXT")
     if url is not None and words and (Path(words[0]) / MANIFEST).is_file():
         message = f"expected a run folder or --url, found both: {words[0]} and {url}"
-        raise ConfigError(message, "leave one of them out")
+        raise ConfigError(message, "remove one of them")
     if texts and file is not None:
         message = "expected texts or --file, found both"
         raise ConfigError(message)
     if columns is not None and (url is None or file is None):
-        message = "--columns is for a --file that a server answers (--url)"
-        raise ConfigError(message, "a run folder knows the columns of its training")
+        message = "--columns needs --url and --file"
+        raise ConfigError(message, "a run folder uses the columns of its training data")
     if url is None:
         run = Path(words[0])
-        return predict_run(run, _given(texts) if file is None else unlabelled(run, file))
-    return _asked(url, texts, None if file is None else _source(file, columns), progress)
+        return predict_run(run, _text_inputs(texts) if file is None else read_unlabelled(run, file))
+    return _predict_by_server(
+        url, texts, None if file is None else _source(file, columns), progress
+    )
 
 
-def _asked(url: str, texts: Sequence[str], source: Source | None, progress: Progress) -> Answers:
+def _predict_by_server(
+    url: str, texts: Sequence[str], source: Source | None, progress: Progress
+) -> Predictions:
     with Client(url, retries=RETRIES, bulk=source is not None) as client:
         if source is None:
-            yield from answer_all(client, _given(texts), Silent())
+            yield from predict_all(client, _text_inputs(texts), NullProgress())
             return
-        progress.begin(f"asking {url}", sum(1 for _ in source.rows()), "rows")
-        yield from answer_all(client, source.rows(), progress)
+        progress.begin(f"predict with {url}", sum(1 for _ in source.rows()), "rows")
+        yield from predict_all(client, source.rows(), progress)
         progress.end()
 
 
-def _given(texts: Sequence[str]) -> Iterator[Example]:
+def _text_inputs(texts: Sequence[str]) -> Iterator[Example]:
     lines = texts or (line for _, line in decoded_lines(sys.stdin.buffer, "standard input"))
     return (split_pair(line) for line in lines)
 
 
 def _source(file: Path, columns: str | None) -> Source:
-    """Return a file's texts; without columns those of the header: text, and text_pair if there."""
-    given = ["text=text,text_pair=text_pair", "text=text"] if columns is None else [columns]
-    sources = [Source(path=file, columns=parse_columns(one)) for one in given]
+    """Return the texts of a file; without `columns` by its header: text and, if any, text_pair."""
+    candidates = ["text=text,text_pair=text_pair", "text=text"] if columns is None else [columns]
+    sources = [Source(path=file, columns=parse_columns(candidate)) for candidate in candidates]
     for source in sources[:-1]:
         try:
             next(source.rows(), None)

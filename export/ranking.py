@@ -1,4 +1,4 @@
-"""The engines of a run in the order of their speed, measured side by side on this machine."""
+"""Measure and rank the speed of a run's engines on this machine."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from pipework.errors import PipeError
-from pipework.export.rows.run_rows import Subject
+from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineRecord, Speed
 from pipework.run_folder.files import verify_files
@@ -18,18 +18,18 @@ from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.cpu_threads import cpu_limit
 from pipework.text.encoding import Encoding
 
-# Machines drift, so engines take turns: each is opened and measured several times, and the median
-# counts. Only figures of one such measurement are compared.
+# The speed of a machine drifts, so the engines take turns: each is opened and measured several
+# times and the median counts. Only figures of the same measurement are compared.
 
 BATCH = 8
 ROUNDS = 3
-CALLS = 32  # of the rows in their order, again and again
+CALLS = 32  # batches per pass over the rows
 Opener = Callable[[], CollatedEngine]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
-    """One turn of one engine."""
+class SpeedSample:
+    """The speed of an engine in one round."""
 
     texts_per_s: float
     p50_ms: float
@@ -42,62 +42,57 @@ def measure(
     """Return the speed of each engine.
 
     Args:
-        openers: opens each engine, by name.
-        rows: the inputs of dev, in arrival order; the first 256 of them are used, and of these
-            every eighth alone.
-        seconds: how long each engine is measured, over all its turns; as long again at most goes
-            before it.
-        progress: hears of the turns done.
+        openers: functions that open an engine, by engine name.
+        rows: dev inputs in file order. The first 256 are measured in batches of 8, and every
+            eighth of them as a single text.
+        seconds: measuring time of an engine over all rounds; the warm-up takes at most as long.
+        progress: receives the finished rounds.
     """
     measured = rows[: CALLS * BATCH]
-    samples: dict[str, list[Sample]] = {name: [] for name in openers}
-    progress.begin("measure", ROUNDS * len(openers), "turns")
+    samples: dict[str, list[SpeedSample]] = {name: [] for name in openers}
+    progress.begin("measure", ROUNDS * len(openers), "rounds")
     for _ in range(ROUNDS):
-        for name, opened in openers.items():
-            with opened() as engine:
+        for name, opener in openers.items():
+            with opener() as engine:
                 samples[name].append(_sample(engine, measured, seconds / ROUNDS))
             progress.advance(1)
     progress.end()
-    return {name: _median(turns, len(measured)) for name, turns in samples.items()}
+    return {name: _median(rounds, len(measured)) for name, rounds in samples.items()}
 
 
-def _sample(engine: CollatedEngine, rows: Sequence[Encoding], seconds: float) -> Sample:
+def _sample(engine: CollatedEngine, rows: Sequence[Encoding], seconds: float) -> SpeedSample:
     batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
-    took_s, texts = _timed(engine, batches, seconds / 2)
-    singles_s, _ = _timed(
-        engine, [rows[place : place + 1] for place in range(0, len(rows), BATCH)], seconds / 2
-    )
-    return Sample(
-        texts_per_s=texts / sum(took_s),
-        p50_ms=1000 * float(np.median(singles_s)),
+    batch_s, texts = _time_calls(engine, batches, seconds / 2)
+    singles = [rows[index : index + 1] for index in range(0, len(rows), BATCH)]
+    single_s, _ = _time_calls(engine, singles, seconds / 2)
+    return SpeedSample(
+        texts_per_s=texts / sum(batch_s),
+        p50_ms=1000 * float(np.median(single_s)),
         processor=engine.processor,
     )
 
 
-def _timed(
+def _time_calls(
     engine: CollatedEngine, calls: Sequence[Sequence[Encoding]], seconds: float
 ) -> tuple[list[float], int]:
-    """Return the seconds of each call and the texts of all.
-
-    First every call is made once, as long as that takes no more than `seconds`: a runtime may
-    compile for each shape that it has not seen, which costs OpenVINO a fifth of the first pass. A
-    server goes on meeting new shapes, but ever fewer.
-    """
-    _pass(engine, calls, seconds)
+    """Return the seconds of each call and the total number of texts."""
+    # Warm-up, at most `seconds` long: a runtime may compile for each new shape, which takes a
+    # fifth of OpenVINO's first pass. A server meets fewer and fewer new shapes.
+    _run_calls(engine, calls, seconds)
     took_s: list[float] = []
     texts = 0
     while sum(took_s) < seconds:
-        left_s = seconds - sum(took_s)
-        some = _pass(engine, calls, left_s)
-        texts += sum(map(len, calls[: len(some)]))
-        took_s += some
+        remaining_s = seconds - sum(took_s)
+        pass_s = _run_calls(engine, calls, remaining_s)
+        texts += sum(map(len, calls[: len(pass_s)]))
+        took_s += pass_s
     return took_s, texts
 
 
-def _pass(
+def _run_calls(
     engine: CollatedEngine, calls: Sequence[Sequence[Encoding]], seconds: float
 ) -> list[float]:
-    """Return the seconds of each call; at least one is made, and none after `seconds`."""
+    """Run at least one call and start none after `seconds`; return the seconds of each."""
     took_s: list[float] = []
     for call in calls:
         start = time.perf_counter()
@@ -108,52 +103,56 @@ def _pass(
     return took_s
 
 
-def _median(turns: Sequence[Sample], rows: int) -> Speed:
+def _median(rounds: Sequence[SpeedSample], rows: int) -> Speed:
     return Speed(
-        texts_per_s=float(np.median([turn.texts_per_s for turn in turns])),
+        texts_per_s=float(np.median([sample.texts_per_s for sample in rounds])),
         batch=BATCH,
-        p50_ms=float(np.median([turn.p50_ms for turn in turns])),
+        p50_ms=float(np.median([sample.p50_ms for sample in rounds])),
         rows=rows,
         threads=cpu_limit(),
-        processor=turns[0].processor,
+        processor=rounds[0].processor,
     )
 
 
-def rank(subject: Subject, progress: Progress) -> tuple[EngineRecord, ...]:
-    """Measure what was proven for this processor, write the order down, and return it.
+def rank(run_rows: RunRows, progress: Progress) -> tuple[EngineRecord, ...]:
+    """Measure the engines proven on this processor and record all engines by speed.
 
-    An engine that is not measured keeps the speed that it had elsewhere, which says nothing
-    here, and stands behind those that are.
+    An engine that is not measured keeps its speed from another machine, which is not comparable,
+    and is ranked last.
     """
-    manifest = read_manifest(subject.run)
+    manifest = read_manifest(run_rows.run)
     speeds: dict[str, Speed] = {}
-    seconds = subject.settings.speed_s
-    openers = _openers(subject, manifest, progress) if seconds else {}
+    seconds = run_rows.settings.speed_s
+    openers = _openers(run_rows, manifest, progress) if seconds else {}
     if openers:
-        rows = [row.encoding for row in subject.dev]
+        rows = [row.encoding for row in run_rows.dev]
         speeds = measure(openers, rows, seconds, progress)
     engines = [
         record.model_copy(update={"speed": speeds.get(record.name, record.speed)})
         for record in manifest.engines
     ]
-    engines.sort(key=lambda one: -speeds[one.name].texts_per_s if one.name in speeds else 0.0)
-    write_manifest(subject.run, manifest.model_copy(update={"engines": tuple(engines)}))
+    engines.sort(
+        key=lambda engine: -speeds[engine.name].texts_per_s if engine.name in speeds else 0.0
+    )
+    write_manifest(run_rows.run, manifest.model_copy(update={"engines": tuple(engines)}))
     return tuple(engines)
 
 
-def _openers(subject: Subject, manifest: Manifest, progress: Progress) -> dict[str, Opener]:
-    """Return what opens each engine that runs here, after opening each once."""
+def _openers(run_rows: RunRows, manifest: Manifest, progress: Progress) -> dict[str, Opener]:
+    """Return an opener for each engine that runs on this processor, after opening it once."""
     openers: dict[str, Opener] = {}
     for record in manifest.engines:
-        path = subject.run / record.files[0].path
+        path = run_rows.run / record.files[0].path
         opener = partial(open_engine, path, record, manifest, tensorrt=record.tensorrt)
         try:
-            verify_files(subject.run, record.files)
+            verify_files(run_rows.run, record.files)
             with opener() as engine:
-                here = record.parity is not None and record.parity.processor == engine.processor
+                proven_here = (
+                    record.parity is not None and record.parity.processor == engine.processor
+                )
         except PipeError as error:
             progress.note(f"not measured: {record.name}: {error}")
             continue
-        if here:
+        if proven_here:
             openers[record.name] = opener
     return openers

@@ -1,4 +1,4 @@
-"""The engines of a run on one HTML page: how fast, how close to the checkpoint, what was proven."""
+"""An HTML report of a run's engines: speed, difference from the checkpoint, parity status."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,26 +9,26 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from pipework.errors import ConfigError
-from pipework.html.page import cells, header, plots, section, table, tiles, whole
+from pipework.html.page import cells, header, plots, render_page, section, table, tiles
 from pipework.html.svg import GRID, SERIES, STYLE, WIDTH_IN, number, svg
 from pipework.run_folder.engine_record import EngineRecord, Parity
 from pipework.run_folder.manifest import Manifest
 
 COLUMNS = (
-    *("engine", "precision", "layout", "MB", "max difference", "tolerance", "same answers"),
+    *("engine", "precision", "layout", "MB", "max difference", "tolerance", "same labels"),
     *("score", "change, 95 % interval", "texts/s", "p50 ms", "state"),
 )
 
 
 def write_page(path: Path, manifest: Manifest) -> None:
-    """Write the page.
+    """Write the engine report as HTML.
 
     Raises:
-        ConfigError: the run has no engines, or the page cannot be written.
+        ConfigError: the run has no engines, or `path` cannot be written.
     """
     if not manifest.engines:
-        message = f"run {manifest.identity.name} has no engines to draw"
-        raise ConfigError(message, "make some: pipe export RUN --to auto")
+        message = f"run {manifest.identity.name} has no engines to report"
+        raise ConfigError(message, "build engines first: pipe export RUN --to auto")
     try:
         path.write_text(page(manifest), encoding="utf-8")
     except OSError as error:
@@ -37,20 +37,25 @@ def write_page(path: Path, manifest: Manifest) -> None:
 
 
 def page(manifest: Manifest) -> str:
-    """Return the page as HTML that needs nothing else."""
+    """Return the report as a self-contained HTML page."""
     name, engines = manifest.identity.name, manifest.engines
-    line = f"{manifest.model.family}, {manifest.model.head} head; {manifest.task.kind}"
-    drawn = [one for one in (_speeds(engines), _differences(engines)) if one is not None]
-    kept = [f"{one.name}: {layer.name}, {layer.precision}" for one in engines for layer in one.kept]
-    parts = [
-        header(f"Engines of {name}", line),
-        tiles(_headline(engines)),
-        plots(drawn),
-        section("Engines", table(COLUMNS, (cells(_row(one)) for one in engines))),
+    subtitle = f"{manifest.model.family}, {manifest.model.head} head; {manifest.task.kind}"
+    charts = [chart for chart in (_speeds(engines), _differences(engines)) if chart is not None]
+    fallback_layers = [
+        f"{engine.name}: {layer.name}, {layer.precision}"
+        for engine in engines
+        for layer in engine.kept
     ]
-    if kept:
-        parts.append(section("Layers left in a higher precision", table(("",), map(_cell, kept))))
-    return whole(f"Engines of {name}", parts)
+    parts = [
+        header(f"Engines of {name}", subtitle),
+        tiles(_headline(engines)),
+        plots(charts),
+        section("Engines", table(COLUMNS, (cells(_row(engine)) for engine in engines))),
+    ]
+    if fallback_layers:
+        rows = table(("",), map(_cell, fallback_layers))
+        parts.append(section("Layers in a higher precision", rows))
+    return render_page(f"Engines of {name}", parts)
 
 
 def _cell(text: str) -> str:
@@ -58,57 +63,63 @@ def _cell(text: str) -> str:
 
 
 def _headline(engines: Sequence[EngineRecord]) -> list[tuple[str, str, str]]:
-    proven = [one for one in engines if one.proven]
-    found = [(f"{len(proven)}", "", f"proven engines of {len(engines)}")]
-    timed = [one for one in proven if one.speed is not None]
+    proven = [engine for engine in engines if engine.proven]
+    headline = [(f"{len(proven)}", "", f"proven engines of {len(engines)}")]
+    timed = [engine for engine in proven if engine.speed is not None]
     if timed:
-        fastest, slowest = (timed[place].speed for place in (0, -1))
+        fastest, slowest = (timed[index].speed for index in (0, -1))
         if fastest is not None and slowest is not None:
-            found.append((f"{fastest.texts_per_s:,.0f}", "texts/s", f"fastest: {timed[0].name}"))
+            headline.append((f"{fastest.texts_per_s:,.0f}", "texts/s", f"fastest: {timed[0].name}"))
             times = fastest.texts_per_s / slowest.texts_per_s
-            found.append((f"{times:.1f}", "times", f"as fast as {timed[-1].name}"))
-    return found
+            headline.append((f"{times:.1f}", "times", f"as fast as {timed[-1].name}"))
+    return headline
 
 
 def _speeds(engines: Sequence[EngineRecord]) -> tuple[str, str, str] | None:
-    timed = [(one.name, one.speed) for one in engines if one.speed is not None]
+    timed = [(engine.name, engine.speed) for engine in engines if engine.speed is not None]
     if not timed:
         return None
     speed = timed[0][1]
-    caption = f"Texts/s, {speed.batch} a call, in the order of dev; {speed.threads} threads"
-    rates = [found.texts_per_s for _, found in timed]
+    caption = f"Texts/s in batches of {speed.batch} dev texts; {speed.threads} threads"
+    rates = [speed.texts_per_s for _, speed in timed]
     with rc_context(STYLE | {"axes.grid.axis": "x"}):
         figure, axes = _bars([name for name, _ in timed], rates)
         axes.set_xlim(0, 1.05 * max(rates))
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(FuncFormatter(number))
         axes.set_xlabel("texts/s")
-        return "How fast", caption, svg(figure, "Texts per second of each engine")
+        return "Speed", caption, svg(figure, "Texts per second of each engine")
 
 
 def _differences(engines: Sequence[EngineRecord]) -> tuple[str, str, str] | None:
-    found = [(one.name, one.parity) for one in engines if one.parity is not None]
-    if not found:
+    checked = [(engine.name, engine.parity) for engine in engines if engine.parity is not None]
+    if not checked:
         return None
-    caption = "Largest difference of a logit from the checkpoint's; the stroke is the tolerance"
+    caption = "Largest difference from the checkpoint's logits; the vertical mark is the tolerance"
     with rc_context(STYLE | {"axes.grid.axis": "x"}):
-        figure, axes = _bars([name for name, _ in found], [parity.max_abs for _, parity in found])
+        figure, axes = _bars(
+            [name for name, _ in checked], [parity.max_abs for _, parity in checked]
+        )
         axes.set_xscale("log")
         axes.set_xlim(1e-8, 1e3)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:.0e}"))
         axes.xaxis.set_minor_locator(NullLocator())
-        for place, (_, parity) in enumerate(found):
-            axes.plot([parity.tolerance.max_abs] * 2, [place - 0.4, place + 0.4], color=SERIES[3])
-        axes.set_xlabel("logits apart (logarithmic)")
-        return "How close", caption, svg(figure, "Largest difference of each engine")
+        for index, (_, parity) in enumerate(checked):
+            axes.plot([parity.tolerance.max_abs] * 2, [index - 0.4, index + 0.4], color=SERIES[3])
+        axes.set_xlabel("logit difference (log scale)")
+        return (
+            "Difference from the checkpoint",
+            caption,
+            svg(figure, "Largest difference of each engine"),
+        )
 
 
 def _bars(names: Sequence[str], values: Sequence[float]) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(WIDTH_IN, 1.0 + 0.36 * len(names)), layout="constrained")
     axes = figure.subplots()
     axes.barh(range(len(names)), values, height=0.7, color=SERIES[0], edgecolor=GRID)
-    named = [f"{name}: {value:,.3g}" for name, value in zip(names, values, strict=True)]
-    axes.set_yticks(range(len(names)), named)
+    labels = [f"{name}: {value:,.3g}" for name, value in zip(names, values, strict=True)]
+    axes.set_yticks(range(len(names)), labels)
     axes.invert_yaxis()
     return figure, axes
 
@@ -123,9 +134,9 @@ def _scores(parity: Parity) -> tuple[str, str]:
 
 def _row(engine: EngineRecord) -> tuple[str, ...]:
     parity, speed = engine.parity, engine.speed
-    proof = ("",) * 5
+    parity_cells = ("",) * 5
     if parity is not None:
-        proof = (
+        parity_cells = (
             f"{parity.max_abs:.1e}",
             f"{parity.tolerance.max_abs:g}",
             f"{parity.argmax_agreement:.2%}",
@@ -136,7 +147,7 @@ def _row(engine: EngineRecord) -> tuple[str, ...]:
         engine.precision,
         engine.layout,
         f"{sum(file.size for file in engine.files) / 1e6:.1f}",
-        *proof,
+        *parity_cells,
         "" if speed is None else f"{speed.texts_per_s:,.0f}",
         "" if speed is None else f"{speed.p50_ms:.1f}",
         "proven" if engine.proven else "built, not run",

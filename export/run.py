@@ -1,4 +1,4 @@
-"""An export from run folder to recorded engines: build, prove, and only then record."""
+"""Export a run: build engines, check their parity, and record those that pass."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -8,16 +8,21 @@ from pathlib import Path
 import numpy as np
 
 from pipework.errors import PipeError, RunFolderError
-from pipework.export.build import Build, Built, build
+from pipework.export.build import BuildResult, EngineBuilder, build
 from pipework.export.config import ExportSettings
 from pipework.export.convert.fusions import lost_fusions
-from pipework.export.diagnosis.refusal import Trial, failure, forget, refusal
+from pipework.export.diagnosis.refusal import (
+    EngineCandidate,
+    engine_error,
+    parity_error,
+    remove_failed_export,
+)
 from pipework.export.parity.case import EngineFailedError
-from pipework.export.parity.prove import Expected, prove
+from pipework.export.parity.prove import ReferenceLogits, prove
 from pipework.export.parity.score_change import check_reference
 from pipework.export.ranking import rank
-from pipework.export.rows.run_rows import Subject
-from pipework.progress import Progress, Silent
+from pipework.export.rows.run_rows import RunRows
+from pipework.progress import NullProgress, Progress
 from pipework.run_folder.engine_record import (
     EngineFormat,
     EngineRecord,
@@ -27,18 +32,18 @@ from pipework.run_folder.engine_record import (
     Variant,
     engine_digest,
 )
-from pipework.run_folder.files import record_file, sole_writer, verify_files
+from pipework.run_folder.files import exclusive_lock, record_file, verify_files
 from pipework.run_folder.manifest import Manifest, read_classifier, read_manifest, write_manifest
-from pipework.scoring.reference_rows import FILE_NAME as KEPT_ROWS
-from pipework.scoring.reference_rows import KeptRows
+from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as KEPT_ROWS
+from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import MODELS, open_engine
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.cuda import NoGpuError
 from pipework.train.model.checkpoint_engine import open_reference
 
 ENGINES, UNFINISHED = "engines", "partial"
-KEPT_DEV_ROWS = 256
-RUNTIME_ERRORS = (RuntimeError, MemoryError)  # what runtimes raise while they build
+REFERENCE_DEV_ROWS = 256  # large enough that a single changed label is within tolerance
+RUNTIME_ERRORS = (RuntimeError, MemoryError)  # raised by runtimes during a build
 ONNX_FP32 = Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=Layout.PADDED)
 
 
@@ -48,163 +53,165 @@ def export(
     variants: Sequence[Variant] = (ONNX_FP32,),
     *,
     settings: ExportSettings | None = None,
-    building: Build = build,
+    builder: EngineBuilder = build,
 ) -> tuple[EngineRecord, ...]:
-    """Build engines of a run, prove them, and record them in the manifest, the fastest first.
-
-    An engine is built and proven in a folder of another name and gets the name that its digest
-    gives only when it has passed; one that it replaces goes after the manifest names the new
-    one. So at any moment each engine that the manifest records is whole and proven.
+    """Build engines of a run, check their parity, and record them, the fastest first.
 
     Args:
         run: the run folder.
-        progress: hears of the stages.
-        variants: what to build.
-        settings: how; None for the defaults.
-        building: writes the files of an engine.
+        progress: receives the stages.
+        variants: the engine variants to build.
+        settings: export settings; None for the defaults.
+        builder: writes the files of an engine.
 
     Raises:
-        CheckFailedError: every engine differs from the checkpoint. What differs is not recorded;
-            the details say how, and RUN/failed-exports/LABEL shows it, see `pipework.export.diagnosis.refusal`.
-        RunFolderError: the run folder does not hold what its manifest says.
-        DataError: the dev rows that the proof needs are not there.
+        CheckFailedError: no engine passed the parity check. The details of the error and
+            RUN/failed-exports/LABEL show why, see `pipework.export.diagnosis.refusal`.
+        RunFolderError: files of the run folder do not match its manifest.
+        DataError: the dev rows for the parity check are missing.
     """
-    read_classifier(run)  # for its clear words, where there is no run to lock
-    with sole_writer(run):
+    # An engine is built and checked in a temporary folder, renamed to its digest once it passes,
+    # and the engine that it replaces is deleted only after the manifest is updated. The manifest
+    # therefore never records an incomplete or unchecked engine.
+    read_classifier(run)  # a clear error if there is no run folder to lock
+    with exclusive_lock(run):
         manifest = read_manifest(run)
         verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
         _sweep(run, manifest, progress)
-        subject = Subject.open(run, manifest, settings or ExportSettings())
+        run_rows = RunRows.open(run, manifest, settings or ExportSettings())
         try:
             with open_reference(run, manifest) as reference:
-                expected = Expected.of(subject, reference, progress)
-                check_reference(subject, reference, expected.dev_NC, progress)
-            names = _each(variants, subject, expected, building, progress)
-            return tuple(record for record in rank(subject, progress) if record.name in names)
+                expected = ReferenceLogits.of(run_rows, reference, progress)
+                check_reference(run_rows, reference, expected.dev_NC, progress)
+            names = _build_all(variants, run_rows, expected, builder, progress)
+            return tuple(record for record in rank(run_rows, progress) if record.name in names)
         finally:
-            _sweep(run, read_manifest(run), Silent())
+            _sweep(run, read_manifest(run), NullProgress())
 
 
-def _each(
+def _build_all(
     variants: Sequence[Variant],
-    subject: Subject,
-    expected: Expected,
-    building: Build,
+    run_rows: RunRows,
+    expected: ReferenceLogits,
+    builder: EngineBuilder,
     progress: Progress,
 ) -> list[str]:
-    """Build and record what can be; of several, one that cannot does not stop the others.
+    """Build and record each variant; a failure does not stop the other variants.
 
     Returns:
-        The names of those recorded.
+        The names of the recorded engines.
 
     Raises:
-        PipeError: of the last one, if none could be.
+        PipeError: all variants failed; this is the error of the last.
     """
     names: list[str] = []
-    refused: list[str] = []
+    failed: list[str] = []
     for number, variant in enumerate(variants, start=1):
         progress.note(f"building {variant.label} ({number} of {len(variants)})")
         try:
-            names.append(_one(variant, subject, expected, building, progress).name)
+            names.append(_build_one(variant, run_rows, expected, builder, progress).name)
         except (PipeError, *RUNTIME_ERRORS) as error:
             if not names and number == len(variants):
                 raise
-            refused.append(variant.label)
+            failed.append(variant.label)
             hint = f"; {error.hint}" if isinstance(error, PipeError) and error.hint else ""
-            progress.note(f"refused: {variant.label}: {error}{hint}")
-    if refused:
-        progress.note(f"{len(refused)} of {len(variants)} refused: {', '.join(refused)}")
+            progress.note(f"failed: {variant.label}: {error}{hint}")
+    if failed:
+        progress.note(f"{len(failed)} of {len(variants)} failed: {', '.join(failed)}")
     return names
 
 
-def _one(
+def _build_one(
     variant: Variant,
-    subject: Subject,
-    expected: Expected,
-    building: Build,
+    run_rows: RunRows,
+    expected: ReferenceLogits,
+    builder: EngineBuilder,
     progress: Progress,
 ) -> EngineRecord:
-    folder = subject.run / ENGINES / variant.label / UNFINISHED
+    folder = run_rows.run / ENGINES / variant.label / UNFINISHED
     folder.mkdir(parents=True)
-    built = building(variant, subject, folder, progress)
-    _compare_fusions(variant, subject.manifest, built, progress)
-    trial = Trial(subject=subject, variant=variant, folder=folder)
-    path, manifest = folder / MODELS[variant.format], subject.manifest
-    opened = partial(open_engine, path, variant, manifest, tensorrt=built.tensorrt)
+    built = builder(variant, run_rows, folder, progress)
+    _compare_fusions(variant, run_rows.manifest, built, progress)
+    candidate = EngineCandidate(run_rows=run_rows, variant=variant, folder=folder)
+    path, manifest = folder / MODELS[variant.format], run_rows.manifest
+    opener = partial(open_engine, path, variant, manifest, tensorrt=built.tensorrt)
     parity: Parity | None
     try:
-        parity = _proof(trial, opened, expected, progress)
+        parity = _check_parity(candidate, opener, expected, progress)
     except NoGpuError as reason:
         if built.graph is None:
             raise
-        # None is recorded of a wrong graph, which can be run anywhere.
-        as_graph = variant.model_copy(update={"format": EngineFormat.ONNX})
-        _proof(trial, partial(open_engine, built.graph, as_graph, manifest), expected, progress)
+        # Without the GPU, check the ONNX graph instead: it runs on any machine.
+        onnx_variant = variant.model_copy(update={"format": EngineFormat.ONNX})
+        opener = partial(open_engine, built.graph, onnx_variant, manifest)
+        _check_parity(candidate, opener, expected, progress)
         parity = None
-        progress.note(f"built, not run: {variant.label}; its graph passed; {reason}")
+        progress.note(f"built, not run: {variant.label}; its ONNX graph passed; {reason}")
     if built.graph is not None:
         built.graph.unlink()
-    _kept(subject, expected).write(folder / KEPT_ROWS)
-    return _record(variant, subject, built, parity)
+    _reference_rows(run_rows, expected).write(folder / KEPT_ROWS)
+    return _record(variant, run_rows, built, parity)
 
 
-def _kept(subject: Subject, expected: Expected) -> KeptRows:
-    """Return the inputs of the grid, and so many of dev that one changed label is not too many."""
-    dev = subject.dev[:KEPT_DEV_ROWS]
-    logits_NC = np.concatenate([expected.grid_NC, expected.dev_NC[: len(dev)]])
-    return KeptRows(encodings=[row.encoding for row in (*subject.grid, *dev)], logits_NC=logits_NC)
+def _reference_rows(run_rows: RunRows, expected: ReferenceLogits) -> ReferenceRows:
+    """Return the edge cases and the first dev rows with the checkpoint's logits."""
+    dev = run_rows.dev[:REFERENCE_DEV_ROWS]
+    logits_NC = np.concatenate([expected.edge_NC, expected.dev_NC[: len(dev)]])
+    return ReferenceRows(
+        encodings=[row.encoding for row in (*run_rows.edge_cases, *dev)], logits_NC=logits_NC
+    )
 
 
 def _compare_fusions(
-    variant: Variant, manifest: Manifest, built: Built, progress: Progress
+    variant: Variant, manifest: Manifest, built: BuildResult, progress: Progress
 ) -> None:
-    for before in manifest.engines:
-        if before.name == variant.label:
-            for loss in lost_fusions(before.fusions, built.fusions):
-                progress.note(f"{variant.label}: fused less often than last time: {loss}")
+    for previous in manifest.engines:
+        if previous.name == variant.label:
+            for loss in lost_fusions(previous.fusions, built.fusions):
+                progress.note(f"{variant.label}: fewer fusions than in the last export: {loss}")
 
 
-def _proof(
-    trial: Trial,
-    opened: Callable[..., CollatedEngine],
-    expected: Expected,
+def _check_parity(
+    candidate: EngineCandidate,
+    opener: Callable[..., CollatedEngine],
+    expected: ReferenceLogits,
     progress: Progress,
 ) -> Parity:
-    """Return the proof of an engine.
+    """Return the parity record of an engine that passes the check.
 
     Raises:
-        CheckFailedError: it does not answer as the checkpoint does.
-        NoGpuError: the GPU that it is for is not there.
+        CheckFailedError: the engine's logits differ from the checkpoint's, or it fails.
+        NoGpuError: the engine needs a GPU that is not available.
     """
     try:
-        with opened(whole=True) as whole, opened() as engine:
-            verdict = prove(
-                trial.subject,
+        with opener(whole=True) as whole, opener() as engine:
+            result = prove(
+                candidate.run_rows,
                 expected,
                 whole=whole,
                 engine=engine,
-                tolerance=trial.subject.tolerance(trial.variant.precision),
+                tolerance=candidate.run_rows.tolerance(candidate.variant.precision),
                 progress=progress,
             )
-            ran_on = engine.processor
-    except (EngineFailedError, RunFolderError) as error:  # it cannot even be asked
-        raise failure(trial, error) from error
-    if not verdict.parity.passed:
-        raise refusal(trial, verdict)
-    forget(trial)
-    return verdict.parity.model_copy(update={"processor": ran_on})
+            processor = engine.processor
+    except (EngineFailedError, RunFolderError) as error:  # it does not load or run
+        raise engine_error(candidate, error) from error
+    if not result.parity.passed:
+        raise parity_error(candidate, result)
+    remove_failed_export(candidate)
+    return result.parity.model_copy(update={"processor": processor})
 
 
 def _record(
-    variant: Variant, subject: Subject, built: Built, parity: Parity | None
+    variant: Variant, run_rows: RunRows, built: BuildResult, parity: Parity | None
 ) -> EngineRecord:
-    run, unproven = subject.run, subject.run / ENGINES / variant.label / UNFINISHED
-    files = tuple(record_file(run, path) for path in _files(unproven, variant))
-    final = unproven.with_name(engine_digest(files)[:12])
-    if final.is_dir():  # the same engine with the same rows, which the manifest may name
-        shutil.rmtree(unproven)
+    run, partial_folder = run_rows.run, run_rows.run / ENGINES / variant.label / UNFINISHED
+    files = tuple(record_file(run, path) for path in _files(partial_folder, variant))
+    final = partial_folder.with_name(engine_digest(files)[:12])
+    if final.is_dir():  # the same engine with the same rows; the manifest may already name it
+        shutil.rmtree(partial_folder)
     else:
-        unproven.rename(final)
+        partial_folder.rename(final)
     record = EngineRecord(
         **variant.model_dump(),
         name=variant.label,
@@ -212,10 +219,10 @@ def _record(
         opset=built.opset,
         built_with=built.built_with,
         fusions=built.fusions,
-        kept=built.kept,
+        kept=built.fallback_layers,
         tensorrt=built.tensorrt,
         parity=parity,
-        tolerance=subject.tolerance(variant.precision),
+        tolerance=run_rows.tolerance(variant.precision),
     )
     manifest = read_manifest(run)
     others = tuple(engine for engine in manifest.engines if engine.name != record.name)
@@ -230,12 +237,12 @@ def _files(folder: Path, variant: Variant) -> list[Path]:
 
 
 def _sweep(run: Path, manifest: Manifest, progress: Progress) -> None:
-    """Delete what lies under engines/ and no record names: an interrupted export left it."""
-    kept = {run / file.path for engine in manifest.engines for file in engine.files}
-    below = sorted((run / ENGINES).rglob("*"), reverse=True)  # what is in a folder before it
+    """Delete files under engines/ that the manifest does not name (unfinished exports)."""
+    recorded = {run / file.path for engine in manifest.engines for file in engine.files}
+    below = sorted((run / ENGINES).rglob("*"), reverse=True)  # contents before their folder
     for path in (*below, run / ENGINES):
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
-        elif path.is_file() and path not in kept:
-            progress.note(f"{path} is left from an unfinished export: removed")
+        elif path.is_file() and path not in recorded:
+            progress.note(f"removed {path}, left from an unfinished export")
             path.unlink()

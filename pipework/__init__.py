@@ -1,8 +1,24 @@
-"""What every stage of the pipeline shares: contracts, text to ids, scores to labels."""
+"""From labelled text to a classifier in production: train, export, serve, measure."""
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipework.serve.client import Client
+
+__all__ = ["Client", "__version__"]
 
 try:
     __version__ = version("pipework")
-except PackageNotFoundError:  # run from a checkout that was not installed
+except PackageNotFoundError:  # a checkout that is not installed
     __version__ = "0+unknown"
+
+
+def __getattr__(name: str) -> "type[Client]":
+    """Import the client when it is first used: it loads httpx, which no stage needs."""
+    if name != "Client":
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    from pipework.serve.client import Client  # noqa: PLC0415  (lazy)
+
+    return Client

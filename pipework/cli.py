@@ -1,4 +1,7 @@
-"""The command line: parse, delegate, turn errors into words. Imports wait for their command."""
+"""The `pipe` command line: parse arguments, run a stage, print errors.
+
+Heavy imports are inside the commands so that `pipe --help` is fast.
+"""
 
 import os
 import sys
@@ -9,36 +12,36 @@ from typing import Annotated, NoReturn
 import typer
 
 from pipework.benchmarks.command import bench
-from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, in_words
-from pipework.run_folder.engine_record import Layout, Precision, Target
+from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, as_pipe_error
+from pipework.run_folder.engine_record import ExportTarget, Layout, Precision
 
 app = typer.Typer(
-    help="Labelled text to a classifier in production: train, export, prove, serve, measure.",
+    help="From labelled text to a text classifier in production: train, export, serve, measure.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
 
-class Backend(StrEnum):
-    """What serves."""
+class ServeBackend(StrEnum):
+    """The server that `pipe serve` starts."""
 
     BUILTIN = "builtin"
     TRITON = "triton"
 
 
 Run = Annotated[Path, typer.Argument(help="run folder")]
-Sets = Annotated[list[str] | None, typer.Option("--set", help="override, as section.key=value")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="override: section.key=value")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 @app.command()
 def check(
-    inputs: Annotated[list[str], typer.Argument(help="config, recipe, or data files")],
+    inputs: Annotated[list[str], typer.Argument(help="config file, recipe name, or data files")],
     overrides: Sets = None,
     as_json: Json = False,
 ) -> None:
-    """Look at the data: rows, labels, lengths, duplicates, leaks, conflicts, unknown tokens."""
+    """Check the data: rows, labels, lengths, duplicates, leaks, conflicts, unknown tokens."""
     from pipework import console
     from pipework.terminal import show_report
     from pipework.train.data_report.data_report import check_config, check_files, is_config
@@ -59,37 +62,37 @@ def check(
 
 @app.command()
 def train(
-    config: Annotated[str, typer.Argument(help="config file, or the name of a recipe")],
+    config: Annotated[str, typer.Argument(help="config file or recipe name")],
     out: Annotated[Path, typer.Option("--out", help="run folder to write")],
     overrides: Sets = None,
-    nproc: Annotated[int, typer.Option(min=1, help="processes to start on this machine")] = 1,
+    nproc: Annotated[int, typer.Option(min=1, help="training processes on this machine")] = 1,
     resume: Annotated[
-        bool, typer.Option("--resume", help="go on from the last checkpoint")
+        bool, typer.Option("--resume", help="resume from the last checkpoint")
     ] = False,
 ) -> None:
-    """Fine-tune a checkpoint, or train a preset from scratch, into a run folder."""
+    """Fine-tune a checkpoint, or train a preset from scratch, and write a run folder."""
     from pipework import console
-    from pipework.progress import Silent
+    from pipework.progress import NullProgress
     from pipework.terminal import show_trained
     from pipework.train.config.run_config import load_config
 
-    loaded = load_config(config, overrides or [])  # its errors come before torch is loaded
+    loaded = load_config(config, overrides or [])  # before torch, so that its errors are fast
     progress = console.progress()
     if "RANK" not in os.environ:
         progress.note("loading torch")
-    from pipework.train.loop.distributed import join, launch, placed  # takes seconds
+    from pipework.train.loop.distributed import is_worker, join, launch  # imports torch: seconds
 
-    if nproc > 1 and not placed():
+    if nproc > 1 and not is_worker():
         sys.exit(launch(sys.argv[1:], nproc))
     from pipework.train.run import train_all
 
     with join() as world:
-        heard = progress if world.leads else Silent()
+        shown = progress if world.leads else NullProgress()
         try:
-            runs = train_all(loaded, out, heard, world=world, resume=resume)
+            runs = train_all(loaded, out, shown, world=world, resume=resume)
         except PipeError as error:
-            shared = isinstance(error, CheckFailedError | StoppedError)  # every process meets it
-            if error.told or (shared and not world.leads):
+            shared = isinstance(error, CheckFailedError | StoppedError)  # raised in every process
+            if error.reported or (shared and not world.leads):
                 sys.exit(error.exit_code)
             raise
         finally:
@@ -102,11 +105,11 @@ def train(
 def evaluate(
     run: Run,
     file: Annotated[Path | None, typer.Argument(help="labelled file instead of a split")] = None,
-    split: Annotated[str | None, typer.Option(help="train, dev (if left out) or test")] = None,
-    engine: Annotated[str | None, typer.Option(help="a proven engine by name")] = None,
+    split: Annotated[str | None, typer.Option(help="train, dev (default) or test")] = None,
+    engine: Annotated[str | None, typer.Option(help="name of a proven engine")] = None,
     as_json: Json = False,
 ) -> None:
-    """Score the checkpoint, or an engine: accuracy, macro-F1, classes, confusion matrix."""
+    """Evaluate the checkpoint or an engine: scores, classes, confusion matrix."""
     if file is not None and split is not None:
         message = "expected a file or --split, found both"
         raise ConfigError(message)
@@ -131,26 +134,30 @@ def predict(
         list[str] | None,
         typer.Argument(
             metavar="RUN|TEXT",
-            help="run folder, unless there is --url, then texts; a tab splits a pair",
+            help="run folder (not with --url), then texts; a tab separates the texts of a pair",
         ),
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="data file, columns as in training")] = None,
-    out: Annotated[Path | None, typer.Option(help="write to a .tsv or .jsonl file")] = None,
-    url: Annotated[str | None, typer.Option(help="server to ask, http(s):// or grpc(s)://")] = None,
-    columns: Annotated[str | None, typer.Option(help="with --url, of --file: text=NAME")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="data file with the columns of training")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help=".tsv or .jsonl file to write")] = None,
+    url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="columns of --file, with --url: text=NAME")
+    ] = None,
 ) -> None:
-    """Answer texts given here, in a file, or line by line on standard input."""
+    """Classify texts from the command line, a file, or standard input (a text per line)."""
     from pipework import console
     from pipework.export.inference import format_prediction, write_predictions
-    from pipework.export.predict import answers
+    from pipework.export.predict import predict_inputs
 
     progress = console.progress()
     try:
-        found = answers(words or [], file, url, columns, progress=progress)
+        results = predict_inputs(words or [], file, url, columns, progress=progress)
         if out is not None:
-            write_predictions(found, out, progress)
+            write_predictions(results, out, progress)
             return
-        for example, prediction in found:
+        for example, prediction in results:
             sys.stdout.write(format_prediction(example, prediction) + "\n")
     finally:
         progress.close()
@@ -159,33 +166,35 @@ def predict(
 @app.command()
 def export(
     run: Run,
-    to: Annotated[Target, typer.Option("--to", help="what to build")],
-    precision: Annotated[Precision | None, typer.Option(help="arithmetic")] = None,
-    layout: Annotated[Layout | None, typer.Option(help="how texts share a batch")] = None,
+    to: Annotated[ExportTarget, typer.Option("--to", help="engine format to build")],
+    precision: Annotated[Precision | None, typer.Option(help="numeric precision")] = None,
+    layout: Annotated[
+        Layout | None, typer.Option(help="batch layout: a text per row, or several")
+    ] = None,
     repository: Annotated[
         Path | None, typer.Option(help="Triton repository to add a proven engine to")
     ] = None,
     overrides: Sets = None,
 ) -> None:
-    """Build engines from the checkpoint, prove that they answer the same, and record them."""
-    if (to is Target.TRITON) != (repository is not None):
-        message = "--to triton and --repository belong together, found one of them"
+    """Build engines from the checkpoint, prove their parity with it, and record them."""
+    if (to is ExportTarget.TRITON) != (repository is not None):
+        message = "--to triton and --repository must be used together, found one of them"
         raise ConfigError(message, "pipe export RUN --to triton --repository DIR")
     if repository is not None:
         _add_version(run, repository, overrides or [], precision, layout)
         return
     from pipework import console
     from pipework.export.config import ExportSettings
-    from pipework.export.plan import asked
+    from pipework.export.plan import select_variants
     from pipework.run_folder.manifest import read_classifier
     from pipework.settings import load_settings
     from pipework.terminal import show_exported
 
     settings = load_settings(ExportSettings, None, overrides or [])
-    variants = asked(read_classifier(run), to, precision, layout)
+    variants = select_variants(read_classifier(run), to, precision, layout)
     progress = console.progress()
     progress.note("loading torch")
-    from pipework.export.run import export as build  # takes seconds
+    from pipework.export.run import export as build  # imports torch: seconds
 
     try:
         records = build(run, progress, variants, settings=settings)
@@ -203,50 +212,51 @@ def _add_version(
 ) -> None:
     from pipework import console
     from pipework.export.config import ExportSettings
-    from pipework.export.triton.model_repository import Wanted, add_version
+    from pipework.export.triton.model_repository import EngineChoice, add_version
     from pipework.settings import load_settings
 
     settings = load_settings(ExportSettings, None, overrides)
-    wanted = Wanted(precision=precision, layout=layout)
-    added = add_version(run, repository, settings.triton, wanted, console.progress())
-    console.say(f"{'added' if added.new else 'there already'}: {added.engine}, {added.folder}")
-    console.say(f"next: pipe serve {repository} --backend triton")
+    choice = EngineChoice(precision=precision, layout=layout)
+    added = add_version(run, repository, settings.triton, choice, console.progress())
+    status = "added" if added.new else "already present"
+    console.print_line(f"{status}: {added.engine}, {added.folder}")
+    console.print_line(f"next: pipe serve {repository} --backend triton")
 
 
 @app.command()
 def serve(
     target: Annotated[
-        Path, typer.Argument(metavar="RUN|REPOSITORY", help="run folder, or repository of models")
+        Path, typer.Argument(metavar="RUN|REPOSITORY", help="run folder or model repository")
     ],
-    backend: Annotated[Backend, typer.Option(help="what serves")] = Backend.BUILTIN,
+    backend: Annotated[ServeBackend, typer.Option(help="server")] = ServeBackend.BUILTIN,
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="port of HTTP; 0 for a free one")] = 8000,
-    grpc_port: Annotated[int, typer.Option(help="port of gRPC; 0 for a free one")] = 8001,
+    port: Annotated[int, typer.Option(help="HTTP port; 0 for any free port")] = 8000,
+    grpc_port: Annotated[int, typer.Option(help="gRPC port; 0 for any free port")] = 8001,
     overrides: Sets = None,
 ) -> None:
     """Serve proven engines over HTTP and gRPC until SIGTERM or Ctrl-C."""
     from pipework.serve.config import ServeSettings
     from pipework.serve.observability.logs import set_up_logs
-    from pipework.serve.run import Address
+    from pipework.serve.run import ListenAddress
     from pipework.serve.run import serve as start
     from pipework.settings import load_settings
 
     settings = load_settings(ServeSettings, None, overrides or [])
     set_up_logs(settings.logs)
-    address = Address(host=host, port=port, grpc_port=grpc_port)
-    if backend is Backend.TRITON:
+    address = ListenAddress(host=host, port=port, grpc_port=grpc_port)
+    if backend is ServeBackend.TRITON:
         from pipework.serve.triton.run import serve_triton
 
-        serve_triton(target, settings, address=address, ready=_ready, say=_say)
+        serve_triton(target, settings, address=address, ready=_ready, report=_print_line)
         return
     start(target, settings, address=address, ready=_ready)
 
 
 def _ready(listening: object) -> None:
-    _say(f"serving on {listening}")
+    _print_line(f"serving on {listening}")
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -258,9 +268,11 @@ app.command()(bench)
 def show(
     run: Run,
     as_json: Json = False,
-    html: Annotated[Path | None, typer.Option(help="write a page that draws the engines")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="HTML page with plots of the engines to write")
+    ] = None,
 ) -> None:
-    """Show what a run folder holds: model, data, scores, engines with proof and speed."""
+    """Show the contents of a run folder: model, data, scores, engines with parity and speed."""
     from pipework import console
     from pipework.run_folder.manifest import read_manifest
     from pipework.terminal import show_manifest
@@ -270,7 +282,7 @@ def show(
         from pipework.export.report import write_page
 
         write_page(html, manifest)
-        console.say(f"page: {html}")
+        console.print_line(f"page: {html}")
     elif as_json:
         sys.stdout.write(manifest.model_dump_json(indent=2) + "\n")
     else:
@@ -278,17 +290,17 @@ def show(
 
 
 def main() -> NoReturn:
-    """Run a command; exit 0, 1 (a bug), 2 (the user can mend it) or 3 (a check said no)."""
+    """Run a command; exit with 0, 1 (a bug), 2 (the user can fix it) or 3 (a check failed)."""
     try:
         app()
     except (PipeError, ModuleNotFoundError, OSError) as error:
-        known = in_words(error)
-        if known is None:
+        pipe_error = as_pipe_error(error)
+        if pipe_error is None:
             raise
-        from pipework.console import complain
+        from pipework.console import print_error
 
-        complain(known)
-        sys.exit(known.exit_code)
+        print_error(pipe_error)
+        sys.exit(pipe_error.exit_code)
     sys.exit(0)
 
 

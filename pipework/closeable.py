@@ -1,20 +1,18 @@
-"""What has a `close` is a context manager."""
+"""Base class of objects that hold resources until `close`."""
 
 from abc import ABC, abstractmethod
 from typing import Self
 
 
-class Closing(ABC):
-    """Closes itself at the end of a `with` block."""
+class Closeable(ABC):
+    """A context manager that calls `close` at the end of a `with` block."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free what is held. Closing twice is allowed."""
+        """Release the resources; further calls do nothing."""
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()

@@ -1,7 +1,7 @@
-"""What a person sees: progress on standard error, results on standard output.
+"""Terminal output: progress on standard error, results on standard output.
 
-On a terminal progress is a bar with rate and time left. Elsewhere (a log, a pipe) it is a line now
-and then, so that a log stays readable.
+On a terminal, progress is a bar with rate and time left. In a log or a pipe it is one line every
+LINE_EVERY_S seconds, so that logs stay readable.
 """
 
 import time
@@ -31,20 +31,19 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 class _Rate(ProgressColumn):
-    """Units per second."""
+    """A progress column with units per second."""
 
     def render(self, task: Task) -> Text:
-        """Show the speed, once there is one."""
+        """Return the speed, or an empty text as long as there is none."""
         speed = task.finished_speed or task.speed
         unit = task.fields["unit"]
         return Text(_rate(speed, unit) if speed and unit != "s" else "", style="cyan")
 
 
 class Bars:
-    """Progress on a terminal; stages may nest. A context manager."""
+    """Progress bars on a terminal; stages may nest."""
 
     def __init__(self) -> None:
-        """Draw nothing yet."""
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -67,13 +66,13 @@ class Bars:
         self._tasks.append(task)
 
     def advance(self, count: int, figures: Mapping[str, str] | None = None) -> None:
-        """Move the newest bar."""
+        """Advance the innermost bar."""
         self._bars.advance(self._tasks[-1], count)
         if figures:
             self._bars.update(self._tasks[-1], figures=_figures(figures))
 
     def end(self) -> None:
-        """Leave a finished bar of the outermost stage on the screen; remove an inner one."""
+        """Remove the bar; a bar of the outermost stage stays on the screen as finished."""
         task = self._tasks.pop()
         if self._tasks:
             self._bars.remove_task(task)
@@ -87,7 +86,7 @@ class Bars:
         self._bars.console.print(escape(line))
 
     def close(self) -> None:
-        """Give the terminal back, also when a stage was interrupted."""
+        """Restore the terminal, also after an interrupted stage."""
         self._bars.stop()
 
 
@@ -97,47 +96,47 @@ class _Stage:
     total: int
     unit: str
     start: float
-    said: float
+    printed: float
     done: int = 0
 
 
 @dataclass
 class Lines:
-    """Progress in a log: a line every LINE_EVERY_S seconds, and one at the end of a stage."""
+    """Progress lines in a log: one every LINE_EVERY_S seconds, and one at the end of a stage."""
 
     _stages: list[_Stage] = field(default_factory=list)
     _figures: str = ""
 
     def begin(self, title: str, total: int, unit: str) -> None:
-        """Remember the stage."""
+        """Start a stage."""
         now = time.monotonic()
-        self._stages.append(_Stage(title, total, unit, start=now, said=now))
+        self._stages.append(_Stage(title, total, unit, start=now, printed=now))
 
     def advance(self, count: int, figures: Mapping[str, str] | None = None) -> None:
         """Print a line when one is due."""
         stage = self._stages[-1]
         stage.done += count
         self._figures = _figures(figures) if figures else self._figures
-        if time.monotonic() - stage.said >= LINE_EVERY_S:
-            self._say(stage)
+        if time.monotonic() - stage.printed >= LINE_EVERY_S:
+            self._print(stage)
 
     def end(self) -> None:
-        """Print the last line of an outermost stage."""
+        """End a stage; print the last line if it was the outermost stage."""
         stage = self._stages.pop()
         if not self._stages:
-            self._say(stage)
+            self._print(stage)
             self._figures = ""
 
     def note(self, line: str) -> None:
-        """Print it."""
+        """Print a line."""
         errors.print(escape(line))
 
     def close(self) -> None:
-        """Do nothing: nothing is drawn."""
+        """Do nothing: there is no terminal state to restore."""
 
-    def _say(self, stage: _Stage) -> None:
+    def _print(self, stage: _Stage) -> None:
         now = time.monotonic()
-        stage.said = now
+        stage.printed = now
         parts = (
             f"{stage.title}: {stage.done:,} of {stage.total:,} {stage.unit}",
             *_speed(stage, max(now - stage.start, 1e-9)),
@@ -147,7 +146,7 @@ class Lines:
 
 
 def _speed(stage: _Stage, elapsed_s: float) -> Iterator[str]:
-    """Yield the rate and the time left, as far as they are known."""
+    """Yield the rate and the time left, once at least one unit is done."""
     rate = stage.done / elapsed_s
     if stage.unit != "s" and stage.done:
         yield _rate(rate, stage.unit)
@@ -162,30 +161,30 @@ def _rate(per_s: float, unit: str) -> str:
 
 
 def progress() -> Bars | Lines:
-    """Return what shows progress where standard error leads."""
+    """Return bars if standard error is a terminal, else lines."""
     return Bars() if errors.is_terminal else Lines()
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table; the first column is left-aligned, the others right-aligned."""
-    shown = Table(
+    rendered = Table(
         title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True
     )
     for index, column in enumerate(columns):
         justify: JustifyMethod = "right" if index else "left"
-        shown.add_column(column, justify=justify, overflow="fold")  # on a narrow terminal too
+        rendered.add_column(column, justify=justify, overflow="fold")  # for narrow terminals
     for row in rows:
-        shown.add_row(*(escape(str(cell)) for cell in row))
-    output.print(shown)
+        rendered.add_row(*(escape(str(cell)) for cell in row))
+    output.print(rendered)
 
 
-def say(line: str) -> None:
-    """Print a line of the result, as it is."""
+def print_line(line: str) -> None:
+    """Print a line of the result without interpreting markup."""
     output.print(line, markup=False)
 
 
-def complain(error: PipeError) -> None:
-    """Print an error: its line, its details, its hint."""
+def print_error(error: PipeError) -> None:
+    """Print the message, the details and the hint of an error."""
     errors.print(f"[bold red]error:[/] {escape(str(error))}")
     if error.details:
         errors.print(error.details, markup=False)

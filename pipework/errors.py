@@ -1,34 +1,33 @@
-"""The errors a user can meet. Each says what was expected, what was found, and what to do next."""
+"""Errors that a user can fix: each has a message, a hint, an exit code and an HTTP status."""
 
 
 class PipeError(Exception):
-    """An error the user can mend.
+    """An error that the user can fix.
 
     Attributes:
-        exit_code: what `pipe` exits with (2: the user can mend it, 3: a check said no).
-        http_status: what the server answers with when the error reaches its edge.
-        hint: one line that says what to do next, or "".
-        details: lines to show under the message, such as a table of what differed, or "".
-        told: whether another process of the same job has shown it.
+        exit_code: exit code of `pipe` (2: the user can fix it, 3: a check failed).
+        http_status: status code of the server's response.
+        hint: one line with the next step, or "".
+        details: lines to print below the message, such as a table of differences, or "".
+        reported: whether another process of the same job has already printed it.
     """
 
     exit_code: int = 2
     http_status: int = 500
-    told: bool = False
+    reported: bool = False
 
     def __init__(self, message: str, hint: str = "", details: str = "") -> None:
-        """Keep the one-line message, the hint and the details."""
         super().__init__(message)
         self.hint = hint
         self.details = details
 
 
 class ConfigError(PipeError):
-    """A config file, an override or an option is not what it should be."""
+    """A config file, an override or an option is invalid."""
 
 
 class DataError(PipeError):
-    """A row, a column or a data file is not what it should be; the message names file and line."""
+    """A row, a column or a data file is invalid; the message names file and line."""
 
 
 class RunFolderError(PipeError):
@@ -36,25 +35,25 @@ class RunFolderError(PipeError):
 
 
 class MissingDependencyError(PipeError):
-    """An optional package is absent; the hint is the command that installs it."""
+    """An optional package is not installed; the hint is the command that installs it."""
 
     http_status = 503
 
 
 class InputError(PipeError):
-    """A text or a request is not what it should be."""
+    """A text or a request is invalid."""
 
     http_status = 422
 
 
 class TooLargeError(InputError):
-    """A request exceeds one of the limits of the server."""
+    """A request exceeds a limit of the server."""
 
     http_status = 413
 
 
 class TooBusyError(PipeError):
-    """The queue is full: the request was not accepted and may be sent again.
+    """The queue is full: the request was rejected and may be retried.
 
     Attributes:
         retry_after_s: seconds after which the queue should have room.
@@ -63,47 +62,46 @@ class TooBusyError(PipeError):
     http_status = 429
 
     def __init__(self, message: str, retry_after_s: int) -> None:
-        """Keep the message and the time to wait, in whole seconds."""
         super().__init__(message, f"send it again in {retry_after_s} s")
         self.retry_after_s = retry_after_s
 
 
 class NotReadyError(PipeError):
-    """The server is starting, draining, or its engine has died."""
+    """The server is starting or draining, or its engine has crashed."""
 
     http_status = 503
 
 
 class DeadlineError(PipeError):
-    """The time that a request was given is over before its answer."""
+    """A request timed out."""
 
     http_status = 504
 
 
 class UnknownModelError(PipeError):
-    """A server is asked for a model, or a version of it, that it does not serve."""
+    """The server does not serve the requested model or version."""
 
     http_status = 404
 
 
 class CheckFailedError(PipeError):
-    """A check said no: parity was not met, nothing was learned, a limit was missed."""
+    """A check failed: parity, a model that learned nothing, or a missed limit."""
 
     exit_code = 3
 
 
 class StoppedError(PipeError):
-    """A signal ended a run, which has kept what it needs to go on.
+    """A signal ended a run, which can be resumed.
 
-    The exit code is that of a process which the signal killed, 128 more than its number.
+    The exit code is 128 plus the signal number, as for a process that the signal killed.
     """
 
     def __init__(self, message: str, hint: str, signal: int) -> None:
-        """Keep the message, the hint and the code."""
         super().__init__(message, hint)
         self.exit_code = 128 + signal
 
 
+# The extra of pipework that installs each optional package.
 EXTRAS = {
     "matplotlib": "bench",
     "onnx": "export",
@@ -116,20 +114,20 @@ EXTRAS = {
 }
 
 
-def in_words(error: Exception) -> PipeError | None:
-    """Return an error as one that the user can mend, or None where it is a bug.
+def as_pipe_error(error: Exception) -> PipeError | None:
+    """Convert an error that the user can fix to a PipeError; return None for a bug.
 
-    That is an optional package which is absent, and what the system refuses about a file: no such
-    folder, no permission, no space.
+    Converted are missing optional packages and file errors of the operating system, such as a
+    missing folder, a missing permission or a full disk.
     """
     package = (getattr(error, "name", None) or "").partition(".")[0]
     match error:
         case PipeError():
             return error
         case ModuleNotFoundError() if package in EXTRAS:
-            message = f"this needs {package}, which is not installed"
+            message = f"{package} is required and not installed"
             return MissingDependencyError(message, f"pip install 'pipework[{EXTRAS[package]}]'")
         case OSError(filename=str() as name, strerror=str() as reason):
-            return ConfigError(f"{name}: {reason}", "nothing half-written was taken for whole")
+            return ConfigError(f"{name}: {reason}", "check the path and its permissions")
         case _:
             return None

@@ -1,36 +1,36 @@
-"""How long work tells what it does, without knowing who listens."""
+"""The interface through which long operations report progress."""
 
 from collections.abc import Mapping
 from typing import Protocol
 
 
 class Progress(Protocol):
-    """Who hears of the progress of long work: a terminal, a log, or nobody."""
+    """A receiver of progress reports: a terminal, a log, or none. Stages may nest."""
 
     def begin(self, title: str, total: int, unit: str) -> None:
         """Start a stage of `total` units (for example "rows")."""
 
     def advance(self, count: int, figures: Mapping[str, str] | None = None) -> None:
-        """Say that `count` more units are done, with figures to show beside the rate."""
+        """Report that `count` more units are done, with figures to show next to the rate."""
 
     def end(self) -> None:
         """End the stage."""
 
     def note(self, line: str) -> None:
-        """Say one line that stays on the screen."""
+        """Print a line that stays on the screen."""
 
 
-class Silent:
-    """Nobody listens."""
+class NullProgress:
+    """A receiver that discards all reports."""
 
     def begin(self, title: str, total: int, unit: str) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def advance(self, count: int, figures: Mapping[str, str] | None = None) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def end(self) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def note(self, line: str) -> None:
-        """Ignore it."""
+        """Do nothing."""

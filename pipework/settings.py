@@ -1,7 +1,7 @@
-"""A settings file and `--set a.b=c` become one frozen, validated config.
+"""Load a settings file and `--set a.b=c` overrides into one frozen, validated config.
 
-TOML, JSON and INI are read. In INI and in `--set`, a value is read as TOML where it is valid TOML
-(`3`, `true`, `[1, 2]`, `"text"`) and as plain text where it is not.
+Supported formats: TOML, JSON and INI. In INI and in `--set`, a value that is valid TOML (`3`,
+`true`, `[1, 2]`, `"text"`) is parsed as TOML; any other value is plain text.
 """
 
 import configparser
@@ -26,7 +26,7 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
-    """A frozen section of a config; unknown keys are errors, and so are inf and nan."""
+    """A frozen section of a config; unknown keys, inf and nan are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -38,8 +38,8 @@ def load_settings(model: type[S], path: Path | None, overrides: Sequence[str] = 
     """Read a settings file, if there is one, apply `a.b=c` overrides, and validate.
 
     Raises:
-        ConfigError: for a file that cannot be read, a key that is not known (with near matches)
-            or a value of the wrong type, naming the key and where it came from.
+        ConfigError: the file cannot be read, a key is unknown (the hint lists similar keys), or a
+            value has the wrong type; the message names the key and its source.
     """
     mapping = {} if path is None else _read(path)
     for override in overrides:
@@ -51,7 +51,7 @@ def load_settings(model: type[S], path: Path | None, overrides: Sequence[str] = 
 
 
 def dump_settings(settings: Settings) -> str:
-    """Write a config as TOML, leaving out what is not set."""
+    """Return a config as TOML, without the keys that are not set."""
     return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))
 
 
@@ -80,7 +80,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         message = f"expected an object of sections, found {type(value).__name__}"
-        raise ValueError(message)  # noqa: TRY004  (a fault of the file, told with its path)
+        raise ValueError(message)  # noqa: TRY004  (an error in the file; the caller adds its path)
     return value
 
 
@@ -125,22 +125,24 @@ def _explain(
 ) -> ConfigError:
     keys = [str(part) for part in error["loc"]]
     name = ".".join(keys) or "the file"
-    given = path is None or any(
+    overridden = path is None or any(
         override.partition("=")[0].strip() == name for override in overrides
     )
-    where = f"--set {name}" if given else f"{path}: {name}"
+    where = f"--set {name}" if overridden else f"{path}: {name}"
     if error["type"] == "extra_forbidden":
-        known = _known(model, keys[:-1])
-        near = difflib.get_close_matches(keys[-1], known, n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(near)}?" if near else f"known here: {', '.join(known)}"
+        known = _known_keys(model, keys[:-1])
+        similar = difflib.get_close_matches(keys[-1], known, n=3, cutoff=0.5)
+        hint = (
+            f"did you mean {', '.join(similar)}?" if similar else f"known keys: {', '.join(known)}"
+        )
         message = f"{where}: unknown key"
         return ConfigError(message, hint)
-    found = error["input"]
-    shown = "" if isinstance(found, Mapping) else f", found {found!r}"
+    value = error["input"]
+    shown = "" if isinstance(value, Mapping) else f", found {value!r}"
     return ConfigError(f"{where}: {error['msg'].removeprefix('Value error, ')}{shown}")
 
 
-def _known(model: type[BaseModel], keys: Sequence[str]) -> list[str]:
+def _known_keys(model: type[BaseModel], keys: Sequence[str]) -> list[str]:
     for key in keys:
         field = model.model_fields.get(key)
         if field is None or not isinstance(field.annotation, type):

@@ -1,1 +1,1 @@
-"""Engines in, predictions out. Nothing here reaches torch, transformers or train."""
+"""HTTP and gRPC servers for exported models. Imports neither torch, transformers nor train."""

@@ -1,4 +1,4 @@
-"""What can be set of a server, by `pipe serve --set`."""
+"""Settings of the server (`pipe serve --set`)."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -13,55 +13,56 @@ Characters = Annotated[int, Field(ge=1, le=MAX_CHARACTERS)]
 
 
 class QueueSettings(Settings):
-    """How large batches are, and what may wait for them.
+    """Batch size and limits of the queue.
 
     Attributes:
-        batch_tokens: tokens of a batch, without padding. More tokens let like lengths meet (16 %
-            over the ideal cost at 1024, 21 % at 512, 26 % at 256), and let a small request wait
-            longer for the batch before it.
-        tokens: once so many tokens wait, further requests are refused. (A request is not refused
-            for its own size: `limits` are for that.)
-        requests: once so many requests wait, further ones are refused.
-        instances: engines of each model; on a CPU each gets its share of the processors. None
-            for two on a CPU that has two processors: what one of them does between its calls does
-            not stop the other (README, Results, Serving). One holds the weights once, and answers a
-            request that comes alone with all processors. On several GPUs start a server for each,
+        batch_tokens: maximum tokens per batch, without padding. A larger batch wastes less time on
+            padding, because more texts of similar length meet, but a small request waits longer for
+            the batch in progress.
+        tokens: maximum tokens in the queue; further requests are rejected. The size of a single
+            request is not checked here (see `limits`).
+        requests: maximum requests in the queue; further requests are rejected.
+        instances: engines per model; default: two on a CPU with at least two cores, else one.
+            Engines on a CPU share its cores. A single engine needs memory for the weights only once
+            and computes a single request on all cores. For several GPUs start one server per GPU
             with CUDA_VISIBLE_DEVICES.
     """
 
+    # Cost above the ideal without padding: 16 % at 1024, 21 % at 512, 26 % at 256.
     batch_tokens: Positive = 1024
     tokens: Positive = 65_536
     requests: Positive = 1024
+    # Two engines overlap the work between engine calls (README, Results, Serving).
     instances: Positive | None = None
 
 
 class LimitSettings(Settings):
-    """The most of one request, and of connections.
+    """Limits of a request and of connections.
 
     Attributes:
-        body_bytes: of a request.
-        texts: of a request.
-        characters: of a text; 100,000 is also the most, through whichever door it comes.
-        connections: at a time, of HTTP; further ones are answered 503. More than `queue.requests`,
-            so that a full queue, which says when to come again, is met first.
-        header_s: seconds for the head of a request to come, and before it for TLS to be agreed.
-        body_s: seconds for its body to come, and for the answer to be read.
+        body_bytes: maximum bytes of a request body.
+        texts: maximum texts per request.
+        characters: maximum characters per text, over HTTP and gRPC; at most 100,000.
+        connections: maximum HTTP connections at a time; requests on further connections get 503.
+        header_s: timeout in seconds for the head of a request, and for the TLS handshake.
+        body_s: timeout in seconds for the body of a request, and for sending the response.
     """
 
     body_bytes: Positive = 8 * 2**20
     texts: Positive = 1024
     characters: Characters = MAX_CHARACTERS
+    # Larger than `queue.requests`, so that overload is answered with 429 and Retry-After, not 503.
     connections: Positive = 4096
     header_s: AboveZero = 10.0
     body_s: AboveZero = 60.0
 
 
-class ModelSettings(Settings):
-    """Which models are served.
+class RepositorySettings(Settings):
+    """Loading of models.
 
     Attributes:
         control: whether clients may load and unload models.
-        poll_s: seconds after which a repository is looked at for new versions; 0 for never.
+        poll_s: interval in seconds for checking a repository for new versions; 0 for never.
     """
 
     control: bool = False
@@ -69,13 +70,14 @@ class ModelSettings(Settings):
 
 
 class SecuritySettings(Settings):
-    """Who may ask, and how what is said is hidden from others.
+    """API keys and TLS.
 
     Attributes:
-        keys_file: a file with an API key a line; beside it those of PIPEWORK_API_KEYS count,
-            separated by commas. With none anybody may ask.
-        certificate: a PEM file; with it and `private_key` both doors speak TLS only.
-        private_key: a PEM file.
+        keys_file: file with one API key per line. The keys in the environment variable
+            PIPEWORK_API_KEYS, separated by commas, are valid too. Without any keys all requests are
+            allowed.
+        certificate: PEM file; if it and `private_key` are set, HTTP and gRPC require TLS.
+        private_key: PEM file.
     """
 
     keys_file: Path | None = None
@@ -84,19 +86,19 @@ class SecuritySettings(Settings):
 
 
 class LogFormat(StrEnum):
-    """How lines of the log look."""
+    """Format of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class LogSettings(Settings):
-    """What is logged on stderr.
+    """Logs on stderr.
 
     Attributes:
-        format: text for people, or json, an object a line, for what collects logs.
-        requests: whether each request that asks a model is logged: its id, door, model, version,
-            number of texts, status and the time of each stage; never its texts.
+        format: text, or json for log collectors (one object per line).
+        requests: whether to log each inference request: id, endpoint, model, version, number of
+            texts, status and stage timings, but never its texts.
     """
 
     format: LogFormat = LogFormat.TEXT
@@ -104,22 +106,23 @@ class LogSettings(Settings):
 
 
 class ServeSettings(Settings):
-    """How models are served.
+    """Settings of the server.
 
     Attributes:
-        limits: of requests.
-        queue: before the engines.
-        models: which are served.
-        security: who may ask.
-        logs: what is logged.
-        grace_s: seconds that requests have to end after SIGTERM; Kubernetes grants 30.
-        triton_url: host:port of a tritonserver's gRPC door, for models whose engine it runs.
-        traces: whether OpenTelemetry traces are sent, as its own variables (OTEL_...) say.
+        limits: limits of requests and connections.
+        queue: batch size and limits of the queue.
+        models: loading of models.
+        security: API keys and TLS.
+        logs: log format.
+        grace_s: seconds from SIGTERM to the end of the process; Kubernetes allows 30.
+        triton_url: HOST:PORT of the gRPC endpoint of a tritonserver, for models whose engine runs
+            there.
+        traces: whether to send OpenTelemetry traces; configured by the OTEL_* variables.
     """
 
     limits: LimitSettings = LimitSettings()
     queue: QueueSettings = QueueSettings()
-    models: ModelSettings = ModelSettings()
+    models: RepositorySettings = RepositorySettings()
     security: SecuritySettings = SecuritySettings()
     logs: LogSettings = LogSettings()
     grace_s: Positive = 30

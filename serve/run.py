@@ -1,4 +1,4 @@
-"""Serve a run folder or a repository until told to stop."""
+"""Serves a run folder or a model repository until SIGTERM or SIGINT."""
 
 import asyncio
 import gc
@@ -21,32 +21,31 @@ from pipework.serve.app import build_app
 from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.http.admission import Admission
 from pipework.serve.http.auth import read_keys
-from pipework.serve.http.fast_path import Plain
-from pipework.serve.http.shutdown import Grace, drain_s, ending_at_once
+from pipework.serve.http.fast_path import FastPath
+from pipework.serve.http.shutdown import GracePeriod, drain_s, exit_on_signal
 from pipework.serve.http.tls import Certificate, read_certificate
-from pipework.serve.http.uvicorn_protocol import allow_files, bounded_protocol
-from pipework.serve.inference_protocol.grpc import GrpcDoor
+from pipework.serve.http.uvicorn_protocol import bounded_protocol, raise_file_limit
+from pipework.serve.inference_protocol.grpc import GrpcServer
 from pipework.serve.inference_protocol.interceptor import KeyInterceptor
 from pipework.serve.models.open_models import open_models
-from pipework.serve.observability.observers import Watch
+from pipework.serve.observability.observers import Observers
 
-# How long a thread keeps the interpreter that another waits for. The default of 5 ms is what a door
-# would wait for each time that a tokenizer or an engine's thread runs Python.
+# Interval after which a thread must release the GIL. With the default of 5 ms the event loop would
+# wait that long whenever a tokenizer or engine thread runs Python code.
 SWITCH_S = 0.0005
-# What is there when the server is ready stays: looking through it for garbage took a fourth of the
-# time of a request. A request leaves no cycles, and a thousand in flight, of 200 objects each, are
-# not to be looked through either: that stops all, several times while a queue fills. What cycles
-# there may be (errors deep in libraries) wait for the 400,000th object.
-GARBAGE = (400_000, 5, 50)
+# Thresholds of the garbage collector. A collection stops all requests. Requests create no reference
+# cycles, so collections are only for rare cycles (errors deep in libraries). The first threshold is
+# above the objects of 1,000 requests in flight, about 200 each.
+GC_THRESHOLDS = (400_000, 5, 50)
 POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Address:
-    """Where to listen: an address or name, and the ports of the two doors, 0 for any free one.
+class ListenAddress:
+    """Address to listen on: host, HTTP port and gRPC port. Port 0 selects a free port.
 
     Raises:
-        ConfigError: both ports are the same.
+        ConfigError: the two ports are equal.
     """
 
     host: str = "127.0.0.1"
@@ -54,26 +53,25 @@ class Address:
     grpc_port: int = 8001
 
     def __post_init__(self) -> None:
-        """Check the ports."""
         if self.port and self.port == self.grpc_port:
-            message = f"--port and --grpc-port are both {self.port}: HTTP and gRPC need one each"
+            message = f"--port and --grpc-port are both {self.port}: expected different ports"
             raise ConfigError(message, "choose another --grpc-port (0 for any free one)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Listening:
-    """Where a server listens.
+class BoundAddress:
+    """Addresses of a running server.
 
     Attributes:
-        url: of HTTP.
-        grpc: host:port of gRPC.
+        url: URL of the HTTP endpoint.
+        grpc: HOST:PORT of the gRPC endpoint.
     """
 
     url: str
     grpc: str
 
     def __str__(self) -> str:
-        """Return both in a line, the URL first."""
+        """Return both addresses in one line, the URL first."""
         return f"{self.url} and gRPC on {self.grpc}"
 
 
@@ -81,59 +79,60 @@ def serve(
     target: Path,
     settings: ServeSettings | None = None,
     *,
-    address: Address | None = None,
-    ready: Callable[[Listening], None],
+    address: ListenAddress | None = None,
+    ready: Callable[[BoundAddress], None],
 ) -> None:
-    """Serve a run folder or a repository until SIGTERM or SIGINT.
+    """Serve a run folder or a model repository until SIGTERM or SIGINT.
 
-    It returns when all that was accepted is answered. While models are still being opened, such a
-    signal ends the process with 0.
+    Returns after all accepted requests have been answered. If a signal arrives while models are
+    being loaded, the process exits with code 0.
 
     Args:
-        target: what `pipe train` and `pipe export` wrote, or `pipe export --to triton`.
-        settings: how to serve it.
-        address: where to listen.
-        ready: called once when requests are accepted, with where.
+        target: a run folder of `pipe train` and `pipe export`, or a repository of
+            `pipe export --to triton`.
+        settings: server settings.
+        address: address to listen on.
+        ready: called once with the addresses when the server accepts requests.
 
     Raises:
-        RunFolderError: the run folder is not complete, unchanged and proven; of a repository, no
-            model of it can be served.
-        MissingDependencyError: the engine's runtime, or what sends traces, is not installed.
-        ConfigError: host and a port cannot be listened on; the keys or the certificate are not
-            what they should be.
+        RunFolderError: the run folder is incomplete, changed or has no verified engine; no model of
+            the repository can be served.
+        MissingDependencyError: the runtime of the engine, or OpenTelemetry, is not installed.
+        ConfigError: the host and port cannot be bound; the keys or the certificate are not valid.
     """
     settings = settings or ServeSettings()
-    address = address or Address()
+    address = address or ListenAddress()
     sys.setswitchinterval(SWITCH_S)
-    allow_files(settings.limits.connections)
-    host, port = address.host, address.port
+    raise_file_limit(settings.limits.connections)
     keys = read_keys(settings.security.keys_file, os.environ)
     certificate = read_certificate(settings.security)
     with (
-        _bound(host, port, "--port") as listener,
-        _bound(host, address.grpc_port, "--grpc-port") as held,
-        ending_at_once(),  # nothing was accepted yet
-        ExitStack() as last,
+        _bound(address.host, address.port, "--port") as listener,
+        _bound(address.host, address.grpc_port, "--grpc-port") as grpc_listener,
+        exit_on_signal(),  # until the server handles signals; no request has been accepted
+        ExitStack() as stack,
         open_models(target, settings) as models,
-        Watch(models, settings) as watch,
+        Observers(models, settings) as observers,
     ):
-        last.enter_context(Grace(models.stopping, settings.grace_s))
-        app = build_app(models, settings, keys, watch)
-        admission = Admission(models, keys, watch)
-        plain = Plain(app.state.asking, watch, settings.limits.body_bytes)
-        protocol = bounded_protocol(settings.limits, admission, plain)
+        stack.enter_context(GracePeriod(models.stopping, settings.grace_s))
+        app = build_app(models, settings, keys, observers)
+        admission = Admission(models, keys, observers)
+        fast_path = FastPath(app.state.direct_routes, observers, settings.limits.body_bytes)
+        protocol = bounded_protocol(settings.limits, admission, fast_path)
         config = _config(app, settings, certificate, protocol)
         scheme = "https" if certificate else "http"
-        listening = Listening(url=f"{scheme}://{_named(listener)}", grpc=_named(held))
-        door = GrpcDoor(
+        bound = BoundAddress(url=f"{scheme}://{_format(listener)}", grpc=_format(grpc_listener))
+        grpc_server = GrpcServer(
             models,
             settings,
-            held,
-            watch,
-            credentials=certificate.of_grpc() if certificate else None,
-            interceptors=[KeyInterceptor(keys, watch)],
+            grpc_listener,
+            observers,
+            credentials=certificate.grpc_credentials() if certificate else None,
+            interceptors=[KeyInterceptor(keys, observers)],
         )
-        server = _Server(config, settings.limits, lambda: ready(listening), models.stopping, door)
+        server = _Server(
+            config, settings.limits, lambda: ready(bound), models.stopping, grpc_server
+        )
         _reuse(listener)
         server.run(sockets=[listener])
 
@@ -149,9 +148,9 @@ def _config(
         http=protocol,
         ws="none",
         lifespan="off",
-        log_config=None,  # what is logged, and where, is the caller's choice
+        log_config=None,  # the caller configures logging
         access_log=False,
-        proxy_headers=False,  # the address of the client is used for nothing
+        proxy_headers=False,  # the client address is not used
         timeout_graceful_shutdown=drain_s(settings.grace_s),
         ssl_certfile=certificate.chain if certificate else None,
         ssl_keyfile=certificate.private_key if certificate else None,
@@ -160,11 +159,11 @@ def _config(
 
 @contextmanager
 def _bound(host: str, port: int, option: str) -> Iterator[socket.socket]:
-    # Bound before the model is loaded, so that a taken port is told at once. The servers listen
-    # later, so that nobody connects to one that cannot answer yet.
+    # Bound before the model is loaded, so that a port in use is reported at once. The servers
+    # listen later, so that no client connects before the server can answer.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio switches Nagle's algorithm off only where it is: without
-    # that, each answer waits 40 ms for the client's delayed acknowledgement.
+    # IPPROTO_TCP must be explicit: only then asyncio disables Nagle's algorithm, which would delay
+    # each response by 40 ms (delayed acknowledgement of the client).
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         try:
             _bind(listener, (host, port))
@@ -174,23 +173,23 @@ def _bound(host: str, port: int, option: str) -> Iterator[socket.socket]:
         yield listener
 
 
-def _bind(listener: socket.socket, where: tuple[str, int]) -> None:
-    # Two sockets with SO_REUSEADDR may be bound to one port until one of them listens, so that two
-    # servers that load their models would not see each other. Only a port whose last connections
-    # are still closing cannot be had without.
+def _bind(listener: socket.socket, address: tuple[str, int]) -> None:
+    # With SO_REUSEADDR two servers that are loading models could bind the same port, because the
+    # conflict appears only when one of them listens. So it is only the fallback, for a port whose
+    # last connections are still closing.
     try:
-        listener.bind(where)
+        listener.bind(address)
     except OSError:
         _reuse(listener)
-        listener.bind(where)
+        listener.bind(address)
 
 
 def _reuse(listener: socket.socket) -> None:
-    # Inherited by the connections, so that the port can be had again while they close.
+    # Connections inherit this option, so that the port can be bound again while they close.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
-def _named(listener: socket.socket) -> str:
+def _format(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -202,57 +201,58 @@ class _Server(uvicorn.Server):
         limits: LimitSettings,
         ready: Callable[[], None],
         stopping: Event,
-        beside: GrpcDoor,
+        grpc_server: GrpcServer,
     ) -> None:
         super().__init__(config)
         self._limits = limits
         self._ready = ready
         self._stopping = stopping
-        self._beside = beside
+        self._grpc_server = grpc_server
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self._listen(sockets or [])
-        await self._beside.start()
+        await self._grpc_server.start()
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*GARBAGE)
+        gc.set_threshold(*GC_THRESHOLDS)
         self._ready()
 
     async def _listen(self, sockets: list[socket.socket]) -> None:
-        # As Uvicorn's own startup, which gives a handshake of TLS a minute.
+        # As in uvicorn's own startup, but with a timeout for the TLS handshake.
         config = self.config
 
-        def connection() -> asyncio.Protocol:
+        def create_protocol() -> asyncio.Protocol:
             return config.http_protocol_class(  # type: ignore[call-arg]  # uvicorn's type is wide
                 config=config, server_state=self.server_state, app_state={}
             )
 
         loop = asyncio.get_running_loop()
-        limit_s = self._limits.header_s if config.ssl else None
+        timeout_s = self._limits.header_s if config.ssl else None
         self.servers = [
             await loop.create_server(
-                connection,
-                sock=one,
+                create_protocol,
+                sock=listener,
                 ssl=config.ssl,
                 backlog=config.backlog,
-                ssl_handshake_timeout=limit_s,
+                ssl_handshake_timeout=timeout_s,
             )
-            for one in sockets
+            for listener in sockets
         ]
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         grace_s = self.config.timeout_graceful_shutdown
-        beside = asyncio.create_task(self._beside.stop(grace_s))
+        grpc_stop = asyncio.create_task(self._grpc_server.stop(grace_s))
         await super().shutdown(sockets)
-        while not (beside.done() or self.force_exit):
-            await asyncio.wait((beside,), timeout=POLL_S)
+        while not (grpc_stop.done() or self.force_exit):
+            await asyncio.wait((grpc_stop,), timeout=POLL_S)
         if self.force_exit:
-            await self._beside.stop(0)
+            await self._grpc_server.stop(0)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        # Unlike Uvicorn's own, this does not keep the signal: kept ones are raised again after the
-        # shutdown, and the process would not exit with 0. A second Ctrl-C does not wait.
+        # Unlike uvicorn's handler this does not store the signal: uvicorn raises stored signals
+        # again after the shutdown, and the exit code would not be 0. A second Ctrl-C forces the
+        # exit.
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
         self._stopping.set()

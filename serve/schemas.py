@@ -1,4 +1,4 @@
-"""What goes over HTTP, for the server and the client alike, and its errors in words."""
+"""Requests and responses of the HTTP API, for server and client, and their error messages."""
 
 from typing import Annotated, Self
 
@@ -13,7 +13,7 @@ READY_PATH = "/readyz"
 
 
 class _Strict(BaseModel):
-    """No guessing: a number is no string, and an unknown field is an error."""
+    """Model without type conversion and without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -22,27 +22,27 @@ _Span = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
 class TextInput(_Strict):
-    """One text, two for a model that compares them, or one with two entities.
+    """A text, a pair of texts, or a text with two entities, depending on the model.
 
-    Entities are marked in the text, `<e1>..</e1>` and `<e2>..</e2>`, or given by `entities`.
+    Entities are marked in the text, `<e1>..</e1>` and `<e2>..</e2>`, or passed in `entities`.
     """
 
     text: str
     text_pair: str | None = None
     entities: Annotated[list[_Span], Field(min_length=2, max_length=2)] | None = Field(
         default=None,
-        description="first and last character, counted from 0 and the last not included, of the "
-        "first entity and of the second, in a text without marks",
+        description="[start, end] of the first and of the second entity, for a text without marks: "
+        "character offsets from 0, the end excluded",
     )
 
     @classmethod
     def of(cls, example: Example) -> Self:
-        """Return an input as it is sent."""
+        """Return the input for an example."""
         entities = None if example.entities is None else [list(span) for span in example.entities]
         return cls(text=example.text, text_pair=example.text_pair, entities=entities)
 
     def example(self) -> Example:
-        """Return the input as the model's parts know it."""
+        """Return the example for this input."""
         entities: Spans | None = None
         if self.entities is not None:
             (start1, end1), (start2, end2) = self.entities
@@ -51,7 +51,7 @@ class TextInput(_Strict):
 
 
 class PredictRequest(_Strict):
-    """Texts to classify, as plain `texts` or as `inputs`; exactly one of the two."""
+    """Texts to classify, either as `texts` or as `inputs`."""
 
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": ["texts"]}, {"required": ["inputs"]}]}
@@ -60,10 +60,10 @@ class PredictRequest(_Strict):
     texts: Annotated[list[str], Field(min_length=1)] | None = None
     inputs: Annotated[list[TextInput], Field(min_length=1)] | None = None
     top_k: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="how many labels to score, best first; all if left out"
+        default=None, description="number of labels in the scores, best first; default: all labels"
     )
-    model: str = Field(default="", description="of several models, which")
-    version: str = Field(default="", description="of the model; the newest if left out")
+    model: str = Field(default="", description="name of the model, if the server has several")
+    version: str = Field(default="", description="version of the model; default: the newest")
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
@@ -73,16 +73,16 @@ class PredictRequest(_Strict):
         return self
 
     def examples(self) -> list[Example]:
-        """Return the inputs in order."""
+        """Return the examples, in order."""
         if self.inputs is not None:
-            return [one.example() for one in self.inputs]
+            return [item.example() for item in self.inputs]
         return [Example(text=text) for text in self.texts or ()]
 
 
 class PredictResponse(BaseModel):
-    """The predictions in the order of the inputs; `labels` and `scores` are best first.
+    """Predictions in the order of the inputs; `labels` and `scores` are sorted, best first.
 
-    All are of the kind that the model decides: one label, several, or a number.
+    The model determines the kind of all predictions: one label, several labels, or a number.
     """
 
     model: str
@@ -91,46 +91,46 @@ class PredictResponse(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """What went wrong, in one line."""
+    """An error message, in one line."""
 
     error: str
 
 
 class StatusResponse(BaseModel):
-    """All is well."""
+    """Status of a healthy server."""
 
     status: str
 
 
 def explain(error: ValidationError) -> str:
-    """Say the first fault in one line: where, what was expected, what was found."""
+    """Return the first validation error in one line: field, expected and found."""
     first = error.errors(include_url=False, include_context=False)[0]
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-    what = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ")
     match first["type"]:
         case "value_error":
-            fault = what
+            fault = message
         case "missing":
             fault = "is missing"
         case "too_short" if not first["input"]:
-            fault = "expected at least one, found none"
+            fault = "expected at least one item, found none"
         case "too_short" | "too_long":
-            fault = f"expected two, found {len(first['input'])}"
+            fault = f"expected two items, found {len(first['input'])}"
         case "extra_forbidden":
             fault = "is not a known field"
         case _:
-            expected = what.removeprefix("Input should be ")
-            fault = f"expected {expected}, found {_found(first['input'])}"
+            expected = message.removeprefix("Input should be ")
+            fault = f"expected {expected}, found {_type_name(first['input'])}"
     return f"{where.lstrip('.') or 'body'}: {fault}"
 
 
-def _found(value: object) -> str:
-    # The kind, not the value: a value may be megabytes, or a person's text in somebody's log.
+def _type_name(value: object) -> str:
+    # The type, not the value: a value may be large or private, and errors are logged.
     match value:
         case None:
             return "null"
         case bool():
-            return "true or false"
+            return "a boolean"
         case int() | float():
             return "a number"
         case str():

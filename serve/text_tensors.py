@@ -1,7 +1,7 @@
-"""What a model of texts takes and gives as tensors, by the names of the Open Inference Protocol.
+"""Input and output tensors of a text classifier in the Open Inference Protocol.
 
-The same on Triton and on our own server: `text` (and `text_pair`) in; `label`, `score`,
-`probabilities` and `logits` out.
+They are the same on Triton and on this server. Inputs: `text` (and `text_pair`). Outputs: `label`,
+`score`, `probabilities` and `logits`.
 
 Shapes: N texts, C classes.
 """
@@ -12,36 +12,36 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example, fitting
+from pipework.data.examples import Example, validate_example
 from pipework.errors import InputError, TooLargeError
 from pipework.run_folder.manifest import Input
 from pipework.run_folder.task import Task
 from pipework.scoring.predictions import (
-    OneLabel,
+    MultiLabel,
     Prediction,
-    SeveralLabels,
-    Value,
+    RegressionValue,
+    SingleLabel,
     decide,
     probabilities,
 )
 
 TEXT, TEXT_PAIR = "text", "text_pair"
-MAX_CHARACTERS = 100_000  # of a text, on Triton as on our own server
+MAX_CHARACTERS = 100_000  # per text, on Triton and on this server
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Texts:
-    """The inputs of a request: UTF-8 bytes of N texts and, for a model of pairs, of N others."""
+class InputTexts:
+    """Inputs of a request: N texts as UTF-8 bytes, and N second texts for a pair model."""
 
     text: Sequence[bytes]
     text_pair: Sequence[bytes] | None = None
 
-    def examples(self, given: Input) -> list[Example]:
-        """Return the inputs as the model takes them.
+    def examples(self, model_input: Input) -> list[Example]:
+        """Return the inputs as examples, checked against the model's input.
 
         Raises:
-            InputError: a text that is not UTF-8, or not what the model takes; the message names
-                it by its number in the request, from 0.
+            InputError: a text is not UTF-8 or does not fit the model; the message has its index
+                in the request, from 0.
             TooLargeError: a text is longer than MAX_CHARACTERS.
         """
         texts = [_decoded(text, TEXT, row) for row, text in enumerate(self.text)]
@@ -49,22 +49,22 @@ class Texts:
         if self.text_pair is not None:
             pairs = [_decoded(text, TEXT_PAIR, row) for row, text in enumerate(self.text_pair)]
         return [
-            fitting(Example(text=text, text_pair=pair), given, f"input {row}")
+            validate_example(Example(text=text, text_pair=pair), model_input, f"input {row}")
             for row, (text, pair) in enumerate(zip(texts, pairs, strict=True))
         ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Answer:
-    """What N texts are answered.
+class OutputTensors:
+    """Outputs for N texts.
 
     Attributes:
-        label_N: UTF-8 bytes of the label; several are joined as `pipe predict` prints them, and
-            it is empty where none is given, as in a regression.
-        score_N: float32, of the label with the highest probability; of a regression, its value.
-        probabilities_NC: float32, as `pipework.scoring.predictions.probabilities` gives them.
+        label_N: label as UTF-8 bytes. Several labels are joined as in `pipe predict`; empty if
+            there is no label, as for a regression.
+        score_N: float32, the highest probability; for a regression, its value.
+        probabilities_NC: float32, from `pipework.scoring.predictions.probabilities`.
         logits_NC: float32.
-        labels_C: what the classes are called.
+        labels_C: names of the classes.
     """
 
     label_N: NDArray[np.object_]
@@ -74,8 +74,8 @@ class Answer:
     labels_C: tuple[str, ...]
 
     @classmethod
-    def of(cls, logits_NC: NDArray[np.float32], task: Task) -> "Answer":
-        """Decide what the logits say."""
+    def of(cls, logits_NC: NDArray[np.float32], task: Task) -> "OutputTensors":
+        """Compute the outputs from logits."""
         probabilities_NC = probabilities(logits_NC, task)
         labels = [_label(prediction).encode() for prediction in decide(logits_NC, task, top_k=1)]
         return cls(
@@ -86,9 +86,9 @@ class Answer:
             labels_C=task.labels,
         )
 
-    def rows(self, start: int, stop: int) -> "Answer":
-        """Return the answer to some of the texts."""
-        return Answer(
+    def rows(self, start: int, stop: int) -> "OutputTensors":
+        """Return the outputs for a range of the texts."""
+        return OutputTensors(
             label_N=self.label_N[start:stop],
             score_N=self.score_N[start:stop],
             probabilities_NC=self.probabilities_NC[start:stop],
@@ -97,7 +97,7 @@ class Answer:
         )
 
     def tensors(self) -> dict[str, NDArray[np.generic]]:
-        """Return the tensors by name; the first dimension of each is N, and no shape is [N]."""
+        """Return the tensors by name. Each has two dimensions, the first of which is N."""
         return {
             "label": self.label_N[:, None],
             "score": self.score_N[:, None],
@@ -108,11 +108,11 @@ class Answer:
 
 def _label(prediction: Prediction) -> str:
     match prediction:
-        case OneLabel(label=label):
+        case SingleLabel(label=label):
             return label
-        case SeveralLabels():
-            return prediction.words()[0]
-        case Value():
+        case MultiLabel():
+            return prediction.text_fields()[0]
+        case RegressionValue():
             return ""
 
 
@@ -123,7 +123,7 @@ def _decoded(text: bytes, name: str, row: int) -> str:
         message = f"input {row}: {name} is not UTF-8: {error.reason} at byte {error.start}"
         raise InputError(message) from error
     if len(decoded) > MAX_CHARACTERS:
-        found = len(decoded)
-        message = f"input {row}: expected at most {MAX_CHARACTERS} characters, found {found}"
+        length = len(decoded)
+        message = f"input {row}: expected at most {MAX_CHARACTERS} characters, found {length}"
         raise TooLargeError(message)
     return decoded

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 
 os.environ["PIPEWORK_CACHE"] = tempfile.mkdtemp(prefix="pipework-cache-")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -37,7 +37,7 @@ def trained_run(tmp_path_factory) -> Path:
 
     run = tmp_path_factory.mktemp("runs") / "trained"
     overrides = ["train.epochs=3", "train.batch_size=16", "train.precision=fp32"]
-    train(load_config("sample", overrides), run, Silent())
+    train(load_config("sample", overrides), run, NullProgress())
     return run
 
 
@@ -49,7 +49,7 @@ def exported_run(trained_run, tmp_path_factory) -> Path:
 
     run = tmp_path_factory.mktemp("runs") / "exported"
     shutil.copytree(trained_run, run)
-    export(run, Silent(), settings=ExportSettings(speed_s=0.2))
+    export(run, NullProgress(), settings=ExportSettings(speed_s=0.2))
     return run
 
 

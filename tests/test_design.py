@@ -13,6 +13,7 @@ import pytest
 
 from pipework.benchmarks.studies.readme import RESULTS, fill, read_all
 from pipework.cli import app
+from pipework.train.config.run_config import recipes
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("train", "export", "serve", "benchmarks")
@@ -126,22 +127,61 @@ def test_the_imports_point_down():
     assert "Contracts: 2 kept, 0 broken." in done.stdout, done.stdout + done.stderr
 
 
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *("train/README.md", "train/recipes/README.md", "export/README.md", "serve/README.md"),
+    *("benchmarks/README.md", "model_repository/README.md"),
+)
 OF_A_RUN = ("engines/", "checkpoint/", "failed-exports/", "state/", "config.toml", "report.html")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+ELSEWHERE = ("shared/", "runs/", ".triton/", *OF_A_RUN)
+README_LINES, LINE_LENGTH = 200, 120
 
 
-def test_the_paths_that_the_documents_name_exist():
-    text = README + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"[`(]((?:[\w.-]+/)+[\w.-]*|\w+\.(?:md|toml|txt))[`)#]", text))
-    own = {name for name in named if not name.startswith(("shared/", "runs/", *OF_A_RUN))}
-    assert len(own) > 10
-    missing = {name for name in own if not (ROOT / name).exists()}
-    assert missing == set()
+def document(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+README = document("README.md")
+
+
+def paths_in(text):
+    """Return the paths that a document names in backticks or links to."""
+    found = re.findall(r"[`(]((?:[\w.-]+/)+[\w.-]*|\w+\.(?:md|toml|txt))[`)#]", text)
+    return {path for path in found if not path.startswith(ELSEWHERE)}
+
+
+def missing_paths(name, text):
+    """Return the paths that exist neither next to the document, nor in the project, nor as data."""
+    data = {
+        name for path in recipes().values() for name in re.findall(r'"([^"]+)"', path.read_text())
+    }
+    places = (ROOT, (ROOT / name).parent)
+    return {
+        path
+        for path in paths_in(text) - data
+        if not any((place / path).exists() for place in places)
+    }
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_paths_that_the_documents_name_exist(name):
+    assert missing_paths(name, document(name)) == set()
+
+
+def test_a_missing_path_is_found():
+    assert sum(len(paths_in(document(name))) for name in DOCUMENTS) > 50
+    text = "`train/absent.py`, [a](../serve/README.md), (absent.md), `dev.txt`, `runs/first`"
+    assert missing_paths("train/README.md", text) == {"train/absent.py", "absent.md"}
 
 
 def commands(text):
-    for block in re.findall(r"```(?:sh|console)\n(.*?)```", text, re.DOTALL):
-        joined = block.replace("\\\n", " ")
+    """Yield the words of each `pipe` command in shell blocks and indented blocks."""
+    blocks = re.findall(r"```(?:sh|console)\n(.*?)```", text, re.DOTALL)
+    blocks += re.findall(r"^    (pipe .*(?:\n {5,}.*)*)", text, re.MULTILINE)
+    for block in blocks:
+        joined = re.sub(r"\\?\n {2,}", " ", block)
         for line in joined.splitlines():
             words = line.split("#")[0].split()
             if words[:1] == ["pipe"]:
@@ -159,25 +199,79 @@ def help_text(command):
     ).stdout
 
 
-def test_the_commands_of_the_readme_exist():
-    known = {info.name or info.callback.__name__: info.callback for info in app.registered_commands}
-    found = list(commands(README))
-    assert {words[1] for words in found} == set(known)
-    for words in found:
-        for option in (word for word in words if word.startswith("--")):
-            assert option in help_text(words[1]), f"{' '.join(words)}: {option}"
+def known_commands():
+    return {info.name or info.callback.__name__ for info in app.registered_commands}
 
 
-def test_the_make_targets_of_the_readme_exist():
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"\bmake ([a-z]+)", README)) <= targets
+def unknown_options(text):
+    """Return the commands and options in a document that `pipe` does not have."""
+    unknown = set()
+    for words in commands(text):
+        if words[1] not in known_commands():
+            unknown.add(words[1])
+            continue
+        options = {word.strip("[].") for word in words if word.strip("[").startswith("--")}
+        unknown |= {option for option in options if option not in help_text(words[1])}
+    return unknown
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_commands_of_the_documents_exist(name):
+    assert unknown_options(document(name)) == set()
+
+
+def test_the_readme_uses_every_command():
+    assert {words[1] for words in commands(README)} == known_commands()
+
+
+def test_an_unknown_command_is_found():
+    text = "```sh\npipe fly\npipe show RUN --wings\n```\n"
+    text += "\n    pipe bench URL [--rate R]\n               [--tail]\n"
+    assert len(list(commands(text))) == 3
+    assert unknown_options(text) == {"fly", "--wings", "--tail"}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_make_targets_of_the_documents_exist(name):
+    targets = set(re.findall(r"^([a-z-]+):", document("Makefile"), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", document(name), re.MULTILINE))
+    assert named <= targets
+    assert named or name != "README.md"
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_modules_that_the_documents_start_exist(name):
+    modules = set(re.findall(r"-m (pipework(?:\.\w+)+)", document(name)))
+    if name == "benchmarks/README.md":
+        modules |= {
+            f"pipework.benchmarks.studies.{study}"
+            for study in re.findall(r"^\| `([a-z_.]+)` \|", document(name), re.MULTILINE)
+        }
+        assert "pipework.benchmarks.studies.peers.training" in modules
+    named = {module for module in modules if not module.endswith(".NAME")}
+    assert {module for module in named if find_spec(module) is None} == set()
+
+
+def test_every_recipe_has_its_block():
+    headings = re.findall(r"^## (\S+)$", document("train/recipes/README.md"), re.MULTILINE)
+    assert sorted(headings) == sorted(recipes())
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= README_LINES
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_lines_of_the_documents_are_short(name):
+    lines = [line for line in document(name).splitlines() if not line.startswith("|")]
+    assert [line for line in lines if len(line) > LINE_LENGTH] == []
 
 
 def test_the_tables_of_the_readme_are_those_of_the_results():
     assert fill(README, read_all(RESULTS)) == README
 
 
-@pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile"])
+@pytest.mark.parametrize("path", [*DOCUMENTS, "Makefile"])
 def test_no_address_of_a_registry_and_no_path_of_a_machine(path):
     text = (ROOT / path).read_text(encoding="utf-8")
     assert not re.search(r"index.url|find.links|/(root|home|work)/", text)

@@ -1,4 +1,4 @@
-"""What a manifest says of a run beside its model and its scores."""
+"""The parts of a manifest that describe the run, its input and its data files."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,13 +9,13 @@ from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import Identity, Input, Split
 from pipework.text.padding import Padding
 from pipework.train.config.run_config import Config
-from pipework.train.data.disk_cache import digest
+from pipework.train.data.disk_cache import data_file_digest
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.run_folder import TOKENIZER
 
 
 def identity(out: Path, config: Config) -> Identity:
-    """Return which run this is and what made it."""
+    """Return name, time, version, commit and seed of a run."""
     return Identity(
         name=out.absolute().name,
         created_at=datetime.now(UTC),
@@ -26,7 +26,7 @@ def identity(out: Path, config: Config) -> Identity:
 
 
 def input_record(out: Path, config: Config, padding: Padding) -> Input:
-    """Return what a text becomes before the model."""
+    """Return how texts are tokenized and padded before they reach the model."""
     return Input(
         fields=config.data.fields,
         tokenizer=record_file(out, out / TOKENIZER),
@@ -39,11 +39,11 @@ def input_record(out: Path, config: Config, padding: Padding) -> Input:
 
 
 def splits(config: Config, report: DataReport) -> dict[str, Split]:
-    """Return the data files, by split name, with the rows that the report counted."""
+    """Return the data files by split name, with the row counts of the data report."""
     return {
         name: Split(
             path=str(source.path),
-            sha256=digest(source.path),
+            sha256=data_file_digest(source.path),
             rows=report.splits[name].rows,
             part=source.part,
         )

@@ -1,4 +1,4 @@
-"""A training run from config to manifest: the wiring."""
+"""A training run from config to manifest."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,28 +10,34 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from pipework.errors import CheckFailedError, ConfigError
-from pipework.memory import give_back
+from pipework.memory import collect_and_trim
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.run_folder.task import TaskKind
 from pipework.train.config.run_config import Config
-from pipework.train.data.batches import Windows
-from pipework.train.distill.losses import SoftLabels, answers_of
-from pipework.train.finalize import Ended, finish
+from pipework.train.data.batches import StepBatches
+from pipework.train.distill.losses import DistillationLosses, all_teacher_logits
+from pipework.train.finalize import TrainedRun, finalize
 from pipework.train.loop.determinism import seed_everything
-from pipework.train.loop.distributed import World, elastic
-from pipework.train.loop.encoder_states import feature_set
-from pipework.train.loop.evaluator import Judge
-from pipework.train.loop.losses import HardLabels, Losses, Objective, class_weights
-from pipework.train.loop.model_inputs import Feed, FromStates, StateFeed, TokenFeed
-from pipework.train.loop.resume import Snapshot, Standing
-from pipework.train.loop.training import Run, learn, make_stepper
-from pipework.train.model.classifier import Classifier, build, unreached
+from pipework.train.loop.distributed import World, is_elastic
+from pipework.train.loop.encoder_states import encoder_states
+from pipework.train.loop.evaluator import ClassifierEvaluator
+from pipework.train.loop.losses import LabelLosses, Losses, Objective, class_weights
+from pipework.train.loop.model_inputs import BatchLoader, HeadOnly, StateLoader, TokenLoader
+from pipework.train.loop.resume import Snapshot, TrainState
+from pipework.train.loop.training import TrainingRun, make_stepper, run_loop
+from pipework.train.model.classifier import Classifier, build, unused_parameters
 from pipework.train.model.families import reinitialise
-from pipework.train.model.fast_dropout import quicken
-from pipework.train.prepare import Prepared, Rows, look, open_rows, prepare
+from pipework.train.model.fast_dropout import use_fast_dropout
+from pipework.train.prepare import (
+    PreparedRun,
+    TokenSets,
+    checked_data_report,
+    open_token_sets,
+    prepare,
+)
 from pipework.train.pretrain.run import pretrain
-from pipework.train.report.run_log import Journal, Unheard
+from pipework.train.report.run_log import NullLogger, RunLogger
 from pipework.train.run_folder import TOKENIZER, check_same, is_complete, run_folder
 
 
@@ -43,30 +49,29 @@ def train(
     world: World | None = None,
     resume: bool = False,
 ) -> Manifest:
-    """Train as the config says, into the run folder `out`; called in every process of the world.
+    """Train into the run folder `out`; called in every process of the world.
 
-    The manifest is written last: until then no other stage takes the folder for a run.
+    The manifest is written last: without it no other stage accepts the folder as a finished run.
 
     Raises:
-        PipeError: for a config, data or a folder that cannot be used, before the first step.
-        CheckFailedError: the loss is not a number; or, with the folder complete, nothing was
-            learned.
-        StoppedError: a signal came; `resume` goes on from the checkpoint.
+        PipeError: the config, the data or the folder cannot be used (before the first step).
+        CheckFailedError: the loss is not finite; or the run is complete but learned nothing.
+        StoppedError: stopped by a signal; `resume` continues from the checkpoint.
     """
     world = world or World.alone()
-    (resume,) = world.any((resume or elastic(),))
+    (resume,) = world.any((resume or is_elastic(),))
     if resume and world.lead(lambda: is_complete(out)):
-        progress.note(f"{out} is complete already")
+        progress.note(f"{out} is already complete")
         return world.lead(lambda: _complete(out, config))
     with ExitStack() as stack:
         folder = run_folder(out, config, progress, resume=resume)
         snapshot = world.lead(lambda: stack.enter_context(folder))
-        journal = stack.enter_context(_journal(out, snapshot, world))
-        run = Run(out=out, config=config, world=world, progress=progress, journal=journal)
-        manifest, poor = _train(run, snapshot)
-    if poor:
-        message = f"the run is complete but learned nothing: {'; '.join(poor)}"
-        raise CheckFailedError(message, f"look at it with: pipe eval {out}")
+        logger = stack.enter_context(_logger(out, snapshot, world))
+        run = TrainingRun(out=out, config=config, world=world, progress=progress, logger=logger)
+        manifest, failures = _train(run, snapshot)
+    if failures:
+        message = f"the run is complete but learned nothing: {'; '.join(failures)}"
+        raise CheckFailedError(message, f"inspect it with: pipe eval {out}")
     return manifest
 
 
@@ -80,62 +85,68 @@ def _complete(out: Path, config: Config) -> Manifest:
     return manifest
 
 
-def _journal(out: Path, snapshot: Snapshot | None, world: World) -> Unheard:
+def _logger(out: Path, snapshot: Snapshot | None, world: World) -> NullLogger:
     if not world.leads:
-        return Unheard()
-    standing = Standing() if snapshot is None else snapshot.standing
-    return Journal(out, step=standing.step, elapsed_s=standing.elapsed_s)
+        return NullLogger()
+    state = TrainState() if snapshot is None else snapshot.state
+    return RunLogger(out, step=state.step, elapsed_s=state.elapsed_s)
 
 
-def _train(run: Run, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ...]]:
+def _train(run: TrainingRun, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ...]]:
     seed_everything(run.config.train.seed)
-    found = run.world.lead(lambda: _prepared(run, snapshot))
-    if found.task.kind is TaskKind.PRETRAIN:
-        return pretrain(run, found, snapshot)
-    ended = _trained(run, found, snapshot)
-    give_back()  # the model and its optimizer: the end opens the checkpoint afresh
-    return run.world.lead(lambda: finish(ended, run.journal, run.progress))
+    prepared = run.world.lead(lambda: _prepared(run, snapshot))
+    if prepared.task.kind is TaskKind.PRETRAIN:
+        return pretrain(run, prepared, snapshot)
+    trained = _train_classifier(run, prepared, snapshot)
+    collect_and_trim()  # frees the model and its optimizer: finalize() loads the checkpoint again
+    return run.world.lead(lambda: finalize(trained, run.logger, run.progress))
 
 
-def _trained(run: Run, found: Prepared, snapshot: Snapshot | None) -> Ended:
+def _train_classifier(
+    run: TrainingRun, prepared: PreparedRun, snapshot: Snapshot | None
+) -> TrainedRun:
     config, world = run.config, run.world
-    model = build(config.model, Tokenizer.from_str(found.tokenizer), found.task)
+    model = build(config.model, Tokenizer.from_str(prepared.tokenizer), prepared.task)
     reinitialise(model.encoder, config.train.reinit_layers)
-    report = world.lead(lambda: look(config, found, model, run.progress))
-    rows = open_rows(config, found, model, world, run.progress)
+    report = world.lead(lambda: checked_data_report(config, prepared, model, run.progress))
+    data = open_token_sets(config, prepared, model, world, run.progress)
     for finding in report.findings:
-        run.journal.say(f"data: {finding}")
+        run.logger.log_text(f"data: {finding}")
         run.progress.note(f"data: {finding}")
     model.to(world.device)
     if world.device.type == "cpu":
-        quicken(model.model)
-    return Ended(
+        use_fast_dropout(model.model)
+    return TrainedRun(
         out=run.out,
         config=config,
-        task=found.task,
-        rows=rows,
+        task=prepared.task,
+        data=data,
         report=report,
-        standing=_learn(run, found, model, rows, snapshot),
+        state=_run_loop(run, prepared, model, data, snapshot),
         device=world.device,
     )
 
 
-def _prepared(run: Run, snapshot: Snapshot | None) -> Prepared:
-    found = prepare(run.config, run.progress)
+def _prepared(run: TrainingRun, snapshot: Snapshot | None) -> PreparedRun:
+    prepared = prepare(run.config, run.progress)
     if snapshot is not None:
-        check_same(snapshot.standing.fingerprint, found.fingerprint, run.out)
-    (run.out / TOKENIZER).write_text(found.tokenizer, encoding="utf-8")
-    return found
+        check_same(snapshot.state.fingerprint, prepared.fingerprint, run.out)
+    (run.out / TOKENIZER).write_text(prepared.tokenizer, encoding="utf-8")
+    return prepared
 
 
-def _learn(
-    run: Run, found: Prepared, model: Classifier, rows: Rows, snapshot: Snapshot | None
-) -> Standing:
-    """Train from the beginning or from a checkpoint; return where the run stands at its end."""
+def _run_loop(
+    run: TrainingRun,
+    prepared: PreparedRun,
+    model: Classifier,
+    data: TokenSets,
+    snapshot: Snapshot | None,
+) -> TrainState:
+    """Train from the beginning or from a checkpoint; return the final state."""
     settings, world = run.config.train, run.world
-    feeds = _feeds(run, model, rows)
-    windows = Windows(
-        feeds.train.lengths,
+    loaders = _loaders(run, model, data)
+    windows = StepBatches(
+        loaders.train.lengths,
         batch_size=settings.batch_size,
         accumulate=settings.accumulate,
         seed=settings.seed,
@@ -144,103 +155,112 @@ def _learn(
         model.gradient_checkpointing()
     stepper = make_stepper(
         run,
-        feeds.module,
+        loaders.module,
         model.layers(),
-        feed=feeds.train,
-        losses=_losses(run, found, rows),
+        loader=loaders.train,
+        losses=_losses(run, prepared, data),
         per_epoch=windows.per_epoch,
     )
-    judge = Judge(feeds.dev, rows.dev.truth, found.task, world=world, progress=run.progress)
-    return learn(run, found.fingerprint, model, windows, stepper, judge, snapshot)
+    evaluator = ClassifierEvaluator(
+        loaders.dev, data.dev.truth, prepared.task, world=world, progress=run.progress
+    )
+    return run_loop(run, prepared.fingerprint, model, windows, stepper, evaluator, snapshot)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feeds:
-    """What computes the logits, and from what: token ids, or the states of a frozen encoder."""
+class Loaders:
+    """The module that is trained and its inputs: token ids, or states of a frozen encoder."""
 
     module: nn.Module
-    train: Feed
-    dev: Feed
+    train: BatchLoader
+    dev: BatchLoader
 
 
-def _feeds(run: Run, model: Classifier, rows: Rows) -> Feeds:
+def _loaders(run: TrainingRun, model: Classifier, data: TokenSets) -> Loaders:
     world, device = run.world, run.world.device
-    # Parameters that no loss reaches would be waited for in vain by other processes.
-    inputs = TokenFeed(rows.dev, rows.vocabulary, device).inputs(np.array([0]))
-    for name in unreached(model, inputs):
+    # DistributedDataParallel waits forever for the gradients of unused parameters.
+    inputs = TokenLoader(data.dev, data.vocabulary, device).inputs(np.array([0]))
+    for name in unused_parameters(model, inputs):
         model.get_parameter(name).requires_grad_(False)
     if not run.config.model.freeze:
         dropout = run.config.train.token_dropout
-        return Feeds(
+        return Loaders(
             module=model,
-            train=TokenFeed(rows.learned, rows.vocabulary, device, token_dropout=dropout),
-            dev=TokenFeed(rows.dev, rows.vocabulary, device),
+            train=TokenLoader(data.epoch, data.vocabulary, device, token_dropout=dropout),
+            dev=TokenLoader(data.dev, data.vocabulary, device),
         )
     train, dev = world.first_on_each_machine(
         lambda: tuple(
-            StateFeed(feature_set(model, tokens, run.progress), tokens, device)
-            for tokens in (rows.train, rows.dev)
+            StateLoader(encoder_states(model, tokens, run.progress), tokens, device)
+            for tokens in (data.train, data.dev)
         )
     )
-    return Feeds(module=FromStates(model), train=train, dev=dev)
+    return Loaders(module=HeadOnly(model), train=train, dev=dev)
 
 
-def _losses(run: Run, found: Prepared, rows: Rows) -> Losses:
-    """Return what rows of train cost, after the teachers, if there are any, have answered them."""
-    config, world, task = run.config, run.world, found.task
+def _losses(run: TrainingRun, prepared: PreparedRun, data: TokenSets) -> Losses:
+    """Return the losses of the train rows; with teachers, compute their logits first."""
+    config, world, task = run.config, run.world, prepared.task
     settings = config.train
-    weights_C = class_weights(settings.class_weights, rows.train.truth, task)
+    weights_C = class_weights(settings.class_weights, data.train.truth, task)
     objective = Objective(
         task.kind,
         label_smoothing=settings.label_smoothing,
         class_weights_C=None if weights_C is None else weights_C.to(world.device),
     )
-    hard = HardLabels(objective, rows.train.truth)
-    if not found.teachers:
-        return hard
+    label_losses = LabelLosses(objective, data.train.truth)
+    if not prepared.teachers:
+        return label_losses
     unlabelled = config.data.unlabelled_source()
     sources = [config.sources()["train"], *([] if unlabelled is None else [unlabelled])]
-    answers = answers_of(found.teachers, sources, world, run.progress)
-    names = ", ".join(teacher.name for teacher in found.teachers)
-    run.journal.say(f"learning from {names} beside the labels of {len(rows.train):,} rows")
-    return SoftLabels(hard, answers, labelled=len(rows.train), kind=task.kind, settings=settings)
+    teacher_logits = all_teacher_logits(prepared.teachers, sources, world, run.progress)
+    names = ", ".join(teacher.name for teacher in prepared.teachers)
+    run.logger.log_text(
+        f"training on the logits of {names} in addition to the labels of {len(data.train):,} rows"
+    )
+    return DistillationLosses(
+        label_losses, teacher_logits, labelled=len(data.train), kind=task.kind, settings=settings
+    )
 
 
 def train_all(
     config: Config, out: Path, progress: Progress, *, world: World, resume: bool
 ) -> dict[Path, Manifest]:
-    """Train into `out`, or with each of `train.seeds` into a run folder of its own below it.
+    """Train into `out`, or with each of `train.seeds` into its own run folder below `out`.
 
-    With `resume`, seeds that are complete are left as they are. A seed that learned nothing does
-    not keep the others from being trained.
+    With `resume`, complete seeds are skipped. If a seed learns nothing, the other seeds are still
+    trained.
 
     Returns:
         The manifests by run folder.
 
     Raises:
         PipeError: as `train.run.train`.
-        CheckFailedError: a seed learned nothing; all are complete.
+        CheckFailedError: a seed learned nothing; all runs are complete.
     """
     seeds = config.train.seeds
     if not seeds:
         return {out: train(config, out, progress, world=world, resume=resume)}
-    manifests, poor = {}, []
+    manifests, failures = {}, []
     for number, seed in enumerate(seeds, start=1):
         folder = out / f"seed-{seed}"
-        progress.note(f"seed {seed}, {number} of {len(seeds)}: {folder}")
+        progress.note(f"seed {seed} ({number} of {len(seeds)}): {folder}")
         try:
-            one = train(one_seed(config, seed), folder, progress, world=world, resume=resume)
-            manifests[folder] = one
+            manifests[folder] = train(
+                with_seed(config, seed), folder, progress, world=world, resume=resume
+            )
         except CheckFailedError as error:
             if not world.lead(partial(is_complete, folder)):
                 raise
-            poor.append(f"seed {seed}: {error}")
-    if poor:
-        raise CheckFailedError("; ".join(poor), f"compare the runs below {out}: pipe show RUN")
+            failures.append(f"seed {seed}: {error}")
+    if failures:
+        raise CheckFailedError(
+            "; ".join(failures), f"compare the runs in {out} with: pipe show RUN"
+        )
     return manifests
 
 
-def one_seed(config: Config, seed: int) -> Config:
-    """Return the config of one run of several."""
+def with_seed(config: Config, seed: int) -> Config:
+    """Return the config for a single seed."""
     section = config.train.model_copy(update={"seed": seed, "seeds": ()})
     return config.model_copy(update={"train": section})

@@ -1,1 +1,1 @@
-"""Comparison of results and of two live targets."""
+"""Comparison of stored results and of two running servers."""

@@ -1,11 +1,10 @@
-"""Two targets in turns: in each round the one, the other, the other and the one (ABBA).
+"""Alternating measurement of two servers in ABBA rounds: baseline, target, target, baseline.
 
-A shared machine drifts by more than what one wants to see. Within a round it drifts little, and
-what is linear in time cancels, so the rounds' ratios vary by what is left. A ratio of throughput is
-the mean over the rounds, its interval Student's from how they differ. A slice alone has too few
-requests for a percentile: those of all rounds are put together, each pair of slices in units of
-its own typical latency (so that drift is not seen), and the ratio's interval is from what it would
-be without one round (the jackknife: R. G. Miller 1974, Biometrika 61).
+A shared machine drifts by more than the differences of interest. Within a round, linear drift
+cancels. The throughput ratio is the mean over the rounds, with a Student's t interval from their
+variation. A slice has too few requests for percentiles: the latencies of all rounds are pooled,
+after dividing each pair of slices by its typical latency (to remove drift), and the interval of the
+ratio is computed by the jackknife over rounds (R. G. Miller 1974, Biometrika 61).
 
 Shapes: N rounds.
 """
@@ -18,25 +17,25 @@ from typing import Literal
 
 import numpy as np
 
-from pipework.benchmarks.compare.match_levels import shown
-from pipework.benchmarks.load.level import Driven
-from pipework.benchmarks.load.slo import LEAST_REQUESTS
+from pipework.benchmarks.compare.match_levels import describe_load
+from pipework.benchmarks.load.level import OfferedLoad
+from pipework.benchmarks.load.slo import MIN_REQUESTS
 from pipework.benchmarks.results_schema.comparison import ComparedLevel, Quantity
 from pipework.benchmarks.results_schema.level import Level, cost_per_million
 from pipework.benchmarks.results_schema.slo import Statistic
 from pipework.benchmarks.stats.confidence import Floats
 from pipework.benchmarks.stats.latency import PERCENTILES
-from pipework.benchmarks.stats.ratios import Estimate, Spread, at_least_pooled
+from pipework.benchmarks.stats.ratios import Estimate, LogVariance, with_pooled_minimum
 from pipework.progress import Progress
 
 ROUNDS = 5
-SLICES = 2 * ROUNDS  # of a level and target
+SLICES = 2 * ROUNDS  # per level and server
 TOLERANCE = 0.02
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slice:
-    """A short level of load, and the latencies of its answers in seconds."""
+    """Short level, and the latencies of its successful requests in seconds."""
 
     level: Level
     latencies_s: tuple[float, ...]
@@ -44,7 +43,7 @@ class Slice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """Four slices of a level of load, in the order in which they ran: ABBA."""
+    """Four slices of one load, in the order in which they ran: ABBA."""
 
     first: Slice
     second: Slice
@@ -53,112 +52,116 @@ class Round:
 
     @property
     def before(self) -> tuple[Slice, Slice]:
-        """The slices of the one that is compared with."""
+        """Slices of the baseline."""
         return self.first, self.fourth
 
     @property
     def after(self) -> tuple[Slice, Slice]:
-        """The slices of the one that is judged."""
+        """Slices of the target."""
         return self.second, self.third
 
     @property
     def pairs(self) -> tuple[tuple[Slice, Slice], tuple[Slice, Slice]]:
-        """Each slice of the one that is compared with, and the one of the other beside it."""
+        """Pairs of consecutive slices, each of the baseline and the target."""
         return (self.first, self.second), (self.fourth, self.third)
 
 
 Prices = tuple[float | None, float | None]
-# Runs a slice of a load against one of the two: the load, whether it is the one that is judged, and
-# the number of the slice, from which random arrivals are drawn.
-Measure = Callable[[Driven, bool, int], Slice]
+# Measures one slice: the load, whether to measure the target (else the baseline), and the number of
+# the slice, which seeds random arrivals.
+Measure = Callable[[OfferedLoad, bool, int], Slice]
 
 
-def take_turns(
-    loads: Sequence[Driven], measure: Measure, progress: Progress
-) -> dict[Driven, tuple[Round, ...]]:
-    """Run all rounds of all loads; the loads take turns as well."""
-    rounds: dict[Driven, list[Round]] = {load: [] for load in loads}
-    progress.begin("in turns", ROUNDS * len(loads) * 4, "slices")
+def run_rounds(
+    loads: Sequence[OfferedLoad], measure: Measure, progress: Progress
+) -> dict[OfferedLoad, tuple[Round, ...]]:
+    """Measure all rounds of all loads; the loads alternate too."""
+    rounds: dict[OfferedLoad, list[Round]] = {load: [] for load in loads}
+    progress.begin("alternating", ROUNDS * len(loads) * 4, "slices")
     try:
         for number in range(ROUNDS):
             for load in loads:
                 rounds[load].append(_round(load, measure, number, progress))
     finally:
         progress.end()
-    return {load: tuple(some) for load, some in rounds.items()}
+    return {load: tuple(load_rounds) for load, load_rounds in rounds.items()}
 
 
-def _round(load: Driven, measure: Measure, number: int, progress: Progress) -> Round:
+def _round(load: OfferedLoad, measure: Measure, number: int, progress: Progress) -> Round:
     slices = []
-    for judged, half in ((False, 0), (True, 0), (True, 1), (False, 1)):
-        slices.append(measure(load, judged, 2 * number + half))
+    for is_target, half in ((False, 0), (True, 0), (True, 1), (False, 1)):
+        slices.append(measure(load, is_target, 2 * number + half))
         progress.advance(1)
     first, second, third, fourth = slices
     return Round(first=first, second=second, third=third, fourth=fourth)
 
 
-def compared(
-    rounds: dict[Driven, tuple[Round, ...]], prices: Prices = (None, None)
+def compare_rounds(
+    rounds: dict[OfferedLoad, tuple[Round, ...]], prices: Prices = (None, None)
 ) -> tuple[ComparedLevel, ...]:
-    """Turn rounds into ratios; a figure of too few answers is left out.
+    """Compute ratios from the rounds; quantities with too few requests are left out.
 
-    `prices` are of an hour of the one that is compared with, and of the one that is judged.
+    `prices` are the prices per hour of the baseline and the target.
     """
-    found = {load: list(_estimates(some)) for load, some in rounds.items()}
-    together = max(1, sum(map(len, found.values())))
-    widened = _widened([one for some in found.values() for one in some])
+    estimates = {load: list(_estimates(load_rounds)) for load, load_rounds in rounds.items()}
+    simultaneous = max(1, sum(map(len, estimates.values())))
+    widened = _widened([estimate for of_load in estimates.values() for estimate in of_load])
     return tuple(
         ComparedLevel(
-            name=shown(some[0].before[0].level),
+            name=describe_load(load_rounds[0].before[0].level),
             ratios=tuple(
-                widened[one].ratio(together=together, tolerance=TOLERANCE) for one in found[load]
+                widened[estimate].ratio(simultaneous=simultaneous, tolerance=TOLERANCE)
+                for estimate in estimates[load]
             ),
             failed=(
-                _failed([one.level for each in some for one in each.before]),
-                _failed([one.level for each in some for one in each.after]),
+                _failed_share([slice_.level for each in load_rounds for slice_ in each.before]),
+                _failed_share([slice_.level for each in load_rounds for slice_ in each.after]),
             ),
-            cost_per_million=_costs(found[load], prices),
+            cost_per_million=_costs(estimates[load], prices),
         )
-        for load, some in rounds.items()
+        for load, load_rounds in rounds.items()
     )
 
 
 def _costs(estimates: Sequence[Estimate], prices: Prices) -> tuple[float, float] | None:
-    """Return what a million texts cost on both sides, None where that is not known of both."""
+    """Return the cost of a million texts on both sides, None if a price or rate is unknown."""
     before, after = prices
-    rates = [one for one in estimates if one.quantity is Quantity.TEXTS_PER_S]
+    rates = [estimate for estimate in estimates if estimate.quantity is Quantity.TEXTS_PER_S]
     if before is None or after is None or not rates:
         return None
     return cost_per_million(before, rates[0].before), cost_per_million(after, rates[0].after)
 
 
 def _widened(estimates: Sequence[Estimate]) -> dict[Estimate, Estimate]:
-    """Return estimates whose spreads are not smaller than those of their quantity on average."""
-    found: dict[Estimate, Estimate] = {}
-    for quantity in Quantity:  # percentiles vary more than throughput does
-        some = [one for one in estimates if one.quantity is quantity]
-        if not some:
+    """Return the estimates with variances of at least the pooled variance of their quantity."""
+    widened: dict[Estimate, Estimate] = {}
+    for quantity in Quantity:  # pooled separately: percentiles vary more than throughput
+        of_quantity = [estimate for estimate in estimates if estimate.quantity is quantity]
+        if not of_quantity:
             continue
-        spreads = at_least_pooled([one.spread for one in some if one.spread is not None])
-        found |= {
-            one: replace(one, spread=spread) for one, spread in zip(some, spreads, strict=True)
+        log_variances = with_pooled_minimum(
+            [estimate.log_variance for estimate in of_quantity if estimate.log_variance is not None]
+        )
+        widened |= {
+            estimate: replace(estimate, log_variance=log_variance)
+            for estimate, log_variance in zip(of_quantity, log_variances, strict=True)
         }
-    return found
+    return widened
 
 
 def _estimates(rounds: Sequence[Round]) -> Iterator[Estimate]:
     rates = [
-        [[one.level.texts_per_s for one in side] for side in (each.before, each.after)]
-        for each in rounds
+        [[slice_.level.texts_per_s for slice_ in side] for side in (current.before, current.after)]
+        for current in rounds
     ]
-    if all(rate for each in rates for side in each for rate in side):
-        logs = [[fmean(log(rate) for rate in side) for side in each] for each in rates]
+    if all(rate for current in rates for side in current for rate in side):
+        logs = [[fmean(log(rate) for rate in side) for side in current] for current in rates]
         before, after = (exp(fmean(side)) for side in zip(*logs, strict=True))
         yield Estimate(
             quantity=Quantity.TEXTS_PER_S,
             before=before,
             after=after,
-            spread=_spread([after - before for before, after in logs]),
+            log_variance=_log_variance([after - before for before, after in logs]),
         )
     for quantity in (Quantity.P50, Quantity.P99):
         estimate = _percentile(quantity, rounds)
@@ -169,58 +172,66 @@ def _estimates(rounds: Sequence[Round]) -> Iterator[Estimate]:
 def _percentile(
     quantity: Literal[Quantity.P50, Quantity.P99], rounds: Sequence[Round]
 ) -> Estimate | None:
-    """Return a percentile of both sides over all rounds, None if one has too few requests."""
-    least = LEAST_REQUESTS[Statistic(quantity)]
+    """Return the estimate of a percentile over all rounds, None if a side has too few requests."""
+    min_requests = MIN_REQUESTS[Statistic(quantity)]
     pairs = [pair for each in rounds for pair in each.pairs]
-    if any(sum(len(one.latencies_s) for one in side) < least for side in zip(*pairs, strict=True)):
+    if any(
+        sum(len(slice_.latencies_s) for slice_ in side) < min_requests
+        for side in zip(*pairs, strict=True)
+    ):
         return None
-    if not all(one.latencies_s for pair in pairs for one in pair):
+    if not all(slice_.latencies_s for pair in pairs for slice_ in pair):
         return None
     share, count = PERCENTILES[quantity], len(rounds)
-    halves = [[_scaled(pair) for pair in each.pairs] for each in rounds]
+    halves = [[_scale_pair(pair) for pair in each.pairs] for each in rounds]
 
-    def found(rounds: Sequence[Sequence[Scaled]]) -> tuple[float, float]:
-        """Return the logarithm of the percentile of each side."""
+    def log_percentiles(rounds: Sequence[Sequence[ScaledPair]]) -> tuple[float, float]:
+        """Return the logarithm of the percentile on each side."""
         before, after = (
             np.concatenate(side)
             for side in zip(
-                *((one.before, one.after) for each in rounds for one in each), strict=True
+                *((pair.before, pair.after) for each in rounds for pair in each), strict=True
             )
         )
         return log(float(np.quantile(before, share))), log(float(np.quantile(after, share)))
 
-    before, after = found(halves)
-    without = [found([*halves[:at], *halves[at + 1 :]]) for at in range(count)]
-    whole = count * (after - before)
-    typical_ms = 1000 * exp(fmean(log(one.unit_s) for each in halves for one in each))
+    before, after = log_percentiles(halves)
+    leave_one_out = [log_percentiles([*halves[:at], *halves[at + 1 :]]) for at in range(count)]
+    weighted = count * (after - before)
+    typical_ms = 1000 * exp(fmean(log(pair.unit_s) for each in halves for pair in each))
     return Estimate(
         quantity=quantity,
         before=typical_ms * exp(before),
         after=typical_ms * exp(after),
-        spread=_spread([whole - (count - 1) * (late - soon) for soon, late in without]),
+        log_variance=_log_variance(
+            [weighted - (count - 1) * (after - before) for before, after in leave_one_out]
+        ),
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scaled:
-    """The latencies of two slices that followed each other, in the middle of their medians."""
+class ScaledPair:
+    """Latencies of two consecutive slices, divided by `unit_s`.
+
+    `unit_s` is the geometric mean of their median latencies in seconds.
+    """
 
     before: Floats
     after: Floats
     unit_s: float
 
 
-def _scaled(pair: tuple[Slice, Slice]) -> Scaled:
-    before, after = (np.array(one.latencies_s, np.float64) for one in pair)
+def _scale_pair(pair: tuple[Slice, Slice]) -> ScaledPair:
+    before, after = (np.array(slice_.latencies_s, np.float64) for slice_ in pair)
     unit_s = float(sqrt(np.median(before) * np.median(after)))
-    return Scaled(before=before / unit_s, after=after / unit_s, unit_s=unit_s)
+    return ScaledPair(before=before / unit_s, after=after / unit_s, unit_s=unit_s)
 
 
-def _spread(log_ratios_N: Sequence[float]) -> Spread:
+def _log_variance(log_ratios_N: Sequence[float]) -> LogVariance:
     rounds = len(log_ratios_N)
-    return Spread(variance=variance(log_ratios_N) / rounds, freedom=rounds - 1)
+    return LogVariance(variance=variance(log_ratios_N) / rounds, degrees_of_freedom=rounds - 1)
 
 
-def _failed(levels: Sequence[Level]) -> float:
+def _failed_share(levels: Sequence[Level]) -> float:
     failed = sum(level.failed for level in levels)
     return failed / max(failed + sum(level.requests for level in levels), 1)

@@ -1,4 +1,4 @@
-"""Which levels of two results are the same load."""
+"""Matching of the levels of two results that have the same load."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,40 +10,53 @@ from pipework.benchmarks.results_schema.level import Level
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel
 
 AnyLevel = Level | OfflineLevel
-Pair = tuple[AnyLevel, AnyLevel]
-# A rate is drawn at random, or searched for: another one by so small a share is the same load.
+LevelPair = tuple[AnyLevel, AnyLevel]
+# Measured and searched rates vary slightly: rates within this share are the same load.
 SAME_RATE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Matched:
-    """Levels that both results have, in the order of the first; and what only one of them has."""
+class MatchedLevels:
+    """Pairs of levels with the same load in the order of the first result, and unmatched levels."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[LevelPair, ...]
     before: tuple[AnyLevel, ...]
     after: tuple[AnyLevel, ...]
 
 
-def match(before: BenchResult, after: BenchResult) -> Matched:
-    """Find for each level that of the other result which is nearest to it, each used once.
+def match_levels(before: BenchResult, after: BenchResult) -> MatchedLevels:
+    """Match each level with the nearest level of the other result; each level is used once.
 
-    Clients, arrivals, stages and batches are equal; rates are, to one of a hundred. Where a load
-    was measured more than once the first belongs to the first.
+    Clients, arrivals, stages and batches must be equal, rates must agree within 1 %. If a load was
+    measured several times, levels are matched in their order.
     """
-    theirs, ours = _levels(before), _levels(after)
-    near = [
-        (apart, place, other)
-        for (place, one), (other, another) in product(enumerate(theirs), enumerate(ours))
-        if (apart := _apart(one, another)) <= log(1 + SAME_RATE)
+    before_levels, after_levels = _levels(before), _levels(after)
+    candidates = [
+        (distance, before_index, after_index)
+        for (before_index, before_level), (after_index, after_level) in product(
+            enumerate(before_levels), enumerate(after_levels)
+        )
+        if (distance := _distance(before_level, after_level)) <= log(1 + SAME_RATE)
     ]
-    found: dict[int, int] = {}
-    for _, place, other in sorted(near):
-        if place not in found and other not in found.values():
-            found[place] = other
-    return Matched(
-        pairs=tuple((theirs[place], ours[found[place]]) for place in sorted(found)),
-        before=tuple(one for place, one in enumerate(theirs) if place not in found),
-        after=tuple(one for place, one in enumerate(ours) if place not in found.values()),
+    matches: dict[int, int] = {}
+    for _, before_index, after_index in sorted(candidates):
+        if before_index not in matches and after_index not in matches.values():
+            matches[before_index] = after_index
+    return MatchedLevels(
+        pairs=tuple(
+            (before_levels[before_index], after_levels[matches[before_index]])
+            for before_index in sorted(matches)
+        ),
+        before=tuple(
+            before_level
+            for before_index, before_level in enumerate(before_levels)
+            if before_index not in matches
+        ),
+        after=tuple(
+            after_level
+            for after_index, after_level in enumerate(after_levels)
+            if after_index not in matches.values()
+        ),
     )
 
 
@@ -51,35 +64,39 @@ def _levels(result: BenchResult) -> tuple[AnyLevel, ...]:
     return (*result.offline, *result.levels)
 
 
-def names(pairs: Sequence[Pair]) -> list[str]:
-    """Name the loads of pairs, no two alike."""
+def level_names(pairs: Sequence[LevelPair]) -> list[str]:
+    """Return a unique name for each pair of levels."""
     seen: Counter[str] = Counter()
-    found = []
+    all_names = []
     for before, after in pairs:
-        name = shown(before) if _apart(before, after) == 0 else f"{shown(before)} ({shown(after)})"
+        name = (
+            describe_load(before)
+            if _distance(before, after) == 0
+            else f"{describe_load(before)} ({describe_load(after)})"
+        )
         seen[name] += 1
-        found.append(name if seen[name] == 1 else f"{name}, no. {seen[name]}")
-    return found
+        all_names.append(name if seen[name] == 1 else f"{name}, no. {seen[name]}")
+    return all_names
 
 
-def shown(level: AnyLevel) -> str:
-    """Say what the load of a level is; a rate to its last digit, so that others are told apart."""
+def describe_load(level: AnyLevel) -> str:
+    """Describe the load of a level; rates have all digits, so that similar rates differ."""
     if isinstance(level, OfflineLevel):
-        return f"{level.stage}, {level.batch} a call"
+        return f"{level.stage}, {level.batch} per call"
     if level.rate is not None:
         return f"{level.rate:,.10g} requests/s, {level.arrivals}"
     return f"{level.load:g} client{'s' * (level.load > 1)}"
 
 
-def _apart(one: AnyLevel, other: AnyLevel) -> float:
-    """Return the logarithm of how many times the load of one is that of another."""
-    match one, other:
+def _distance(first: AnyLevel, second: AnyLevel) -> float:
+    """Return the absolute logarithm of the ratio of two loads, infinite if they are different."""
+    match first, second:
         case OfflineLevel(), OfflineLevel():
-            return 0.0 if (one.stage, one.batch) == (other.stage, other.batch) else inf
+            return 0.0 if (first.stage, first.batch) == (second.stage, second.batch) else inf
         case Level(), Level():
-            same = (one.concurrency, one.arrivals) == (other.concurrency, other.arrivals)
-            if not same or one.rate is None or other.rate is None:
-                return 0.0 if same and one.rate == other.rate else inf
-            return abs(log(one.rate / other.rate))
+            same = (first.concurrency, first.arrivals) == (second.concurrency, second.arrivals)
+            if not same or first.rate is None or second.rate is None:
+                return 0.0 if same and first.rate == second.rate else inf
+            return abs(log(first.rate / second.rate))
         case _:
             return inf

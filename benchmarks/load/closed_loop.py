@@ -1,22 +1,22 @@
-"""Closed-loop load: so many clients, each sending its next request when answered."""
+"""Closed-loop load: each client sends its next request after the response to the previous one."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
 
 from pipework.benchmarks.load.drive import drive
-from pipework.benchmarks.load.level import Driven
-from pipework.benchmarks.load.level_run import Course, Length
-from pipework.benchmarks.load.outcome import Prepared, endless, outcome
+from pipework.benchmarks.load.level import OfferedLoad
+from pipework.benchmarks.load.level_run import LevelDuration, LevelRun
+from pipework.benchmarks.load.outcome import PreparedRequest, repeat_requests, send_request
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Level
 from pipework.benchmarks.targets import Caller, Target
 from pipework.progress import Progress
 
-# A client rests this long after an error, so that a dead server is not hammered with connections.
+# A client pauses this long after an error, so that a failed server is not flooded with connections.
 PAUSE_S = 0.02
 
 
-def closed_loop(  # noqa: PLR0913  (they are named)
+def closed_loop(  # noqa: PLR0913  (keyword-only)
     target: Target,
     workload: Workload,
     *,
@@ -25,31 +25,37 @@ def closed_loop(  # noqa: PLR0913  (they are named)
     warmup_s: float,
     limit_s: float | None = None,
     progress: Progress,
-    keep: list[float] | None = None,
+    latencies_s: list[float] | None = None,
 ) -> Level:
-    """Measure one level of load. Errors are counted by kind, never raised.
+    """Measure one level of load; request errors are counted by kind, never raised.
 
-    After the warm-up come windows, each a third of `duration_s` long, until three agree or
-    `limit_s` has passed (three times `duration_s` by default); the last three are reported.
-    Requests in flight at the end are waited for, 30 s at most. The latencies of what is reported,
-    in seconds, are added to `keep`.
+    After the warm-up, windows of `duration_s / 3` follow until three agree or `limit_s` has passed
+    (by default three times `duration_s`); the last three windows are reported. Requests in flight
+    at the end have at most 30 s to finish. The reported latencies, in seconds, are appended to
+    `latencies_s`.
     """
 
-    async def send(caller: Caller, requests: Sequence[Prepared], course: Course) -> None:
-        shared = endless(requests)
-        await asyncio.gather(*(_client(caller, shared, course) for _ in range(concurrency)))
+    async def send(caller: Caller, requests: Sequence[PreparedRequest], run: LevelRun) -> None:
+        shared = repeat_requests(requests)
+        await asyncio.gather(*(_client(caller, shared, run) for _ in range(concurrency)))
 
-    length = Length.of(warmup_s, duration_s, limit_s)
+    duration = LevelDuration.with_limit(warmup_s, duration_s, limit_s)
     return drive(
-        target, workload, Driven(concurrency=concurrency), length, send, progress, keep=keep
+        target,
+        workload,
+        OfferedLoad(concurrency=concurrency),
+        duration,
+        send,
+        progress,
+        latencies_s=latencies_s,
     )
 
 
-async def _client(caller: Caller, requests: Iterator[Prepared], course: Course) -> None:
+async def _client(caller: Caller, requests: Iterator[PreparedRequest], run: LevelRun) -> None:
     for request in requests:
-        ended = await outcome(caller, request)
-        course.outcomes.append(ended)
-        if course.over:
+        outcome = await send_request(caller, request)
+        run.outcomes.append(outcome)
+        if run.is_over:
             break
-        if ended.error is not None:
+        if outcome.error is not None:
             await asyncio.sleep(PAUSE_S)

@@ -1,4 +1,4 @@
-"""What both loops have in common: requests made beforehand, a course that is followed, a level."""
+"""Execution of one load level, shared by the closed and the open loop."""
 
 import asyncio
 import gc
@@ -8,73 +8,74 @@ from math import floor
 
 import uvloop
 
-from pipework.benchmarks.load.level import Driven, level, reported_s
-from pipework.benchmarks.load.level_run import Course, Length, Measured
-from pipework.benchmarks.load.outcome import Prepared, prepared
-from pipework.benchmarks.load.process_usage import ServerWatch
+from pipework.benchmarks.load.level import OfferedLoad, level, reported_latencies_s
+from pipework.benchmarks.load.level_run import LevelDuration, LevelMeasurement, LevelRun
+from pipework.benchmarks.load.outcome import PreparedRequest, prepare_requests
+from pipework.benchmarks.load.process_usage import ServerMonitor
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Level
 from pipework.benchmarks.targets import Caller, Target
 from pipework.progress import Progress
 
-Send = Callable[[Caller, Sequence[Prepared], Course], Coroutine[None, None, None]]
+Send = Callable[[Caller, Sequence[PreparedRequest], LevelRun], Coroutine[None, None, None]]
 
 
-def drive(  # noqa: PLR0913  (what both loops hand on)
+def drive(  # noqa: PLR0913  (passed on by both loops)
     target: Target,
     workload: Workload,
-    driven: Driven,
-    length: Length,
+    load: OfferedLoad,
+    duration: LevelDuration,
     send: Send,
     progress: Progress,
     *,
-    keep: list[float] | None = None,
+    latencies_s: list[float] | None = None,
 ) -> Level:
-    """Run one level; `send` returns when course or requests are over, and all is answered.
+    """Run one level and return its result.
 
-    The latencies that it reports, in seconds, are added to `keep`.
+    `send` sends the requests and returns once sending has stopped and all responses have arrived.
+    The reported latencies, in seconds, are appended to `latencies_s`.
     """
-    requests = prepared(target, workload)
-    progress.begin(f"{driven}", max(1, floor(length.warmup_s + length.duration_s)), "s")
+    requests = prepare_requests(target, workload)
+    progress.begin(f"{load}", max(1, floor(duration.warmup_s + duration.duration_s)), "s")
     try:
-        with _no_garbage():
-            measured = uvloop.run(_follow(target, requests, driven, length, send, progress))
+        with _garbage_collection_paused():
+            measurement = uvloop.run(_measure(target, requests, load, duration, send, progress))
     finally:
         progress.end()
-    if keep is not None:
-        keep += reported_s(measured, driven).tolist()
-    return level(measured, driven, workload)
+    if latencies_s is not None:
+        latencies_s += reported_latencies_s(measurement, load).tolist()
+    return level(measurement, load, workload)
 
 
-async def _follow(
+async def _measure(
     target: Target,
-    requests: Sequence[Prepared],
-    driven: Driven,
-    length: Length,
+    requests: Sequence[PreparedRequest],
+    load: OfferedLoad,
+    duration: LevelDuration,
     send: Send,
     progress: Progress,
-) -> Measured:
-    caller = target.open(driven.connections)
-    watch = ServerWatch.of(target.host, target.port)
-    course = Course(length, caller, watch, by_chance=driven.by_chance)
-    telling = asyncio.create_task(course.tell(progress))
+) -> LevelMeasurement:
+    caller = target.open(load.connections)
+    monitor = ServerMonitor.of(target.host, target.port)
+    run = LevelRun(duration, caller, monitor, random_arrivals=load.random_arrivals)
+    progress_task = asyncio.create_task(run.report_progress(progress))
 
     async def send_all() -> None:
-        await send(caller, requests, course)
-        course.exhaust()
+        await send(caller, requests, run)
+        run.requests_exhausted()
 
     try:
-        # What follows the course asks the server for its times, at the end too.
-        await asyncio.gather(course.follow(), send_all())
+        # The connections stay open until `follow` has read the server's stage times.
+        await asyncio.gather(run.follow(), send_all())
     finally:
-        telling.cancel()
+        progress_task.cancel()
         await caller.close()
-    return course.measured
+    return run.measurement
 
 
 @contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Looking through thousands of requests in flight would stop the sending."""
+def _garbage_collection_paused() -> Iterator[None]:
+    """Pause garbage collection: scanning thousands of requests in flight would delay sending."""
     gc.collect()
     gc.disable()
     try:

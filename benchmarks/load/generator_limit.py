@@ -1,4 +1,4 @@
-"""How many requests a second the generator itself can send, whatever the server."""
+"""Measurement of the maximum request rate of the load generator."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.targets import Target, Wire
+from pipework.benchmarks.targets import Target, WireProtocol
 from pipework.errors import NotReadyError
 from pipework.progress import Progress
 
@@ -17,23 +17,21 @@ STOP_S = 10.0
 
 
 def generator_limit(
-    target: Target, workload: Workload, *, answer_bytes: int, progress: Progress
+    target: Target, workload: Workload, *, response_bytes: int, progress: Progress
 ) -> float | None:
-    """Return the requests a second that 16 clients get answered by something that answers at once.
+    """Return the maximum rate of the load generator in requests/s, None for gRPC.
 
-    None for gRPC, for which there is no such thing here.
-
-    It is a process beside this one that answers as many bytes as the server does, so requests are
-    made, sent, carried and read as they will be; only nothing is computed.
+    Measured with 16 clients and a local responder process that does no work and sends responses of
+    `response_bytes` bytes, as many as the server. There is no such responder for gRPC.
 
     Raises:
-        NotReadyError: it did not start.
+        NotReadyError: the responder did not start.
     """
-    if target.wire is Wire.GRPC:
+    if target.wire_protocol is WireProtocol.GRPC:
         return None
-    with _responder(answer_bytes) as port:
+    with _responder(response_bytes) as port:
         level = closed_loop(
-            target.beside(port),
+            target.at_local_port(port),
             workload,
             concurrency=CLIENTS,
             duration_s=DURATION_S,
@@ -45,15 +43,21 @@ def generator_limit(
 
 
 @contextmanager
-def _responder(answer_bytes: int) -> Iterator[int]:
-    command = [sys.executable, "-P", "-m", "pipework.benchmarks.load.responder", f"{answer_bytes}"]
-    with subprocess.Popen(  # noqa: S603  (our own program)
+def _responder(response_bytes: int) -> Iterator[int]:
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pipework.benchmarks.load.responder",
+        f"{response_bytes}",
+    ]
+    with subprocess.Popen(  # noqa: S603  (a module of this package)
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""
             if not line:
-                message = "what measures the generator's limit did not start"
+                message = "the responder that measures the load generator's limit did not start"
                 raise NotReadyError(message)
             yield int(line)
         finally:

@@ -1,4 +1,4 @@
-"""The course of a level of load: a warm-up, then windows until the last of them agree."""
+"""Timing of one load level: a warm-up, then windows until the last three agree."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -8,26 +8,27 @@ from itertools import count
 from math import floor
 from time import perf_counter
 
-from pipework.benchmarks.load.outcome import Outcome
-from pipework.benchmarks.load.precise_sleep import until
-from pipework.benchmarks.load.process_usage import ServerWatch
-from pipework.benchmarks.load.steady_state import LAST, Seen, agree
+from pipework.benchmarks.load.outcome import RequestOutcome
+from pipework.benchmarks.load.precise_sleep import sleep_until
+from pipework.benchmarks.load.process_usage import ServerMonitor
+from pipework.benchmarks.load.steady_state import LAST, WindowStats, agree
 from pipework.benchmarks.results_schema.level import ServerUse, Window
-from pipework.benchmarks.targets import Caller, Spent
+from pipework.benchmarks.targets import Caller, StageTimes
 from pipework.progress import Progress
 
-LIMIT = 3  # times as long as three windows
-SPENT_S = 5.0  # for what is only shown
+LIMIT_FACTOR = 3  # the default limit is this many times the duration of three windows
+STAGE_TIMES_TIMEOUT_S = 5.0  # stage times are optional: a slow server must not stop the level
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Length:
-    """How long a level lasts, in seconds.
+class LevelDuration:
+    """Duration of a level in seconds.
 
     Attributes:
-        warmup_s: what is not counted.
-        duration_s: of the three windows that are reported.
-        limit_s: of all windows: if three never agree, the last three are reported.
+        warmup_s: warm-up, not measured.
+        duration_s: total duration of the three reported windows.
+        limit_s: maximum duration of all windows; if no three windows agree before, the last three
+            are reported.
     """
 
     warmup_s: float
@@ -35,38 +36,40 @@ class Length:
     limit_s: float
 
     @classmethod
-    def of(cls, warmup_s: float, duration_s: float, limit_s: float | None) -> "Length":
-        """Return it with a limit of three times `duration_s` where there is None."""
-        limit_s = LIMIT * duration_s if limit_s is None else limit_s
+    def with_limit(
+        cls, warmup_s: float, duration_s: float, limit_s: float | None
+    ) -> "LevelDuration":
+        """Return the duration; `limit_s` defaults to three times `duration_s`."""
+        limit_s = LIMIT_FACTOR * duration_s if limit_s is None else limit_s
         return cls(warmup_s=warmup_s, duration_s=duration_s, limit_s=limit_s)
 
     @property
     def window_s(self) -> float:
-        """Of one window."""
+        """Duration of one window."""
         return self.duration_s / LAST
 
     @property
-    def most(self) -> int:
-        """The number of windows within the limit, three at least."""
+    def max_windows(self) -> int:
+        """Number of windows within the limit, at least three."""
         return max(LAST, round(self.limit_s / self.window_s))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
-    """What a course has shown.
+class LevelMeasurement:
+    """Raw measurement of a level.
 
     Attributes:
-        outcomes: of all requests, in the order in which they ended.
-        span_s: what is reported (perf_counter): the last three windows, or from the warm-up to
-            the last answer where the requests ran out before.
-        whole_s: all that was measured, from the end of the warm-up.
-        windows: all of them.
-        stable: whether the last three agree.
+        outcomes: outcomes of all requests, in the order in which they ended.
+        span_s: start and end of the reported time (perf_counter): the last three windows, or from
+            the warm-up to the last response if the requests ran out before.
+        whole_s: start and end of the measured time, from the end of the warm-up.
+        windows: all windows.
+        stable: whether the last three windows agree.
         stages_ms: mean times of the server's stages since the warm-up.
-        server: what it used since then, None where that was not seen.
+        server: resources used by the server since the warm-up, None if not measurable.
     """
 
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[RequestOutcome]
     span_s: tuple[float, float]
     whole_s: tuple[float, float]
     windows: tuple[Window, ...] = ()
@@ -75,114 +78,121 @@ class Measured:
     server: ServerUse | None = None
 
 
-class Course:
-    """Follows a level while it runs; `over` says when to send no more."""
+class LevelRun:
+    """Controls a running level: evaluates its windows and decides when to stop sending."""
 
     def __init__(
-        self, length: Length, caller: Caller, watch: ServerWatch | None, *, by_chance: bool
+        self,
+        duration: LevelDuration,
+        caller: Caller,
+        monitor: ServerMonitor | None,
+        *,
+        random_arrivals: bool,
     ) -> None:
-        """Begin now; `by_chance` says that requests arrive at random."""
-        self.outcomes: list[Outcome] = []  # in the order in which they ended
-        self._end = asyncio.Event()
+        """Start the clock of the level; `random_arrivals` is true for random send times."""
+        self.outcomes: list[RequestOutcome] = []  # in the order in which the requests ended
+        self._over = asyncio.Event()
         self._exhausted = False
         self._stable = False
-        self._windows: list[Seen] = []
-        self._length, self._by_chance = length, by_chance
-        self._caller, self._watch = caller, watch
+        self._windows: list[WindowStats] = []
+        self._duration, self._random_arrivals = duration, random_arrivals
+        self._caller, self._monitor = caller, monitor
         self.start_s = perf_counter()
-        self._before = self._after = Spent()
+        self._before = self._after = StageTimes()
 
     @property
     def begin_s(self) -> float:
-        """When the warm-up ends."""
-        return self.start_s + self._length.warmup_s
+        """Time at which the warm-up ends."""
+        return self.start_s + self._duration.warmup_s
 
     @property
-    def over(self) -> bool:
-        """Whether nothing more is to be sent."""
-        return self._end.is_set()
+    def is_over(self) -> bool:
+        """Whether sending must stop."""
+        return self._over.is_set()
 
-    async def end(self) -> None:
-        """Wait until nothing more is to be sent."""
-        await self._end.wait()
+    async def wait_until_over(self) -> None:
+        """Wait until sending must stop."""
+        await self._over.wait()
 
-    def exhaust(self) -> None:
-        """Note that there are no more requests and all are answered, unless it is over anyway."""
-        self._exhausted = not self.over
-        self._end.set()
+    def requests_exhausted(self) -> None:
+        """End the level early: all requests have been sent and have ended."""
+        self._exhausted = not self.is_over
+        self._over.set()
 
     @property
     def latest_s(self) -> float:
-        """When the level is over at the latest."""
-        return self.begin_s + self._length.most * self._length.window_s
+        """Latest time at which the level ends."""
+        return self.begin_s + self._duration.max_windows * self._duration.window_s
 
     @property
-    def measured(self) -> Measured:
-        """What the course has shown, once all requests have ended."""
-        stages_ms = self._after.since(self._before)
-        return Measured(
+    def measurement(self) -> LevelMeasurement:
+        """Measurement of the level, complete once all requests have ended."""
+        stages_ms = self._after.mean_ms_since(self._before)
+        return LevelMeasurement(
             outcomes=self.outcomes,
             span_s=self._span_s,
             whole_s=(self.begin_s, self._span_s[1]),
-            windows=tuple(one.stored for one in self._windows),
+            windows=tuple(window.stored for window in self._windows),
             stable=self._stable,
             stages_ms={stage: round(mean_ms, 3) for stage, mean_ms in stages_ms.items()},
-            server=None if self._watch is None else self._watch.use,
+            server=None if self._monitor is None else self._monitor.usage,
         )
 
     @property
     def _span_s(self) -> tuple[float, float]:
         if self._exhausted:
-            return self.begin_s, max((one.end_s for one in self.outcomes), default=self.begin_s)
-        end_s = self.begin_s + len(self._windows) * self._length.window_s
-        return end_s - min(LAST, len(self._windows)) * self._length.window_s, end_s
+            return self.begin_s, max(
+                (outcome.end_s for outcome in self.outcomes), default=self.begin_s
+            )
+        end_s = self.begin_s + len(self._windows) * self._duration.window_s
+        return end_s - min(LAST, len(self._windows)) * self._duration.window_s, end_s
 
     async def follow(self) -> None:
-        """Look at each window when it has ended, until the level is over."""
-        await self._within(self.begin_s)
-        window_s, seen = self._length.window_s, len(self.outcomes)
-        self._before = await self._spent()
-        if self._watch is not None:
-            await asyncio.to_thread(self._watch.begin)
+        """Evaluate each window when it ends, until the level is over."""
+        await self._wait_until(self.begin_s)
+        window_s, ended_before = self._duration.window_s, len(self.outcomes)
+        self._before = await self._stage_times()
+        if self._monitor is not None:
+            await asyncio.to_thread(self._monitor.begin)
         for number in count(1):
             end_s = self.begin_s + number * window_s
-            await self._within(end_s)
+            await self._wait_until(end_s)
             if self._exhausted:
                 break
-            ended, seen = self.outcomes[seen:], len(self.outcomes)
-            self._windows.append(Seen.of(ended, window_s))
-            self._stable = agree(self._windows, by_chance=self._by_chance)
-            if self._stable or number >= self._length.most:
+            ended, ended_before = self.outcomes[ended_before:], len(self.outcomes)
+            self._windows.append(WindowStats.of(ended, window_s))
+            self._stable = agree(self._windows, random_arrivals=self._random_arrivals)
+            if self._stable or number >= self._duration.max_windows:
                 break
-        self._end.set()
-        self._after = await self._spent()
-        if self._watch is not None:
-            await asyncio.to_thread(self._watch.end)
+        self._over.set()
+        self._after = await self._stage_times()
+        if self._monitor is not None:
+            await asyncio.to_thread(self._monitor.end)
 
-    async def _within(self, time_s: float) -> None:
-        """Sleep to a time of perf_counter, or until there are no more requests."""
+    async def _wait_until(self, time_s: float) -> None:
+        """Sleep until a time of perf_counter, or until there are no more requests."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, time_s - perf_counter())):
-                await self._end.wait()
+                await self._over.wait()
         if not self._exhausted:
-            await until(time_s)
+            await sleep_until(time_s)
 
-    async def _spent(self) -> Spent:
-        """Return what the server says of its time; nothing where it does not say it soon."""
+    async def _stage_times(self) -> StageTimes:
+        """Return the server's stage times, empty if it does not report them in time."""
         try:
-            async with asyncio.timeout(SPENT_S):
-                return await self._caller.spent()
+            async with asyncio.timeout(STAGE_TIMES_TIMEOUT_S):
+                return await self._caller.stage_times()
         except TimeoutError:
-            return Spent()
+            return StageTimes()
 
-    async def tell(self, progress: Progress) -> None:
-        """Tell the seconds and the requests answered in each, without an end; watch the server."""
-        before = 0
+    async def report_progress(self, progress: Progress) -> None:
+        """Report progress and sample the server's resources every second, until cancelled."""
+        done_before = 0
         for second in count(1):
             await asyncio.sleep(1)
             done = len(self.outcomes)
-            within = second <= floor(self._length.warmup_s + self._length.duration_s)
-            progress.advance(int(within), {"requests/s": f"{done - before:,}"})
-            before = done
-            if self._watch is not None:
-                await asyncio.to_thread(self._watch.look)
+            within = second <= floor(self._duration.warmup_s + self._duration.duration_s)
+            progress.advance(int(within), {"requests/s": f"{done - done_before:,}"})
+            done_before = done
+            if self._monitor is not None:
+                await asyncio.to_thread(self._monitor.sample)

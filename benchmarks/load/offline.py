@@ -1,4 +1,4 @@
-"""What an engine and the tokenizer do in this process, without a server around them."""
+"""Measurement of engines and of the tokenizer in this process, without a server."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from pipework.benchmarks.results_schema.results import OfflineLevel
-from pipework.benchmarks.stats.confidence import FREEDOM, SLICES, Floats, Series
+from pipework.benchmarks.stats.confidence import DEGREES_OF_FREEDOM, SLICES, Floats, SlicedSeries
 from pipework.benchmarks.stats.latency import latency
 from pipework.data.examples import Example
 from pipework.scoring.evaluation import Engine
@@ -24,7 +24,7 @@ MAX_CALLS = 500_000
 def measure_tokenizing(
     encoder: TextEncoder, examples: Sequence[Example], *, batch: int, duration_s: float
 ) -> OfflineLevel:
-    """Measure text to token ids, `batch` texts a call."""
+    """Measure the tokenizer with `batch` texts per call."""
     return _measure(encoder.encode, examples, stage=TOKENIZING, batch=batch, duration_s=duration_s)
 
 
@@ -37,7 +37,7 @@ def measure_engine(
     batch: int,
     duration_s: float,
 ) -> OfflineLevel:
-    """Measure token ids to logits, `batch` inputs a call, in the order of `examples`."""
+    """Measure an engine, from token ids to logits, with `batch` inputs per call in their order."""
     encodings = encoder.encode(examples)
     return _measure(engine.infer, encodings, stage=name, batch=batch, duration_s=duration_s)
 
@@ -63,28 +63,31 @@ def _measure(
     return level_of_calls(np.diff(np.array(ends_s)), stage=stage, batch=batch)
 
 
-def level_of_calls(took_s_R: Floats, *, stage: str, batch: int) -> OfflineLevel:
-    """Return the level of calls that took so long, one after the other."""
-    calls, took_s = len(took_s_R), float(took_s_R.sum())
+def level_of_calls(call_s_R: Floats, *, stage: str, batch: int) -> OfflineLevel:
+    """Return the level of consecutive calls with these durations in seconds."""
+    calls, total_s = len(call_s_R), float(call_s_R.sum())
     slices = min(SLICES, calls)
-    series, slice_R = Series(slices=slices, reported=slices), np.arange(calls) * slices // calls
-    error_s = series.error(slice_R, took_s_R - took_s / calls)
-    texts_per_s = calls * batch / took_s
+    series, slice_R = (
+        SlicedSeries(slices=slices, reported=slices),
+        np.arange(calls) * slices // calls,
+    )
+    error_s = series.standard_error(slice_R, call_s_R - total_s / calls)
+    texts_per_s = calls * batch / total_s
     return OfflineLevel(
         stage=stage,
         batch=batch,
-        duration_s=round(took_s, 3),
+        duration_s=round(total_s, 3),
         calls=calls,
         texts=calls * batch,
         texts_per_s=round(texts_per_s, 2),
-        latency_ms=latency(took_s_R),
-        interval_ms=series.percentiles_ms(slice_R, took_s_R, took_s_R),
-        interval_texts_per_s=series.around(texts_per_s, error_s / took_s, calls),
-        freedom=FREEDOM,
+        latency_ms=latency(call_s_R),
+        interval_ms=series.percentile_intervals_ms(slice_R, call_s_R, call_s_R),
+        interval_texts_per_s=series.rate_interval(texts_per_s, error_s / total_s, calls),
+        freedom=DEGREES_OF_FREEDOM,
     )
 
 
 def _batches(items: Sequence[Item], batch: int) -> Iterator[list[Item]]:
-    endless = cycle(items)
+    repeated = cycle(items)
     while True:
-        yield list(islice(endless, batch))
+        yield list(islice(repeated, batch))

@@ -1,7 +1,8 @@
-"""Open-loop load: requests come at a rate, whether those before were answered or not.
+"""Open-loop load: requests are sent at a rate, independent of responses.
 
-A closed loop slows down with its server and so hides what waiting clients would see; an open one
-does not (Schroeder et al. 2006, https://www.usenix.org/conference/nsdi-06/presentation/open-versus-closed-cautionary-tale).
+A closed loop slows down with its server, which hides the queueing delay that independent clients
+would see; an open loop does not (Schroeder et al. 2006,
+https://www.usenix.org/conference/nsdi-06/presentation/open-versus-closed-cautionary-tale).
 """
 
 import asyncio
@@ -11,20 +12,20 @@ from itertools import count
 import numpy as np
 
 from pipework.benchmarks.load.drive import drive
-from pipework.benchmarks.load.level import Driven
-from pipework.benchmarks.load.level_run import Course, Length
-from pipework.benchmarks.load.outcome import Prepared, endless, outcome
-from pipework.benchmarks.load.precise_sleep import Alarm
+from pipework.benchmarks.load.level import OfferedLoad
+from pipework.benchmarks.load.level_run import LevelDuration, LevelRun
+from pipework.benchmarks.load.outcome import PreparedRequest, repeat_requests, send_request
+from pipework.benchmarks.load.precise_sleep import PreciseTimer
 from pipework.benchmarks.load.trace import Trace
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Arrivals, Level
 from pipework.benchmarks.targets import Caller, Target
 from pipework.progress import Progress
 
-BLOCK = 1024  # times drawn at once
+BLOCK = 1024  # random intervals drawn per call
 
 
-def open_loop(  # noqa: PLR0913  (they are named)
+def open_loop(  # noqa: PLR0913  (keyword-only)
     target: Target,
     workload: Workload,
     *,
@@ -35,73 +36,73 @@ def open_loop(  # noqa: PLR0913  (they are named)
     limit_s: float | None = None,
     seed: int,
     progress: Progress,
-    keep: list[float] | None = None,
+    latencies_s: list[float] | None = None,
 ) -> Level:
-    """Send requests at a mean rate, in requests a second, and wait for all answers, 30 s at most.
+    """Send requests at a mean rate (requests/s) and wait at most 30 s for outstanding responses.
 
-    The times between them are all the same, or exponential (a Poisson process), drawn from the
-    seed. After the warm-up come windows, each a third of `duration_s` long, until three agree or
-    `limit_s` has passed (three times `duration_s` by default); the last three are reported.
-    Their latencies, in seconds, are added to `keep`.
+    The intervals between requests are constant, or exponential (a Poisson process) and drawn from
+    `seed`. After the warm-up, windows of `duration_s / 3` follow until three agree or `limit_s` has
+    passed (by default three times `duration_s`); the last three windows are reported. Their
+    latencies, in seconds, are appended to `latencies_s`.
     """
     times_s = _poisson(rate, seed) if arrivals is Arrivals.POISSON else _constant(rate)
 
-    async def send(caller: Caller, requests: Sequence[Prepared], course: Course) -> None:
-        await _send_all(caller, requests, times_s, course)
+    async def send(caller: Caller, requests: Sequence[PreparedRequest], run: LevelRun) -> None:
+        await _send_all(caller, requests, times_s, run)
 
-    driven = Driven(rate=round(rate, 3), arrivals=arrivals)
-    length = Length.of(warmup_s, duration_s, limit_s)
-    return drive(target, workload, driven, length, send, progress, keep=keep)
+    load = OfferedLoad(rate=round(rate, 3), arrivals=arrivals)
+    duration = LevelDuration.with_limit(warmup_s, duration_s, limit_s)
+    return drive(target, workload, load, duration, send, progress, latencies_s=latencies_s)
 
 
 def replay(target: Target, trace: Trace, *, speed: float = 1.0, progress: Progress) -> Level:
-    """Send the requests of a trace at their own times, so many times as fast, once.
+    """Replay the requests of a trace once, `speed` times as fast as recorded.
 
-    All is reported, in three windows; nothing is left out as a warm-up.
+    All requests are reported, in three windows; there is no warm-up.
     """
     times_s = [at_s / speed for at_s in trace.at_s]
 
-    async def send(caller: Caller, requests: Sequence[Prepared], course: Course) -> None:
-        await _send_all(caller, requests, iter(times_s), course)
-        await course.end()
+    async def send(caller: Caller, requests: Sequence[PreparedRequest], run: LevelRun) -> None:
+        await _send_all(caller, requests, iter(times_s), run)
+        await run.wait_until_over()
 
     duration_s = trace.duration_s / speed
-    driven = Driven(rate=round(len(times_s) / duration_s, 3), arrivals=Arrivals.TRACE)
-    length = Length.of(0.0, duration_s, duration_s)
-    return drive(target, trace.workload, driven, length, send, progress)
+    load = OfferedLoad(rate=round(len(times_s) / duration_s, 3), arrivals=Arrivals.TRACE)
+    duration = LevelDuration.with_limit(0.0, duration_s, duration_s)
+    return drive(target, trace.workload, load, duration, send, progress)
 
 
 async def _send_all(
-    caller: Caller, requests: Sequence[Prepared], times_s: Iterator[float], course: Course
+    caller: Caller, requests: Sequence[PreparedRequest], times_s: Iterator[float], run: LevelRun
 ) -> None:
-    waiting: set[asyncio.Task[None]] = set()
-    with Alarm() as alarm:
-        for after_s, request in zip(times_s, endless(requests), strict=False):
-            intended_s = course.start_s + after_s
-            await alarm.until(min(intended_s, course.latest_s))
-            if course.over or intended_s >= course.latest_s:
-                await course.end()
+    tasks: set[asyncio.Task[None]] = set()
+    with PreciseTimer() as timer:
+        for offset_s, request in zip(times_s, repeat_requests(requests), strict=False):
+            intended_s = run.start_s + offset_s
+            await timer.sleep_until(min(intended_s, run.latest_s))
+            if run.is_over or intended_s >= run.latest_s:
+                await run.wait_until_over()
                 break
-            task = asyncio.create_task(_one(caller, request, intended_s, course))
-            waiting.add(task)
-            task.add_done_callback(waiting.discard)
-    await asyncio.gather(*waiting)
+            task = asyncio.create_task(_send(caller, request, intended_s, run))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+    await asyncio.gather(*tasks)
 
 
-async def _one(caller: Caller, request: Prepared, intended_s: float, course: Course) -> None:
-    course.outcomes.append(await outcome(caller, request, intended_s))
+async def _send(caller: Caller, request: PreparedRequest, intended_s: float, run: LevelRun) -> None:
+    run.outcomes.append(await send_request(caller, request, intended_s))
 
 
 def _constant(rate: float) -> Iterator[float]:
-    """Yield the seconds after which requests are to be sent, without an end."""
+    """Yield send times in seconds at constant intervals, without end."""
     return (number / rate for number in count())
 
 
 def _poisson(rate: float, seed: int) -> Iterator[float]:
-    """Yield the seconds after which requests are to be sent, at random, without an end."""
+    """Yield send times in seconds of a Poisson process, without end."""
     random = np.random.default_rng(seed)
-    after_s = 0.0
+    offset_s = 0.0
     while True:
         for gap_s in random.exponential(1 / rate, BLOCK).tolist():
-            after_s += gap_s
-            yield after_s
+            offset_s += gap_s
+            yield offset_s

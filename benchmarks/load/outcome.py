@@ -1,4 +1,4 @@
-"""One request of a load, and what became of it."""
+"""Sending of single requests and their outcomes."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -16,18 +16,18 @@ MAX_REQUESTS = 500_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
-    """A request as it is sent, and how many texts it asks for."""
+class PreparedRequest:
+    """A serialised request and its number of texts."""
 
     content: bytes
     texts: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """A request: when it was to be sent, was sent and ended (perf_counter, seconds).
+class RequestOutcome:
+    """Times of a request (perf_counter, seconds): intended send time, actual send time and end.
 
-    `error` is None for an answer, else what went wrong, by kind.
+    `error` is None for a successful request, else the kind of error.
     """
 
     intended_s: float
@@ -37,28 +37,30 @@ class Outcome:
     error: str | None
 
 
-def prepared(target: Target, workload: Workload) -> Sequence[Prepared]:
-    """Make every request of a workload beforehand, so that there is nothing to do but send."""
+def prepare_requests(target: Target, workload: Workload) -> Sequence[PreparedRequest]:
+    """Serialise all requests of a workload before the level starts."""
     return [
-        Prepared(content=target.request(examples), texts=len(examples))
+        PreparedRequest(content=target.request(examples), texts=len(examples))
         for examples in workload.requests
     ]
 
 
-def endless(requests: Sequence[Prepared]) -> Iterator[Prepared]:
-    """Repeat requests, 500,000 in all."""
+def repeat_requests(requests: Sequence[PreparedRequest]) -> Iterator[PreparedRequest]:
+    """Repeat the requests cyclically, at most 500,000 in total."""
     return islice(cycle(requests), MAX_REQUESTS)
 
 
-async def outcome(caller: Caller, request: Prepared, intended_s: float | None = None) -> Outcome:
-    """Send a request and wait for its end, 30 s at most; it was to be sent now by default."""
+async def send_request(
+    caller: Caller, request: PreparedRequest, intended_s: float | None = None
+) -> RequestOutcome:
+    """Send a request and wait at most 30 s for its response; `intended_s` defaults to now."""
     sent_s = perf_counter()
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            error = await caller.ask(request.content)
+            error = await caller.send(request.content)
     except TimeoutError:
         error = "timeout"
-    return Outcome(
+    return RequestOutcome(
         intended_s=sent_s if intended_s is None else intended_s,
         sent_s=sent_s,
         end_s=perf_counter(),
@@ -67,34 +69,34 @@ async def outcome(caller: Caller, request: Prepared, intended_s: float | None = 
     )
 
 
-PATIENCE_S = 30.0
+FIRST_RESPONSE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FirstAnswer:
-    """The name of the model that answered, and its answer as it came."""
+class FirstResponse:
+    """First response of a server: the name of its model and the response body."""
 
     model: str
     content: bytes
 
 
-def first_answer(target: Target, examples: Sequence[Example]) -> FirstAnswer:
-    """Send a request of these texts, and check that each of them was answered.
+def first_response(target: Target, examples: Sequence[Example]) -> FirstResponse:
+    """Send one request with these texts and check the response.
 
     Raises:
-        PipeError: no server, one that refuses, or one that answers something else.
+        PipeError: no server responds, it refuses the request, or the response is unexpected.
     """
-    content = asyncio.run(_ask(target, target.request(examples)))
-    return FirstAnswer(model=target.check(content, len(examples)), content=content)
+    content = asyncio.run(_fetch(target, target.request(examples)))
+    return FirstResponse(model=target.check(content, len(examples)), content=content)
 
 
-async def _ask(target: Target, request: bytes) -> bytes:
+async def _fetch(target: Target, request: bytes) -> bytes:
     caller = target.open(1)
     try:
-        async with asyncio.timeout(PATIENCE_S):
-            return await caller.answer(request)
+        async with asyncio.timeout(FIRST_RESPONSE_TIMEOUT_S):
+            return await caller.fetch(request)
     except TimeoutError as error:
-        message = f"no server answers at {target.shown}: timeout"
-        raise PipeError(message, f"it was given {PATIENCE_S:.0f} s") from error
+        message = f"no response from {target.display_url} within {FIRST_RESPONSE_TIMEOUT_S:.0f} s"
+        raise PipeError(message, "check the URL and whether the server is overloaded") from error
     finally:
         await caller.close()

@@ -1,8 +1,8 @@
-"""Sleeping to a time and not less.
+"""Timers with sub-millisecond resolution for asyncio.
 
-Event loops count milliseconds: what sleeps for parts of one is woken too early, and again and again
-until its time has come, which takes processor time from a server beside it. Linux's timerfd counts
-nanoseconds, on the clock of `time.perf_counter`:
+Event loops round timeouts to milliseconds: a task that sleeps for less wakes too early and has to
+poll, which takes CPU time from a server on the same machine. Linux's timerfd has nanosecond
+resolution on the clock of `time.perf_counter`:
 https://man7.org/linux/man-pages/man2/timerfd_create.2.html
 """
 
@@ -13,78 +13,81 @@ import time
 from contextlib import suppress
 from math import floor
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 
-ABSOLUTE = 1  # TFD_TIMER_ABSTIME
-CREATE, SET = "timerfd_create", "timerfd_settime"
+TFD_TIMER_ABSTIME = 1
+TIMERFD_CREATE, TIMERFD_SETTIME = "timerfd_create", "timerfd_settime"
 
 
-class _Time(ctypes.Structure):
+class _TimeSpec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
-class _Setting(ctypes.Structure):
-    _fields_ = (("interval", _Time), ("value", _Time))
+class _TimerSpec(ctypes.Structure):
+    _fields_ = (("interval", _TimeSpec), ("value", _TimeSpec))
 
 
-class Alarm(Closing):
-    """One timer of the running loop, for one who waits; where there is no timerfd, `until`."""
+class PreciseTimer(Closeable):
+    """Precise timer of the running event loop, for one waiting task at a time.
+
+    Without timerfd it falls back to `sleep_until`.
+    """
 
     def __init__(self) -> None:
-        """Open it, set to no time.
+        """Create the timer, disarmed.
 
         Raises:
-            OSError: this process may open no more files.
+            OSError: the process has reached its limit of open files.
         """
         libc = ctypes.CDLL(None, use_errno=True)
         self._loop = asyncio.get_running_loop()
-        self._waiting: asyncio.Future[None] | None = None
+        self._future: asyncio.Future[None] | None = None
         self._file: int | None = None
-        # Made once: for each request they would take as long as the call itself.
-        setting = _Setting()
-        self._at, self._setting = setting.value, ctypes.byref(setting)
-        if hasattr(libc, CREATE):
-            self._set = libc[SET]
+        # Created once: creating them per request would take as long as the system call.
+        spec = _TimerSpec()
+        self._expiry, self._spec = spec.value, ctypes.byref(spec)
+        if hasattr(libc, TIMERFD_CREATE):
+            self._set = libc[TIMERFD_SETTIME]
             flags = os.O_NONBLOCK | os.O_CLOEXEC
-            self._file = _checked(libc[CREATE](time.CLOCK_MONOTONIC, flags))
-            self._loop.add_reader(self._file, self._ring)
+            self._file = _check_result(libc[TIMERFD_CREATE](time.CLOCK_MONOTONIC, flags))
+            self._loop.add_reader(self._file, self._on_timer)
 
-    async def until(self, time_s: float) -> None:
-        """Sleep to a time of `time.perf_counter`, and never less."""
+    async def sleep_until(self, time_s: float) -> None:
+        """Sleep until a time of `time.perf_counter`, never shorter."""
         if time.perf_counter() >= time_s:
             return
         if self._file is None:
-            await until(time_s)
+            await sleep_until(time_s)
             return
-        self._waiting = self._loop.create_future()
-        self._at.seconds = seconds = floor(time_s)
-        self._at.nanoseconds = min(999_999_999, round((time_s - seconds) * 1e9) + 1)
-        _checked(self._set(self._file, ABSOLUTE, self._setting, None))
-        await self._waiting
+        self._future = self._loop.create_future()
+        self._expiry.seconds = seconds = floor(time_s)
+        self._expiry.nanoseconds = min(999_999_999, round((time_s - seconds) * 1e9) + 1)
+        _check_result(self._set(self._file, TFD_TIMER_ABSTIME, self._spec, None))
+        await self._future
 
     def close(self) -> None:
-        """Give it up."""
+        """Close the timer."""
         if self._file is not None:
             self._loop.remove_reader(self._file)
             os.close(self._file)
         self._file = None
 
-    def _ring(self) -> None:
-        assert self._file is not None  # it is read while it is open
-        with suppress(BlockingIOError):  # it was set anew meanwhile
+    def _on_timer(self) -> None:
+        assert self._file is not None  # the reader is registered only while the timer is open
+        with suppress(BlockingIOError):  # the timer was set again in the meantime
             os.read(self._file, 8)
-            if self._waiting is not None and not self._waiting.done():
-                self._waiting.set_result(None)
+            if self._future is not None and not self._future.done():
+                self._future.set_result(None)
 
 
-def _checked(answer: int) -> int:
-    """Return what the system answers, unless it is an error."""
-    if answer < 0:
+def _check_result(result: int) -> int:
+    """Return the result of a system call, or raise its error."""
+    if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return answer
+    return result
 
 
-async def until(time_s: float) -> None:
-    """Sleep to a time of `time.perf_counter`, and never less, for seconds rather than for less."""
-    while (wait_s := time_s - time.perf_counter()) > 0:  # noqa: ASYNC110  (no event, a time)
+async def sleep_until(time_s: float) -> None:
+    """Sleep until a time of `time.perf_counter`, never shorter; meant for seconds, not less."""
+    while (wait_s := time_s - time.perf_counter()) > 0:  # noqa: ASYNC110  (waits for a time, not an event)
         await asyncio.sleep(wait_s)

@@ -1,8 +1,10 @@
-"""What a server on this machine uses while it is measured, read from outside of it.
+"""CPU, memory and GPU use of a server process on this machine, measured from outside.
 
-Linux says in /proc/net/tcp which socket listens on a port, and in /proc/PID/fd who holds it; that
-process, its fellows and their children are the server. Seen are only processes that this user may
-look into. https://docs.kernel.org/filesystems/proc.html
+/proc/net/tcp lists the sockets that listen on a port, and /proc/PID/fd the processes that hold
+them. These processes and their children are the server. Only processes readable by the current
+user are found. https://docs.kernel.org/filesystems/proc.html
+
+psutil is not used: it reports CPU time in clock ticks of 10 ms, too coarse for levels of 0.5 s.
 """
 
 import os
@@ -17,94 +19,97 @@ from time import clock_gettime, perf_counter, process_time
 from pipework.benchmarks.results_schema.level import ServerUse
 
 PROC = Path("/proc")
-LISTENS = "0A"  # of the states of a socket
-PARENT = 1  # its place in /proc/PID/stat, behind the name
-SCHEDULED = 2  # of the kinds of a process's clocks
+LISTEN_STATE = "0A"  # TCP_LISTEN in /proc/net/tcp
+PARENT_FIELD = 1  # index of the parent's pid in /proc/PID/stat, counted from after the name
+CPUCLOCK_SCHED = 2  # CPU clock of a whole process
 PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
-SMI = "nvidia-smi"
-GPU = ("--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits")
-SMI_S = 5.0
+NVIDIA_SMI = "nvidia-smi"
+GPU_QUERY = ("--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits")
+NVIDIA_SMI_TIMEOUT_S = 5.0
 
 
-class ServerWatch:
-    """The processes of a server, looked at now and then."""
+class ServerMonitor:
+    """Samples the resources used by the processes of a server."""
 
-    def __init__(self, owners: Sequence[int]) -> None:
-        """Watch these processes and their children."""
-        self._owners = owners
+    def __init__(self, pids: Sequence[int]) -> None:
+        """Monitor these processes and their children."""
+        self._pids = pids
         self._begin_s = self._end_s = 0.0
         self._before: dict[int, float] = {}
         self._cores_s = self._peak_mib = self._own_s = self._own_before_s = 0.0
         self._gpu: list[tuple[float, float]] = []
-        self._smi = shutil.which(SMI)
+        self._smi = shutil.which(NVIDIA_SMI)
 
     @classmethod
-    def of(cls, host: str, port: int) -> "ServerWatch | None":
-        """Return the watch of the server behind an address, None if none is seen here."""
-        if not _here(host):
+    def of(cls, host: str, port: int) -> "ServerMonitor | None":
+        """Return a monitor of the server at an address, None if it runs on another machine."""
+        if not _is_local(host):
             return None
-        owners = [*_owners(port)]
-        return cls(owners) if owners else None
+        pids = [*_listening_pids(port)]
+        return cls(pids) if pids else None
 
     def begin(self) -> None:
-        """Count from now on; what was seen before is forgotten."""
+        """Start the measurement; earlier samples are discarded."""
         self._peak_mib, self._gpu = 0.0, []
-        self._begin_s, self._before = perf_counter(), _times(self._tree())
+        self._begin_s, self._before = perf_counter(), _cpu_times_s(self._process_tree())
         self._own_before_s = process_time()
 
-    def look(self) -> None:
-        """Look at memory and GPU; call it about once a second."""
-        self._peak_mib = max(self._peak_mib, sum(map(_mib, self._tree())))
+    def sample(self) -> None:
+        """Sample memory and GPU; call this about once a second."""
+        self._peak_mib = max(self._peak_mib, sum(map(_resident_mib, self._process_tree())))
         if self._smi is not None:
-            self._gpu += _gpu(self._smi)
+            self._gpu += _gpu_usage(self._smi)
 
     def end(self) -> None:
-        """Count to here."""
-        self.look()
-        after = _times(self._tree())
+        """End the measurement."""
+        self.sample()
+        after = _cpu_times_s(self._process_tree())
         self._cores_s = sum(spent - self._before.get(pid, 0.0) for pid, spent in after.items())
         self._own_s = process_time() - self._own_before_s
-        self._end_s = perf_counter()  # the last: nobody seems to take more than there is
+        # Read last: CPU time divided by wall time then never exceeds the number of cores.
+        self._end_s = perf_counter()
 
     @property
-    def use(self) -> ServerUse | None:
-        """What was seen between beginning and end, None if that was nothing."""
+    def usage(self) -> ServerUse | None:
+        """Resources used between begin and end, None if nothing was measured."""
         took_s = self._end_s - self._begin_s
         if took_s <= 0 or not self._peak_mib:
             return None
-        seen = len(self._gpu)
+        gpu_samples = len(self._gpu)
         return ServerUse(
             cores=round(self._cores_s / took_s, 3),
             generator_cores=round(self._own_s / took_s, 3),
             peak_mib=round(self._peak_mib, 1),
-            gpu_share=round(sum(share for share, _ in self._gpu) / seen, 3) if seen else None,
-            gpu_mib=max(mib for _, mib in self._gpu) if seen else None,
+            gpu_share=round(sum(share for share, _ in self._gpu) / gpu_samples, 3)
+            if gpu_samples
+            else None,
+            gpu_mib=max(mib for _, mib in self._gpu) if gpu_samples else None,
         )
 
-    def _tree(self) -> set[int]:
-        """The processes and all their descendants."""
-        parents = {pid: int(stat[PARENT]) for pid in _pids() if (stat := _stat(pid))}
-        found = {pid for pid in self._owners if pid in parents}
-        while new := {pid for pid, parent in parents.items() if parent in found} - found:
-            found |= new
-        return found
+    def _process_tree(self) -> set[int]:
+        """Return the monitored processes and all their descendants."""
+        parents = {pid: int(stat[PARENT_FIELD]) for pid in _pids() if (stat := _stat(pid))}
+        tree = {pid for pid in self._pids if pid in parents}
+        while new := {pid for pid, parent in parents.items() if parent in tree} - tree:
+            tree |= new
+        return tree
 
 
-def _here(host: str) -> bool:
+def _is_local(host: str) -> bool:
     with suppress(gaierror):
         return ":" in host or gethostbyname(host).startswith("127.")
     return False
 
 
-def _owners(port: int) -> Iterator[int]:
+def _listening_pids(port: int) -> Iterator[int]:
     sockets = {f"socket:[{inode}]" for inode in _inodes(port)}
     for pid in _pids() if sockets else ():
         with suppress(OSError):
-            if any(_target(link) in sockets for link in (PROC / f"{pid}" / "fd").iterdir()):
+            if any(_link_target(link) in sockets for link in (PROC / f"{pid}" / "fd").iterdir()):
                 yield pid
 
 
-def _target(link: Path) -> str:
+def _link_target(link: Path) -> str:
     with suppress(OSError):
         return str(link.readlink())
     return ""
@@ -115,7 +120,7 @@ def _inodes(port: int) -> Iterator[str]:
         with suppress(OSError):
             for line in (PROC / "net" / name).read_text().splitlines()[1:]:
                 _, local, _, state, *rest = line.split()
-                if state == LISTENS and int(local.rpartition(":")[2], 16) == port:
+                if state == LISTEN_STATE and int(local.rpartition(":")[2], 16) == port:
                     yield rest[5]
 
 
@@ -126,36 +131,41 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the process has ended
         return (PROC / f"{pid}" / "stat").read_text().rpartition(")")[2].split()
     return []
 
 
-def _times(pids: set[int]) -> dict[int, float]:
-    """Return the seconds of processor time that each has spent, to the nanosecond.
+def _cpu_times_s(pids: set[int]) -> dict[int, float]:
+    """Return the CPU time of each process in seconds, with nanosecond resolution.
 
-    By the clock of another process, as `man 3 clock_getcpuclockid` has it; /proc counts in ticks.
+    Read from the CPU clock of the other process (`man 3 clock_getcpuclockid`); /proc has only
+    clock ticks of 10 ms.
     """
     times_s = {}
     for pid in pids:
-        with suppress(OSError):  # it has ended
-            times_s[pid] = clock_gettime(~pid << 3 | SCHEDULED)
+        with suppress(OSError):  # the process has ended
+            times_s[pid] = clock_gettime(~pid << 3 | CPUCLOCK_SCHED)
     return times_s
 
 
-def _mib(pid: int) -> float:
+def _resident_mib(pid: int) -> float:
     with suppress(OSError):
         return PAGE_MIB * int((PROC / f"{pid}" / "statm").read_text().split()[1])
     return 0.0
 
 
-def _gpu(smi: str) -> list[tuple[float, float]]:
-    """Return the mean share of all GPUs in use and their memory in MiB; [] if it does not say."""
+def _gpu_usage(smi: str) -> list[tuple[float, float]]:
+    """Return the mean utilisation (0 to 1) and total memory in MiB of all GPUs; [] if unknown."""
     with suppress(OSError, subprocess.SubprocessError, ValueError):
-        said = subprocess.run(  # noqa: S603  (found on the path)
-            [smi, *GPU], capture_output=True, text=True, check=True, timeout=SMI_S
+        output = subprocess.run(  # noqa: S603  (a path from shutil.which)
+            [smi, *GPU_QUERY],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=NVIDIA_SMI_TIMEOUT_S,
         ).stdout
-        rows = [[float(cell) for cell in line.split(",")] for line in said.splitlines()]
+        rows = [[float(cell) for cell in line.split(",")] for line in output.splitlines()]
         if rows:
             return [(sum(row[0] for row in rows) / len(rows) / 100, sum(row[1] for row in rows))]
     return []

@@ -1,4 +1,4 @@
-"""Recorded requests: which texts came when."""
+"""Request traces: recorded requests with their arrival times."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pipework.benchmarks.load.workload import Workload
 from pipework.errors import DataError
 from pipework.serve.schemas import PredictRequest, explain
 
-HINT = 'one request a line, as {"at_s": 0.25, "texts": ["a text", "another"]}'
+HINT = 'expected one request per line: {"at_s": 0.25, "texts": ["a text", "another"]}'
 
 
 class _Line(PredictRequest):
@@ -23,7 +23,7 @@ class _Line(PredictRequest):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
-    """Requests, and the seconds after the first at which each is to be sent; read from `path`."""
+    """Requests read from `path`; `at_s` are their send times in seconds after the first request."""
 
     path: Path
     workload: Workload
@@ -31,24 +31,24 @@ class Trace:
 
     @classmethod
     def read(cls, path: Path) -> "Trace":
-        """Read a jsonl file of requests in the order of their times; the first 500,000 at most.
+        """Read a jsonl file of requests, sorted by time; at most the first 500,000.
 
-        A line is the time in seconds, and texts or inputs as `POST /v1/predict` takes them; where
-        each also says how many `tokens` its texts have together, their rate is known.
+        A line has a time in seconds (`at_s`) and `texts` or `inputs` as in `POST /v1/predict`. If
+        every line has the total number of `tokens` of its texts, results contain tokens/s.
 
         Raises:
-            DataError: the file cannot be read, holds no requests, or one that is none or comes
-                before the one above it; the message starts with file:line.
+            DataError: the file cannot be read or has no requests, or a line is invalid or out of
+                order; the message starts with file:line.
         """
         lines = list(islice(_lines(path), MAX_REQUESTS))
         if not lines:
-            message = f"{path} holds no requests"
+            message = f"{path} contains no requests"
             raise DataError(message, HINT)
-        for number, (one, other) in enumerate(pairwise(lines), start=2):
-            if other.at_s < one.at_s:
-                message = f"{path}:{number}: at_s: expected {one.at_s:g} or later"
-                raise DataError(message, "sort the requests by their times")
-        requests = [one.examples() for one in lines]
+        for number, (line, next_line) in enumerate(pairwise(lines), start=2):
+            if next_line.at_s < line.at_s:
+                message = f"{path}:{number}: at_s: expected {line.at_s:g} or later"
+                raise DataError(message, "sort the requests by at_s")
+        requests = [line.examples() for line in lines]
         workload = Workload(
             source=path.name,
             examples=tuple(example for examples in requests for example in examples),
@@ -57,27 +57,27 @@ class Trace:
             seed=0,
             mean_tokens=_mean_tokens(lines),
         )
-        times_s = tuple(one.at_s - lines[0].at_s for one in lines)
+        times_s = tuple(line.at_s - lines[0].at_s for line in lines)
         return cls(path=path, workload=workload, at_s=times_s)
 
     @property
     def duration_s(self) -> float:
-        """From the first request to a mean gap behind the last; a second for a single one."""
+        """Seconds from the first request to one mean gap after the last; 1 for a single request."""
         count = len(self.at_s)
         return self.at_s[-1] * count / (count - 1) if self.at_s[-1] else 1.0
 
     @property
     def rate(self) -> float:
-        """Requests a second."""
+        """Mean rate in requests/s."""
         return len(self.at_s) / self.duration_s
 
 
 def _mean_tokens(lines: Sequence[_Line]) -> float | None:
-    """Return the tokens of a text, None unless every line counts its own."""
-    counts = [one.tokens for one in lines if one.tokens is not None]
+    """Return the mean number of tokens per text, None unless every line has `tokens`."""
+    counts = [line.tokens for line in lines if line.tokens is not None]
     if len(counts) < len(lines):
         return None
-    return round(sum(counts) / sum(len(one.examples()) for one in lines), 2)
+    return round(sum(counts) / sum(len(line.examples()) for line in lines), 2)
 
 
 def _lines(path: Path) -> Iterator[_Line]:

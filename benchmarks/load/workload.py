@@ -1,4 +1,4 @@
-"""What is sent: texts or pairs from a data file, or synthetic ones of a known length."""
+"""Workloads: texts or pairs to send, from a data file or synthetic."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from pipework.text.encoding import TextEncoder
 MAX_TEXTS = 20_000
 SYNTHETIC_TEXTS = 2_000
 MEAN_WORDS = 20.0
-# Shape of the log-normal distribution of lengths: 0.6 puts p95 at 2.2 times the mean.
+# Shape of the log-normal length distribution: 0.6 gives a p95 of 2.2 times the mean.
 SIGMA = 0.6
 MAX_WORDS = 200
 WORDS = """
@@ -22,20 +22,20 @@ WORDS = """
     report price water player company train road weather music research phone doctor house law
     minister season record result opens closes wins loses says plans finds builds sells buys
     grows falls quickly slowly today tomorrow again never people country million percent
-""".split()  # noqa: SIM905  (words read better than a list of them)
+""".split()  # noqa: SIM905  (more readable than a list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """Inputs in the order in which they are sent, `texts_per_request` at a time.
+    """Inputs in the order in which they are sent, `texts_per_request` per request.
 
     Attributes:
-        source: where they come from, in words.
+        source: description of the source of the inputs.
         examples: the inputs.
-        texts_per_request: None where requests differ, as in a trace.
-        sizes: of the requests, then.
-        seed: decided the inputs and their order.
-        mean_tokens: of an input, None if nobody counted.
+        texts_per_request: inputs per request, None if requests differ in size, as in a trace.
+        sizes: inputs of each request if `texts_per_request` is None.
+        seed: seed of the inputs and their order.
+        mean_tokens: mean number of tokens per input, None if not counted.
     """
 
     source: str
@@ -47,14 +47,14 @@ class Workload:
 
     @classmethod
     def read(cls, source: Source, *, texts_per_request: int, seed: int) -> "Workload":
-        """Take the first rows of a data file (20,000 at most), in an order given by the seed.
+        """Read the first rows of a data file (at most 20,000) and shuffle them by the seed.
 
         Raises:
-            DataError: the file cannot be read, or holds no rows.
+            DataError: the file cannot be read or contains no rows.
         """
         rows = list(islice(source.rows(), MAX_TEXTS))
         if not rows:
-            message = f"{source.path} holds no rows"
+            message = f"{source.path} contains no rows"
             raise DataError(message, "check the path and the format")
         order = np.random.default_rng(seed).permutation(len(rows))
         examples = tuple(rows[index] for index in order)
@@ -74,15 +74,15 @@ class Workload:
         fields: Sequence[str] = ("text",),
         mean_words: float = MEAN_WORDS,
     ) -> "Workload":
-        """Make 2,000 inputs of a model of these fields: texts, pairs, or texts with two marks.
+        """Generate 2,000 inputs for a model with these fields: texts, pairs, or marked entities.
 
-        Texts are of log-normal length with that mean, in words; an entity is one word more.
+        Text lengths are log-normal with mean `mean_words`; marked entities add one word each.
         """
         texts = _texts(np.random.default_rng(seed), mean_words)
-        form = "<e1>city</e1> {} <e2>water</e2>" if "entities" in fields else "{}"
+        template = "<e1>city</e1> {} <e2>water</e2>" if "entities" in fields else "{}"
         examples = tuple(
             Example(
-                text=form.format(next(texts)),
+                text=template.format(next(texts)),
                 text_pair=next(texts) if "text_pair" in fields else None,
             )
             for _ in range(SYNTHETIC_TEXTS)
@@ -96,31 +96,31 @@ class Workload:
 
     @property
     def pair(self) -> bool:
-        """Whether an input is two texts."""
+        """Whether the inputs are pairs of texts."""
         return self.examples[0].text_pair is not None
 
     @property
     def requests(self) -> list[Sequence[Example]]:
-        """The inputs of each request; where they are fewer than one holds, they are repeated."""
-        endless = cycle(self.examples)
+        """Inputs of each request; they are repeated if there are fewer than a request needs."""
+        repeated = cycle(self.examples)
         sizes = self.sizes
         if self.texts_per_request is not None:
             count = max(1, len(self.examples) // self.texts_per_request)
             sizes = (self.texts_per_request,) * count
-        return [list(islice(endless, size)) for size in sizes]
+        return [list(islice(repeated, size)) for size in sizes]
 
-    def counted(self, encoder: TextEncoder) -> "Workload":
-        """Return it with the tokens counted, by the tokenizer of a model and its limit."""
-        lengths = [len(one) for one in encoder.encode(self.examples)]
+    def with_token_counts(self, encoder: TextEncoder) -> "Workload":
+        """Return a copy with `mean_tokens` as counted by the encoder, truncation included."""
+        lengths = [len(encoding) for encoding in encoder.encode(self.examples)]
         return replace(self, mean_tokens=round(float(np.mean(lengths)), 2))
 
     def tokens(self, texts: float) -> float | None:
-        """Return how many tokens so many texts are, None if nobody counted."""
+        """Return the expected number of tokens in `texts` texts, None if tokens are not counted."""
         return None if self.mean_tokens is None else round(texts * self.mean_tokens, 1)
 
     def summary(self) -> WorkloadSummary:
-        """Describe it for a result."""
-        lengths = [len(one.text) + len(one.text_pair or "") for one in self.examples]
+        """Return the description stored in a result."""
+        lengths = [len(example.text) + len(example.text_pair or "") for example in self.examples]
         return WorkloadSummary(
             source=self.source,
             texts=len(self.examples),

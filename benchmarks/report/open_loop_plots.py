@@ -1,4 +1,4 @@
-"""The plots of an open loop: latency and answers against the rate of requests.
+"""Plots of open-loop levels: latency and throughput against the request rate.
 
 Shapes: L levels.
 """
@@ -15,14 +15,14 @@ from pipework.benchmarks.results_schema.slo import SloResult
 from pipework.html.svg import INK, SERIES, STYLE, new_axes, number, svg
 
 SHOWN = (("p50", SERIES[0]), ("p95", SERIES[1]), ("p99", SERIES[3]))
-WIDER = 1.15
+MARGIN = 1.15
 
 
 def latencies(levels: Sequence[Level], slo: SloResult | None) -> str:
     """Draw percentiles with their intervals against the rate, and the limits of an objective.
 
-    Every level has answers. The axis is logarithmic: beyond the edge, latencies are of another
-    order. Levels that missed the objective are crosses.
+    Every level must have successful requests. The latency axis is logarithmic, because latencies
+    rise by orders of magnitude at overload. Crosses mark levels that missed the objective.
     """
     with rc_context(STYLE):
         figure, axes = new_axes()
@@ -32,18 +32,18 @@ def latencies(levels: Sequence[Level], slo: SloResult | None) -> str:
         _rate_axis(axes)
         _log_axis(axes, levels, limits_ms)
         axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
-        return svg(figure, "Latency percentiles against the rate of requests")
+        return svg(figure, "Latency percentiles against the request rate")
 
 
 def goodput(levels: Sequence[Level]) -> str:
-    """Draw the texts answered in time against those sent; on the dashed line they are the same."""
+    """Draw texts/s answered in time against texts/s sent; the dashed line marks equality."""
     with rc_context(STYLE):
         figure, axes = new_axes()
-        offered_L = [level.sent / level.duration_s * _texts(level) for level in levels]
-        answered_L = [level.in_time for level in levels]
+        offered_L = [level.sent / level.duration_s * _texts_per_request(level) for level in levels]
+        goodput_L = [level.goodput for level in levels]
         most = max(offered_L)
         axes.plot((0, most), (0, most), linestyle="--", linewidth=1, color=INK, label="all sent")
-        axes.plot(offered_L, answered_L, marker="o", color=SERIES[0], label="answered in time")
+        axes.plot(offered_L, goodput_L, marker="o", color=SERIES[0], label="answered in time")
         _rate_axis(axes)
         axes.set_xlabel("texts/s sent")
         axes.set_ylabel("texts/s")
@@ -52,8 +52,8 @@ def goodput(levels: Sequence[Level]) -> str:
         return svg(figure, "Texts answered in time against texts sent")
 
 
-def _texts(level: Level) -> float:
-    """Return the texts of a request, on average."""
+def _texts_per_request(level: Level) -> float:
+    """Return the mean number of texts per request."""
     return level.texts_per_request or level.texts / max(level.requests, 1)
 
 
@@ -68,14 +68,14 @@ def _percentile(axes: Axes, levels: Sequence[Level], name: str, colour: str) -> 
 
 
 def _limits(axes: Axes, slo: SloResult) -> list[float]:
-    """Draw the limits as lines, and where they were missed crosses on them."""
+    """Draw the limits as lines, with crosses at the rates that missed them; return them in ms."""
     missed_L = [trial.rate for trial in slo.trials if not trial.met]
     for limit in slo.limits:
         axes.axhline(limit.most_ms, linestyle="--", linewidth=1, color=INK)
         place = (0, limit.most_ms)
-        words = f"{limit.statistic} limit"
+        text = f"{limit.statistic} limit"
         axes.annotate(
-            words, place, (2, 4), xycoords=("axes fraction", "data"), textcoords="offset points",
+            text, place, (2, 4), xycoords=("axes fraction", "data"), textcoords="offset points",
             ha="left", fontsize=9,
         )  # fmt: skip
     top = max(limit.most_ms for limit in slo.limits)
@@ -93,7 +93,7 @@ def _rate_axis(axes: Axes) -> None:
 
 def _log_axis(axes: Axes, levels: Sequence[Level], limits_ms: Sequence[float]) -> None:
     drawn = [value for name, _ in SHOWN for value in _ms(levels, name)] + list(limits_ms)
-    low, high = min(drawn) / WIDER, max(drawn) * WIDER
+    low, high = min(drawn) / MARGIN, max(drawn) * MARGIN
     ticks = round_ticks(low, high)
     axes.set_yscale("log")
     axes.set_ylim(min(low, *ticks), max(high, *ticks))

@@ -1,4 +1,4 @@
-"""The plots of a benchmark.
+"""Plots of closed-loop and offline levels.
 
 Shapes: L levels.
 """
@@ -10,14 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from pipework.benchmarks.report.tables import clients
+from pipework.benchmarks.report.tables import load_label
 from pipework.benchmarks.results_schema.level import Histogram, Level
 from pipework.benchmarks.results_schema.results import OfflineLevel
 from pipework.html.svg import SERIES, STYLE, WIDTH_IN, new_axes, number, svg
 
 
 def throughput(levels: Sequence[Level]) -> str:
-    """Draw texts per second against the number of clients."""
+    """Draw texts/s against the number of clients."""
     with rc_context(STYLE):
         figure, axes = new_axes()
         clients_L = [level.load for level in levels]
@@ -28,7 +28,7 @@ def throughput(levels: Sequence[Level]) -> str:
 
 
 def latencies(levels: Sequence[Level]) -> str:
-    """Draw latency percentiles against the number of clients; every level has answers."""
+    """Draw latency percentiles by number of clients; all levels need successful requests."""
     with rc_context(STYLE):
         figure, axes = new_axes()
         clients_L = [level.load for level in levels]
@@ -39,8 +39,8 @@ def latencies(levels: Sequence[Level]) -> str:
         return svg(figure, "Latency percentiles against the number of clients")
 
 
-def price(levels: Sequence[Level]) -> str:
-    """Draw p50 and p99 against texts per second; every level has answers."""
+def latency_against_throughput(levels: Sequence[Level]) -> str:
+    """Draw p50 and p99 against texts/s; every level must have successful requests."""
     with rc_context(STYLE):
         figure, axes = new_axes()
         rates_L = [level.texts_per_s for level in levels]
@@ -58,8 +58,8 @@ def price(levels: Sequence[Level]) -> str:
 
 
 def histograms(levels: Sequence[Level]) -> str:
-    """Draw the distribution of latencies, one row per level, over one logarithmic axis."""
-    shown = [(clients(level), level.histogram) for level in levels if level.histogram]
+    """Draw latency histograms, one row per level, with a common logarithmic axis."""
+    shown = [(load_label(level), level.histogram) for level in levels if level.histogram]
     with rc_context(STYLE | {"axes.grid.axis": "x"}):
         figure = Figure(figsize=(WIDTH_IN, 0.8 + 0.5 * len(shown)), layout="constrained")
         rows = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
@@ -72,11 +72,11 @@ def histograms(levels: Sequence[Level]) -> str:
         rows[-1].xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:g}"))
         rows[-1].xaxis.set_minor_locator(NullLocator())
         rows[-1].set_xlabel("milliseconds (logarithmic)")
-        return svg(figure, "Distribution of latencies at each number of clients")
+        return svg(figure, "Latency distribution of each level")
 
 
 def offline(levels: Sequence[OfflineLevel], description: str) -> str:
-    """Draw texts per second of each stage and number of texts per call."""
+    """Draw texts/s of each stage and batch size."""
     stages = list(dict.fromkeys(level.stage for level in levels))
     with rc_context(STYLE | {"axes.grid.axis": "x"}):
         figure = Figure(figsize=(WIDTH_IN, 1.0 + 0.36 * len(levels)), layout="constrained")
@@ -87,7 +87,7 @@ def offline(levels: Sequence[OfflineLevel], description: str) -> str:
             places_L, [level.texts_per_s for level in levels], height=0.7, color=colours_L
         )
         axes.bar_label(bars, [f"{level.texts_per_s:,.0f}" for level in levels], padding=4)
-        axes.set_yticks(places_L, [f"{level.stage}, {level.batch} a call" for level in levels])
+        axes.set_yticks(places_L, [f"{level.stage}, {level.batch} per call" for level in levels])
         axes.invert_yaxis()
         axes.set_xlim(0, 1.15 * max(level.texts_per_s for level in levels))
         axes.set_xlabel("texts/s")
@@ -98,7 +98,7 @@ def offline(levels: Sequence[OfflineLevel], description: str) -> str:
 
 def _clients_axis(axes: Axes, clients_L: Sequence[float]) -> None:
     axes.set_xscale("log", base=2)
-    axes.set_xlabel("clients at once")
+    axes.set_xlabel("concurrent clients")
     axes.xaxis.set_major_locator(FixedLocator(clients_L))
     axes.xaxis.set_major_formatter(FuncFormatter(number))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -123,7 +123,7 @@ def _histogram(axes: Axes, histogram: Histogram, name: str) -> None:
 
 
 def round_ticks(low_ms: float, high_ms: float) -> list[float]:
-    """Choose round values (1, 2, 5, 10, ...) inside a range, or around it if it is narrow."""
+    """Return round values (1, 2, 5, 10, ...) within a range, or around it if it is narrow."""
     rounds = [digit * 10.0**power for power in range(-1, 6) for digit in (1, 2, 5)]
     inside = [tick for tick in rounds if low_ms <= tick <= high_ms]
     if len(inside) > 1:

@@ -1,61 +1,65 @@
-"""The figures of a result as words: what the terminal, the page and the README all show."""
+"""Text tables of a result, shared by the terminal, the HTML page and the README."""
 
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.table import Table as Drawn
+from rich.table import Table as RichTable
 
 from pipework.benchmarks.load.offline import TOKENIZING
 from pipework.benchmarks.results_schema.level import Latency, Level, WorkloadSummary
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel
 
-# From the first level within this part of the peak on, more clients only wait longer.
+# Beyond the first level within this share of the peak, more clients only increase latency.
 NEAR_PEAK = 0.95
-OFFLINE_HEAD = ("stage", "texts a call", "texts/s", "p50 ms", "p90 ms", "p95 ms", "p99 ms")
+OFFLINE_HEAD = ("stage", "texts per call", "texts/s", "p50 ms", "p90 ms", "p95 ms", "p99 ms")
 PERCENTILES = ("p50", "p90", "p95", "p99", "p999")
 LATENCY_HEAD = ("p50 ms", "p90 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms")
 ERRORS, LATE = "errors", "late"
 NO_ERRORS = "0"
-NOTHING = "-"
+NO_VALUE = "-"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
-    """Figures as words; every row is as long as the head."""
+class TextTable:
+    """Table of strings; every row is as long as the head."""
 
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-def tables(result: BenchResult) -> list[Table]:
-    """Return the tables of a result: of closed and open loop, of the server, or of the engines."""
+def tables(result: BenchResult) -> list[TextTable]:
+    """Return the non-empty tables: closed loop, open loop and server, or offline levels."""
     if result.offline:
-        counted = any(level.tokens_per_s is not None for level in result.offline)
+        has_tokens = any(level.tokens_per_s is not None for level in result.offline)
         rows = tuple(
-            (*_offline_row(level), *([_number(level.tokens_per_s)] if counted else ()))
+            (*_offline_row(level), *([_number(level.tokens_per_s)] if has_tokens else ()))
             for level in result.offline
         )
-        head = (*OFFLINE_HEAD, *(["tokens/s"] if counted else ()))
-        return [Table(title="In this process", head=head, rows=rows)]
-    found = (_closed(closed(result)), _open(opened(result)), _server(result.levels))
-    return [table for table in found if table.rows]
+        head = (*OFFLINE_HEAD, *(["tokens/s"] if has_tokens else ()))
+        return [TextTable(title="Offline: in this process", head=head, rows=rows)]
+    candidates = (
+        _closed_loop_table(closed_loop_levels(result)),
+        _open_loop_table(open_loop_levels(result)),
+        _server_table(result.levels),
+    )
+    return [table for table in candidates if table.rows]
 
 
-def closed(result: BenchResult) -> list[Level]:
-    """Return the levels of clients that wait for their answers."""
+def closed_loop_levels(result: BenchResult) -> list[Level]:
+    """Return the closed-loop levels."""
     return [level for level in result.levels if level.concurrency is not None]
 
 
-def opened(result: BenchResult) -> list[Level]:
-    """Return the levels of requests that came at a rate, by rate."""
+def open_loop_levels(result: BenchResult) -> list[Level]:
+    """Return the open-loop levels, sorted by rate."""
     levels = [level for level in result.levels if level.rate is not None]
     return sorted(levels, key=lambda level: level.load)
 
 
-def best(levels: Sequence[Level]) -> Level:
+def best_level(levels: Sequence[Level]) -> Level:
     """Return the level with the fewest clients among those within 5 % of the peak throughput."""
     peak = max(level.texts_per_s for level in levels)
     near = (level for level in levels if level.texts_per_s >= NEAR_PEAK * peak)
@@ -73,44 +77,44 @@ def tokenizing(result: BenchResult) -> list[OfflineLevel]:
 
 
 def ms(value: float) -> str:
-    """Write milliseconds with about three digits."""
+    """Format milliseconds with about three digits."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2  # noqa: PLR2004
     return f"{value:,.{digits}f}"
 
 
 def rate(value: float) -> str:
-    """Write a rate with about three digits, and without those that are 0 after the point."""
-    written = ms(value)
-    return written.rstrip("0").rstrip(".") if "." in written else written
+    """Format a rate with about three digits, without trailing zeros after the decimal point."""
+    text = ms(value)
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def clients(level: Level) -> str:
-    """Say with how many clients a level ran, or at which rate."""
+def load_label(level: Level) -> str:
+    """Describe the load of a level: its number of clients or its rate."""
     if level.rate is not None:
         return f"{rate(level.rate)} requests/s"
     return f"{level.load:g} client{'s' * (level.load > 1)}"
 
 
-def sent(result: BenchResult) -> str:
-    """Say what was sent."""
+def workload_line(result: BenchResult) -> str:
+    """Describe the workload of a result."""
     if result.offline:
         return f"{result.workload.source}, in this process"
-    return sent_line(result.workload)
+    return served_workload_line(result.workload)
 
 
-def sent_line(workload: WorkloadSummary) -> str:
-    """Say what a server was sent."""
+def served_workload_line(workload: WorkloadSummary) -> str:
+    """Describe the workload sent to a server."""
     count = workload.texts_per_request
-    return f"{workload.source}, {f'{count} a request' if count else 'as recorded'}"
+    return f"{workload.source}, {f'{count} per request' if count else 'as recorded'}"
 
 
 def errors(kinds: dict[str, int]) -> str:
-    """List errors by kind, the most frequent first."""
+    """List the errors by kind, most frequent first."""
     ranked = sorted(kinds.items(), key=lambda item: -item[1])
     return ", ".join(f"{kind}: {count:,}" for kind, count in ranked) or NO_ERRORS
 
 
-def _closed(levels: Sequence[Level]) -> Table:
+def _closed_loop_table(levels: Sequence[Level]) -> TextTable:
     head = ("clients", "texts/s", "requests/s", *LATENCY_HEAD, ERRORS)
     rows = tuple(
         (
@@ -122,56 +126,58 @@ def _closed(levels: Sequence[Level]) -> Table:
         )
         for level in levels
     )
-    return Table(title="Closed loop: clients that wait for their answers", head=head, rows=rows)
+    return TextTable(title="Closed loop: each client waits for its response", head=head, rows=rows)
 
 
-def _open(levels: Sequence[Level]) -> Table:
+def _open_loop_table(levels: Sequence[Level]) -> TextTable:
     head = ("requests/s", "texts/s in time", *LATENCY_HEAD, LATE, ERRORS)
     rows = tuple(
         (
             rate(level.load),
-            rate(level.in_time),
+            rate(level.goodput),
             *_latencies(level.latency_ms),
             f"{level.late:,}",
             errors(level.errors),
         )
         for level in levels
     )
-    title = "Open loop: requests at a rate, timed from when they were to be sent"
-    return Table(title=title, head=head, rows=rows)
+    title = "Open loop: requests at a fixed rate, latency from the intended send time"
+    return TextTable(title=title, head=head, rows=rows)
 
 
-def _server(levels: Sequence[Level]) -> Table:
-    """Return what the server used and where its time went, in columns that any level fills."""
+def _server_table(levels: Sequence[Level]) -> TextTable:
+    """Return resource use, costs and stage times; columns without any value are left out."""
     columns: dict[str, Callable[[Level], str]] = {
-        "cores": lambda one: f"{one.server.cores:.2f}" if one.server else NOTHING,
-        "peak MiB": lambda one: f"{one.server.peak_mib:,.0f}" if one.server else NOTHING,
-        "GPU": lambda one: _share(one.server.gpu_share if one.server else None),
-        "GPU MiB": lambda one: _number(one.server.gpu_mib if one.server else None),
-        "tokens/s": lambda one: _number(one.tokens_per_s),
-        "per million": lambda one: NOTHING if (cost := one.cost_per_million) is None else ms(cost),
+        "cores": lambda level: f"{level.server.cores:.2f}" if level.server else NO_VALUE,
+        "peak MiB": lambda level: f"{level.server.peak_mib:,.0f}" if level.server else NO_VALUE,
+        "GPU": lambda level: _share(level.server.gpu_share if level.server else None),
+        "GPU MiB": lambda level: _number(level.server.gpu_mib if level.server else None),
+        "tokens/s": lambda level: _number(level.tokens_per_s),
+        "per million": lambda level: (
+            NO_VALUE if (cost := level.cost_per_million) is None else ms(cost)
+        ),
     }
     columns |= {f"{stage} ms": _stage(stage) for stage in stages(levels)}
     filled = {
         name: column
         for name, column in columns.items()
-        if any(column(level) != NOTHING for level in levels)
+        if any(column(level) != NO_VALUE for level in levels)
     }
     rows = tuple(
-        (clients(level), *(column(level) for column in filled.values()))
+        (load_label(level), *(column(level) for column in filled.values()))
         for level in levels
         if filled
     )
-    return Table(title="The server, and where its time went", head=("at", *filled), rows=rows)
+    return TextTable(title="Server: resources and stage times", head=("at", *filled), rows=rows)
 
 
 def stages(levels: Sequence[Level]) -> list[str]:
-    """Return the names of the server's stages, in its order."""
+    """Return the names of the server's stages, in the order in which it reports them."""
     return list(dict.fromkeys(name for level in levels for name in level.stages_ms))
 
 
 def _stage(name: str) -> Callable[[Level], str]:
-    return lambda level: ms(level.stages_ms[name]) if name in level.stages_ms else NOTHING
+    return lambda level: ms(level.stages_ms[name]) if name in level.stages_ms else NO_VALUE
 
 
 def _offline_row(level: OfflineLevel) -> tuple[str, ...]:
@@ -182,34 +188,34 @@ def _offline_row(level: OfflineLevel) -> tuple[str, ...]:
 
 def _latencies(latency: Latency | None) -> tuple[str, ...]:
     if latency is None:
-        return (NOTHING,) * len(LATENCY_HEAD)
+        return (NO_VALUE,) * len(LATENCY_HEAD)
     values = (*(getattr(latency, name) for name in PERCENTILES), latency.max)
-    return tuple(NOTHING if value is None else ms(value) for value in values)
+    return tuple(NO_VALUE if value is None else ms(value) for value in values)
 
 
 def _number(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:,.0f}"
+    return NO_VALUE if value is None else f"{value:,.0f}"
 
 
 def _share(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.0%}"
+    return NO_VALUE if value is None else f"{value:.0%}"
 
 
 WIDTH = 110
 
 
-def drawn(title: str, tables: Iterable[Table], lines: Sequence[str]) -> str:
-    """Return tables under a title, and lines below them, at most 110 columns wide."""
+def render_tables(title: str, tables: Iterable[TextTable], lines: Sequence[str]) -> str:
+    """Render a title, tables and lines of text, at most 110 columns wide."""
     stream = io.StringIO()
     console = Console(file=stream, width=WIDTH, color_system=None, markup=False, highlight=False)
     console.print(title)
     for table in tables:
-        shown = Drawn(*table.head, title=table.title, title_justify="left")
-        for column in shown.columns[1:]:
+        rich_table = RichTable(*table.head, title=table.title, title_justify="left")
+        for column in rich_table.columns[1:]:
             column.justify = "right"
         for row in table.rows:
-            shown.add_row(*row)
-        console.print(shown)
+            rich_table.add_row(*row)
+        console.print(rich_table)
     for line in lines:
         console.print(line)
     return stream.getvalue()

@@ -1,4 +1,4 @@
-"""Stored comparisons: how many times the rate and the latency of one are those of another."""
+"""Records of stored comparisons: ratios of throughput and latency between two servers."""
 
 from enum import StrEnum
 from typing import Literal
@@ -7,11 +7,11 @@ from pipework.benchmarks.results_schema.level import WorkloadSummary
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
 from pipework.run_folder.files import Record
 
-MORE_FAILURES = 0.001
+MORE_FAILURES = 0.001  # a rise of the failed share of requests by more than this is a regression
 
 
-class Verdict(StrEnum):
-    """What a ratio says of the second of two, where more texts/s and fewer milliseconds win."""
+class RatioVerdict(StrEnum):
+    """Verdict on the second side of a ratio; more texts/s and fewer milliseconds are better."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 
 
 class Quantity(StrEnum):
-    """What is compared at a level."""
+    """Quantity compared at a level."""
 
     TEXTS_PER_S = "texts/s"
     P50 = "p50"
@@ -28,10 +28,10 @@ class Quantity(StrEnum):
 
 
 class Ratio(Record):
-    """A figure of both sides, and the second divided by the first.
+    """A quantity on both sides, and `ratio`, which is `after` divided by `before`.
 
-    `low` and `high` bound the ratio; the intervals of one comparison hold together with 95 %
-    confidence. They are None where a side was stored without what tells its spread.
+    `low` and `high` are the confidence interval of the ratio; all intervals of a comparison hold
+    simultaneously with 95 % confidence. They are None if a side was stored without its intervals.
     """
 
     quantity: Quantity
@@ -40,13 +40,14 @@ class Ratio(Record):
     ratio: float
     low: float | None
     high: float | None
-    verdict: Verdict
+    verdict: RatioVerdict
 
 
 class ComparedLevel(Record):
-    """One level that both sides have; `failed` are the shares of requests that failed.
+    """Comparison at one load level; `failed` are the shares of failed requests (before, after).
 
-    `cost_per_million` is of so many texts, in the unit of the prices of an hour that were given.
+    `cost_per_million` are the costs of a million texts (before, after), in the currency of the
+    prices per hour.
     """
 
     name: str
@@ -56,13 +57,13 @@ class ComparedLevel(Record):
 
     @property
     def fails_more(self) -> bool:
-        """Whether the second fails more often, by more than one request of a thousand."""
+        """Whether the share of failed requests rose by more than 0.1 percentage points."""
         before, after = self.failed
         return after - before > MORE_FAILURES
 
 
-class Side(Record):
-    """What was measured on one side."""
+class ComparisonSide(Record):
+    """One side of a comparison: target, model, workload and provenance."""
 
     target: str
     model: str
@@ -72,18 +73,19 @@ class Side(Record):
 
 
 class ComparisonResult(Record):
-    """Two stored results, or two targets that took turns in one run, level by level.
+    """Comparison of two stored results, or of two servers measured alternately, level by level.
 
-    Of two results the second is judged; of `pipe bench TARGET --against OTHER` it is TARGET.
-    `rounds` is the number of ABBA rounds at each level, None for stored results. `differences`
-    say what else differs than what was to be compared: workload, machine, commit, versions.
-    `unmatched` name the levels that only one side has. A ratio is judged only beyond `tolerance`.
+    `after` is compared with the baseline `before`: the second of two stored results, or TARGET of
+    `pipe bench TARGET --against OTHER`. `rounds` is the number of ABBA rounds per level, None for
+    stored results. `differences` lists other differences between the sides: machine, commit,
+    versions. `unmatched` names levels present on one side only. Ratios within `tolerance` of 1
+    count as no difference.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["comparison"] = "comparison"
-    before: Side
-    after: Side
+    before: ComparisonSide
+    after: ComparisonSide
     rounds: int | None
     tolerance: float
     levels: tuple[ComparedLevel, ...]
@@ -92,27 +94,27 @@ class ComparisonResult(Record):
 
     @property
     def names(self) -> tuple[str, str]:
-        """What both sides are called: their targets, or before and after where these are one."""
+        """Names of both sides: their targets, with "before" and "after" added if equal."""
         if self.before.target != self.after.target:
             return self.before.target, self.after.target
         return f"{self.before.target} before", f"{self.after.target} after"
 
     @property
     def provenance(self) -> Provenance:
-        """Where the one that is judged was measured."""
+        """Provenance of the `after` side."""
         return self.after.provenance
 
     @property
     def regressions(self) -> tuple[str, ...]:
-        """What became worse, a line each."""
+        """One line per quantity that became worse."""
         worse = [
-            f"{level.name}: {one.quantity} {one.ratio:.2f} times as before"
+            f"{level.name}: {ratio.quantity} {ratio.ratio:.2f} times the baseline"
             for level in self.levels
-            for one in level.ratios
-            if one.verdict is Verdict.SLOWER
+            for ratio in level.ratios
+            if ratio.verdict is RatioVerdict.SLOWER
         ]
         failing = [
-            f"{level.name}: {level.failed[1]:.1%} of requests fail, before {level.failed[0]:.1%}"
+            f"{level.name}: {level.failed[1]:.1%} of requests fail, baseline {level.failed[0]:.1%}"
             for level in self.levels
             if level.fails_more
         ]

@@ -1,4 +1,4 @@
-"""Stored levels of load."""
+"""Records of stored load levels."""
 
 from enum import StrEnum
 from typing import Self
@@ -9,7 +9,7 @@ from pipework.run_folder.files import Record
 
 
 class Latency(Record):
-    """Percentiles of latencies in milliseconds; p999 is the 99.9th."""
+    """Latency percentiles, mean and maximum in milliseconds; p999 is the 99.9th percentile."""
 
     p50: float
     p90: float
@@ -21,17 +21,18 @@ class Latency(Record):
 
 
 class Histogram(Record):
-    """Counts of latencies between neighbouring edges (one edge more than counts)."""
+    """Latency histogram: `counts[i]` latencies lie between `edges_ms[i]` and `edges_ms[i + 1]`."""
 
     edges_ms: tuple[float, ...]
     counts: tuple[int, ...]
 
 
-BUSY = ("HTTP 429", "RESOURCE_EXHAUSTED")  # how a server says that it has no room, by door
+# The error kinds of a server whose queue is full, over HTTP and gRPC.
+BUSY = ("HTTP 429", "RESOURCE_EXHAUSTED")
 
 
 class Arrivals(StrEnum):
-    """When the requests of an open loop are sent."""
+    """Arrival process of an open loop."""
 
     POISSON = "poisson"
     CONSTANT = "constant"
@@ -39,7 +40,7 @@ class Arrivals(StrEnum):
 
 
 class Window(Record):
-    """A part of a level: what was answered within it. `p99_ms` is None if nothing was."""
+    """Measurement window of a level. `p99_ms` is None if no request succeeded in it."""
 
     duration_s: float
     texts_per_s: float
@@ -47,13 +48,13 @@ class Window(Record):
 
 
 class ServerUse(Record):
-    """What the server used of this machine while a level ran.
+    """CPU, memory and GPU use of the server on this machine, measured after the warm-up.
 
-    `cores` is processor time a second, `peak_mib` the largest resident memory (pages that processes
-    share count for each), both of the processes that listen and their children, since the warm-up;
-    `generator_cores` is the processor time a second of what asks it, which may run beside it.
-    `gpu_share` (0 to 1, the mean) and `gpu_mib` (the largest) are of the GPUs of the machine,
-    whoever used them; None where there is none.
+    `cores` is CPU seconds per second and `peak_mib` the peak resident memory, both summed over the
+    listening processes and their children (shared pages count once per process).
+    `generator_cores` is CPU seconds per second of the load generator. `gpu_share` (mean
+    utilisation, 0 to 1) and `gpu_mib` (maximum) cover all GPUs of the machine, including use by
+    other processes; None without a GPU.
     """
 
     cores: float
@@ -64,26 +65,28 @@ class ServerUse(Record):
 
 
 class Level(Record):
-    """One level of load: either `concurrency` clients, each sending its next request when answered
-    (a closed loop), or requests at a `rate` a second, whatever happened to those before (an open
-    loop), with `arrivals`.
+    """Result of one load level: a closed loop (`concurrency`) or an open loop (`rate`, `arrivals`).
 
-    `requests`, `texts` and latencies are of all requests answered with success after the warm-up,
-    also those in flight when `duration_s` was over. The rates count only those answered within
-    `duration_s`. `errors` counts failed requests by kind. Latencies are None if none succeeded; in
-    an open loop they are from the time at which a request was to be sent, so that a server (or a
-    generator) that falls behind is not flattered. `late` counts requests sent more than 10 ms
-    after that time. `refused_ms` is the time in which requests were refused because there was no
-    room, from the sending.
+    In a closed loop, each of `concurrency` clients sends its next request after the response to its
+    previous request. In an open loop, requests are sent at `rate` per second, independent of
+    responses.
 
-    `interval_ms` are 95 % intervals of the percentiles, by their names, and `interval_texts_per_s`
-    is that of the rate, where there are requests enough for one: Student's with `freedom` degrees
-    of freedom, from how the level went over time (`pipework.benchmarks.stats.confidence`). `windows` are all since the
-    warm-up; what is reported is of the last of them, which together are `duration_s` long. `stable`
-    says whether these agree, None if nobody looked. `stages_ms` are the mean times by the server's
-    own clock. `server` is None for a server on another machine. `cost_per_million` is of so many
-    texts, in the unit of the price that was given for an hour.
-    """  # noqa: D205  (one sentence)
+    `requests`, `texts` and latencies cover all successful requests after the warm-up, including
+    requests in flight when `duration_s` ended. Rates count only responses within `duration_s`.
+    `errors` counts failed requests by kind. Latencies are None if no request succeeded. Open-loop
+    latencies start at the intended send time, so that they include the delay of an overloaded
+    server or generator. `late` counts requests sent more than 10 ms after the intended time.
+    `refused_ms` is the latency of refusals because of a full queue, from the actual send time.
+
+    `interval_ms` (by percentile name) and `interval_texts_per_s` are 95 % confidence intervals,
+    present if there are enough requests: Student's t with `freedom` degrees of freedom, estimated
+    from the variation over time (`pipework.benchmarks.stats.confidence`). `windows` are all windows
+    after the warm-up; the reported figures are those of the last windows, which add up to
+    `duration_s`. `stable` is true if these windows agree, None if this was not checked.
+    `stages_ms` are mean stage times reported by the server. `server` is None for a server on
+    another machine. `cost_per_million` is the cost of a million texts in the currency of the
+    price per hour.
+    """
 
     concurrency: int | None = None
     rate: float | None = None
@@ -111,7 +114,7 @@ class Level(Record):
     cost_per_million: float | None = None
 
     @model_validator(mode="after")
-    def _one_loop(self) -> Self:
+    def _check_loop_kind(self) -> Self:
         if (self.concurrency is None) == (self.rate is None):
             message = "expected either concurrency or rate"
             raise ValueError(message)
@@ -119,7 +122,7 @@ class Level(Record):
 
     @property
     def load(self) -> float:
-        """The number of clients, or the rate in requests a second."""
+        """Number of clients, or rate in requests/s."""
         return self.concurrency or self.rate or 0.0
 
     @property
@@ -129,16 +132,16 @@ class Level(Record):
 
     @property
     def refused(self) -> int:
-        """Number of requests that the server had no room for."""
+        """Number of requests refused because the server's queue was full."""
         return sum(self.errors.get(kind, 0) for kind in BUSY)
 
     @property
-    def in_time(self) -> float:
-        """Texts a second that were answered within the level: its goodput."""
+    def goodput(self) -> float:
+        """Goodput: texts/s answered within the level's duration."""
         return self.texts_per_s
 
-    def costing(self, price_per_hour: float) -> Self:
-        """Return it with what a million texts cost on a machine of this price, at this rate."""
+    def with_cost(self, price_per_hour: float) -> Self:
+        """Return a copy with the cost of a million texts at this price per hour."""
         if not self.texts_per_s:
             return self
         cost = cost_per_million(price_per_hour, self.texts_per_s)
@@ -146,15 +149,15 @@ class Level(Record):
 
 
 def cost_per_million(price_per_hour: float, texts_per_s: float) -> float:
-    """Return what a million texts cost on a machine of this price, at this rate above 0."""
+    """Return the cost of a million texts at this price per hour; `texts_per_s` is positive."""
     return round(price_per_hour * 1e6 / (3600 * texts_per_s), 4)
 
 
 class WorkloadSummary(Record):
-    """What was sent; lengths are of a text, or of both texts of a pair, in characters.
+    """Description of the texts sent; lengths are characters per text, or per pair of texts.
 
-    `texts_per_request` is None where it changes from request to request, as in a trace.
-    `mean_tokens` are of a text or a pair, None where no tokenizer was given.
+    `texts_per_request` is None if requests differ in size, as in a trace. `mean_tokens` counts
+    tokens per text or pair, None without a tokenizer.
     """
 
     source: str

@@ -1,4 +1,4 @@
-"""Where and from what a result came. Nothing here names the host or a path on it."""
+"""Provenance of a result: time, machine and software versions, without host name or paths."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ SCHEMA_VERSION: Literal[1] = 1
 
 
 class Machine(Record):
-    """Where it ran: processor, cores this process may use, memory, Python, operating system."""
+    """Measuring machine: CPU model, cores usable by this process, memory, Python, OS."""
 
     cpu: str
     cores: int
@@ -25,7 +25,7 @@ class Machine(Record):
 
 
 class Provenance(Record):
-    """When and from what a result came; `git_commit` ends in -dirty for a changed checkout."""
+    """Time, machine, versions of a result; `git_commit` ends in -dirty if files were modified."""
 
     created_at: datetime
     pipework: str
@@ -49,7 +49,7 @@ PACKAGES = (
 
 
 def provenance() -> Provenance:
-    """Describe this moment, this machine and this software."""
+    """Return the provenance of a measurement made now, in this process."""
     return Provenance(
         created_at=datetime.now(UTC).replace(microsecond=0),
         pipework=pipework.__version__,
@@ -60,7 +60,7 @@ def provenance() -> Provenance:
 
 
 def machine() -> Machine:
-    """Describe the machine this process runs on."""
+    """Describe the machine that runs this process."""
     pages, page_size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return Machine(
         cpu=_cpu(Path("/proc/cpuinfo")),
@@ -72,7 +72,7 @@ def machine() -> Machine:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the installed versions of the packages that decide speed."""
+    """Return the installed versions of the packages that affect speed."""
     versions = {}
     for package in PACKAGES:
         try:

@@ -1,6 +1,6 @@
-"""Results of `pipe bench`: what was measured, on what, with which versions.
+"""Stored results of `pipe bench`.
 
-A result contains no host name and no path of the machine that produced it, so it can be published.
+A result contains no host name and no path of the measuring machine, so it can be published.
 """
 
 from pathlib import Path
@@ -16,13 +16,15 @@ from pipework.errors import ConfigError, DataError
 from pipework.run_folder.files import Record, write_atomically
 
 AnyResult = TypeVar("AnyResult", bound=Record)
-GENERATOR_SHARE = 0.7  # of what the generator can do: above that it is in the way
+# Above this share of its own maximum rate, the load generator may limit the measured throughput.
+GENERATOR_SHARE = 0.7
 
 
 class OfflineLevel(Record):
-    """One stage in this process, without a server: `stage` is "tokenizing" or an engine's name.
+    """Result of one stage measured in this process, without a server.
 
-    Latencies are of one call with `batch` texts. The intervals are as those of `Level`.
+    `stage` is "tokenizing" or an engine's name. Latencies are per call with `batch` texts.
+    Intervals are defined as in `Level`.
     """
 
     stage: str
@@ -39,11 +41,11 @@ class OfflineLevel(Record):
 
 
 class BenchResult(Record):
-    """What `pipe bench` measured: `levels` against a URL, `offline` in a run folder's engines.
+    """Result of `pipe bench`: `levels` of a server, or `offline` levels of a run folder's engines.
 
-    `generator_limit` is how many requests a second the generator itself sends, measured before
-    against something that answers at once. `slo` is the verdict on an objective, whose trials are
-    the open-loop levels.
+    `generator_limit` is the maximum rate of the load generator in requests/s, measured beforehand
+    against a responder that does no work. `slo` is the verdict on a service level objective; its
+    trials are the open-loop levels.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -58,8 +60,8 @@ class BenchResult(Record):
     generator_limit: float | None = None
     slo: SloResult | None = None
 
-    def bottleneck(self, level: Level) -> bool:
-        """Whether the generator, rather than the server, may have set the throughput of a level."""
+    def generator_is_bottleneck(self, level: Level) -> bool:
+        """Whether the load generator, not the server, may have limited a level's throughput."""
         limit = self.generator_limit
         return limit is not None and level.requests_per_s > GENERATOR_SHARE * limit
 
@@ -69,14 +71,14 @@ RESULT: TypeAdapter[Result] = TypeAdapter(Annotated[Result, Field(discriminator=
 
 
 def check_writable(path: Path) -> None:
-    """Check before a long measurement that its result can be written.
+    """Check, before a long measurement, that a result can be written to `path`.
 
     Raises:
         ConfigError: the folder is missing, or the path is a folder.
     """
     if path.is_dir() or not path.parent.is_dir():
-        message = f"{path} cannot be written: expected a file in a folder that exists"
-        raise ConfigError(message, f"make the folder first: mkdir -p {path.parent}")
+        message = f"{path} cannot be written: expected a file path in an existing folder"
+        raise ConfigError(message, f"create the folder first: mkdir -p {path.parent}")
 
 
 def write_result(path: Path, result: Record) -> None:
@@ -90,10 +92,10 @@ def write_result(path: Path, result: Record) -> None:
 
 
 def read_result(path: Path) -> Result:
-    """Read a result that `pipe bench` wrote.
+    """Read a result written by `pipe bench`.
 
     Raises:
-        DataError: the file is missing or not a result of this schema.
+        DataError: the file is missing or is not a result of this schema version.
     """
     return read_as(path, RESULT)
 
@@ -102,7 +104,7 @@ def read_as(path: Path, results: TypeAdapter[AnyResult]) -> AnyResult:
     """Read a result of one of the given types.
 
     Raises:
-        DataError: the file is missing or not a result of this schema.
+        DataError: the file is missing or is not a result of this schema version.
     """
     try:
         return results.validate_json(path.read_bytes())

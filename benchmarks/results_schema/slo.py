@@ -1,4 +1,4 @@
-"""Stored verdicts on a service level objective (SLO)."""
+"""Records of stored verdicts on a service level objective (SLO)."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from pipework.run_folder.files import Record
 
 
 class Statistic(StrEnum):
-    """What an objective limits, as `--slo` names it."""
+    """Latency statistic limited by an objective, as written in `--slo`."""
 
     P50 = "p50"
     P90 = "p90"
@@ -16,18 +16,18 @@ class Statistic(StrEnum):
     MEAN = "mean"
 
 
-class Limit(Record):
-    """The most that a statistic of the latency may be, in milliseconds."""
+class SloLimit(Record):
+    """Maximum of a latency statistic, in milliseconds."""
 
     statistic: Statistic
     most_ms: float
 
 
 class RateTrial(Record):
-    """One open-loop level against the objective: `rate` in requests/s, and what was missed.
+    """Result of one open-loop level checked against the objective; `rate` is in requests/s.
 
-    `seen_ms` are the limited statistics in the order of the limits, None if nothing was answered.
-    `missed` says in words what did not hold; it is empty where all did.
+    `seen_ms` are the measured statistics in the order of the limits, None if no request succeeded.
+    `missed` describes each violation; it is empty if the objective was met.
     """
 
     rate: float
@@ -36,21 +36,22 @@ class RateTrial(Record):
 
     @property
     def met(self) -> bool:
-        """Whether all held."""
+        """Whether the objective was met."""
         return not self.missed
 
 
 class SloResult(Record):
-    """Which rate meets an objective: the largest that a search found, or those asked for.
+    """Verdict on an objective: the rates given by `--rate`, or a search for the largest rate.
 
-    `trials` are in the order in which they ran, and so are the open-loop levels beside them.
-    After a search `rate` is the largest rate (requests/s) that two trials met, at it or above it;
-    None if no rate did. `asked` are the rates of `--rate`; then `rate` is the largest of them that
-    was met. `reason` says why the search ended where it did. It tried no rate below `least`, where
-    a level has too few requests, and began at what waiting clients got, `peak` (both requests/s).
+    `trials` are in the order in which they ran, as are the open-loop levels of the same result.
+    After a search, `rate` is the largest rate (requests/s) at or above which two trials met the
+    objective; None if there is none. `asked` are the rates of `--rate`; then `rate` is the largest
+    of them that met the objective. `reason` explains where the search ended. The search starts near
+    the closed-loop throughput `peak` and tries no rate below `least`, where a level has too few
+    requests (both in requests/s).
     """
 
-    limits: tuple[Limit, ...]
+    limits: tuple[SloLimit, ...]
     asked: tuple[float, ...] = ()
     rate: float | None
     texts_per_request: int
@@ -61,12 +62,12 @@ class SloResult(Record):
 
     @property
     def met(self) -> bool:
-        """Whether the objective was met: by every rate asked for, or by one that was found."""
+        """Whether the objective was met: by every rate of `--rate`, or by a rate of the search."""
         if self.asked:
             return all(trial.met for trial in self.trials)
         return self.rate is not None
 
     @property
     def texts_per_s(self) -> float | None:
-        """Texts a second at that rate."""
+        """Throughput in texts/s at `rate`."""
         return None if self.rate is None else self.rate * self.texts_per_request

@@ -1,82 +1,98 @@
-"""How sure the figures of a level are, from how it went over time.
+"""Confidence intervals of a level's figures, estimated from their variation over time.
 
-Requests that waited in one queue were late together, and a machine is slow for a while, so requests
-are not independent, and neither are seconds that follow each other. The level is cut into short
-slices, and what varies slowly over all of them says what its means are worth: the mean square of
-their first cosine coefficients is the variance of a slice in a long run, and a mean is Student's
-with as many degrees of freedom as there are coefficients: five. Slices are of the whole level, also
-where only its last windows are reported: those were chosen for how well they agree. (Lazarus,
-Lewis, Stock, Watson 2018, HAR inference, Journal of Business & Economic Statistics 36.)
+Latencies of successive requests are correlated (they share a queue, and the machine has slow
+phases), so the standard error of independent samples would be too small. The level is divided into
+short slices. The mean square of the first K cosine coefficients of the slice sums estimates the
+long-run variance of a slice, and a mean has Student's t distribution with K degrees of freedom
+(Lazarus, Lewis, Stock, Watson 2018, HAR inference, Journal of Business & Economic Statistics 36).
+
+The slices cover the whole level even if only its last windows are reported: these windows were
+selected because they agree, so their own variation would be too small.
 
 Shapes: S slices, K cosines, R requests or calls.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, exp, floor, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipework.benchmarks.stats.latency import PERCENTILES
-from pipework.benchmarks.stats.student_t import quantile
 
 CONFIDENCE = 0.95
-SLICES = 60  # of what is reported
-LEAST_SLICES = 12
-FREEDOM = 5  # what lasts for less than about a tenth of what is reported is accounted for
-LEAST_ANSWERS = 10  # a rate of fewer answers is anything
-STUDENT = quantile((1 + CONFIDENCE) / 2, FREEDOM)  # half an interval, in standard errors
+SLICES = 60  # of the reported windows
+MIN_SLICES = 12
+DEGREES_OF_FREEDOM = 5  # captures variation slower than about a tenth of the reported duration
+MIN_REQUESTS = 10  # with fewer requests, the interval of a rate is meaningless
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
 
+@cache
+def t_quantile(probability: float, degrees_of_freedom: float) -> float:
+    """Return the quantile of Student's t distribution; `degrees_of_freedom` may be infinite."""
+    # What scipy.stats.t.ppf calls, without the 1.5 s that the import of scipy.stats takes.
+    from scipy.special import stdtrit  # noqa: PLC0415  (needs an extra)
+
+    return float(stdtrit(degrees_of_freedom, probability))
+
+
+def _half_width(standard_error: float) -> float:
+    """Return half the width of a 95 % interval."""
+    return t_quantile((1 + CONFIDENCE) / 2, DEGREES_OF_FREEDOM) * standard_error
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Series:
-    """A level in slices: so many in all, and so many (the last of them) in what is reported."""
+class SlicedSeries:
+    """A level divided into `slices` time slices, of which the last `reported` are reported."""
 
     slices: int
     reported: int
 
-    def error(self, slice_R: Numbers, value_R: Floats) -> float:
-        """Return the standard error of the sum of these values over what is reported."""
+    def standard_error(self, slice_R: Numbers, value_R: Floats) -> float:
+        """Return the standard error of the sum of these values over the reported slices."""
         sum_S = np.bincount(slice_R, value_R, minlength=self.slices)
-        order_K = np.arange(1, FREEDOM + 1)
+        order_K = np.arange(1, DEGREES_OF_FREEDOM + 1)
         time_S = (np.arange(self.slices) + 0.5) / self.slices
         cosine_KS = sqrt(2 / self.slices) * np.cos(np.pi * np.outer(order_K, time_S))
         return sqrt(self.reported * float(np.mean((cosine_KS @ sum_S) ** 2)))
 
-    def around(self, rate: float, error: float, answers: int) -> tuple[float, float] | None:
-        """Return the 95 % interval of a rate of so many answers, None if these are too few.
+    def rate_interval(
+        self, rate: float, standard_error: float, requests: int
+    ) -> tuple[float, float] | None:
+        """Return the 95 % interval of a rate, None if `requests` are too few.
 
-        `error` is the standard error of its logarithm, that is, of a share of it.
+        `standard_error` is that of the rate's logarithm, that is, its relative error.
         """
-        if self.slices < LEAST_SLICES or answers < LEAST_ANSWERS:
+        if self.slices < MIN_SLICES or requests < MIN_REQUESTS:
             return None
-        half = STUDENT * error
-        return round(rate * exp(-half), 3), round(rate * exp(half), 3)
+        half_width = _half_width(standard_error)
+        return round(rate * exp(-half_width), 3), round(rate * exp(half_width), 3)
 
-    def percentiles_ms(
+    def percentile_intervals_ms(
         self, slice_R: Numbers, time_s_R: Floats, reported_s_R: Floats
     ) -> dict[str, tuple[float, float]]:
-        """Return 95 % intervals of the percentiles of what is reported, where it is long enough.
+        """Return 95 % intervals of the reported percentiles by name; too short series have none.
 
-        They lie between two of its values: of which share a percentile is is as sure as the share
-        of the requests that took less (R. Woodruff 1952, Journal of the American Statistical
-        Association 47). It is never taken for surer than that of independent requests.
+        The interval ends are order statistics: the error of the share of requests below the
+        percentile gives their ranks (R. Woodruff 1952, Journal of the American Statistical
+        Association 47). The error is at least that of independent requests.
         """
-        if self.slices < LEAST_SLICES:
+        if self.slices < MIN_SLICES:
             return {}
         sorted_ms_R = 1000 * np.sort(reported_s_R)
-        found = {}
+        intervals = {}
         for name, share in PERCENTILES.items():
             at_s = float(np.quantile(reported_s_R, share))
             below_R = (time_s_R <= at_s).astype(np.float64)
-            error = self.error(slice_R, below_R - below_R.mean())
-            error = max(error, sqrt(len(sorted_ms_R) * share * (1 - share)))
-            middle, half = share * len(sorted_ms_R), STUDENT * error
-            low, high = floor(middle - half), ceil(middle + half)
+            standard_error = self.standard_error(slice_R, below_R - below_R.mean())
+            standard_error = max(standard_error, sqrt(len(sorted_ms_R) * share * (1 - share)))
+            middle, half_width = share * len(sorted_ms_R), _half_width(standard_error)
+            low, high = floor(middle - half_width), ceil(middle + half_width)
             if low >= 0 and high < len(sorted_ms_R):
                 both = (float(sorted_ms_R[low]), float(sorted_ms_R[high]))
-                found[name] = (round(both[0], 3), round(both[1], 3))
-        return found
+                intervals[name] = (round(both[0], 3), round(both[1], 3))
+        return intervals

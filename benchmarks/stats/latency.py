@@ -1,4 +1,4 @@
-"""Latencies become figures. Shapes: R requests or calls."""
+"""Percentiles, intervals and histograms of latencies. Shapes: R requests or calls."""
 
 from math import ceil, floor, sqrt
 
@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 from pipework.benchmarks.results_schema.level import Histogram, Latency
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-# Every histogram takes its edges from this one grid (0.1 ms to 100 s, 20 bins a decade), so that
-# levels and results can be laid over each other, and a stored histogram is bounded.
+# All histograms share this grid of edges (0.1 ms to 100 s, 20 bins per decade), so that levels and
+# results can be overlaid and a stored histogram is bounded.
 GRID_MS = np.logspace(-1, 5, 121)
 NORMAL_95 = 1.96
 
 
 def latency(latencies_s_R: NDArray[np.float64]) -> Latency:
-    """Summarise latencies given in seconds, at least one."""
+    """Return percentiles, mean and maximum of latencies in seconds; at least one is required."""
     ms_R = latencies_s_R * 1000
     shares = [100 * share for share in PERCENTILES.values()]
     values = (round(float(value), 3) for value in np.percentile(ms_R, shares))
@@ -24,11 +24,11 @@ def latency(latencies_s_R: NDArray[np.float64]) -> Latency:
 
 
 def interval(sorted_R: NDArray[np.float64], share: float) -> tuple[float, float] | None:
-    """Return the 95 % interval of a percentile of sorted values, None if they are too few.
+    """Return the 95 % interval of a percentile of sorted values, None if there are too few.
 
-    It lies between two of the values, whatever their distribution (W. J. Conover, Practical
-    Nonparametric Statistics, 3rd ed., section 3.2). Requests that waited for each other are not
-    independent: there it is narrower than it should be.
+    The ends are order statistics, valid for any distribution (W. J. Conover, Practical
+    Nonparametric Statistics, 3rd ed., section 3.2). It assumes independent values: for requests
+    that share a queue it is too narrow.
     """
     count = len(sorted_R)
     half = NORMAL_95 * sqrt(count * share * (1 - share))
@@ -39,7 +39,7 @@ def interval(sorted_R: NDArray[np.float64], share: float) -> tuple[float, float]
 
 
 def histogram(latencies_s_R: NDArray[np.float64]) -> Histogram:
-    """Count latencies given in seconds, at least one, over the bins in use."""
+    """Return the histogram of latencies in seconds, from the first to the last non-empty bin."""
     ms_R = np.clip(latencies_s_R * 1000, GRID_MS[0], GRID_MS[-1])
     counts, _ = np.histogram(ms_R, GRID_MS)
     used = np.flatnonzero(counts)

@@ -1,51 +1,51 @@
-"""How many times a quantity is another one, how sure that is, and what it says.
+"""Ratios of two measurements with confidence intervals and verdicts.
 
-All is done with logarithms: a ratio of 2 and one of 1/2 are equally far from 1.
+Computed on logarithms, so that the ratios 2 and 1/2 are equally far from 1.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 
-from pipework.benchmarks.results_schema.comparison import Quantity, Ratio, Verdict
-from pipework.benchmarks.stats.confidence import CONFIDENCE
-from pipework.benchmarks.stats.student_t import quantile
+from pipework.benchmarks.results_schema.comparison import Quantity, Ratio, RatioVerdict
+from pipework.benchmarks.stats.confidence import CONFIDENCE, t_quantile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Spread:
-    """The variance of a logarithm, and how many degrees of freedom its estimate has."""
+class LogVariance:
+    """Variance of a logarithm, and the degrees of freedom of its estimate."""
 
     variance: float
-    freedom: float = inf
+    degrees_of_freedom: float = inf
 
-    def __add__(self, other: "Spread") -> "Spread":
-        """Return that of a difference of two (Welch 1947, Biometrika 34)."""
+    def __add__(self, other: "LogVariance") -> "LogVariance":
+        """Return the variance of the difference of two logarithms (Welch 1947, Biometrika 34)."""
         total = self.variance + other.variance
-        parts = sum(one.variance**2 / one.freedom for one in (self, other))
-        return Spread(variance=total, freedom=total**2 / parts if parts else inf)
+        parts = sum(term.variance**2 / term.degrees_of_freedom for term in (self, other))
+        return LogVariance(variance=total, degrees_of_freedom=total**2 / parts if parts else inf)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """A figure of both sides; `spread` is that of the logarithm of their ratio, if it is known."""
+    """A quantity on both sides; `log_variance` is that of their ratio, None if unknown."""
 
     quantity: Quantity
     before: float
     after: float
-    spread: Spread | None
+    log_variance: LogVariance | None
 
-    def ratio(self, *, together: int, tolerance: float) -> Ratio:
-        """Return the ratio with an interval, one of so many that hold together, and a verdict.
+    def ratio(self, *, simultaneous: int, tolerance: float) -> Ratio:
+        """Return the ratio with its interval and verdict.
 
-        The intervals are widened by Bonferroni's rule, so that of a comparison of a server with
-        itself one of twenty is wrong anywhere, however many figures it has.
+        The interval is widened by the Bonferroni correction for `simultaneous` intervals, so that
+        only 1 of 20 comparisons of a server with itself reports any difference.
         """
         ratio, low, high = self.after / self.before, None, None
-        if self.spread is not None:
-            share = 1 - (1 - CONFIDENCE) / (2 * together)
-            half = quantile(share, self.spread.freedom) * sqrt(self.spread.variance)
-            low, high = ratio * exp(-half), ratio * exp(half)
+        if self.log_variance is not None:
+            probability = 1 - (1 - CONFIDENCE) / (2 * simultaneous)
+            quantile = t_quantile(probability, self.log_variance.degrees_of_freedom)
+            half_width = quantile * sqrt(self.log_variance.variance)
+            low, high = ratio * exp(-half_width), ratio * exp(half_width)
         return Ratio(
             quantity=self.quantity,
             before=self.before,
@@ -57,35 +57,35 @@ class Estimate:
         )
 
 
-def of_interval(low: float, high: float, freedom: float) -> Spread:
-    """Return the spread of the logarithm of a value with this 95 % interval of Student's."""
-    half = log(high / low) / 2
-    return Spread(
-        variance=(half / quantile((1 + CONFIDENCE) / 2, freedom)) ** 2,
-        freedom=freedom,
+def variance_of_interval(low: float, high: float, degrees_of_freedom: float) -> LogVariance:
+    """Return the variance of a value's logarithm from its 95 % interval of Student's t."""
+    half_width = log(high / low) / 2
+    return LogVariance(
+        variance=(half_width / t_quantile((1 + CONFIDENCE) / 2, degrees_of_freedom)) ** 2,
+        degrees_of_freedom=degrees_of_freedom,
     )
 
 
-def at_least_pooled(spreads: Sequence[Spread]) -> list[Spread]:
-    """Return spreads of a few values each, none of which is smaller than they are on average.
-
-    Few values may lie together by chance, which would make a small difference look sure. What all
-    levels show together is known better, and a level that varies more keeps its own.
-    """
-    freedom = sum(one.freedom for one in spreads)
-    pooled = sum(one.variance * one.freedom for one in spreads) / freedom
-    common = Spread(variance=pooled, freedom=freedom)
-    return [one if one.variance > pooled else common for one in spreads]
+def with_pooled_minimum(log_variances: Sequence[LogVariance]) -> list[LogVariance]:
+    """Return the variances, each raised to at least the pooled variance."""
+    # A variance estimated from few rounds may be small by chance, which would make a small
+    # difference significant. The pooled variance of all levels has more degrees of freedom.
+    degrees_of_freedom = sum(each.degrees_of_freedom for each in log_variances)
+    weighted = sum(each.variance * each.degrees_of_freedom for each in log_variances)
+    pooled = LogVariance(
+        variance=weighted / degrees_of_freedom, degrees_of_freedom=degrees_of_freedom
+    )
+    return [each if each.variance > pooled.variance else pooled for each in log_variances]
 
 
 def verdict(
     quantity: Quantity, ratio: float, bounds: tuple[float | None, float | None], tolerance: float
-) -> Verdict:
-    """Say what a ratio means: a difference is seen beyond the tolerance, by the whole interval."""
+) -> RatioVerdict:
+    """Return faster or slower if the ratio exceeds the tolerance and its interval excludes 1."""
     low, high = bounds
     if low is None or high is None:
-        return Verdict.UNKNOWN
+        return RatioVerdict.UNKNOWN
     if low <= 1 <= high or 1 / (1 + tolerance) <= ratio <= 1 + tolerance:
-        return Verdict.NO_DIFFERENCE
+        return RatioVerdict.NO_DIFFERENCE
     better = (ratio > 1) is (quantity is Quantity.TEXTS_PER_S)
-    return Verdict.FASTER if better else Verdict.SLOWER
+    return RatioVerdict.FASTER if better else RatioVerdict.SLOWER

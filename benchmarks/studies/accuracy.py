@@ -1,8 +1,7 @@
-"""How good a run is on a split, as a stored result.
+"""Score a run on a split: `python -m pipework.benchmarks.studies.accuracy RUN NAME --out FILE`.
 
-`python -m pipework.benchmarks.studies.accuracy RUN NAME --out FILE`: settings, seeds and minutes come from the run
-folder, or from those of several seeds below it; what others reach on the same rows and the commands
-that repeat the run are options.
+Settings, seeds and minutes are read from the run folder, or from its subfolders if it holds one run
+per seed. Baseline scores on the same rows and the commands that reproduce the run are options.
 """
 
 import argparse
@@ -13,41 +12,43 @@ from statistics import mean
 
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
-from pipework.benchmarks.studies.training_results import TrainingResult, plain
-from pipework.errors import ConfigError, PipeError
+from pipework.benchmarks.studies.script_errors import report_errors
+from pipework.benchmarks.studies.training_results import TrainingResult, recorded_settings
+from pipework.errors import ConfigError
 from pipework.export.inference import evaluate_run, split_source
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.train.config.run_config import run_config
 from pipework.train.config.train import TrainSettings
 from pipework.train.report.linear_baseline import linear_baseline
 from pipework.train.report.run_log import last_line
-from pipework.train.report.significance import in_words
+from pipework.train.report.significance import metric_in_words
 
 Setting = str | int | float | bool | None
 
 
+@report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Score a run, or those of several seeds, and store the result; return the exit code."""
+    """Score a run, or one run per seed, and store the result; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m pipework.benchmarks.studies.accuracy", description=__doc__
     )
-    parser.add_argument("run", type=Path, help="run folder, or a folder with one run a seed")
-    parser.add_argument("name", help="of the data, as the table shows it")
+    parser.add_argument("run", type=Path, help="run folder, or a folder with one run per seed")
+    parser.add_argument("name", help="name of the data in the table")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--floor", action="append", default=[], help="NAME=PERCENT, of others")
-    parser.add_argument("--command", action="append", default=[], help="that repeats it")
+    parser.add_argument(
+        "--floor", action="append", default=[], help="NAME=PERCENT: score of a baseline"
+    )
+    parser.add_argument(
+        "--command", action="append", default=[], help="command that reproduces the run"
+    )
     parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
-    given = parser.parse_args(arguments)
-    try:
-        check_writable(given.out)
-        floors = dict(_floor(floor) for floor in given.floor)
-        result = score(given.run, given.name, given.split, floors, tuple(given.command))
-        write_result(given.out, result)
-    except PipeError as error:
-        sys.stderr.write(f"error: {error}\n{error.hint}\n")
-        return error.exit_code
-    sys.stdout.write(f"{result.dataset} {result.metric} {result.value:.2f} in {given.out}\n")
+    options = parser.parse_args(arguments)
+    check_writable(options.out)
+    floors = dict(_floor(floor) for floor in options.floor)
+    result = score(options.run, options.name, options.split, floors, tuple(options.command))
+    write_result(options.out, result)
+    sys.stdout.write(f"{result.dataset} {result.metric} {result.value:.2f} in {options.out}\n")
     return 0
 
 
@@ -56,20 +57,20 @@ def score(
 ) -> TrainingResult:
     """Evaluate checkpoints on a split by their configured metric, in percent.
 
-    Beside the given floors stands a linear model, fitted here to the same train rows.
+    A linear model, trained here on the same rows, is added to the given baselines.
 
     Raises:
-        PipeError: as `pipe eval`.
+        PipeError: a run, its data or its checkpoint cannot be read.
     """
     runs = sorted(folder.glob("seed-*")) or [folder]
     manifests = [read_manifest(run) for run in runs]
-    evaluations = [evaluate_run(run, None, split, None, Silent()) for run in runs]
-    sources = [split_source(runs[0], manifests[0], one) for one in ("train", split)]
-    linear = linear_baseline(sources[0], sources[1], manifests[0].task, Silent())
+    evaluations = [evaluate_run(run, None, split, None, NullProgress()) for run in runs]
+    sources = [split_source(runs[0], manifests[0], part) for part in ("train", split)]
+    linear = linear_baseline(sources[0], sources[1], manifests[0].task, NullProgress())
     minutes = [float(last_line(run).get("elapsed_s", 0)) / 60 for run in runs]
     return TrainingResult(
         dataset=name,
-        metric=f"{split} {in_words(evaluations[0].metric)}",
+        metric=f"{split} {metric_in_words(evaluations[0].metric)}",
         values=tuple(100 * evaluation.score for evaluation in evaluations),
         seeds=tuple(manifest.identity.seed for manifest in manifests),
         rows=evaluations[0].rows,
@@ -91,16 +92,16 @@ def _settings(
         "train_rows": manifest.data.splits["train"].rows,
         "max_length": manifest.input.max_length,
     }
-    return {**model, **plain(train)}
+    return {**model, **recorded_settings(train)}
 
 
-def _floor(given: str) -> tuple[str, float]:
-    name, _, value = given.rpartition("=")
+def _floor(option: str) -> tuple[str, float]:
+    name, _, value = option.rpartition("=")
     try:
         return name, float(value)
     except ValueError as error:
-        message = f"--floor {given}: expected NAME=PERCENT"
-        raise ConfigError(message) from error
+        message = f"--floor {option}: expected NAME=PERCENT"
+        raise ConfigError(message, 'for example --floor "naive Bayes=65.2"') from error
 
 
 if __name__ == "__main__":

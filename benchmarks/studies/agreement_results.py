@@ -1,4 +1,4 @@
-"""Stored results of `pipe bench` beside perf_analyzer."""
+"""Stored results of `pipe bench` compared with perf_analyzer."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -9,8 +9,8 @@ from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Proven
 from pipework.run_folder.files import Record
 
 
-class Seen(Record):
-    """What a load generator says of a closed loop. Times are in milliseconds."""
+class GeneratorReport(Record):
+    """Figures that a load generator reports for a closed loop. Times are in milliseconds."""
 
     texts_per_s: float
     p50_ms: float
@@ -19,25 +19,27 @@ class Seen(Record):
 
 
 class Pair(Record):
-    """Two generators in turns at one server, each with so many clients; rounds in order."""
+    """Two load generators measuring one server in turns with `clients` clients, by round."""
 
     wire: str
     texts_per_request: int
     clients: int
-    pipework: tuple[Seen, ...]
-    perf_analyzer: tuple[Seen, ...]
+    pipework: tuple[GeneratorReport, ...]
+    perf_analyzer: tuple[GeneratorReport, ...]
 
-    def ratio(self, what: str) -> float:
-        """Return ours by theirs: the median of the rounds' ratios."""
+    def ratio(self, metric: str) -> float:
+        """Return pipe bench's value divided by perf_analyzer's: the median over the rounds."""
         rounds = zip(self.pipework, self.perf_analyzer, strict=True)
-        return median(float(getattr(ours, what) / getattr(theirs, what)) for ours, theirs in rounds)
+        return median(
+            float(getattr(ours, metric) / getattr(theirs, metric)) for ours, theirs in rounds
+        )
 
 
 class Stall(Record):
-    """A server that stands still once, for `seconds`, while each generator measures it.
+    """A server that is stopped once for `seconds` while a generator measures it.
 
-    `open_p99_ms` is of an open loop of `rate` requests/s, `closed_p99_ms` perf_analyzer's with one
-    client; `_calm` is of the same load without the stall.
+    `open_p99_ms` is measured by an open loop of `rate` requests/s, `closed_p99_ms` by
+    perf_analyzer with one client; the `calm` fields are the same loads without the stall.
     """
 
     seconds: float
@@ -49,7 +51,7 @@ class Stall(Record):
 
 
 class AgreementResult(Record):
-    """`pipe bench` beside perf_analyzer, the generator of NVIDIA's Triton, at one server."""
+    """`pipe bench` and perf_analyzer, the load generator of NVIDIA Triton, on one server."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["agreement"] = "agreement"
@@ -61,27 +63,32 @@ class AgreementResult(Record):
     provenance: Provenance
 
 
-HEAD = ("model", "asked", "clients", "", "pipe bench", "perf_analyzer", "ratio")
+HEAD = ("model", "requests", "clients", "metric", "pipe bench", "perf_analyzer", "ratio")
 
 
 def agreement_rows(result: AgreementResult) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of the README's table."""
+    """Yield the table rows of a result."""
     for pair in result.pairs:
-        asked = f"{pair.wire}, {pair.texts_per_request} a request"
-        for what, name in (("texts_per_s", "texts/s"), ("p50_ms", "p50 ms"), ("p95_ms", "p95 ms")):
+        requests = f"{pair.wire}, {_texts(pair.texts_per_request)}"
+        for field, name in (("texts_per_s", "texts/s"), ("p50_ms", "p50 ms"), ("p95_ms", "p95 ms")):
             values = (
-                median(getattr(one, what) for one in side)
-                for side in (pair.pipework, pair.perf_analyzer)
+                median(getattr(report, field) for report in reports)
+                for reports in (pair.pipework, pair.perf_analyzer)
             )
-            shown = (f"{one:,.0f}" if what == "texts_per_s" else tables.ms(one) for one in values)
-            yield (result.model, asked, f"{pair.clients}", name, *shown, f"{pair.ratio(what):.2f}")
+            cells = (f"{v:,.0f}" if field == "texts_per_s" else tables.ms(v) for v in values)
+            ratio = f"{pair.ratio(field):.2f}"
+            yield (result.model, requests, f"{pair.clients}", name, *cells, ratio)
     stall = result.stall
     yield (
         result.model,
-        f"http, 1 a request, stands still for {1000 * stall.seconds:.0f} ms",
+        f"http, {_texts(1)}, server stopped for {1000 * stall.seconds:.0f} ms",
         f"{stall.rate:.0f} requests/s, 1",
         "p99 ms",
         f"{tables.ms(stall.open_calm_p99_ms)} → {tables.ms(stall.open_p99_ms)}",
         f"{tables.ms(stall.closed_calm_p99_ms)} → {tables.ms(stall.closed_p99_ms)}",
         "",
     )
+
+
+def _texts(count: int) -> str:
+    return f"{count} text{'s' * (count > 1)} per request"

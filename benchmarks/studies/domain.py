@@ -1,9 +1,9 @@
-"""What pretraining on a domain's own texts gives: `python -m pipework.benchmarks.studies.domain`.
+"""Measure the gain of domain pretraining: `python -m pipework.benchmarks.studies.domain`.
 
-On SST-2 (`--data` holds train_full.tsv, dev.tsv and test-labeled.tsv) an encoder (`--model`) is
-fine-tuned on 500 labelled rows, drawn anew for each seed, as it is and after masked language
-modelling on all train sentences. Both arms of a seed have the same rows. It may be stopped at any
-time, and goes on when it is started again with the same `--work`.
+The data are SST-2: `--data` holds train_full.tsv, dev.tsv and test-labeled.tsv. An encoder
+(`--model`) is fine-tuned on 500 labelled rows, directly and after masked language modelling on all
+train sentences. Each seed samples its own rows, the same for both arms. Started again with the same
+`--work`, the study resumes.
 """
 
 import random
@@ -11,7 +11,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipework.benchmarks.studies.experiment import Experiment, Sections, Training, options, stored
+from pipework.benchmarks.studies.experiment import (
+    Experiment,
+    Sections,
+    Training,
+    options,
+    run_and_store,
+)
 from pipework.benchmarks.studies.experiment_results import ExperimentResult
 from pipework.data.readers import numbered_lines
 from pipework.run_folder.files import write_atomically
@@ -21,13 +27,13 @@ PRETRAINING, PLAIN, ADAPTED = "pretraining", "fine-tuned", "pretrained, then fin
 
 
 def draw(data: Path, work: Path, rows: int, seed: int) -> Path:
-    """Write so many train rows, drawn by the seed, to a file below `work`; return its path.
+    """Write a random sample of train rows to a file in `work`; return its path.
 
     Raises:
         DataError: the train file cannot be read.
     """
     header, *all_rows = (text for _, text in numbered_lines(data / TRAIN) if text)
-    chosen = random.Random(seed).sample(all_rows, rows)  # noqa: S311  (no secret)
+    chosen = random.Random(seed).sample(all_rows, rows)  # noqa: S311  (not for security)
     path = work / "rows" / f"{rows}-seed-{seed}.tsv"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, "".join(f"{row}\n" for row in (header, *chosen)).encode())
@@ -37,7 +43,7 @@ def draw(data: Path, work: Path, rows: int, seed: int) -> Path:
 def trainings(
     data: Path, work: Path, model: str, rows: int, seeds: tuple[int, ...]
 ) -> tuple[Training, ...]:
-    """Return pretraining and the two arms."""
+    """Return the pretraining run and the two arms."""
 
     def tuning(name: str, seed: int) -> Sections:
         return {
@@ -87,20 +93,20 @@ def _pretraining(data: Path, model: str) -> Sections:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train both arms, score them and store the result; return the exit code."""
+    """Train and score both arms and store the result; return the exit code."""
     parser = options("domain", __doc__, seeds=5)
-    parser.add_argument("--model", required=True, help="a hub id or a folder")
-    parser.add_argument("--name", default="MiniLM-L6", help="of the model, as the table shows it")
-    parser.add_argument("--rows", type=int, default=500, help="labelled rows")
-    given = parser.parse_args(arguments)
-    folder = Path(given.model)
-    model = str(folder.absolute()) if folder.is_dir() else given.model
-    steps = trainings(given.data, given.work, model, given.rows, tuple(given.seeds))
+    parser.add_argument("--model", required=True, help="hub id or folder of the encoder")
+    parser.add_argument("--name", default="MiniLM-L6", help="name of the model in the table")
+    parser.add_argument("--rows", type=int, default=500, help="number of labelled rows")
+    choice = parser.parse_args(arguments)
+    folder = Path(choice.model)
+    model = str(folder.absolute()) if folder.is_dir() else choice.model
+    steps = trainings(choice.data, choice.work, model, choice.rows, tuple(choice.seeds))
 
-    def made(experiment: Experiment) -> ExperimentResult:
-        return experiment.result("domain", f"SST-2, {given.name}", experiment.run(), {})
+    def build(experiment: Experiment) -> ExperimentResult:
+        return experiment.result("domain", f"SST-2, {choice.name}", experiment.run(), {})
 
-    return stored(parser, given, steps, made)
+    return run_and_store(parser, choice, steps, build)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Stored results of engines."""
+"""Stored results of engines and of the engine matrix."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -10,10 +10,10 @@ from pipework.run_folder.files import Record
 
 
 class EngineResult(Record):
-    """An engine: its size, its proof as the manifest has it, its speed beside the others.
+    """An engine: its size, its parity figures from the manifest, and its speed.
 
-    `change` is of the task's score on dev, from the checkpoint's, with its 95 % interval; `kept`
-    counts the layers that were left in a higher precision.
+    `change` is the difference of the dev score from the checkpoint's, `low` and `high` its 95 %
+    interval; `kept` counts the layers that were left in a higher precision.
     """
 
     name: str
@@ -31,10 +31,10 @@ class EngineResult(Record):
 
 
 class EnginesResult(Record):
-    """The engines of a run, the fastest first, measured in turns on the same texts.
+    """The engines of a run, fastest first, measured in turns on the same texts.
 
-    `by_hand` is onnxruntime in fp32 on calls of `batch` texts in arrival order, each padded to
-    its longest. `rows` counts the texts.
+    The `by_hand` fields are the baseline: onnxruntime in fp32 on calls of `batch` texts in arrival
+    order, each padded to its longest text. `rows` is the number of texts.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -53,9 +53,9 @@ class EnginesResult(Record):
 
 
 class Cell(Record):
-    """An engine of a family with a head: its largest difference of a logit, or why it is not.
+    """One export: the largest logit difference of the engine, or the reason of the failure.
 
-    Both are None for one that was built and cannot be run here.
+    Both are None for an engine that was built but cannot run on this machine.
     """
 
     family: str
@@ -66,20 +66,20 @@ class Cell(Record):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Which cell it is."""
+        """Family, head and engine, which identify the cell."""
         return self.family, self.head, self.engine
 
     @property
     def proven(self) -> bool:
-        """Whether it was run and answers as its checkpoint does."""
+        """Whether the engine passed the parity check."""
         return self.max_abs is not None
 
 
 class MatrixResult(Record):
-    """Which families with which heads become which engines; `weights` says of which models.
+    """The exports of each family with each head as each engine; `weights` names the models.
 
-    `earlier` says where cells come from that an earlier call made, of another commit; `command` is
-    of the last one, none in results of before it was stored.
+    `earlier` is the provenance of cells that were measured by other commits; `command` is the last
+    command, empty in results that predate the field.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -92,47 +92,50 @@ class MatrixResult(Record):
 
 
 HEAD = (
-    *("data", "engine", "MiB", "max difference", "same answers", "change of the score, points"),
-    *("layers kept", "texts/s", "times by hand", "p50 ms, one text"),
+    *("data", "engine", "MiB", "max logit difference", "equal predictions"),
+    *("score change, points", "fallback layers", "texts/s", "speedup", "p50 ms, one text"),
 )
 
 
 def engine_rows(result: EnginesResult) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of a result: a line for each engine, and one for what is done by hand."""
-    for one in result.engines:
+    """Yield one table row per engine and one for the baseline."""
+    for engine in result.engines:
         yield (
             result.dataset,
-            one.name,
-            f"{one.mib:.0f}",
-            f"{one.max_abs:.1e}",
-            f"{one.agreement:.2%}",
-            f"{100 * one.change:+.2f} ({100 * one.low:+.2f} to {100 * one.high:+.2f})",
-            f"{one.kept}",
-            f"{one.texts_per_s:,.0f}",
-            f"{one.texts_per_s / result.by_hand_texts_per_s:.2f}",
-            tables.ms(one.p50_ms),
+            engine.name,
+            f"{engine.mib:.0f}",
+            f"{engine.max_abs:.1e}",
+            f"{engine.agreement:.2%}",
+            f"{100 * engine.change:+.2f} ({100 * engine.low:+.2f} to {100 * engine.high:+.2f})",
+            f"{engine.kept}",
+            f"{engine.texts_per_s:,.0f}",
+            f"{engine.texts_per_s / result.by_hand_texts_per_s:.2f}",
+            tables.ms(engine.p50_ms),
         )
-    by_hand = (f"{result.by_hand_texts_per_s:,.0f}", "1", tables.ms(result.by_hand_p50_ms))
-    yield (result.dataset, "by hand", *("",) * 5, *by_hand)
+    baseline = (f"{result.by_hand_texts_per_s:,.0f}", "1", tables.ms(result.by_hand_p50_ms))
+    yield (result.dataset, "baseline", *("",) * 5, *baseline)
 
-
-# A line is a family with a head, a column an engine: its largest difference of a logit in the padded
-# and in the packed layout, or the numbers of the reasons why not, which stand below.
 
 PACKED = f"-{Layout.PACKED}"
-FORMATS = [one.value for one in EngineFormat]
+FORMATS = [format_.value for format_ in EngineFormat]
 
 
 def matrix_lines(result: MatrixResult) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]:
-    """Return the head and the rows of the table, and the reasons in the order of their numbers."""
+    """Return head and rows of the table, and the failure reasons in the order of their numbers.
+
+    A row is a family with a head, a column an engine. A cell is the largest logit difference in the
+    padded and in the packed layout, or the number of the failure reason.
+    """
     engines = sorted(
         dict.fromkeys(cell.engine.removesuffix(PACKED) for cell in result.cells),
-        key=lambda name: FORMATS.index(name.partition("-")[0]),  # also of cells made later
+        key=lambda name: FORMATS.index(
+            name.partition("-")[0]
+        ),  # the order of the cells depends on when they were measured
     )
-    found = {cell.key: cell for cell in result.cells}
+    cells = {cell.key: cell for cell in result.cells}
     reasons: list[str] = []
     rows = [
-        (family, head, *(_both(found, (family, head, engine), reasons) for engine in engines))
+        (family, head, *(_both(cells, (family, head, engine), reasons) for engine in engines))
         for family, head in dict.fromkeys(cell.key[:2] for cell in result.cells)
     ]
     names = (engine.replace("-", " ") for engine in engines)
@@ -140,10 +143,10 @@ def matrix_lines(result: MatrixResult) -> tuple[tuple[str, ...], list[tuple[str,
 
 
 def _both(
-    found: dict[tuple[str, str, str], Cell], key: tuple[str, str, str], reasons: list[str]
+    cells: dict[tuple[str, str, str], Cell], key: tuple[str, str, str], reasons: list[str]
 ) -> str:
     family, head, engine = key
-    words = [_words(found.get((family, head, name)), reasons) for name in (engine, engine + PACKED)]
+    words = [_words(cells.get((family, head, name)), reasons) for name in (engine, engine + PACKED)]
     return " · ".join(dict.fromkeys(words))
 
 
@@ -158,8 +161,8 @@ def _words(cell: Cell | None, reasons: list[str]) -> str:
 
 
 def summary(result: MatrixResult) -> str:
-    """Say how many cells are proven, built and neither."""
+    """Return how many cells passed parity, were only built, and failed."""
     proven = sum(cell.proven for cell in result.cells)
-    refused = sum(cell.reason is not None for cell in result.cells)
-    built = len(result.cells) - proven - refused
-    return f"{proven:,} proven, {built:,} built and not run, {refused:,} neither"
+    failed = sum(cell.reason is not None for cell in result.cells)
+    built = len(result.cells) - proven - failed
+    return f"{proven:,} passed parity, {built:,} built but not run, {failed:,} failed"

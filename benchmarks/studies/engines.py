@@ -1,7 +1,7 @@
-"""The engines of runs as stored results: `python -m pipework.benchmarks.studies.engines RUN NAME --out FILE`.
+"""Measure a run's engines: `python -m pipework.benchmarks.studies.engines RUN NAME --out FILE`.
 
-Measured side by side on the dev texts in their order, 8 a call, beside what an exporter and a
-server that are put together by hand do: onnxruntime in fp32, each call padded to its longest text.
+The engines take turns on the dev texts in file order, 8 texts per call. The baseline is what a
+simple exporter and server do: onnxruntime in fp32, each call padded to its longest text.
 """
 
 import argparse
@@ -14,72 +14,73 @@ from pipework import console
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.engine_results import EngineResult, EnginesResult
-from pipework.errors import ConfigError, PipeError
+from pipework.benchmarks.studies.script_errors import report_errors
+from pipework.errors import ConfigError
 from pipework.export.inference import open_encoder, split_source
 from pipework.export.ranking import Opener, measure
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Layout, Precision
+from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Layout, Precision, Speed
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.serve.engines import choose_engine, open_engine, runs_here
 
-BY_HAND = "onnxruntime fp32, padded as they come"
+BASELINE = "onnxruntime fp32, padded in arrival order"
 
 
+@report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the proven engines of a run and store the result; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m pipework.benchmarks.studies.engines", description=__doc__
     )
-    parser.add_argument("run", type=Path, help="run folder with engines, onnx-fp32 among them")
-    parser.add_argument("name", help="of the data, as the table shows it")
-    parser.add_argument("--seconds", type=float, default=12, help="for which each is measured")
-    parser.add_argument("--command", action="append", default=[], help="that repeats it")
+    parser.add_argument("run", type=Path, help="run folder with engines, including onnx-fp32")
+    parser.add_argument("name", help="name of the data in the table")
+    parser.add_argument("--seconds", type=float, default=12, help="seconds per engine")
+    parser.add_argument(
+        "--command", action="append", default=[], help="command that reproduces the result"
+    )
     parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     progress = console.progress()
     try:
-        check_writable(given.out)
-        result = engines(given.run, given.name, given.seconds, given.command, progress)
-        write_result(given.out, result)
-    except PipeError as error:
-        sys.stderr.write(f"error: {error}\n{error.hint}\n")
-        return error.exit_code
+        check_writable(options.out)
+        result = engines(options.run, options.name, options.seconds, options.command, progress)
+        write_result(options.out, result)
     finally:
         progress.close()
-    for one in result.engines:
-        sys.stdout.write(f"{one.name}: {one.texts_per_s:,.0f} texts/s\n")
+    for engine in result.engines:
+        sys.stdout.write(f"{engine.name}: {engine.texts_per_s:,.0f} texts/s\n")
     return 0
 
 
 def engines(
     run: Path, name: str, seconds: float, commands: Sequence[str], progress: Progress
 ) -> EnginesResult:
-    """Return what the manifest says of each proven engine, and their speed side by side.
+    """Return the parity figures of each proven engine from the manifest, and its measured speed.
 
     Raises:
-        PipeError: the run has no padded fp32 engine of onnxruntime, or its dev file is gone.
+        PipeError: the run has no padded onnxruntime fp32 engine, or its dev file is missing.
     """
     manifest = read_classifier(run)
-    proven = [one for one in manifest.engines if one.proven and runs_here(one)]
-    plain = choose_engine(manifest, f"{EngineFormat.ONNX}-{Precision.FP32}")
+    proven = [record for record in manifest.engines if record.proven and runs_here(record)]
+    baseline = choose_engine(manifest, f"{EngineFormat.ONNX}-{Precision.FP32}")
     dev = list(split_source(run, manifest, "dev").rows())
     rows = open_encoder(run, manifest).encode(dev)
-    openers: dict[str, Opener] = {one.name: _opener(run, one, manifest) for one in proven}
-    openers[BY_HAND] = _opener(run, plain, manifest, whole=True)
+    openers: dict[str, Opener] = {record.name: _opener(run, record, manifest) for record in proven}
+    openers[BASELINE] = _opener(run, baseline, manifest, whole=True)
     speeds = measure(openers, rows, seconds, progress)
-    by_hand = speeds[BY_HAND]
-    found = [_result(one, speeds[one.name].texts_per_s, speeds[one.name].p50_ms) for one in proven]
-    found.sort(key=lambda one: -one.texts_per_s)
+    baseline_speed = speeds[BASELINE]
+    results = [_result(record, speeds[record.name]) for record in proven]
+    results.sort(key=lambda result: -result.texts_per_s)
     return EnginesResult(
         dataset=name,
         metric=manifest.task.metric,
         rows=len(rows),
-        batch=by_hand.batch,
-        threads=by_hand.threads,
-        processor=by_hand.processor,
-        by_hand_texts_per_s=by_hand.texts_per_s,
-        by_hand_p50_ms=by_hand.p50_ms,
-        engines=tuple(found),
+        batch=baseline_speed.batch,
+        threads=baseline_speed.threads,
+        processor=baseline_speed.processor,
+        by_hand_texts_per_s=baseline_speed.texts_per_s,
+        by_hand_p50_ms=baseline_speed.p50_ms,
+        engines=tuple(results),
         commands=tuple(commands),
         provenance=provenance(),
     )
@@ -90,11 +91,11 @@ def _opener(run: Path, record: EngineRecord, manifest: Manifest, *, whole: bool 
     return partial(open_engine, path, record, manifest, whole=whole, tensorrt=record.tensorrt)
 
 
-def _result(record: EngineRecord, texts_per_s: float, p50_ms: float) -> EngineResult:
+def _result(record: EngineRecord, speed: Speed) -> EngineResult:
     parity = record.parity
     if parity is None or parity.scores is None:
-        message = f"engine {record.name} was not scored on labelled dev rows"
-        raise ConfigError(message, "give the run a dev file, and export again")
+        message = f"engine {record.name} has no score on labelled dev rows"
+        raise ConfigError(message, "train with a dev file and export again")
     return EngineResult(
         name=record.name,
         mib=sum(file.size for file in record.files) / 2**20,
@@ -106,8 +107,8 @@ def _result(record: EngineRecord, texts_per_s: float, p50_ms: float) -> EngineRe
         high=parity.scores.high,
         kept=len(record.kept),
         packed=record.layout is Layout.PACKED,
-        texts_per_s=texts_per_s,
-        p50_ms=p50_ms,
+        texts_per_s=speed.texts_per_s,
+        p50_ms=speed.p50_ms,
     )
 
 

@@ -1,8 +1,8 @@
-"""Experiments of several trainings, each in a run folder of its own below a work folder.
+"""Run experiments of several training runs, each in its own folder below a work folder.
 
-A training that is complete is left as it is, one that was stopped goes on from its checkpoint, so
-an experiment may be stopped at any time and started again. Small models leave processors idle, so
-several are trained at once. Test rows are scored when all are done.
+A complete run is not repeated, and a stopped run resumes from its checkpoint, so an experiment can
+be stopped at any time and started again. Several small models are trained at once because one does
+not use all processors. The test split is scored after all runs are complete.
 """
 
 import argparse
@@ -20,19 +20,20 @@ from pipework import console
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.experiment_results import Arm, Difference, ExperimentResult
-from pipework.benchmarks.studies.job_pool import Program, run_beside
+from pipework.benchmarks.studies.job_pool import Program, run_parallel
 from pipework.benchmarks.studies.recorded_command import command
-from pipework.benchmarks.studies.training_results import plain
-from pipework.errors import ConfigError, PipeError
+from pipework.benchmarks.studies.script_errors import report_errors
+from pipework.benchmarks.studies.training_results import recorded_settings
+from pipework.errors import ConfigError
 from pipework.export.inference import evaluate_run
 from pipework.progress import Progress
 from pipework.run_folder.files import write_atomically
-from pipework.run_folder.manifest import Metrics, read_manifest
+from pipework.run_folder.manifest import SplitMetrics, read_manifest
 from pipework.serve.engines.cpu_threads import cpu_limit
 from pipework.settings import dump_settings
 from pipework.train.config.run_config import Config, load_config
 from pipework.train.report.run_log import last_line
-from pipework.train.report.significance import in_words
+from pipework.train.report.significance import metric_in_words
 from pipework.train.run_folder import CONFIG, is_complete
 
 Value = str | int | float | bool | tuple[str | float, ...] | Mapping[str, "Value"]
@@ -41,15 +42,15 @@ Sections = Mapping[str, Mapping[str, Value]]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The same training with several seeds.
+    """A training config that is run once per seed.
 
     Attributes:
-        name: of its folder below the work folder, and of its row in the table.
-        sections: the config of a seed; `train.seed` is set here.
-        seeds: each trained once.
-        after: the trainings that must be there first, with all their seeds.
-        against: the training that it is compared with.
-        shown: whether it is an arm of the table; pretraining alone has no score there.
+        name: name of its folder below the work folder and of its table row.
+        sections: returns the config of a seed; `train.seed` is set by the experiment.
+        seeds: seeds to train.
+        after: trainings that must be complete first, with all their seeds.
+        against: training to compare the scores with.
+        shown: whether it is a table row; pretraining has no score there.
     """
 
     name: str
@@ -62,15 +63,15 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Trainings in the order in which they can be done.
+    """A list of trainings, each listed after the trainings that it depends on.
 
     Attributes:
-        work: the folder of all run folders; what is there is not done again.
-        trainings: each after those that it needs.
-        overrides: KEY=VALUE for the config of each, for a quick look.
-        jobs: how many trainings run at once; the processors are shared among them.
-        command: that repeats it, to be stored.
-        progress: hears of it.
+        work: folder of all run folders; complete runs in it are reused.
+        trainings: the trainings in order.
+        overrides: KEY=VALUE overrides of every config, for quick trials.
+        jobs: number of concurrent training processes, which share the processors.
+        command: the command line to store in the result.
+        progress: reports the progress of the training processes.
     """
 
     work: Path
@@ -81,16 +82,16 @@ class Experiment:
     progress: Progress
 
     def run(self) -> tuple[Arm, ...]:
-        """Train what is not there yet, then score all on test.
+        """Train all missing runs, then score all arms on the test split.
 
         Raises:
             ConfigError: a run folder holds a run with other settings.
-            PipeError: a training failed.
-            StoppedError: a signal came; started again, it goes on.
+            PipeError: a training run failed.
+            StoppedError: a signal arrived; a new start resumes.
         """
-        each = [(training, seed) for training in self.trainings for seed in training.seeds]
-        left = [one for one in each if not self._complete(*one)]
-        run_beside([self._program(*one) for one in left], self.jobs, self.progress)
+        runs = [(training, seed) for training in self.trainings for seed in training.seeds]
+        missing = [run for run in runs if not self._complete(*run)]
+        run_parallel([self._program(*run) for run in missing], self.jobs, self.progress)
         return tuple(self._arm(training) for training in self.trainings if training.shown)
 
     def result(
@@ -100,14 +101,14 @@ class Experiment:
         arms: tuple[Arm, ...],
         floors: dict[str, float],
     ) -> ExperimentResult:
-        """Return what is stored of the arms, which have the same task and rows."""
-        first = next(one for one in self.trainings if one.name == arms[0].name)
+        """Return the stored result of the arms, which share one task and one test split."""
+        first = self._training(arms[0].name)
         manifest = read_manifest(self.folder(first.name, first.seeds[0]))
         splits = manifest.data.splits
         return ExperimentResult(
             experiment=experiment,
             dataset=dataset,
-            metric=in_words(manifest.task.metric),
+            metric=metric_in_words(manifest.task.metric),
             train_rows=splits["train"].rows,
             test_rows=splits["test"].rows,
             arms=arms,
@@ -127,17 +128,21 @@ class Experiment:
         if not is_complete(out):
             return False
         if (out / CONFIG).read_text(encoding="utf-8") != dump_settings(config):
-            message = f"{out} was trained with other settings"
+            message = f"{out} holds a run that was trained with other settings"
             raise ConfigError(message, "delete it, or choose another --work")
         return True
 
     def _program(self, training: Training, seed: int) -> Program:
         out = self.folder(training.name, seed)
-        overrides = (f"--set={one}" for one in self.overrides)
-        needed = [one for one in self.trainings if one.name in training.after]
+        overrides = (f"--set={override}" for override in self.overrides)
+        dependencies = [self._training(name) for name in training.after]
 
         def ready() -> bool:
-            runs = (self.folder(one.name, other) for one in needed for other in one.seeds)
+            runs = (
+                self.folder(dependency.name, dependency_seed)
+                for dependency in dependencies
+                for dependency_seed in dependency.seeds
+            )
             return all(map(is_complete, runs))
 
         def figures() -> str:
@@ -177,7 +182,7 @@ class Experiment:
     def _arm(self, training: Training) -> Arm:
         by_seed = {seed: self.folder(training.name, seed) for seed in training.seeds}
         manifests = [read_manifest(run) for run in by_seed.values()]
-        dev = [one.data.metrics["dev"].scores[one.task.metric] for one in manifests]
+        dev = [manifest.data.metrics["dev"].scores[manifest.task.metric] for manifest in manifests]
         test = self._test(training)
         return Arm(
             name=training.name,
@@ -196,88 +201,106 @@ class Experiment:
         return tuple(100 * self._score(run) for run in runs)
 
     def _score(self, run: Path) -> float:
-        """Return the score on test; it is computed once."""
+        """Return the test score, which is computed once and cached in a file."""
         path = run.parent / f"{run.name}.test.json"
         if not path.is_file():
-            found = evaluate_run(run, None, "test", None, self.progress).metrics()
-            write_atomically(path, found.model_dump_json(indent=2).encode())
+            metrics = evaluate_run(run, None, "test", None, self.progress).metrics()
+            write_atomically(path, metrics.model_dump_json(indent=2).encode())
         metric = read_manifest(run).task.metric
-        return Metrics.model_validate_json(path.read_bytes()).scores[metric]
+        return SplitMetrics.model_validate_json(path.read_bytes()).scores[metric]
 
     def _difference(self, training: Training, test: Sequence[float]) -> Difference | None:
-        against = next((one for one in self.trainings if one.name == training.against), None)
-        if against is None:
+        if training.against is None:
             return None
-        return difference(against.name, self._test(against), test)
+        baseline = self._training(training.against)
+        return difference(baseline.name, self._test(baseline), test)
+
+    def _training(self, name: str) -> Training:
+        return next(training for training in self.trainings if training.name == name)
 
     def _minutes(self, name: str) -> float:
-        """Return the minutes of a training with all its seeds, and of what it needs itself."""
-        found = next(one for one in self.trainings if one.name == name)
-        own = sum(minutes(self.folder(name, seed)) for seed in found.seeds)
-        return own + sum(self._minutes(one) for one in found.after)
+        """Return the training minutes of all seeds of a training and of its dependencies."""
+        training = self._training(name)
+        own = sum(minutes(self.folder(name, seed)) for seed in training.seeds)
+        return own + sum(self._minutes(dependency) for dependency in training.after)
 
     def _settings(self, training: Training) -> dict[str, str | int | float | bool | None]:
         config = self._config(training, training.seeds[0])
-        named = {"data", "seed", "teacher"}  # paths of this machine, and what differs
-        learned = {key: value for key, value in plain(config.train).items() if key not in named}
-        kept = {"preset", "vocab_size", "ngrams", "max_length", "dropout", "head"}
-        model = plain(config.model)
-        return {**{key: model[key] for key in model if key in kept}, **learned}
+        excluded = {
+            "data",
+            "seed",
+            "teacher",
+        }  # paths of this machine, and values that differ by seed
+        train = {
+            key: value
+            for key, value in recorded_settings(config.train).items()
+            if key not in excluded
+        }
+        shown = {"preset", "vocab_size", "ngrams", "max_length", "dropout", "head"}
+        model = recorded_settings(config.model)
+        return {**{key: model[key] for key in model if key in shown}, **train}
 
 
 def options(name: str, about: str | None, *, seeds: int) -> argparse.ArgumentParser:
-    """Return the options that every experiment has."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the data files")
-    parser.add_argument("--work", type=Path, required=True, help="where the run folders go")
+    """Return a parser with the options that all experiments share."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m pipework.benchmarks.studies.{name}", description=about
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data files")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        required=True,
+        help="folder of the run folders; complete runs in it are reused",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[*range(1, seeds + 1)])
     most = range(1, cpu_limit() + 1)
-    help_ = "trainings at once, each with its share of the processors"
+    help_ = "number of concurrent training processes, which share the processors"
     parser.add_argument("--jobs", type=int, default=1, choices=most, help=help_)
-    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, of every config")
+    parser.add_argument(
+        "--set", action="append", default=[], help="KEY=VALUE override of every config"
+    )
     parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
     return parser
 
 
-def stored(
+@report_errors
+def run_and_store(
     parser: argparse.ArgumentParser,
-    given: argparse.Namespace,
+    choice: argparse.Namespace,
     trainings: Sequence[Training],
-    made: Callable[[Experiment], ExperimentResult],
+    build: Callable[[Experiment], ExperimentResult],
 ) -> int:
-    """Make the result that the options ask for and store it; return the exit code."""
+    """Build the result of an experiment with these options and store it; return the exit code."""
     progress = console.progress()
     try:
-        check_writable(given.out)
+        check_writable(choice.out)
         experiment = Experiment(
-            work=given.work,
+            work=choice.work,
             trainings=trainings,
-            overrides=given.set,
-            jobs=given.jobs,
-            command=command(parser, given),
+            overrides=choice.set,
+            jobs=choice.jobs,
+            command=command(parser, choice),
             progress=progress,
         )
-        write_result(given.out, made(experiment))
-    except PipeError as error:
-        console.complain(error)
-        return error.exit_code
+        write_result(choice.out, build(experiment))
     finally:
         progress.close()
     return 0
 
 
 def minutes(run: Path) -> float:
-    """Return how long a run has trained."""
+    """Return the training time of a run."""
     return float(last_line(run).get("elapsed_s", 0)) / 60
 
 
 def difference(name: str, before: Sequence[float], after: Sequence[float]) -> Difference | None:
-    """Bound the mean difference of paired scores by Student's t; None for a single pair."""
+    """Return the mean paired difference with Student's t bounds; None for a single pair."""
     from scipy import stats  # noqa: PLC0415  (slow to import)
 
-    apart = np.array(after) - np.array(before)
-    if len(apart) == 1:
+    gains = np.array(after) - np.array(before)
+    if len(gains) == 1:
         return None
-    middle, error = float(apart.mean()), float(apart.std(ddof=1)) / len(apart) ** 0.5
-    reach = float(stats.t.ppf(0.975, len(apart) - 1)) * error
-    return Difference(against=name, mean=middle, low=middle - reach, high=middle + reach)
+    mean_gain, error = float(gains.mean()), float(gains.std(ddof=1)) / len(gains) ** 0.5
+    margin = float(stats.t.ppf(0.975, len(gains) - 1)) * error
+    return Difference(against=name, mean=mean_gain, low=mean_gain - margin, high=mean_gain + margin)

@@ -1,4 +1,4 @@
-"""Stored experiments: what each of several ways to train gives, over seeds."""
+"""Stored results of experiments: scores of several training variants over seeds."""
 
 from collections.abc import Iterator
 from statistics import mean
@@ -11,9 +11,9 @@ Setting = str | int | float | bool | None
 
 
 class Difference(Record):
-    """How much better an arm scores than another, in points: the mean over pairs of like seeds.
+    """The mean score difference between two arms in points, paired by seed.
 
-    `low` and `high` bound it with 95 % confidence, by Student's t over the seeds.
+    `low` and `high` bound it with 95 % confidence by Student's t over the seeds.
     """
 
     against: str
@@ -23,10 +23,10 @@ class Difference(Record):
 
 
 class Arm(Record):
-    """One way to train: scores in percent by seed, of the checkpoint that dev has chosen.
+    """One training variant: scores in percent by seed, of the checkpoint with the best dev score.
 
-    `minutes` is the mean time of one training, `minutes_before` that of what it builds on:
-    pretraining, or all its teachers. `difference` is on the split that tests.
+    `minutes` is the mean time of one training run, `minutes_before` the time of the runs that it
+    depends on: pretraining, or all teachers. `difference` is measured on the test split.
     """
 
     name: str
@@ -41,10 +41,10 @@ class Arm(Record):
 
 
 class ExperimentResult(Record):
-    """Arms beside each other; `floors` are scores of simple methods on the test rows, in percent.
+    """The arms of an experiment; `floors` are baseline scores on the test rows, in percent.
 
-    Everything was chosen on dev: test was looked at once, when all arms were trained. So many
-    trainings shared the machine as `at_once` says: the minutes are of a part of it.
+    All choices were made on dev; test was evaluated once, after all arms were trained. `at_once`
+    training runs shared the machine, so the minutes are those of a share of it.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -62,16 +62,16 @@ class ExperimentResult(Record):
 
     @property
     def best(self) -> tuple[Arm, int]:
-        """The single model that is best on dev: its arm, and its place among the seeds."""
-        places = ((arm, place) for arm in self.arms for place in range(len(arm.seeds)))
-        return max(places, key=lambda one: one[0].dev[one[1]])
+        """The model with the best dev score: its arm and the index of its seed."""
+        models = ((arm, index) for arm in self.arms for index in range(len(arm.seeds)))
+        return max(models, key=lambda model: model[0].dev[model[1]])
 
 
 HEAD = ("step", "dev", "test", "difference, points", "parameters", "minutes")
 
 
 def experiment_rows(result: ExperimentResult) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of each arm, and of each simple method."""
+    """Yield one table row per arm and one per baseline."""
     for arm in result.arms:
         before = f" + {arm.minutes_before:.0f} before" if arm.minutes_before else ""
         yield (
@@ -87,14 +87,14 @@ def experiment_rows(result: ExperimentResult) -> Iterator[tuple[str, ...]]:
 
 
 def experiment_summary(result: ExperimentResult) -> str:
-    """Return what was measured, and the best single model, in words."""
-    arm, place = result.best
+    """Return a paragraph with the experiment's data and its best single model."""
+    arm, index = result.best
     return (
         f"**{result.dataset}**: {result.metric} in percent on {result.test_rows:,} test rows, "
         f"{result.train_rows:,} labelled train rows, mean ± standard deviation over "
         f"{len(result.arms[0].seeds)} seeds, differences with 95 % intervals. The single model "
-        f"that is best on dev ({arm.name}, seed {arm.seeds[place]}, {arm.dev[place]:.2f}) has "
-        f"**{arm.test[place]:.2f}** on test."
+        f"with the best dev score ({arm.name}, seed {arm.seeds[index]}, {arm.dev[index]:.2f}) has "
+        f"**{arm.test[index]:.2f}** on test."
     )
 
 
@@ -110,7 +110,8 @@ def _spread(values: tuple[float, ...]) -> str:
     return f" ± {variance**0.5:.2f}"
 
 
-def _difference(given: Difference | None) -> str:
-    if given is None:
+def _difference(difference: Difference | None) -> str:
+    if difference is None:
         return ""
-    return f"{given.mean:+.2f} ({given.low:+.2f} to {given.high:+.2f}) against {given.against}"
+    interval = f"({difference.low:+.2f} to {difference.high:+.2f})"
+    return f"{difference.mean:+.2f} {interval} against {difference.against}"

@@ -1,4 +1,4 @@
-"""Programs beside each other, each with its share of the processors."""
+"""Run several programs in parallel, each with its share of the processors."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from time import sleep
 from pipework.errors import PipeError, StoppedError
 from pipework.progress import Progress
 from pipework.serve.engines.cpu_threads import cpu_limit
-from pipework.train.loop.stop_signal import listening
+from pipework.train.loop.stop_signal import catch_stop_signals
 
 LOOK_EVERY_S = 0.1
 LAST_LINES = 5
@@ -20,15 +20,15 @@ LAST_LINES = 5
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """A command, started when it may be.
+    """A command that is started when its dependencies are complete.
 
     Attributes:
-        name: what people know it by.
-        command: with its arguments.
-        log: where its output goes.
-        ready: whether what it needs is there.
-        ended_well: whether it has done its work, whatever its exit code.
-        figures: how far it has come, in words.
+        name: name in messages.
+        command: executable and arguments.
+        log: file that receives its output.
+        ready: returns whether its dependencies are complete.
+        ended_well: returns whether it has finished its work, independent of the exit code.
+        figures: returns its progress as text.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Program:
     figures: Callable[[], str]
 
     def start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """Start it; what its log held before stays there."""
+        """Start the process; its output is appended to the log."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             return subprocess.Popen(  # noqa: S603  (our own program)
@@ -48,48 +48,48 @@ class Program:
                 stdout=log,
                 stderr=log,
                 env=environment,
-                start_new_session=True,  # a signal of the terminal reaches it through us, once
+                start_new_session=True,  # so that the terminal's signals reach it only through us
             )
 
 
-def run_beside(programs: Sequence[Program], jobs: int, progress: Progress) -> None:
-    """Run programs, `jobs` at once, in their order as far as they are ready.
+def run_parallel(programs: Sequence[Program], jobs: int, progress: Progress) -> None:
+    """Run programs, `jobs` at once, in their order as soon as they are ready.
 
-    When a signal comes or one fails, the others are asked to stop, and waited for.
+    After a signal or a failure, the running programs are terminated and waited for.
 
     Raises:
-        PipeError: one failed; its details are the end of its log.
-        StoppedError: a signal came; nothing was left running.
+        PipeError: a program failed; the details are the end of its log.
+        StoppedError: a signal arrived; no program is left running.
     """
     environment = {**os.environ, **_share(jobs)}
     waiting, running = list(programs), dict[Program, subprocess.Popen[bytes]]()
-    progress.begin("trainings", len(waiting), "trainings")
-    with listening(SIGHUP) as stop, ExitStack() as started:
+    progress.begin("training runs", len(waiting), "runs")
+    with catch_stop_signals(SIGHUP) as stop, ExitStack() as started:
         started.callback(_end, running)
         while waiting or running:
-            for program in [one for one in waiting if one.ready()][: jobs - len(running)]:
+            for program in [each for each in waiting if each.ready()][: jobs - len(running)]:
                 waiting.remove(program)
-                progress.note(f"{program.name}: started, {len(waiting)} more to come")
+                progress.note(f"{program.name}: started, {len(waiting)} in the queue")
                 running[program] = program.start(environment)
             sleep(LOOK_EVERY_S)
             if stop.signal is not None:
-                message = f"stopped by a signal, {len(running)} trainings under way"
-                raise StoppedError(message, "start again: it goes on", stop.signal)
+                message = f"stopped by a signal with {len(running)} training runs in progress"
+                raise StoppedError(message, "run the same command again to resume", stop.signal)
             ended = _ended(running)
-            progress.advance(ended, {one.name: one.figures() for one in running})
+            progress.advance(ended, {program.name: program.figures() for program in running})
     progress.end()
 
 
 def _share(jobs: int) -> dict[str, str]:
-    """Return what gives each of several programs its share; one alone takes what it is used to."""
+    """Return the thread limit of one of several programs; a single program keeps the default."""
     return {"OMP_NUM_THREADS": str(max(1, cpu_limit() // jobs))} if jobs > 1 else {}
 
 
 def _ended(running: dict[Program, subprocess.Popen[bytes]]) -> int:
-    """Forget the programs that have ended well; return how many.
+    """Remove finished programs from `running`; return their number.
 
     Raises:
-        PipeError: one has not.
+        PipeError: a program failed.
     """
     codes = {program: process.poll() for program, process in running.items()}
     ended = {program: code for program, code in codes.items() if code is not None}
@@ -97,7 +97,7 @@ def _ended(running: dict[Program, subprocess.Popen[bytes]]) -> int:
         del running[program]
         if not program.ended_well():
             message = f"{program.name} failed with exit code {code}"
-            raise PipeError(message, f"look at {program.log}", _tail(program.log))
+            raise PipeError(message, f"see its log {program.log}", _tail(program.log))
     return len(ended)
 
 

@@ -1,8 +1,8 @@
-"""A graph of nothing but the matrix products of an encoder, with the inputs of its engine.
+"""Build an ONNX graph of only the matrix products of an encoder, with the inputs of its engine.
 
-What it takes at the most favourable is what the engine cannot go below in that precision: the same
-products of the same shapes, one after the other, without layer norms, activations, softmax, biases,
-embeddings and the moving of heads. It answers nothing.
+Its time is a lower bound for the engine in the same precision: the same products of the same shapes
+in sequence, without layer norms, activations, softmax, biases, embeddings and transposes of heads.
+Its output has no meaning.
 
 Shapes: R rows, T tokens of a row, S tokens of all rows, N texts, H hidden units, C classes.
 """
@@ -17,22 +17,22 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from pydantic import BaseModel, ConfigDict
 
-from pipework.export.convert.onnx2openvino import beside_int8
-from pipework.export.quantize.calibration import linears
-from pipework.export.quantize.qdq_graph import dynamic, static
+from pipework.export.convert.onnx2openvino import int8_fallback_precision
+from pipework.export.quantize.calibration import linear_layers
+from pipework.export.quantize.qdq_graph import quantize_dynamic, quantize_static
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 
 OPSET = 17
 BYTES = {Precision.FP32: 4, Precision.FP16: 2, Precision.BF16: 2, Precision.INT8: 1}
-SMALL = 1e-3  # of the states, so that nothing overflows
+SMALL = 1e-3  # value of the states, so that nothing overflows
 NAMES = {
     Layout.PADDED: ("input_ids", "attention_mask"),
     Layout.PACKED: ("input_ids", "position_ids", "segment_ids", "text_index"),
 }
 
 
-class Encoder(BaseModel):
-    """The shape of an encoder of BERT's kind, by the names of its `config.json`, with much else."""
+class EncoderShape(BaseModel):
+    """The size fields of a BERT-like encoder's `config.json`; other fields are ignored."""
 
     model_config = ConfigDict(frozen=True)
     hidden_size: int
@@ -42,18 +42,18 @@ class Encoder(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Products:
-    """The products of an encoder, for the engine of one variant.
+class MatmulGraph:
+    """The matrix products of an encoder for the engine of one variant.
 
     Attributes:
-        encoder: its shape.
-        variant: decides inputs and precision.
-        type_ids: whether the engine takes them.
-        first_only: whether the last layer goes on with the first token of each text alone.
-        classes: how many logits are answered with.
+        encoder: size of the encoder.
+        variant: layout and precision of the engine.
+        type_ids: whether the engine has a token type input.
+        first_only: whether the last layer computes only the first token of each text.
+        classes: number of logits.
     """
 
-    encoder: Encoder
+    encoder: EncoderShape
     variant: Variant
     type_ids: bool
     first_only: bool
@@ -62,13 +62,13 @@ class Products:
     _constants: list[TensorProto] = field(default_factory=list, init=False)
 
     @property
-    def computed(self) -> Precision:
-        """What they are computed in where they are not int8, by an engine that is made here."""
+    def compute_precision(self) -> Precision:
+        """The precision of the products that are not int8 in an engine built on this machine."""
         int8 = self.variant.precision is Precision.INT8
-        return beside_int8(self.variant.format) if int8 else self.variant.precision
+        return int8_fallback_precision(self.variant.format) if int8 else self.variant.precision
 
     def write(self, path: Path) -> None:
-        """Write the graph as ONNX, its linear layers in the integers of the variant if it has."""
+        """Write the graph as ONNX; for int8 variants, its linear layers are quantized."""
         states = self._states()
         last = self.encoder.num_hidden_layers - 1
         for layer in range(last + 1):
@@ -91,101 +91,101 @@ class Products:
 
     def flops(self, rows: int, width: int, texts: int) -> float:
         """Return the multiplications and additions of one call with R rows of T tokens."""
-        one, tokens = self.encoder, rows * width
-        of_heads = 2 * one.hidden_size**2  # of a token, in each of the four dense layers
-        behind = of_heads + 4 * one.hidden_size * one.intermediate_size
-        attention = 4 * width * one.hidden_size
-        layers, last = one.num_hidden_layers, self._last(tokens, texts)
-        before = layers * tokens * (3 * of_heads + attention)
-        return before + ((layers - 1) * tokens + last) * behind
+        shape, tokens = self.encoder, rows * width
+        projection = 2 * shape.hidden_size**2  # per token: query, key, value and output
+        after_attention = projection + 4 * shape.hidden_size * shape.intermediate_size
+        attention = 4 * width * shape.hidden_size
+        layers, last = shape.num_hidden_layers, self._last(tokens, texts)
+        until_attention = layers * tokens * (3 * projection + attention)
+        return until_attention + ((layers - 1) * tokens + last) * after_attention
 
     def bytes_moved(self, rows: int, width: int, texts: int) -> float:
-        """Return the bytes of one call with R rows of T tokens, as if no cache kept any of them.
+        """Return the bytes of one call with R rows of T tokens, if no cache keeps any of them.
 
-        Each product reads its weights, or what it multiplies, and its states, and writes what it
-        makes. Layers in integers read integers, and write what heads are multiplied in.
+        Each product reads its weights or second operand and its states, and writes its output.
+        int8 layers read int8 values and write values in the precision of the attention products.
         """
-        one, tokens = self.encoder, rows * width
-        read, made = BYTES[self.variant.precision], BYTES[self.computed]
-        pairs = 2 * one.num_attention_heads * tokens * width  # of tokens: written, and read again
-        attention = made * (pairs + 4 * tokens * one.hidden_size)
-        dense = partial(_dense_bytes, read, made)
-        before = 3 * dense(tokens, one.hidden_size, one.hidden_size) + attention
-        behind = sum(
-            dense(last, *shape) * times
-            for last, times in ((tokens, one.num_hidden_layers - 1), (self._last(tokens, texts), 1))
-            for shape in (
-                (one.hidden_size, one.hidden_size),
-                (one.hidden_size, one.intermediate_size),
-                (one.intermediate_size, one.hidden_size),
-            )
+        hidden, inner = self.encoder.hidden_size, self.encoder.intermediate_size
+        layers, tokens = self.encoder.num_hidden_layers, rows * width
+        input_bytes, output_bytes = BYTES[self.variant.precision], BYTES[self.compute_precision]
+        # Attention scores of token pairs are written, and read again.
+        scores = 2 * self.encoder.num_attention_heads * tokens * width
+        attention = output_bytes * (scores + 4 * tokens * hidden)
+        dense = partial(_dense_bytes, input_bytes, output_bytes)
+        until_attention = 3 * dense(tokens, hidden, hidden) + attention
+        after_attention = sum(
+            dense(states, *shape) * repeats
+            for states, repeats in ((tokens, layers - 1), (self._last(tokens, texts), 1))
+            for shape in ((hidden, hidden), (hidden, inner), (inner, hidden))
         )
-        return one.num_hidden_layers * before + behind
+        return layers * until_attention + after_attention
 
     def _last(self, tokens: int, texts: int) -> int:
-        """Return how many states the last layer goes on with."""
+        """Return the number of states that the last layer computes after its attention."""
         return texts if self.first_only else tokens
 
     def _states(self) -> str:
         zero = self._constant("zero", np.int64(0))
         table = self._constant("table", np.full((1, self.encoder.hidden_size), SMALL, np.float32))
-        nowhere = self._node("Mul", ["input_ids", zero], "nowhere")
-        return self._node("Gather", [table, nowhere], "states")
+        zeros = self._node("Mul", ["input_ids", zero], "zeros")
+        return self._node("Gather", [table, zeros], "states")
 
     def _dense(self, states: str, name: str, width: int, out: str = "") -> str:
         shape = (self._width_of(states), width)
         random = np.random.default_rng(0).standard_normal(shape, np.float32)
         random *= np.float32(shape[0] ** -0.5)
         weight = self._constant(f"{name}.weight", random)
-        return self._node("MatMul", [states, weight], out or f"{name}.made", name=f"/{name}/MatMul")
+        return self._node(
+            "MatMul", [states, weight], out or f"{name}.output", name=f"/{name}/MatMul"
+        )
 
     def _attention(self, states: str, layer: int) -> str:
-        """Multiply as scores and values are, heads as they lie in memory."""
+        """Add the products of scores and values, with the heads split by reshapes only."""
         heads, width = self.encoder.num_attention_heads, self.encoder.hidden_size
-        upright = self._constant("upright", np.array([0, heads, -1, width // heads]))
-        lying = self._constant("lying", np.array([0, heads, width // heads, -1]))
-        together = self._constant("together", np.array([0, -1, width]))
-        one = self._node("Reshape", [states, upright], f"{layer}.one")
-        other = self._node("Reshape", [states, lying], f"{layer}.other")
-        scores = self._node("MatMul", [one, other], f"{layer}.scores")
-        read = self._node("MatMul", [scores, one], f"{layer}.read")
-        return self._node("Reshape", [read, together], f"{layer}.attended")
+        split = self._constant("split", np.array([0, heads, -1, width // heads]))
+        transposed = self._constant("transposed", np.array([0, heads, width // heads, -1]))
+        merged = self._constant("merged", np.array([0, -1, width]))
+        queries = self._node("Reshape", [states, split], f"{layer}.queries")
+        keys = self._node("Reshape", [states, transposed], f"{layer}.keys")
+        scores = self._node("MatMul", [queries, keys], f"{layer}.scores")
+        values = self._node("MatMul", [scores, queries], f"{layer}.values")
+        return self._node("Reshape", [values, merged], f"{layer}.attended")
 
     def _texts(self, states: str) -> str:
-        """Take as many states as there are texts."""
-        of = "text_index" if self.variant.layout is Layout.PACKED else "input_ids"
-        size = self._node("Shape", [of], f"{states}.of")
+        """Keep one state per text."""
+        counted = "text_index" if self.variant.layout is Layout.PACKED else "input_ids"
+        size = self._node("Shape", [counted], f"{states}.shape")
         start = self._constant("start", np.array([0]))
         count = self._node("Gather", [size, start], f"{states}.count")
         flat = self._constant("flat", np.array([-1, self.encoder.hidden_size]))
-        each = self._node("Reshape", [states, flat], f"{states}.each")
-        return self._node("Slice", [each, start, count], f"{states}.texts")
+        rows = self._node("Reshape", [states, flat], f"{states}.rows")
+        return self._node("Slice", [rows, start, count], f"{states}.texts")
 
     def _width_of(self, states: str) -> int:
-        if states.endswith("up.made"):
+        if states.endswith("up.output"):
             return self.encoder.intermediate_size
         return self.encoder.hidden_size
 
     def _constant(self, name: str, value: NDArray[np.generic] | np.generic) -> str:
-        if all(one.name != name for one in self._constants):
+        if all(constant.name != name for constant in self._constants):
             self._constants.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
-    def _node(self, kind: str, given: list[str], made: str, name: str = "") -> str:
-        node = helper.make_node(kind, given, [made], name=name)
+    def _node(self, kind: str, inputs: list[str], output: str, name: str = "") -> str:
+        node = helper.make_node(kind, inputs, [output], name=name)
         self._nodes.append(node)
-        return made
+        return output
 
     def _model(self) -> onnx.ModelProto:
         names = list(NAMES[self.variant.layout])
         names += ["token_type_ids"] if self.type_ids else []
-        given = [
+        inputs = [
             helper.make_tensor_value_info(name, TensorProto.INT64, self._axes(name))
             for name in names
         ]
         shape: list[str | int | None] = ["N", self.classes]
-        answers = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)]
-        graph = helper.make_graph(self._nodes, "products", given, answers, self._constants)
+        outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)]
+        graph = helper.make_graph(self._nodes, "matmul_graph", inputs, outputs, self._constants)
         opset = helper.make_opsetid("", OPSET)
         return helper.make_model(graph, opset_imports=[opset], ir_version=8)
 
@@ -197,18 +197,18 @@ class Products:
     def _to_integers(self, model: onnx.ModelProto) -> None:
         if self.variant.precision is not Precision.INT8:
             return
-        layers = linears(model.graph)
+        layers = linear_layers(model.graph)
         if self.variant.scaling is Scaling.DYNAMIC:
-            dynamic(model, layers)
+            quantize_dynamic(model, layers)
             return
         ranges = {
             name: np.ones(self._width_of(name), np.float32)
             for layer in layers
             for name in layer.inputs
         }
-        static(model, layers, ranges, unsigned=self.variant.format is EngineFormat.ONNX)
+        quantize_static(model, layers, ranges, unsigned=self.variant.format is EngineFormat.ONNX)
 
 
-def _dense_bytes(read: int, made: int, states: int, width: int, out: int) -> int:
-    """Return the bytes of a dense layer: `read` of a state or a weight, `made` of an output."""
-    return read * (states * width + width * out) + made * states * out
+def _dense_bytes(input_bytes: int, output_bytes: int, states: int, width: int, out: int) -> int:
+    """Return the bytes of a dense layer with values of these sizes."""
+    return input_bytes * (states * width + width * out) + output_bytes * states * out

@@ -1,4 +1,4 @@
-"""Stored results of servers side by side."""
+"""Stored results of a comparison of servers."""
 
 from collections.abc import Sequence
 from statistics import mean, median
@@ -9,22 +9,22 @@ from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Proven
 from pipework.benchmarks.studies.training_results import PIPEWORK
 from pipework.run_folder.files import Record
 
-AGREEMENT = 0.98  # of the labels: peers with fewer that are the checkpoint's are not compared
+AGREEMENT = 0.98  # share of labels equal to the checkpoint's below which a peer is excluded
 
 
-class Load(Record):
-    """Clients that wait for their answers, each with so many texts a request."""
+class ClientLoad(Record):
+    """A closed-loop load: the number of clients, and the texts per request."""
 
     texts_per_request: int
     clients: int
 
 
-class Answers(Record):
-    """What a server says of `rows` dev texts beside what the checkpoint says, in float32.
+class AnswerCheck(Record):
+    """A server's predictions for `rows` dev texts compared with the float32 checkpoint's.
 
-    `same` counts equal labels, `max_difference` is the largest of a probability, `accuracy` is
-    against the labels of the file, in percent, as `checkpoint_accuracy` is. `truncates` says
-    whether a text longer than the model takes gets the checkpoint's label too.
+    `same` counts equal labels; `max_difference` is the largest difference of a probability;
+    `accuracy` and `checkpoint_accuracy` are measured against the true labels, in percent.
+    `truncates` is whether a text longer than the model's limit gets the checkpoint's label, too.
     """
 
     rows: int
@@ -36,22 +36,22 @@ class Answers(Record):
 
     @property
     def right(self) -> bool:
-        """Whether all labels are the checkpoint's."""
+        """Whether all labels equal the checkpoint's."""
         return self.same == self.rows and self.truncates
 
     @property
     def equal(self) -> bool:
-        """Whether so many labels are the checkpoint's that its speed may be compared.
+        """Whether enough labels equal the checkpoint's for the speed to be comparable.
 
-        98 of 100 must be, so that the accuracy differs by two points at most.
+        At least 98 % must be equal, so that the accuracy differs by at most two points.
         """
         return self.same >= AGREEMENT * self.rows
 
 
 class Candidate(Record):
-    """A peer with settings: how it was started, without paths, and what it answered.
+    """A peer with settings: its command without local paths, and its check of predictions.
 
-    `failed` says why it was not measured, in a line, None for one that was.
+    `failed` is the reason why it was not measured, on one line, or None.
     """
 
     peer: str
@@ -59,41 +59,41 @@ class Candidate(Record):
     environment: str
     command: tuple[str, ...]
     variables: dict[str, str]
-    answers: Answers | None
+    answers: AnswerCheck | None
     failed: str | None
 
     @property
     def comparable(self) -> bool:
-        """Whether it was measured, and answers as the checkpoint does."""
+        """Whether it was measured and its predictions agree with the checkpoint's."""
         return self.failed is None and self.answers is not None and self.answers.equal
 
 
 class Failure(Record):
-    """A candidate that failed in a round: the loads that are missing, and why, in a line."""
+    """A candidate that failed in a round: the loads not measured, and the reason on one line."""
 
     peer: str
     settings: str
-    loads: tuple[Load, ...]
+    loads: tuple[ClientLoad, ...]
     round: int
     reason: str
 
     @property
-    def said(self) -> str:
-        """The whole as a line."""
+    def line(self) -> str:
+        """The failure as one line of text."""
         return f"{self.peer}, {self.settings}, failed in round {self.round}: {self.reason}"
 
 
-class Trial(Record):
-    """A candidate under a load, in a process of its own.
+class PeerMeasurement(Record):
+    """A candidate measured under a load, in processes of its own.
 
-    `round` 0 is the search for the best settings, the rounds after it are what is reported.
-    Memory is of all its processes after the load, what they share counted once; `start_s` is from
-    its start to its first answer. Percentiles are None where nothing was answered.
+    `round` 0 is the search for the best settings; the later rounds are reported. `memory_mib` is
+    the PSS of all its processes after the load; `start_s` is the time from its start to its first
+    response. Percentiles are None if no request was completed.
     """
 
     peer: str
     settings: str
-    load: Load
+    load: ClientLoad
     round: int
     texts_per_s: float
     p50_ms: float | None
@@ -104,7 +104,7 @@ class Trial(Record):
 
 
 class Figures(Record):
-    """A peer under a load: medians over its turns in all rounds, and the most memory of any."""
+    """A peer under a load: medians over all its measurements, and the maximum of memory."""
 
     settings: str
     texts_per_s: float
@@ -116,11 +116,12 @@ class Figures(Record):
 
 
 class PeerServingResult(Record):
-    """pipework beside others: the same weights, texts and processors, one server at a time.
+    """pipework compared with other servers on the same weights, texts and processors.
 
-    Each peer's settings are those that answered most in the search, by load, of those that answer
-    as the checkpoint does. In each round the order is another one, and pipework is measured anew
-    between every two of the others, since machines drift.
+    One server runs at a time. Each peer is measured with the settings that reached the highest rate
+    in the search for a load, among those whose predictions agree with the checkpoint's. The order
+    alternates between rounds, and pipework is measured between every two other servers because the
+    speed of the machine drifts.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -133,7 +134,7 @@ class PeerServingResult(Record):
     rounds: int
     candidates: tuple[Candidate, ...]
     absent: dict[str, str]
-    trials: tuple[Trial, ...]
+    trials: tuple[PeerMeasurement, ...]
     failures: tuple[Failure, ...] = ()
     environments: dict[str, dict[str, str]]
     command: tuple[str, ...]
@@ -141,163 +142,168 @@ class PeerServingResult(Record):
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Who was measured, in the order in which they were tried."""
+        """The measured peers in the order of the search."""
         return tuple(dict.fromkeys(trial.peer for trial in self.trials))
 
     @property
-    def loads(self) -> tuple[Load, ...]:
-        """What they were measured with."""
+    def loads(self) -> tuple[ClientLoad, ...]:
+        """The measured loads."""
         return tuple(dict.fromkeys(trial.load for trial in self.trials))
 
     def tried(self, peer: str) -> tuple[Candidate, ...]:
         """Return all settings of a peer."""
-        return tuple(one for one in self.candidates if one.peer == peer)
+        return tuple(candidate for candidate in self.candidates if candidate.peer == peer)
 
     def candidate(self, peer: str, settings: str) -> Candidate:
-        """Return a peer with these settings."""
-        return next(one for one in self.tried(peer) if one.settings == settings)
+        """Return the candidate with these settings."""
+        return next(tried for tried in self.tried(peer) if tried.settings == settings)
 
-    def figures(self, peer: str, load: Load) -> Figures | None:
-        """Return what a peer did under a load, None if it was not measured in any round."""
-        found = [
+    def figures(self, peer: str, load: ClientLoad) -> Figures | None:
+        """Return the medians of a peer under a load, None if it was not measured in any round."""
+        trials = [
             trial
             for trial in self.trials
             if (trial.peer, trial.load) == (peer, load) and trial.round
         ]
-        if not found:
+        if not trials:
             return None
         return Figures(
-            settings=found[0].settings,
-            texts_per_s=median(trial.texts_per_s for trial in found),
-            p50_ms=_median([trial.p50_ms for trial in found]),
-            p99_ms=_median([trial.p99_ms for trial in found]),
-            memory_mib=max(trial.memory_mib for trial in found),
-            start_s=median(trial.start_s for trial in found),
-            failed=sum(sum(trial.errors.values()) for trial in found),
+            settings=trials[0].settings,
+            texts_per_s=median(trial.texts_per_s for trial in trials),
+            p50_ms=_median([trial.p50_ms for trial in trials]),
+            p99_ms=_median([trial.p99_ms for trial in trials]),
+            memory_mib=max(trial.memory_mib for trial in trials),
+            start_s=median(trial.start_s for trial in trials),
+            failed=sum(sum(trial.errors.values()) for trial in trials),
         )
 
-    def failed(self, peer: str, load: Load) -> tuple[Failure, ...]:
-        """Return the times that a peer failed under a load, pipework more than once a round."""
-        return tuple(one for one in self.failures if one.peer == peer and load in one.loads)
+    def failed(self, peer: str, load: ClientLoad) -> tuple[Failure, ...]:
+        """Return the failures of a peer under a load; pipework may have several per round."""
+        return tuple(item for item in self.failures if item.peer == peer and load in item.loads)
 
-    def faster_than(self, own: str, peer: str, load: Load) -> float | None:
-        """Return how many times the peer's texts a second are answered: the median of rounds.
+    def speedup_over(self, own: str, peer: str, load: ClientLoad) -> float | None:
+        """Return the rate of `own` divided by the peer's: the median over the rounds.
 
-        A peer is compared with what was measured last before and first after it in its round.
+        A peer is compared with the nearest measurements of `own` before and after it in its round.
         """
         ratios = []
         for number in range(1, self.rounds + 1):
-            row = [one for one in self.trials if (one.load, one.round) == (load, number)]
-            for place, trial in enumerate(row):
-                around = (*_first(own, row[:place][::-1]), *_first(own, row[place + 1 :]))
+            row = [trial for trial in self.trials if (trial.load, trial.round) == (load, number)]
+            for index, trial in enumerate(row):
+                around = (*_first(own, row[:index][::-1]), *_first(own, row[index + 1 :]))
                 if trial.peer == peer and trial.texts_per_s and around:
                     ratios.append(mean(around) / trial.texts_per_s)
         return median(ratios) if ratios else None
 
 
-def _first(peer: str, trials: Sequence[Trial]) -> list[float]:
-    """Return the texts a second of a peer's first trial, if it has one."""
-    return [one.texts_per_s for one in trials if one.peer == peer][:1]
+def _first(peer: str, trials: Sequence[PeerMeasurement]) -> list[float]:
+    """Return the texts/s of a peer's first measurement, if there is any."""
+    return [trial.texts_per_s for trial in trials if trial.peer == peer][:1]
 
 
 def _median(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return median(numbers) if numbers else None
 
 
 HEAD = (
-    *("model", "load", "server", "its best settings", "texts/s", "pipework is faster", "p50 ms"),
-    *("p99 ms", "memory MiB", "start s", "labels as the checkpoint's"),
+    *("model", "load", "server", "best settings", "texts/s", "speedup of pipework", "p50 ms"),
+    *("p99 ms", "memory MiB", "start s", "labels equal to the checkpoint's"),
 )
 Row = tuple[str, ...]
 
 
 def peer_rows(result: PeerServingResult) -> list[Row]:
-    """Return the rows of a result: for each load the servers, the fastest first.
+    """Return the table rows of a result: for each load the servers, fastest first.
 
-    Those that failed in every round come last.
+    Servers that failed in every round come last.
     """
     rows = []
     for load in result.loads:
-        found = [(peer, result.figures(peer, load)) for peer in result.peers]
-        known = [(peer, one) for peer, one in found if one is not None]
-        known.sort(key=lambda pair: -pair[1].texts_per_s)
-        rows += [(result.model, _load(load), *_row(result, load, *one)) for one in known]
+        by_peer = [(peer, result.figures(peer, load)) for peer in result.peers]
+        measured = [(peer, figures) for peer, figures in by_peer if figures is not None]
+        measured.sort(key=lambda pair: -pair[1].texts_per_s)
+        rows += [(result.model, _load(load), *_row(result, load, *pair)) for pair in measured]
         rows += [
             (result.model, _load(load), *_failed_row(result, load, peer))
-            for peer, one in found
-            if one is None and result.failed(peer, load)
+            for peer, figures in by_peer
+            if figures is None and result.failed(peer, load)
         ]
     return rows
 
 
 def peer_notes(result: PeerServingResult) -> list[str]:
-    """Return what the table cannot show: how much was tried, who failed, who was not there."""
+    """Return the notes below the table: size of the search, failures, absent servers."""
     tried = f"{len(result.candidates)} settings of {len(result.peers)} servers were tried"
-    notes = [f"{result.model}: {tried}, {result.search_seconds:g} s each; {_rounds(result)}"]
-    for one in result.candidates:
-        notes += [f"{one.peer}, {one.settings}, {said}" for said in _remarks(one)]
-    notes += [one.said for one in result.failures]
-    notes += [f"{name} was not measured: {why}" for name, why in result.absent.items()]
+    notes = [f"{result.model}: {tried} for {result.search_seconds:g} s each; {_rounds(result)}"]
+    for candidate in result.candidates:
+        name = f"{candidate.peer}, {candidate.settings}"
+        notes += [f"{name}, {remark}" for remark in _remarks(candidate)]
+    notes += [failure.line for failure in result.failures]
+    notes += [f"{name} was not measured: {reason}" for name, reason in result.absent.items()]
     return notes
 
 
-def _remarks(one: Candidate) -> list[str]:
-    """Say what is wrong with a candidate."""
-    if one.failed is not None:
-        return [f"was not measured: {one.failed}"]
-    if one.answers is None:
+def _remarks(candidate: Candidate) -> list[str]:
+    """Return the faults of a candidate."""
+    if candidate.failed is not None:
+        return [f"was not measured: {candidate.failed}"]
+    if candidate.answers is None:
         return []
     remarks = []
-    if not one.answers.equal:
-        right = f"{one.answers.same} of {one.answers.rows} labels are the checkpoint's"
-        remarks.append(f"is not compared: {right}, fewer than {AGREEMENT:.0%}")
-    if not one.answers.truncates:
-        remarks.append("fails with a text that is too long")
+    if not candidate.answers.equal:
+        equal = f"{candidate.answers.same} of {candidate.answers.rows} labels"
+        limit = f"fewer than {AGREEMENT:.0%}"
+        remarks.append(f"was excluded: {equal} equal the checkpoint's, {limit}")
+    if not candidate.answers.truncates:
+        remarks.append("fails on a text longer than the model's limit")
     return remarks
 
 
 def lines(result: PeerServingResult) -> list[str]:
-    """Return a result for a terminal."""
+    """Return a result as lines for the terminal."""
     return [*(", ".join(row[1:]) for row in peer_rows(result)), *peer_notes(result)]
 
 
-def _row(result: PeerServingResult, load: Load, peer: str, figures: Figures) -> Row:
-    faster = result.faster_than(PIPEWORK, peer, load)
+def _row(result: PeerServingResult, load: ClientLoad, peer: str, figures: Figures) -> Row:
+    speedup = result.speedup_over(PIPEWORK, peer, load)
     settings = result.engine if peer == PIPEWORK else figures.settings
-    lost = f", {figures.failed:,} requests failed" if figures.failed else ""
-    missing = len({one.round for one in result.failed(peer, load)})
-    lost += f", failed in {missing} of {result.rounds} rounds" if missing else ""
+    failed = f", {figures.failed:,} requests failed" if figures.failed else ""
+    rounds = len({failure.round for failure in result.failed(peer, load)})
+    failed += f", failed in {rounds} of {result.rounds} rounds" if rounds else ""
     return (
         f"**{peer}**" if peer == PIPEWORK else peer,
         settings,
-        f"{figures.texts_per_s:,.0f}{lost}",
-        "" if peer == PIPEWORK or faster is None else f"**{faster:.2f}** times",
-        *("-" if one is None else tables.ms(one) for one in (figures.p50_ms, figures.p99_ms)),
+        f"{figures.texts_per_s:,.0f}{failed}",
+        "" if peer == PIPEWORK or speedup is None else f"**{speedup:.2f}**",
+        *("-" if time is None else tables.ms(time) for time in (figures.p50_ms, figures.p99_ms)),
         f"{figures.memory_mib:,.0f}",
         f"{figures.start_s:.1f}",
         _answers(result.candidate(peer, figures.settings).answers),
     )
 
 
-def _failed_row(result: PeerServingResult, load: Load, peer: str) -> Row:
+def _failed_row(result: PeerServingResult, load: ClientLoad, peer: str) -> Row:
     settings = result.failed(peer, load)[0].settings
     answers = _answers(result.candidate(peer, settings).answers)
     return (peer, settings, "failed in every round", "", *("-",) * 4, answers)
 
 
-def _answers(answers: Answers | None) -> str:
+def _answers(answers: AnswerCheck | None) -> str:
     if answers is None:
         return "-"
-    score = f"accuracy {answers.accuracy:.1f} for {answers.checkpoint_accuracy:.1f}"
+    score = f"accuracy {answers.accuracy:.1f} (checkpoint {answers.checkpoint_accuracy:.1f})"
     return f"{answers.same} of {answers.rows}, ±{answers.max_difference:.0e}, {score}"
 
 
-def _load(load: Load) -> str:
-    texts = "single texts" if load.texts_per_request == 1 else f"{load.texts_per_request} a request"
+def _load(load: ClientLoad) -> str:
+    count = load.texts_per_request
+    texts = "single texts" if count == 1 else f"{count} texts per request"
     return f"{texts}, {load.clients} clients"
 
 
 def _rounds(result: PeerServingResult) -> str:
     plural = "s" * (result.rounds > 1)
-    return f"the best in {result.rounds} round{plural} of {result.seconds:g} s a load"
+    return (
+        f"the best were measured in {result.rounds} round{plural} of {result.seconds:g} s per load"
+    )

@@ -1,4 +1,4 @@
-"""Stored results of presets: what each family has of parameters, and how fast it learns."""
+"""Stored results of presets: parameters and pretraining speed by family."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -12,16 +12,16 @@ HEAD = (
     "layers x width",
     "family",
     "parameters",
-    "of them embeddings",
+    "embedding parameters",
     "pretraining, tokens/s",
-    "of BERT's",
+    "relative to BERT",
 )
 
 
 class PresetSpeed(Record):
-    """A preset as a family. `parameters` are of the encoder without heads.
+    """A preset in one family. `parameters` counts the encoder without heads.
 
-    `tokens_per_s` is of each round of steps: forward, backward and update, in pretraining.
+    `tokens_per_s` is the pretraining rate of each round (forward, backward, optimizer step).
     """
 
     preset: str
@@ -34,12 +34,12 @@ class PresetSpeed(Record):
 
     @property
     def speed(self) -> float:
-        """The median of the rounds, tokens/s."""
+        """The median tokens/s of the rounds."""
         return median(self.tokens_per_s)
 
 
 class PresetsResult(Record):
-    """Presets side by side: families took turns, round by round, on the same rows."""
+    """Presets in both families, measured in turns, round by round, on the same rows."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["presets"] = "presets"
@@ -54,15 +54,15 @@ class PresetsResult(Record):
 
 
 def preset_rows(result: PresetsResult) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of a table under HEAD."""
-    first = {one.preset: one.speed for one in reversed(result.presets)}
-    for one in result.presets:
+    """Yield one table row per preset and family."""
+    bert = {preset.preset: preset.speed for preset in reversed(result.presets)}
+    for preset in result.presets:
         yield (
-            one.preset,
-            f"{one.layers} x {one.width}",
-            one.family.upper(),
-            f"{one.parameters / 1e6:.2f} M",
-            f"{one.embeddings / 1e6:.2f} M",
-            f"{one.speed:,.0f}",
-            f"{one.speed / first[one.preset]:.2f}",
+            preset.preset,
+            f"{preset.layers} x {preset.width}",
+            preset.family.upper(),
+            f"{preset.parameters / 1e6:.2f} M",
+            f"{preset.embeddings / 1e6:.2f} M",
+            f"{preset.speed:,.0f}",
+            f"{preset.speed / bert[preset.preset]:.2f}",
         )

@@ -1,8 +1,8 @@
-"""A run folder as training leaves it, made in seconds: tiny, or of a checkpoint with a new head.
+"""Create a run folder in seconds, from a tiny random encoder or a checkpoint with a new head.
 
-It has learned a few rows of the sample for a few steps, so that its answers lie apart as those of
-a real one do, and a difference that is large beside them is seen. For the entity head the halves
-of each text are marked.
+The model is trained for a few steps on a few rows of the sample, so that its logits differ between
+classes like those of a real model, and a relatively large parity error is detected. For the entity
+head, the two halves of each text are marked as entities.
 
 Shapes: N rows, B rows of a batch, C classes.
 """
@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from torch.nn import functional
 
 from pipework import __version__
-from pipework.benchmarks.studies.families import Family, optimizer_of, publish, tokenizer_for
+from pipework.benchmarks.studies.families import EncoderFamily, optimizer_of, publish, tokenizer_for
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.run_folder.files import file_digest, record_file
@@ -27,12 +27,12 @@ from pipework.run_folder.manifest import (
     Input,
     Manifest,
     Model,
-    Reading,
+    ReadOptions,
     Split,
     write_manifest,
 )
 from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.evaluation import truth
+from pipework.scoring.evaluation import label_array
 from pipework.text.encoding import MARKS, TextEncoder
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head, ModelSettings
@@ -44,14 +44,14 @@ from pipework.train.model.classifier import Classifier, build, padding_of
 
 TOKENIZER = "tokenizer.json"
 SOURCE = Source(path=SAMPLE / "train.tsv", columns=Columns())
-ROWS, DEV_ROWS = 64, 22  # dev is a part of what was learned
+ROWS, DEV_ROWS = 64, 22  # dev is a subset of the train rows
 STEPS, BATCH = 60, 16
-RATE = 0.1  # divided by the width of the encoder
-LENGTH = 128  # far from the 7 tokens that a graph is traced with
+RATE = 0.1  # learning rate times the width of the encoder
+LENGTH = 128  # much longer than the 7 tokens with which a graph is traced
 
 
-def random_encoder(family: Family, folder: Path) -> Path:
-    """Write a tiny encoder with a tokenizer that knows the marks of entities; return the folder."""
+def random_encoder(family: EncoderFamily, folder: Path) -> Path:
+    """Write a tiny random encoder and a tokenizer with entity marks; return the folder."""
     tokenizer = tokenizer_for(family, [text for text, _ in _rows()])
     tokenizer.add_tokens([*MARKS])
     publish(family, tokenizer, folder)
@@ -59,7 +59,7 @@ def random_encoder(family: Family, folder: Path) -> Path:
 
 
 def random_run(encoder: Path, head: Head, run: Path) -> Path:
-    """Make the run folder `run` of an encoder with a new head, its data beside it; return it."""
+    """Create the run folder `run` for an encoder with a new head, and its data files; return it."""
     run.mkdir(parents=True)
     tokenizer = Tokenizer.from_file(str(encoder / TOKENIZER))
     tokenizer.save(str(run / TOKENIZER))
@@ -70,7 +70,7 @@ def random_run(encoder: Path, head: Head, run: Path) -> Path:
     model = build(settings, tokenizer, task)
     marked = head is Head.ENTITY
     data = _data(run, marked)
-    _teach(model, tokenizer, task, data)
+    _train(model, tokenizer, task, data)
     model.save(run / checkpoint.FOLDER)
     manifest = Manifest(
         identity=_identity(run),
@@ -83,12 +83,12 @@ def random_run(encoder: Path, head: Head, run: Path) -> Path:
     return run
 
 
-def _teach(model: Classifier, tokenizer: Tokenizer, task: Task, data: Data) -> None:
+def _train(model: Classifier, tokenizer: Tokenizer, task: Task, data: Data) -> None:
     padding, split = padding_of(model), data.splits["train"]
     examples = list(Source.of(data.reading, Path(split.path), split.part).rows())
     encoder = TextEncoder(tokenizer, max_length=LENGTH, type_ids=padding.type_ids)
     encodings = encoder.encode(examples)
-    target_N = torch.from_numpy(truth(examples, task, split.path)).long()
+    target_N = torch.from_numpy(label_array(examples, task, split.path)).long()
     optimizer = optimizer_of(model, RATE / int(model.config.hidden_size))
     random = torch.Generator().manual_seed(0)
     model.train()
@@ -126,15 +126,19 @@ def _described(run: Path, model: Classifier, head: Head) -> Model:
 
 
 def _identity(run: Path) -> Identity:
-    made = datetime.now(UTC)
-    return Identity(name=run.name, created_at=made, pipework=__version__, git_commit=None, seed=0)
+    created_at = datetime.now(UTC)
+    return Identity(
+        name=run.name, created_at=created_at, pipework=__version__, git_commit=None, seed=0
+    )
 
 
 def _data(run: Path, marked: bool) -> Data:
     rows = [(_marked(text) if marked else text, label) for text, label in _rows()]
     dev = rows[:: len(rows) // DEV_ROWS][:DEV_ROWS]
     splits = {"train": _split(run, "train", rows), "dev": _split(run, "dev", dev)}
-    reading = Reading(text=0, text_pair=None, label=1, format="tsv", header=False, marked=marked)
+    reading = ReadOptions(
+        text=0, text_pair=None, label=1, format="tsv", header=False, marked=marked
+    )
     return Data(reading=reading, splits=splits, findings=(), metrics={})
 
 
@@ -145,7 +149,7 @@ def _split(run: Path, name: str, rows: Sequence[tuple[str, str]]) -> Split:
 
 
 def _rows() -> list[tuple[str, str]]:
-    return [(one.text, str(one.label)) for one in islice(SOURCE.rows(), ROWS)]
+    return [(row.text, str(row.label)) for row in islice(SOURCE.rows(), ROWS)]
 
 
 def _marked(text: str) -> str:

@@ -1,4 +1,7 @@
-"""A roofline for people: `python -m pipework.benchmarks.studies.report_roofline RESULT PAGE` draws a stored one."""
+"""Draw a stored roofline as an HTML page: `python -m pipework.benchmarks.studies.report_roofline`.
+
+The arguments are the stored RESULT and the PAGE to write.
+"""
 
 import argparse
 import sys
@@ -11,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from pipework.benchmarks.report.bench_page import origin
+from pipework.benchmarks.report.bench_page import provenance_facts
 from pipework.benchmarks.results_schema.results import check_writable
 from pipework.benchmarks.studies.roofline_results import (
     HEAD,
@@ -20,50 +23,45 @@ from pipework.benchmarks.studies.roofline_results import (
     RooflineResult,
     roofline_rows,
 )
+from pipework.benchmarks.studies.script_errors import report_errors
 from pipework.benchmarks.studies.stored_results import read_stored
-from pipework.errors import DataError, PipeError, in_words
+from pipework.errors import DataError
 from pipework.html import page as frame
 from pipework.html.svg import INK, SERIES, STYLE, number, svg
 from pipework.run_folder.files import write_atomically
 
-DRAWN = (
-    "A roof is what large products reach in that runtime and precision; left of its edge the memory"
-    " lets through less. A filled mark is an engine, the hollow one above it its matrix products"
-    " alone, in the same calls."
+PLOT_LEGEND = (
+    "A roof is the peak rate of large matrix products in that runtime and precision; left of its"
+    " edge the memory bandwidth is the limit. A filled mark is an engine, the hollow mark above it"
+    " a graph of only its matrix products, in the same calls."
 )
-COUNTED = (
-    "Operations are those of the matrix products, each multiplication and each addition. Bytes are"
-    " what the products read and write if no cache keeps any between them, so that a mark is at"
-    " least so far to the right as it stands."
+COUNTING_RULES = (
+    "Operations are the multiplications and additions of the matrix products. Bytes are those that"
+    " the products read and write without caches, so the true operations per byte are at least the"
+    " plotted value."
 )
 
 
+@report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw a stored result; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m pipework.benchmarks.studies.report_roofline", description=__doc__
     )
     parser.add_argument(
-        "result", type=Path, help="of python -m pipework.benchmarks.studies.roofline"
+        "result", type=Path, help="the .json file of pipework.benchmarks.studies.roofline"
     )
     parser.add_argument("page", type=Path, help="the .html file to write")
-    given = parser.parse_args(arguments)
-    try:
-        result = read_stored(given.result)
-        if not isinstance(result, RooflineResult):
-            message = f"{given.result}: expected a roofline, found a result of kind {result.kind}"
-            raise DataError(
-                message,
-                "make one: python -m pipework.benchmarks.studies.roofline RUN NAME --out FILE",
-            )
-        write_page(given.page, result)
-    except (PipeError, ModuleNotFoundError) as error:
-        known = in_words(error)
-        if known is None:
-            raise
-        sys.stderr.write(f"error: {known}\n{known.hint}\n")
-        return known.exit_code
+    options = parser.parse_args(arguments)
+    result = read_stored(options.result)
+    if not isinstance(result, RooflineResult):
+        message = f"{options.result}: expected a roofline, found a result of kind {result.kind}"
+        raise DataError(message, f"measure a roofline: {MEASURE}")
+    write_page(options.page, result)
     return 0
+
+
+MEASURE = "python -m pipework.benchmarks.studies.roofline RUN NAME --out FILE"
 
 
 def write_page(path: Path, result: RooflineResult) -> None:
@@ -79,51 +77,48 @@ def write_page(path: Path, result: RooflineResult) -> None:
 
 
 def page(result: RooflineResult) -> str:
-    """Return one HTML page: headline figures, the roofline, its table, machine and versions.
+    """Return the HTML page: key figures, the roofline, its table, machine and versions.
 
     Raises:
-        DataError: the result is of before roofs were measured.
+        DataError: the result predates the measurement of roofs.
         ModuleNotFoundError: matplotlib is not installed.
     """
     if not result.roofs or result.bandwidth_gb_s is None:
-        message = f"the roofline of {result.model} was stored without roofs and bandwidth"
-        raise DataError(
-            message,
-            "measure again: python -m pipework.benchmarks.studies.roofline RUN NAME --out FILE",
-        )
-    made = f"{result.provenance.created_at:%Y-%m-%d %H:%M} UTC"
+        message = f"the stored roofline of {result.model} has no roofs and no bandwidth"
+        raise DataError(message, f"measure again: {MEASURE}")
+    created_at = f"{result.provenance.created_at:%Y-%m-%d %H:%M} UTC"
     calls = f"calls of {result.batch_tokens:,} tokens"
     rows = (frame.cells(row[1:]) for row in roofline_rows(result))
-    sent = {"source": result.texts, "a call": f"{result.batch_tokens:,} tokens"}
-    plot = ("Engines under their roofs", DRAWN, roofline(result))
+    workload = {"source": result.texts, "per call": f"{result.batch_tokens:,} tokens"}
+    plot = ("Engines and roofs", PLOT_LEGEND, roofline_plot(result))
     table = frame.table(HEAD[1:], rows)
     parts = (
-        frame.header(result.model, f"{result.texts} · {calls} · {made}"),
+        frame.header(result.model, f"{result.texts} · {calls} · {created_at}"),
         f'<p class="verdict">{escape(limits(result))}</p>',
         frame.tiles(_tiles(result)),
         frame.section("Roofline", f'<div class="whole">{frame.plots([plot])}</div>'),
-        frame.section("All figures", f'<p class="quiet">{COUNTED}</p>{table}'),
+        frame.section("All figures", f'<p class="quiet">{COUNTING_RULES}</p>{table}'),
         frame.section(
-            "What was measured, and on what",
-            origin({"Workload": sent}, result.provenance, result.command),
+            "Workload and machine",
+            provenance_facts({"Workload": workload}, result.provenance, result.command),
         ),
     )
-    return frame.whole(f"{result.model}: roofline", parts)
+    return frame.render_page(f"{result.model}: roofline", parts)
 
 
 def limits(result: RooflineResult) -> str:
-    """Say which engines the memory limits, and which the products."""
-    bound = [one.engine for one in result.engines if _is_memory(result, one)]
+    """Return a sentence that names the engines limited by memory and those limited by compute."""
+    bound = [engine.engine for engine in result.engines if _memory_bound(result, engine)]
     if not bound:
-        return "All engines stand under the flat part of their roofs: memory does not limit them."
+        return "All engines are compute-bound: memory bandwidth does not limit them."
     if len(bound) == len(result.engines):
-        return "All engines stand under the slope: memory may limit them before products do."
-    return f"Memory may limit {', '.join(bound)} before products do; the others, products."
+        return "All engines may be memory-bound: they are below the slope of the memory roof."
+    return f"{', '.join(bound)} may be memory-bound; the other engines are compute-bound."
 
 
-def _is_memory(result: RooflineResult, one: RoofedEngine) -> bool:
-    roof = next(roof.gflops for roof in result.roofs if roof.name == one.roof)
-    return (result.attainable(one) or 0.0) < roof
+def _memory_bound(result: RooflineResult, engine: RoofedEngine) -> bool:
+    roof = next(roof.gflops for roof in result.roofs if roof.name == engine.roof)
+    return (result.attainable(engine) or 0.0) < roof
 
 
 def _tiles(result: RooflineResult) -> list[tuple[str, str, str]]:
@@ -131,10 +126,10 @@ def _tiles(result: RooflineResult) -> list[tuple[str, str, str]]:
     attainable = result.attainable(fastest) or 0.0
     share = f"{fastest.gflops / attainable:.0%}"
     return [
-        (share, "of its roof", f"{fastest.engine}, the fastest; more is better"),
-        (f"{fastest.share:.0%}", "of its products", f"{fastest.engine}; more is better"),
-        (f"{attainable:,.0f}", "GFLOP/s", f"the roof above it: {fastest.roof}"),
-        (f"{result.bandwidth_gb_s:,.1f}", "GB/s", "copied in memory, reads and writes counted"),
+        (share, "of its roof", f"{fastest.engine}, the fastest; higher is better"),
+        (f"{fastest.share:.0%}", "of matmul-only", f"{fastest.engine}; higher is better"),
+        (f"{attainable:,.0f}", "GFLOP/s", f"attainable under the roof {fastest.roof}"),
+        (f"{result.bandwidth_gb_s:,.1f}", "GB/s", "memory copy, reads and writes counted"),
     ]
 
 
@@ -145,55 +140,56 @@ if __name__ == "__main__":
 # After Williams et al. 2009, https://doi.org/10.1145/1498765.1498785.
 
 SIZE_IN = (8.6, 5.2)
-LINES = ("-", "--", ":", "-.")  # as many roofs of a colour
+LINES = ("-", "--", ":", "-.")  # line styles of the roofs that share a colour
 MARKERS = "osD^vPX*"
-WIDER = 2.0  # than what is drawn, on each side
+MARGIN = 2.0  # factor between the data and each end of the axis
 MOST_TICKS = 10
-LEAST_SPAN = 30.0  # of an axis, from end to end
+LEAST_SPAN = 30.0  # ratio of the ends of an axis
 
 
-def roofline(result: RooflineResult) -> str:
-    """Draw the roofs, and below them each engine and its products alone.
+def roofline_plot(result: RooflineResult) -> str:
+    """Return an SVG of the roofs and, below them, each engine and its matmul-only graph.
 
-    The result has roofs, a bandwidth, and for each engine its operations a byte.
+    The result must have roofs, a bandwidth, and the operations per byte of each engine.
     """
     bandwidth = result.bandwidth_gb_s or 0.0
     with rc_context(STYLE | {"axes.grid.axis": "both"}):
         figure = Figure(figsize=SIZE_IN, layout="constrained")
         axes = figure.subplots()
         low, high = _intensities(result, bandwidth)
-        for place, roof in enumerate(result.roofs):
-            _roof(axes, roof, _style(result, place), (bandwidth, low, high))
+        for index, roof in enumerate(result.roofs):
+            _roof(axes, roof, _style(result, index), (bandwidth, low, high))
         _memory(axes, result, bandwidth, low)
-        for place, one in enumerate(result.engines):
-            _engine(axes, one, MARKERS[place % len(MARKERS)], _colour(result, one))
+        for index, engine in enumerate(result.engines):
+            _engine(axes, engine, MARKERS[index % len(MARKERS)], _colour(result, engine))
         axes.set_xlim(low, high)
         _axes(axes)
         figure.legend(ncols=2, loc="outside lower center", fontsize=10)
-        return svg(figure, "Roofline: operations a second against operations a byte")
+        return svg(figure, "Roofline: operations per second over operations per byte")
 
 
-def _style(result: RooflineResult, place: int) -> tuple[str, str]:
-    """Return the colour of a roof, which is its precision's, and its line."""
-    kinds = [roof.name.partition(" ")[2] for roof in result.roofs]
-    several = list(dict.fromkeys(kinds))
-    turn = kinds[:place].count(kinds[place])
-    return SERIES[several.index(kinds[place]) % len(SERIES)], LINES[turn % len(LINES)]
+def _style(result: RooflineResult, index: int) -> tuple[str, str]:
+    """Return the colour of a roof, one per precision, and its line style."""
+    precisions = [roof.name.partition(" ")[2] for roof in result.roofs]
+    distinct = list(dict.fromkeys(precisions))
+    repeats = precisions[:index].count(precisions[index])
+    colour = SERIES[distinct.index(precisions[index]) % len(SERIES)]
+    return colour, LINES[repeats % len(LINES)]
 
 
-def _colour(result: RooflineResult, one: RoofedEngine) -> str:
+def _colour(result: RooflineResult, engine: RoofedEngine) -> str:
     names = [roof.name for roof in result.roofs]
-    return _style(result, names.index(one.roof or ""))[0]
+    return _style(result, names.index(engine.roof or ""))[0]
 
 
 def _roof(
-    axes: Axes, roof: Roof, style: tuple[str, str], place: tuple[float, float, float]
+    axes: Axes, roof: Roof, style: tuple[str, str], extent: tuple[float, float, float]
 ) -> None:
-    """Draw a roof from where it leaves the memory's, with its height in words."""
-    bandwidth, low, high = place
+    """Draw a compute roof from its ridge to the right, with its height as label."""
+    bandwidth, low, high = extent
     colour, line = style
     ridge = max(low, roof.gflops / bandwidth)
-    label = f"{roof.name}: {roof.gflops:,.0f} GFLOP/s at most"
+    label = f"{roof.name}: {roof.gflops:,.0f} GFLOP/s"
     axes.plot((ridge, high), (roof.gflops,) * 2, color=colour, linestyle=line, label=label)
 
 
@@ -204,19 +200,19 @@ def _memory(axes: Axes, result: RooflineResult, bandwidth: float, low: float) ->
     axes.plot(ends, [bandwidth * end for end in ends], color=INK, label=label)
 
 
-def _engine(axes: Axes, one: RoofedEngine, marker: str, colour: str) -> None:
-    """Draw an engine, filled, below its products alone."""
-    where = one.flop_per_byte or 0.0
-    axes.plot((where, where), (one.gflops, one.roof_gflops), color=colour, linewidth=1)
-    axes.plot(where, one.roof_gflops, marker=marker, color=colour, markerfacecolor="none")
-    axes.plot(where, one.gflops, marker=marker, color=colour, linestyle="", label=one.engine)
+def _engine(axes: Axes, engine: RoofedEngine, marker: str, colour: str) -> None:
+    """Draw an engine as a filled mark and its matmul-only graph as a hollow mark above it."""
+    x = engine.flop_per_byte or 0.0
+    axes.plot((x, x), (engine.gflops, engine.roof_gflops), color=colour, linewidth=1)
+    axes.plot(x, engine.roof_gflops, marker=marker, color=colour, markerfacecolor="none")
+    axes.plot(x, engine.gflops, marker=marker, color=colour, linestyle="", label=engine.engine)
 
 
 def _intensities(result: RooflineResult, bandwidth: float) -> tuple[float, float]:
-    """Return the ends of the axis: ridges and engines are inside."""
-    found = [one.flop_per_byte or 1.0 for one in result.engines]
-    found += [roof.gflops / bandwidth for roof in result.roofs]
-    low, high = min(found) / WIDER, max(found) * WIDER
+    """Return the ends of the x axis, so that all ridges and engines are inside."""
+    values = [engine.flop_per_byte or 1.0 for engine in result.engines]
+    values += [roof.gflops / bandwidth for roof in result.roofs]
+    low, high = min(values) / MARGIN, max(values) * MARGIN
     return low / max(1.0, LEAST_SPAN * low / high), high
 
 
@@ -229,11 +225,11 @@ def _axes(axes: Axes) -> None:
         axis.set_major_locator(FixedLocator(_ticks(*ends)))
         axis.set_major_formatter(FuncFormatter(number))
         axis.set_minor_locator(NullLocator())
-    axes.set_xlabel("FLOP a byte that products read or write")
+    axes.set_xlabel("FLOP per byte read or written by matrix products")
     axes.set_ylabel("GFLOP/s")
 
 
 def _ticks(low: float, high: float) -> Sequence[float]:
-    rounds = [digit * 10.0**power for power in range(-3, 8) for digit in (1, 2, 5)]
-    inside = [tick for tick in rounds if low <= tick <= high]
-    return inside if len(inside) <= MOST_TICKS else [one for one in inside if f"{one:e}"[0] == "1"]
+    candidates = [digit * 10.0**power for power in range(-3, 8) for digit in (1, 2, 5)]
+    ticks = [tick for tick in candidates if low <= tick <= high]
+    return ticks if len(ticks) <= MOST_TICKS else [tick for tick in ticks if f"{tick:e}"[0] == "1"]

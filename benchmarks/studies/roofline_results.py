@@ -1,4 +1,4 @@
-"""Stored results of engines beside their matrix products, under the roofs of their machine."""
+"""Stored results of engines compared with their matrix products and the machine's rooflines."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -7,15 +7,16 @@ from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Proven
 from pipework.run_folder.files import Record
 
 HEAD = (
-    *("model", "engine", "texts/s", "its products alone", "share", "their GFLOP/s"),
-    *("its GFLOP/s", "FLOP a byte", "roof without caches", "share of it"),
+    *("model", "engine", "texts/s", "matmul-only texts/s", "share", "matmul-only GFLOP/s"),
+    *("engine GFLOP/s", "FLOP per byte", "roof without caches", "share of the roof"),
 )
 
 
 class Roof(Record):
-    """The most that a runtime multiplies and adds in a precision here, in 10^9 a second.
+    """The peak rate of a runtime in a precision on this machine, in 10^9 operations per second.
 
-    It is the best of large calls of large products, and of the products of engines alone.
+    It is the maximum over large calls of large matrix products and over the matmul-only graphs
+    of the engines.
     """
 
     name: str
@@ -23,13 +24,14 @@ class Roof(Record):
 
 
 class RoofedEngine(Record):
-    """An engine, and what its matrix products alone do in the same calls.
+    """An engine compared with a graph of only its matrix products, in the same calls.
 
-    `share` is the time of the products by the time of the engine, the median of turns;
-    `roof_gflops` counts multiplications and additions in 10^9 a second. `flop_per_byte` is their
-    number by the bytes that the products read and write if no cache keeps any between them, so the
-    least that it can be. `roof` names the one of the result that it stands under. Both are None in
-    results of before they were measured.
+    `share` is the time of the matmul-only graph divided by the time of the engine, the median of
+    the turns. `roof_texts_per_s` and `roof_gflops` are rates of the matmul-only graph; operations
+    are multiplications and additions, in 10^9 per second. `flop_per_byte` divides the operations by
+    the bytes that the products read and write without caches, so it is a lower bound. `roof` is the
+    name of the engine's roof in the result. `flop_per_byte` and `roof` are None in results that
+    predate them.
     """
 
     engine: str
@@ -43,15 +45,15 @@ class RoofedEngine(Record):
 
     @property
     def gflops(self) -> float:
-        """The multiplications and additions of its products, in 10^9 a second of its time."""
+        """The rate at which the engine executes its matrix products, in 10^9 operations/s."""
         return self.texts_per_s * self.gflop_per_text
 
 
 class RooflineResult(Record):
-    """The engines of a run beside their products, the fastest first.
+    """The engines of a run compared with their matrix products, fastest first.
 
-    `bandwidth_gb_s` is what all cores copy from memory to memory, in 10^9 bytes a second, both
-    ways counted. It is None, and there are no roofs, in results of before they were measured.
+    `bandwidth_gb_s` is the rate at which all cores together copy memory, in 10^9 bytes per second,
+    reads and writes counted. It is None, and `roofs` is empty, in results that predate them.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -65,31 +67,31 @@ class RooflineResult(Record):
     command: tuple[str, ...]
     provenance: Provenance
 
-    def attainable(self, one: RoofedEngine) -> float | None:
-        """Return the roof above an engine, in 10^9 operations a second, None if not measured.
+    def attainable(self, engine: RoofedEngine) -> float | None:
+        """Return the attainable rate of an engine in 10^9 operations/s, None if not measured.
 
-        It is what the memory lets through, if no cache keeps anything, or what is multiplied at
-        most, whichever is less. An engine whose layers fit a cache may exceed the former.
+        It is the minimum of the compute roof and the memory-bandwidth roof without caches. An
+        engine whose layers fit into a cache may exceed the latter.
         """
-        found = [roof for roof in self.roofs if roof.name == one.roof]
-        if not found or self.bandwidth_gb_s is None or one.flop_per_byte is None:
+        roofs = [roof for roof in self.roofs if roof.name == engine.roof]
+        if not roofs or self.bandwidth_gb_s is None or engine.flop_per_byte is None:
             return None
-        return min(found[0].gflops, self.bandwidth_gb_s * one.flop_per_byte)
+        return min(roofs[0].gflops, self.bandwidth_gb_s * engine.flop_per_byte)
 
 
 def roofline_rows(result: RooflineResult) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of the README's table."""
-    for one in result.engines:
-        roof = result.attainable(one)
+    """Yield the table rows of a result."""
+    for engine in result.engines:
+        roof = result.attainable(engine)
         yield (
             result.model,
-            one.engine,
-            f"{one.texts_per_s:,.0f}",
-            f"{one.roof_texts_per_s:,.0f}",
-            f"{one.share:.0%}",
-            f"{one.roof_gflops:,.0f}",
-            f"{one.gflops:,.0f}",
-            "-" if one.flop_per_byte is None else f"{one.flop_per_byte:,.0f}",
+            engine.engine,
+            f"{engine.texts_per_s:,.0f}",
+            f"{engine.roof_texts_per_s:,.0f}",
+            f"{engine.share:.0%}",
+            f"{engine.roof_gflops:,.0f}",
+            f"{engine.gflops:,.0f}",
+            "-" if engine.flop_per_byte is None else f"{engine.flop_per_byte:,.0f}",
             "-" if roof is None else f"{roof:,.0f}",
-            "-" if roof is None else f"{one.gflops / roof:.0%}",
+            "-" if roof is None else f"{engine.gflops / roof:.0%}",
         )

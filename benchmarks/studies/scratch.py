@@ -1,10 +1,10 @@
-"""What each step gives to a Chinese classifier from scratch: `python -m pipework.benchmarks.studies.scratch`.
+"""Measure the steps of training from scratch: `python -m pipework.benchmarks.studies.scratch`.
 
-On the THUCNews headlines (`--data` holds train_45000.txt, dev.txt, test.txt and class.txt) each
-step is added to those before it: the head, n-gram embeddings, regularisation, pretraining on the
-train texts, distillation from all seeds of the step before. The same teachers teach models with a
-small table of n-grams, and with none. It takes an hour or two, may be stopped at any time, and goes
-on when it is started again with the same `--work`.
+The data are the THUCNews headlines: `--data` holds train_45000.txt, dev.txt, test.txt and
+class.txt. Each step is added to the steps before it: the head, n-gram embeddings, regularisation,
+pretraining on the train texts, distillation from all seeds of the preceding step. The same teachers
+are distilled into models with a small n-gram table and without one. The study takes one to two
+hours; started again with the same `--work`, it resumes.
 """
 
 import sys
@@ -17,7 +17,7 @@ from pipework.benchmarks.studies.experiment import (
     Training,
     Value,
     options,
-    stored,
+    run_and_store,
 )
 from pipework.benchmarks.studies.experiment_results import ExperimentResult
 from pipework.export.inference import split_source
@@ -31,26 +31,26 @@ DISTILLED = "distilled"
 SMALL, SMALL_DISTILLED = "small table", "small table, distilled"
 NONE_DISTILLED = "no n-grams, distilled"
 NGRAM_ROWS, FEW_ROWS = 2**20, 2**18
-# What Adam divides by is forgotten sooner than is usual: an n-gram that comes once in the texts is
-# changed by 6 times the rate in all, with 0.999 by 32 times, which learns its text by heart.
+# Adam's second moment decays faster than usual: the embedding of an n-gram that occurs once changes
+# by 6 times the learning rate in total, with 0.999 by 32 times, which memorises its text.
 BETAS = (0.9, 0.95)
 KNOWN = {"SVM on TF-IDF of 1 to 3 characters": 90.36}
 
 
 def trainings(data: Path, work: Path, seeds: tuple[int, ...]) -> tuple[Training, ...]:
-    """Return the steps, each with what it needs."""
+    """Return the training runs of all steps with their dependencies."""
     tiny: Sections = _sections(data)
     cnn = _with(tiny, model={"head": "cnn"})
     ngrams = _with(cnn, model={"ngrams": NGRAM_ROWS})
     regularised = _with(ngrams, train={"token_dropout": 0.15, "label_smoothing": 0.1})
     first = work.absolute() / PRETRAINING / f"seed-{seeds[0]}"
     pretrained = _with(_without_preset(regularised), model={"name": str(first)})
-    taught: dict[str, Value] = {
+    distilled: dict[str, Value] = {
         "teacher": str(work.absolute() / PRETRAINED),
         "label_smoothing": 0.0,
     }
     small = _with(regularised, model={"ngrams": FEW_ROWS}, train={"epochs": 12})
-    none = _with(small, model={"ngrams": 0}, train=taught)
+    none = _with(small, model={"ngrams": 0}, train=distilled)
 
     def step(
         name: str, sections: Sections, against: str | None, after: tuple[str, ...] = ()
@@ -68,9 +68,9 @@ def trainings(data: Path, work: Path, seeds: tuple[int, ...]) -> tuple[Training,
             name=PRETRAINING, sections=lambda _: _pretraining(data), seeds=seeds[:1], shown=False
         ),
         step(PRETRAINED, pretrained, REGULARISED, (PRETRAINING,)),
-        step(DISTILLED, _with(pretrained, train=taught), PRETRAINED, (PRETRAINED,)),
+        step(DISTILLED, _with(pretrained, train=distilled), PRETRAINED, (PRETRAINED,)),
         step(SMALL, small, None),
-        step(SMALL_DISTILLED, _with(small, train=taught), SMALL, (PRETRAINED,)),
+        step(SMALL_DISTILLED, _with(small, train=distilled), SMALL, (PRETRAINED,)),
         step(NONE_DISTILLED, none, HEADS, (PRETRAINED,)),
     )
 
@@ -92,7 +92,7 @@ def _sections(data: Path) -> Sections:
 
 
 def _pretraining(data: Path) -> Sections:
-    """Return masked language modelling on the train texts alone, 1,000 of them held out."""
+    """Return the config of masked language modelling on the train texts, 1,000 held out."""
     return {
         "task": {"kind": "pretrain"},
         "data": {
@@ -117,25 +117,25 @@ def _without_preset(sections: Sections) -> Sections:
 
 
 def floors(run: Path, progress: Progress) -> dict[str, float]:
-    """Return what linear models reach on test, in percent."""
+    """Return the test scores of linear models in percent."""
     manifest = read_manifest(run)
     train, test = (split_source(run, manifest, name) for name in ("train", "test"))
-    found = linear_baseline(train, test, manifest.task, progress)
-    return {**KNOWN, found.name: 100 * found.evaluation.score}
+    baseline = linear_baseline(train, test, manifest.task, progress)
+    return {**KNOWN, baseline.name: 100 * baseline.evaluation.score}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train every step, score it and store the result; return the exit code."""
+    """Train and score all steps and store the result; return the exit code."""
     parser = options("scratch", __doc__, seeds=3)
-    given = parser.parse_args(arguments)
-    steps = trainings(given.data, given.work, tuple(given.seeds))
+    choice = parser.parse_args(arguments)
+    steps = trainings(choice.data, choice.work, tuple(choice.seeds))
 
-    def made(experiment: Experiment) -> ExperimentResult:
+    def build(experiment: Experiment) -> ExperimentResult:
         arms = experiment.run()
-        found = floors(experiment.folder(PLAIN, given.seeds[0]), experiment.progress)
-        return experiment.result("scratch", "THUCNews headlines, from scratch", arms, found)
+        baselines = floors(experiment.folder(PLAIN, choice.seeds[0]), experiment.progress)
+        return experiment.result("scratch", "THUCNews headlines, from scratch", arms, baselines)
 
-    return stored(parser, given, steps, made)
+    return run_and_store(parser, choice, steps, build)
 
 
 if __name__ == "__main__":

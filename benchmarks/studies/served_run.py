@@ -1,29 +1,30 @@
-"""A run, served and asked: `python -m pipework.benchmarks.studies.served_run RUN [OPTIONS of pipe bench]`."""
+"""Serve a run and measure it: `python -m pipework.benchmarks.studies.served_run RUN [OPTIONS]`.
+
+The options are those of `pipe bench`.
+"""
 
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipework import console
-from pipework.benchmarks.studies.serving import running
-from pipework.errors import PipeError
+from pipework.benchmarks.studies.pipe_serve import running_server
+from pipework.benchmarks.studies.script_errors import report_errors
 
 
+@report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ask `pipe serve RUN` as `pipe bench URL OPTIONS` does; return the exit code of that."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if not given or given[0].startswith("-"):
-        sys.stderr.write(f"expected a run folder first, found {' '.join(given) or 'nothing'}\n")
+    """Start `pipe serve RUN` and run `pipe bench URL OPTIONS`; return its exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words or words[0].startswith("-"):
+        found = " ".join(words) or "nothing"
+        sys.stderr.write(f"expected a run folder as first argument, found {found}\n")
         return 2
     try:
-        with running(Path(given[0])) as (doors, _):
+        with running_server(Path(words[0])) as server:
             pipe = Path(sys.executable).with_name("pipe")
-            words = [str(pipe), "bench", f"http://{doors['http']}", *given[1:]]
-            return subprocess.run(words, check=False).returncode  # noqa: S603  (our own program)
-    except PipeError as error:
-        console.complain(error)
-        return error.exit_code
+            command = [str(pipe), "bench", server.url, *words[1:]]
+            return subprocess.run(command, check=False).returncode  # noqa: S603  (our own program)
     except KeyboardInterrupt:
         return 130
 

@@ -10,7 +10,7 @@ from pipework.run_folder.files import Record
 
 
 class Memory(Record):
-    """Resident memory of the server while texts of all lengths came, sampled once a second."""
+    """Resident memory of a server under texts of all lengths, sampled once a second."""
 
     minutes: float
     after_first_minute_mib: float
@@ -19,14 +19,15 @@ class Memory(Record):
 
 
 class ServingResult(Record):
-    """A server under load, with its generator on the same processors.
+    """A server under load, with the load generator on the same processors.
 
-    `offline_texts_per_s` is of the engine alone, in the server's largest batches, in turns with the
-    rest; `batch_ms` is the median time of one such batch. `several_texts_per_s` and
-    `single_texts_per_s`, the peak, are means over the turns of clients that wait for their answers,
-    `more_clients_texts_per_s` that of `more_clients` with single texts;
-    `half`, `double` and `after` are single texts at half of the peak, at twice it, and at half of
-    it at once after that; `peak` is one of the levels that the peak is the mean of.
+    `offline_texts_per_s` are rates of the engine alone in the server's largest batches, measured
+    in turns with the rest; `batch_ms` is the median time of one such batch. The closed-loop rates
+    are means over the turns: `several_texts_per_s` with `several` texts per request,
+    `single_texts_per_s` (the peak) with single texts, and `more_clients_texts_per_s` with single
+    texts of `more_clients` clients. `half`, `double` and `after` are open-loop levels with single
+    texts at half the peak, at twice the peak, and at half the peak immediately after the overload.
+    `peak` is one of the levels that the peak is the mean of.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -52,41 +53,49 @@ class ServingResult(Record):
 
     @property
     def offline(self) -> float:
-        """Texts a second of the engine alone."""
+        """Mean texts/s of the engine alone."""
         return mean(self.offline_texts_per_s)
 
 
-HEAD = ("model", "load", "wanted", "seen")
-BEFORE_AND_AFTER = 2  # values of older results
+HEAD = ("model", "load", "target", "measured")
+BEFORE_AND_AFTER = 2  # offline rates in results that predate measuring in turns
 Row = tuple[str, str, str, str]
 
 
 def serving_rows(result: ServingResult) -> list[Row]:
-    """Return the rows of a result."""
+    """Return the table rows of a result."""
     alone, peak = result.offline, result.single_texts_per_s
-    turns = ", ".join(f"{one:,.0f}" for one in result.offline_texts_per_s)
+    turns = ", ".join(f"{rate:,.0f}" for rate in result.offline_texts_per_s)
     when = "before, after" if len(result.offline_texts_per_s) == BEFORE_AND_AFTER else "in turns"
     rows = [
-        ("its engine alone", "", f"{alone:,.0f} texts/s ({when}: {turns})"),
-        (f"{result.several} texts a request", "95 % of it", _of(result.several_texts_per_s, alone)),
-        (f"single texts{_clients(result)}", "80 % of it", _of(peak, alone)),
+        ("engine without server", "", f"{alone:,.0f} texts/s ({when}: {turns})"),
+        (
+            f"{result.several} texts per request",
+            "95 % of the engine",
+            _of(result.several_texts_per_s, alone),
+        ),
+        (f"single texts{_clients(result)}", "80 % of the engine", _of(peak, alone)),
         *_more_clients(result),
         (
-            "half of the peak, open",
-            f"p99 under {tables.ms(4 * result.batch_ms)} ms, 4 batches",
+            "open loop at half the peak",
+            f"p99 < {tables.ms(4 * result.batch_ms)} ms (4 batches)",
             f"p99 {_p99(result.half)} ms",
         ),
-        ("twice the peak: answered", "90 % of the peak", _of(result.double.in_time, peak)),
-        ("twice the peak: refused", "under 50 ms", _refused(result.double)),
+        (
+            "open loop at twice the peak: completed",
+            "90 % of the peak",
+            _of(result.double.goodput, peak),
+        ),
+        ("open loop at twice the peak: rejected", "< 50 ms", _refused(result.double)),
         *_processors(result),
-        ("half again, at once", "as before", f"p99 {_p99(result.after)} ms"),
+        ("open loop at half the peak, after overload", "as before", f"p99 {_p99(result.after)} ms"),
     ]
     if result.memory is not None:
         memory = result.memory
         rows.append(
             (
-                f"{memory.minutes:g} minutes of all lengths",
-                "flat after a minute",
+                f"{memory.minutes:g} minutes of texts of all lengths",
+                "constant after 1 minute",
                 _memory(memory),
             )
         )
@@ -96,34 +105,34 @@ def serving_rows(result: ServingResult) -> list[Row]:
 
 def _clients(result: ServingResult) -> str:
     clients = None if result.peak is None else result.peak.concurrency
-    return "" if clients is None else f", the peak of {clients} clients"
+    return "" if clients is None else f", peak with {clients} clients"
 
 
 def _more_clients(result: ServingResult) -> list[tuple[str, str, str]]:
     if result.more_clients_texts_per_s is None:
         return []
     load = f"single texts, {result.more_clients} clients"
-    return [(load, "80 % of it", _of(result.more_clients_texts_per_s, result.offline))]
+    return [(load, "80 % of the engine", _of(result.more_clients_texts_per_s, result.offline))]
 
 
 def _processors(result: ServingResult) -> list[tuple[str, str, str]]:
-    """Return what answers and what only asks: beside each other on the same processors."""
+    """Return the CPU use of server and load generator, which share the processors."""
     levels = (result.double, result.peak)
     uses = [level.server for level in levels if level is not None and level.server is not None]
     if len(uses) < len(levels) or any(use.generator_cores is None for use in uses):
         return []
-    seen = [f"{use.cores:.2f} + {use.generator_cores:.2f}" for use in uses]
-    words = f"{seen[0]}; at the peak {seen[1]}"
-    return [("twice the peak: processors of the server + of what asks", "", words)]
+    double, peak = (f"{use.cores:.2f} + {use.generator_cores:.2f}" for use in uses)
+    cores = f"{double}; at the peak {peak}"
+    return [("open loop at twice the peak: cores of server + load generator", "", cores)]
 
 
 def _memory(memory: Memory) -> str:
     first, end = f"{memory.after_first_minute_mib:,.0f}", f"{memory.at_end_mib:,.0f}"
-    return f"{first} MiB after one, {end} at the end, {memory.peak_mib:,.0f} at most"
+    return f"{first} MiB after 1 minute, {end} at the end, maximum {memory.peak_mib:,.0f}"
 
 
-def _of(value: float, whole: float) -> str:
-    return f"{value:,.0f} texts/s, {value / whole:.0%}"
+def _of(value: float, reference: float) -> str:
+    return f"{value:,.0f} texts/s, {value / reference:.0%}"
 
 
 def _p99(level: Level) -> str:
@@ -135,6 +144,6 @@ def _refused(level: Level) -> str:
         return "none"
     times = level.refused_ms
     shown = (
-        f"p50 {tables.ms(times.p50)}, p99 {tables.ms(times.p99)}, at most {tables.ms(times.max)} ms"
+        f"p50 {tables.ms(times.p50)}, p99 {tables.ms(times.p99)}, maximum {tables.ms(times.max)} ms"
     )
     return f"{level.refused:,} of {level.sent:,}: {shown}"

@@ -1,4 +1,4 @@
-"""All kinds of stored results: those of `pipe bench` and those of the studies."""
+"""The union of all stored results: those of `pipe bench` and those of the studies."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,15 +1,16 @@
-# Every table of the README measured anew: make tables DATA=DIR MINILM=FOLDER
+# Measure the results of all tables: make tables DATA=DIR MINILM=FOLDER
 #
-#   DATA    where the data sets lie: thucnews_headlines, mrpc, semeval2010_task8, sst2, stsb
+#   DATA    folder of the data sets thucnews_headlines, mrpc, semeval2010_task8, sst2 and stsb
 #   MINILM  folder of all-MiniLM-L6-v2
-#   ONLY    some results instead of all: ONLY="sst2-engines sst2-roofline"
-#   WORK    where runs, environments and results stand meanwhile; stopped and started again, it goes on from there
-#   PERF_ANALYZER  NVIDIA's program; where there is none, sst2-agreement is left out
+#   ONLY    a selection of results: ONLY="sst2-engines sst2-roofline"
+#   WORK    folder of runs, environments and results in progress; a second start resumes from it
+#   PERF_ANALYZER  NVIDIA's perf_analyzer; sst2-agreement is skipped without it
 #
-# No path may hold spaces. One thing runs at a time, and nothing else should; all of it is hours on two cores. `make -n tables` only says what it
-# would do, `make -k tables` goes on after what fails. Results are copied to benchmarks/studies/results when all that was asked for is there: the commit
-# that they name would be called changed by the first of them. What stands in WORK is of the commit that it was begun at, so
-# nothing is to be committed meanwhile; another commit begins with another WORK.
+# Paths must not contain spaces. One command runs at a time; do not use the machine for anything else. All results take hours on two
+# cores. `make -n tables` prints the commands, `make -k tables` continues after a failure. The results are copied to
+# benchmarks/studies/results when all of them are complete: copying one earlier would change the work tree, which the next result
+# would record. WORK belongs to the commit at which it was started: do not commit during the measurements, and use another WORK for
+# another commit.
 
 WORK ?= runs/tables
 PERF_ANALYZER ?= perf_analyzer
@@ -22,7 +23,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .SECONDARY:
 .DELETE_ON_ERROR:
 
-# The runs, as people make them: results tell these commands, with DIR, MINILM and runs/ in place of where they lie.
+# The training commands. Results record them with DIR, MINILM and runs/ in place of the actual paths.
 thucnews-run = pipe train thucnews --out runs/$(1) --set data.root=DIR/thucnews_headlines
 minilm-run = pipe train $(2) --out runs/$(1) --set data.root=DIR/$(3) --set model.name=MINILM
 sample = pipe train sample --out runs/sample
@@ -41,7 +42,7 @@ semeval-entity = $(call minilm-run,semeval-entity,semeval2010-task8,semeval2010_
 semeval-linear = $(call minilm-run,semeval-linear,semeval2010-task8,semeval2010_task8) --set train.learning_rate=1e-4 --set train.epochs=4 \
 	--set model.head=linear
 
-# What the table of accuracies calls them, what others reached on the same rows (known, not measured anew), and which rows those are.
+# Names in the accuracy table, baseline scores on the same rows (known, not measured here), and splits.
 sample-name = the sample (1,904 train rows, from scratch)
 thucnews-name = THUCNews headlines (45,000 train rows, from scratch)
 thucnews-linear-name = THUCNews headlines (from scratch, linear head, 3 epochs)
@@ -60,7 +61,7 @@ mrpc-seeds-floors = --floor "always paraphrase=66.49"
 sst2-split = dev
 stsb-split = dev
 
-# What the other tables call them, and what is asked.
+# Names in the other tables, and the files of the requests.
 thucnews-linear-engines = THUCNews (4 layers of 256, linear head)
 thucnews-cnn-engines = THUCNews (4 layers of 256, cnn head)
 mrpc-engines = MRPC (MiniLM-L6)
@@ -76,21 +77,21 @@ NAMES = $(SCORED:%=%-accuracy) families presets engines-matrix-tiny engines-matr
 	sst2-engines mrpc-engines thucnews-linear-engines thucnews-cnn-engines mrpc-offline thucnews-linear-offline \
 	mrpc-serving-8 thucnews-linear-serving-1 thucnews-linear-serving-8 sst2-serving-load sst2-roofline sst2-agreement sst2-peers-serving \
 	sst2-peers-2000 sst2-peers-4000 scratch domain
-ONLY ?= $(if $(shell PATH="$(PATH)" command -v $(PERF_ANALYZER)),$(NAMES),$(info sst2-agreement is left out: no $(PERF_ANALYZER) here)$(filter-out sst2-agreement,$(NAMES)))
+ONLY ?= $(if $(shell PATH="$(PATH)" command -v $(PERF_ANALYZER)),$(NAMES),$(info sst2-agreement is skipped: $(PERF_ANALYZER) is not on PATH)$(filter-out sst2-agreement,$(NAMES)))
 ONLY := $(ONLY)
 
 ifeq ($(strip $(ONLY)),)
-$(error ONLY: expected names of results. There are $(NAMES))
+$(error ONLY: expected names of results. Known results: $(NAMES))
 endif
 ifneq ($(filter-out $(NAMES),$(ONLY)),)
-$(error ONLY: there is no $(filter-out $(NAMES),$(ONLY)). There are $(NAMES))
+$(error ONLY: unknown result $(filter-out $(NAMES),$(ONLY)). Known results: $(NAMES))
 endif
 ifeq ($(and $(DATA),$(MINILM)),)
 $(error expected DATA and MINILM, the folders of the data sets and of the weights: make tables DATA=DIR MINILM=FOLDER)
 endif
 BEGUN := $(file < $(WORK)/commit)
 ifneq ($(filter-out $(COMMIT),$(BEGUN)),)
-$(error $(WORK) was begun at $(BEGUN), and this is $(COMMIT): delete it, or name another with WORK=)
+$(error $(WORK) was started at commit $(BEGUN), the checkout is at $(COMMIT): delete it, or choose another folder with WORK=)
 endif
 
 .PHONY: tables
@@ -113,7 +114,7 @@ $(WORK)/exported/%: $(WORK)/trained/%
 	$(call here,pipe export runs/$* --to auto)
 	touch $@
 
-# The one that is served is packed on any machine.
+# The serving results compare packed engines, on any machine.
 $(WORK)/exported/sst2-300: $(WORK)/trained/sst2-300
 	$(begin)
 	pipe export $(WORK)/runs/sst2-300 --to auto --layout packed
@@ -160,7 +161,7 @@ $(RESULTS)/sst2-agreement.json: $(WORK)/exported/sst2-300
 	python -m pipework.benchmarks.studies.agreement $(loaded) --perf-analyzer $(PERF_ANALYZER) --seconds 6 --rounds 5 --out $(part)
 	$(end)
 
-# What cannot be installed here is left out, and the result says so.
+# Servers that cannot be installed here are skipped; the result records the reason.
 $(RESULTS)/sst2-peers-serving.json: $(WORK)/exported/sst2-300
 	$(begin)
 	-$(MAKE) triton
@@ -168,11 +169,11 @@ $(RESULTS)/sst2-peers-serving.json: $(WORK)/exported/sst2-300
 	python -m pipework.benchmarks.studies.peers.serving $(loaded) --venvs $(WORK)/venvs --seconds 4 --search-seconds 1.5 --rounds 2 --out $(part)
 	$(end)
 
-beside = python -m pipework.benchmarks.studies.peers.training sst2 --rows $* --peer-python runs/trainer/bin/python --set data.root=DIR/sst2 --set model.name=MINILM \
+trainer-comparison = python -m pipework.benchmarks.studies.peers.training sst2 --rows $* --peer-python runs/trainer/bin/python --set data.root=DIR/sst2 --set model.name=MINILM \
 	--set train.epochs=2 --set train.learning_rate=5e-5 --seeds 0 1 2
 $(RESULTS)/sst2-peers-%.json: $(WORK)/runs/trainer/ready
 	$(begin)
-	$(call here,$(beside)) --name "SST-2, first $(first-$*) rows (MiniLM-L6)" --command "$(beside)" --out $(part)
+	$(call here,$(trainer-comparison)) --name "SST-2, first $(first-$*) rows (MiniLM-L6)" --command "$(trainer-comparison)" --out $(part)
 	$(end)
 
 $(WORK)/runs/trainer/ready: constraints.txt

@@ -1,4 +1,4 @@
-"""Results of training runs: accuracy, families, and other trainers on the same rows."""
+"""Stored results of training runs: accuracy, families, comparison with other trainers."""
 
 from statistics import mean, median
 from typing import Literal
@@ -8,14 +8,14 @@ from pydantic import BaseModel
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
 from pipework.run_folder.files import Record
 
-PIPEWORK = "pipework"  # its name among the competitors of a comparison
+PIPEWORK = "pipework"  # its name in the `contender` and `peer` fields of stored results
 
 
 class TrainingResult(Record):
-    """How good trained models are: `values` of `metric` on `rows` rows, in percent, a seed each.
+    """Scores of trained models: `values` of `metric` on `rows` rows in percent, one per seed.
 
-    `floors` are what simple methods reach on the same rows, in percent, by name. `minutes` is
-    the mean time of a training; `commands` repeat it.
+    `floors` are the scores of baselines on the same rows, in percent, by name. `minutes` is the
+    mean time of a training run; `commands` reproduce it.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -38,7 +38,7 @@ class TrainingResult(Record):
 
 
 class Fit(Record):
-    """A family with a head: after how many steps it answers the rows rightly, None for never."""
+    """The training steps that a family with a head needs to fit the rows; None if it does not."""
 
     family: str
     head: str
@@ -46,9 +46,9 @@ class Fit(Record):
 
 
 class FamiliesResult(Record):
-    """Which families learn with which heads: each learned the same `rows` rows.
+    """Which encoder families fit the same `rows` rows with which heads.
 
-    Results of before the command was stored have none.
+    `command` is empty in results that predate the field.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -60,10 +60,10 @@ class FamiliesResult(Record):
 
 
 class PeerRun(Record):
-    """One training, in a process of its own.
+    """One training run in a separate process.
 
-    `examples_per_s` is of training alone; `wall_s` is from the start of the process to its end.
-    `score` is the best on dev of all epochs, in percent.
+    `examples_per_s` counts training only; `wall_s` is the lifetime of the process. `score` is the
+    best dev score of all epochs, in percent.
     """
 
     contender: str
@@ -75,20 +75,21 @@ class PeerRun(Record):
 
 
 class PhaseTimes(Record):
-    """Seconds of a training run by phase; together they are the whole loop."""
+    """Seconds of a training run by phase; the phases add up to the whole loop."""
 
     seconds: dict[str, float]
 
     def shares(self) -> dict[str, float]:
-        """Return the phases as shares of the whole."""
+        """Return each phase as a share of the total."""
         whole = sum(self.seconds.values())
         return {phase: seconds / whole for phase, seconds in self.seconds.items()}
 
 
 class PeerTrainingResult(Record):
-    """pipework beside others: the same rows, hyperparameters and seeds, one after the other.
+    """pipework compared with other trainers on the same rows, hyperparameters and seeds.
 
-    `peer_versions` are of the environment of the others; `phases` are of pipework.
+    `peer_versions` are the package versions in the other trainers' environment; `phases` are
+    measured in pipework.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -105,25 +106,25 @@ class PeerTrainingResult(Record):
     provenance: Provenance
 
     @property
-    def contenders(self) -> tuple[str, ...]:
-        """Who ran, in the order of the first seed."""
+    def competitors(self) -> tuple[str, ...]:
+        """The compared trainers in the order of the first seed."""
         return tuple(dict.fromkeys(run.contender for run in self.runs))
 
-    def of(self, contender: str) -> tuple[PeerRun, ...]:
-        """Return the runs of one contender, by seed."""
-        mine = (run for run in self.runs if run.contender == contender)
-        return tuple(sorted(mine, key=lambda run: run.seed))
+    def of(self, competitor: str) -> tuple[PeerRun, ...]:
+        """Return the runs of one trainer, sorted by seed."""
+        runs = (run for run in self.runs if run.contender == competitor)
+        return tuple(sorted(runs, key=lambda run: run.seed))
 
-    def faster_than(self, contender: str) -> float:
-        """Return how many times the others' rate pipework's is: the median over the seeds."""
-        pairs = zip(self.of(PIPEWORK), self.of(contender), strict=True)
+    def speedup_over(self, competitor: str) -> float:
+        """Return pipework's examples/s divided by the competitor's: the median over the seeds."""
+        pairs = zip(self.of(PIPEWORK), self.of(competitor), strict=True)
         return median(own.examples_per_s / other.examples_per_s for own, other in pairs)
 
 
-def plain(settings: BaseModel) -> dict[str, str | int | float | bool | None]:
-    """Return settings as a result keeps them: what is set, lists as text."""
-    given = settings.model_dump(mode="json", exclude_none=True)
+def recorded_settings(settings: BaseModel) -> dict[str, str | int | float | bool | None]:
+    """Return the settings that are not None as JSON scalars; lists become comma-separated text."""
+    values = settings.model_dump(mode="json", exclude_none=True)
     return {
         key: ", ".join(map(str, value)) if isinstance(value, list) else value
-        for key, value in given.items()
+        for key, value in values.items()
     }

@@ -1,59 +1,59 @@
-"""What load is sent to: one kind of target for each way in which servers are asked."""
+"""Targets of the load generator: one class per request protocol."""
 
 import re
 from urllib.parse import unquote
 
-from pipework.benchmarks.targets.address import Address
+from pipework.benchmarks.targets.address import TargetAddress
 from pipework.benchmarks.targets.protocol import ProtocolTarget
 from pipework.benchmarks.targets.rest import RestTarget
-from pipework.benchmarks.targets.seam import Caller, Spent, Target, Wire
+from pipework.benchmarks.targets.seam import Caller, StageTimes, Target, WireProtocol
 from pipework.benchmarks.targets.template import TemplateTarget
 from pipework.errors import ConfigError
 from pipework.serve.schemas import PREDICT_PATH
 
-__all__ = ["Caller", "Spent", "Target", "Wire", "is_url", "target"]
-MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/infer)?")
-SHORT = re.compile(r"/(?P<model>[^/]+)(/(?P<version>[^/]+))?")
+__all__ = ["Caller", "StageTimes", "Target", "WireProtocol", "is_url", "target"]
+MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/infer)?")
+GRPC_PATH = re.compile(r"/(?P<model>[^/]+)(/(?P<version>[^/]+))?")
 SCHEMES = ("http", "https", "grpc", "grpcs")
 
 
-def is_url(given: str) -> bool:
-    """Whether a target is given by a URL, rather than by the path of a run folder."""
-    return given.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
+def is_url(target: str) -> bool:
+    """Return whether a target is a URL; otherwise it is the path of a run folder."""
+    return target.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
 
 
 def target(url: str, template: str | None = None) -> Target:
-    """Return the target behind a URL.
+    """Return the target of a URL.
 
-    That is HOST:PORT of `pipe serve`; a model of the Open Inference Protocol, over HTTP
-    (http://HOST:PORT/v2/models/NAME, with /versions/VERSION behind it) or gRPC
-    (grpc://HOST:PORT/NAME, with /VERSION behind it); or with a template any path.
+    Supported are http://HOST:PORT of `pipe serve`; models of the Open Inference Protocol over HTTP
+    (http://HOST:PORT/v2/models/NAME[/versions/VERSION]) or gRPC (grpc://HOST:PORT/NAME[/VERSION]);
+    and any URL with a template.
 
     Raises:
-        ConfigError: there is no such target.
+        ConfigError: the URL is invalid, or its path is unknown and no template is given.
     """
-    address = Address.of(url)
+    address = TargetAddress.of(url)
     if template is not None:
         return TemplateTarget(address=address, template=template)
     if address.scheme.startswith("grpc"):
         return _grpc(address)
-    if found := MODEL.fullmatch(address.path):
-        return ProtocolTarget(address=address, **_named(found))
+    if match := MODEL_PATH.fullmatch(address.path):
+        return ProtocolTarget(address=address, **_model_and_version(match))
     if address.path in {"", PREDICT_PATH}:
         return RestTarget(address=address)
-    message = f"{address.shown}: nothing is known of {address.path} and what it wants to hear"
-    raise ConfigError(message, 'say it by --template, as \'{"inputs": "$TEXTS"}\'')
+    message = f"{address.display_url}: unknown endpoint {address.path}"
+    raise ConfigError(message, 'pass --template with its request format: \'{"inputs": "$TEXTS"}\'')
 
 
-def _grpc(address: Address) -> Target:
+def _grpc(address: TargetAddress) -> Target:
     from pipework.benchmarks.targets.grpc import GrpcTarget  # noqa: PLC0415  (heavy)
 
-    found = MODEL.fullmatch(address.path) or SHORT.fullmatch(address.path)
-    if found is None:
-        message = f"{address.shown} names no model"
-        raise ConfigError(message, f"expected {address.scheme}://{address.at}/NAME")
-    return GrpcTarget(address=address, **_named(found))
+    match = MODEL_PATH.fullmatch(address.path) or GRPC_PATH.fullmatch(address.path)
+    if match is None:
+        message = f"{address.display_url} has no model name"
+        raise ConfigError(message, f"expected {address.scheme}://{address.host_port}/NAME")
+    return GrpcTarget(address=address, **_model_and_version(match))
 
 
-def _named(found: re.Match[str]) -> dict[str, str]:
-    return {name: unquote(found[name] or "") for name in ("model", "version")}
+def _model_and_version(match: re.Match[str]) -> dict[str, str]:
+    return {name: unquote(match[name] or "") for name in ("model", "version")}

@@ -1,4 +1,4 @@
-"""Where a server is, and what it wants to know of who asks."""
+"""Address and credentials of a target server."""
 
 import os
 import ssl
@@ -8,22 +8,22 @@ from typing import Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pipework.errors import ConfigError
-from pipework.serve.client.client import VARIABLE
+from pipework.serve.client.client import KEY_VARIABLE
 
-SECURE = ("https", "grpcs")
-PORTS = {"http": 80, "https": 443, "grpc": 8001, "grpcs": 443}
+TLS_SCHEMES = ("https", "grpcs")
+DEFAULT_PORTS = {"http": 80, "https": 443, "grpc": 8001, "grpcs": 443}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Address:
-    """A URL in parts.
+class TargetAddress:
+    """Parts of a target's URL.
 
     Attributes:
         scheme: http, https, grpc or grpcs.
-        host: a name or an address.
-        port: of it.
-        path: "" or what follows, from its first slash, with its query.
-        credentials: the value of the header Authorization, or "".
+        host: host name or IP address.
+        port: port number.
+        path: path with its leading slash and query, or "".
+        credentials: value of the Authorization header, or "".
     """
 
     scheme: str
@@ -33,25 +33,25 @@ class Address:
     credentials: str = ""
 
     @classmethod
-    def of(cls, url: str) -> "Address":
-        """Read a URL; its user and password, or PIPEWORK_API_KEY, become the credentials.
+    def of(cls, url: str) -> "TargetAddress":
+        """Parse a URL; its user and password, or PIPEWORK_API_KEY, become the credentials.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: `url` is not a valid URL of a supported scheme.
         """
         try:
             parts = urlsplit(url)
-            port = parts.port or PORTS.get(parts.scheme)
+            port = parts.port or DEFAULT_PORTS.get(parts.scheme)
         except ValueError:
             parts, port = urlsplit(""), None
         if port is None or not parts.hostname:
-            message = f"{url} is not a URL of http, https, grpc or grpcs"
+            message = f"{url} is not a valid http, https, grpc or grpcs URL"
             raise ConfigError(message, "for example http://127.0.0.1:8000")
-        key = os.environ.get(VARIABLE)
+        key = os.environ.get(KEY_VARIABLE)
         credentials = f"Bearer {key}" if key else ""
         if parts.username is not None:
-            named = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            credentials = f"Basic {b64encode(named.encode()).decode()}"
+            user_password = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            credentials = f"Basic {b64encode(user_password.encode()).decode()}"
         path = urlunsplit(("", "", parts.path, parts.query, "")).rstrip("/")
         return cls(
             scheme=parts.scheme,
@@ -62,55 +62,54 @@ class Address:
         )
 
     @property
-    def at(self) -> str:
-        """HOST:PORT."""
+    def host_port(self) -> str:
+        """Host and port as HOST:PORT."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     @property
-    def shown(self) -> str:
-        """The URL without credentials."""
-        return f"{self.scheme}://{self.at}{self.path}"
+    def display_url(self) -> str:
+        """URL without credentials."""
+        return f"{self.scheme}://{self.host_port}{self.path}"
 
     @property
-    def secure(self) -> bool:
-        """Whether it is asked by TLS."""
-        return self.scheme in SECURE
+    def uses_tls(self) -> bool:
+        """Whether the connection uses TLS."""
+        return self.scheme in TLS_SCHEMES
 
-    def beside(self, port: int) -> "Address":
-        """Return a port of this machine in its place, without TLS."""
+    def at_local_port(self, port: int) -> "TargetAddress":
+        """Return the same address at a port of this machine, without TLS."""
         return replace(self, scheme=self.scheme.removesuffix("s"), host="127.0.0.1", port=port)
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return what checks the server's certificate (SSL_CERT_FILE names authorities), or None.
+        """Return the TLS context that verifies the server, or None without TLS.
 
-        Raises:
-            ConfigError: the certificates of SSL_CERT_FILE cannot be read.
+        SSL_CERT_FILE names the file of trusted certificates.
         """
-        return ssl.create_default_context() if self.secure else None
+        return ssl.create_default_context() if self.uses_tls else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Addressed:
-    """What every Target is, whatever it wants to hear: somewhere."""
+class AddressedTarget:
+    """Base class of targets: stores the address."""
 
-    address: Address
+    address: TargetAddress
 
     @property
-    def shown(self) -> str:
-        """The URL without a password."""
-        return self.address.shown
+    def display_url(self) -> str:
+        """URL without credentials."""
+        return self.address.display_url
 
     @property
     def host(self) -> str:
-        """Of the URL."""
+        """Host of the URL."""
         return self.address.host
 
     @property
     def port(self) -> int:
-        """Of the URL."""
+        """Port of the URL."""
         return self.address.port
 
-    def beside(self, port: int) -> Self:
-        """Return a target of the same requests that listens here, without TLS."""
-        return replace(self, address=self.address.beside(port))
+    def at_local_port(self, port: int) -> Self:
+        """Return a target with the same requests at a port of this machine, without TLS."""
+        return replace(self, address=self.address.at_local_port(port))

@@ -1,4 +1,4 @@
-"""What all targets over HTTP share. A subclass says what a request and an answer hold."""
+"""Base class of targets over HTTP; subclasses define the request and response formats."""
 
 import json
 import re
@@ -10,134 +10,134 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from pipework.benchmarks.targets.address import Address, Addressed
+from pipework.benchmarks.targets.address import AddressedTarget, TargetAddress
 from pipework.benchmarks.targets.http_connections import (
     ConnectionLostError,
-    Connections,
-    Reply,
-    request,
+    ConnectionPool,
+    HttpResponse,
+    post_request,
 )
-from pipework.benchmarks.targets.seam import Caller, Spent, Wire
+from pipework.benchmarks.targets.seam import Caller, StageTimes, WireProtocol
 from pipework.data.examples import Example
 from pipework.errors import PipeError
 
-REFUSED = (400, 413, 422)
-HINT_TEXTS = "send other texts with --file, or fewer at once with --batch"
-HINT_URL = "give the URL of a server that `pipe serve RUN` started"
-STAGE = re.compile(rb"([\w-]+);dur=([0-9.]+)")
-LOST, NOT_FOUND, NOT_TRUSTED = "connection dropped", "no connection", "TLS failed"
+BAD_REQUEST_STATUSES = (400, 413, 422)
+TEXTS_HINT = "send other texts with --file, or fewer texts per request with --batch"
+URL_HINT = "expected the URL of a running server, for example one started by pipe serve RUN"
+SERVER_TIMING = re.compile(rb"([\w-]+);dur=([0-9.]+)")
+CONNECTION_DROPPED, NO_CONNECTION, TLS_FAILED = "connection dropped", "no connection", "TLS failed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HttpTarget(Addressed):
-    """A Target asked by POST, with JSON or a body of its own."""
+class HttpTarget(AddressedTarget):
+    """Target that receives POST requests."""
 
     @property
-    def wire(self) -> Wire:
-        """What its requests are made of."""
-        return Wire.HTTP
+    def wire_protocol(self) -> WireProtocol:
+        """Protocol of its requests."""
+        return WireProtocol.HTTP
 
     @property
     @abstractmethod
     def path(self) -> str:
-        """Where it is asked."""
+        """Path of its endpoint."""
 
     @abstractmethod
     def request(self, examples: Sequence[Example]) -> bytes:
-        """Return a whole request."""
+        """Return a complete serialised request."""
 
     @abstractmethod
-    def check(self, answer: bytes, count: int) -> str:
-        """Return the name of the model that gave an answer to `count` texts."""
+    def check(self, response: bytes, count: int) -> str:
+        """Return the model name of a response to `count` texts."""
 
     def open(self, connections: int) -> Caller:
-        """Return a caller of at most so many connections."""
+        """Return a caller with at most this many connections."""
         return HttpCaller(self.address, self.path, connections)
 
     def post(self, body: bytes, headers: Mapping[str, str]) -> bytes:
-        """Return a whole request with this body."""
-        known = {**headers}
+        """Return a complete POST request with this body."""
+        all_headers = {**headers}
         if self.address.credentials:
-            known["Authorization"] = self.address.credentials
-        return request(self.address.at, self.path, body, known)
+            all_headers["Authorization"] = self.address.credentials
+        return post_request(self.address.host_port, self.path, body, all_headers)
 
-    def wrong(self, expected: str) -> PipeError:
-        """Return the error of an answer that is not what was expected."""
-        asked = f"{self.address.scheme}://{self.address.at}{self.path}"
-        return PipeError(f"{asked} answered, but not with the {expected} expected", HINT_URL)
+    def unexpected_response(self, expected: str) -> PipeError:
+        """Return the error for a response without the expected content."""
+        url = f"{self.address.scheme}://{self.address.host_port}{self.path}"
+        return PipeError(f"{url}: expected a response with {expected}", URL_HINT)
 
 
 class HttpCaller:
-    """Keep-alive connections to an HTTP server."""
+    """Sends requests over keep-alive connections to an HTTP server."""
 
-    def __init__(self, address: Address, path: str, connections: int) -> None:
-        """Open none yet."""
-        self._url = f"{address.scheme}://{address.at}"
+    def __init__(self, address: TargetAddress, path: str, connections: int) -> None:
+        """Create the caller; connections are opened on demand."""
+        self._url = f"{address.scheme}://{address.host_port}"
         self._path = path
-        self.connections = Connections(address.host, address.port, address.tls(), connections)
+        self.connections = ConnectionPool(address.host, address.port, address.tls(), connections)
         self._timed = 0
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
-    async def ask(self, request: bytes) -> str | None:
-        """Send a request; return None once it is answered with success, else the kind of error."""
+    async def send(self, request: bytes) -> str | None:
+        """Send a request and wait; return None on success, else the kind of error."""
         try:
-            reply = await self.connections.ask(request)
+            reply = await self.connections.send(request)
         except (ConnectionLostError, OSError) as error:
-            return _kind(error)
+            return _error_kind(error)
         if reply.timing:
             self._count(reply.timing)
         return None if reply.status == HTTPStatus.OK else f"HTTP {reply.status}"
 
-    async def answer(self, request: bytes) -> bytes:
-        """Send a request and return the body of its answer.
+    async def fetch(self, request: bytes) -> bytes:
+        """Send a request and return the response body.
 
         Raises:
-            PipeError: no server, or one that refuses; the message says why.
+            PipeError: no server responds, or it refuses the request; the message has the reason.
         """
         reply = await self._reply(request)
         if reply.status == HTTPStatus.OK:
             return reply.body
-        why = f"HTTP {reply.status}: {_said(reply.body)}"
+        why = f"HTTP {reply.status}: {_error_text(reply.body)}"
         message = f"{self._url}{self._path} refused the first request: {why}"
-        raise PipeError(message, HINT_TEXTS if reply.status in REFUSED else HINT_URL)
+        raise PipeError(message, TEXTS_HINT if reply.status in BAD_REQUEST_STATUSES else URL_HINT)
 
-    async def spent(self) -> Spent:
-        """Return what the answers said, each by its header Server-Timing.
+    async def stage_times(self) -> StageTimes:
+        """Return the stage times collected from the Server-Timing headers of the responses.
 
         https://www.w3.org/TR/server-timing/
         """
-        return Spent(requests=self._timed, seconds={**self._seconds})
+        return StageTimes(requests=self._timed, seconds={**self._seconds})
 
     async def close(self) -> None:
         """Close the connections."""
         self.connections.close()
 
-    async def _reply(self, request: bytes) -> Reply:
+    async def _reply(self, request: bytes) -> HttpResponse:
         try:
-            return await self.connections.ask(request)
+            return await self.connections.send(request)
         except (ConnectionLostError, OSError) as error:
-            message = f"no server answers at {self._url}: {_kind(error)}"
-            raise PipeError(message, HINT_URL) from error
+            message = f"no response from {self._url}: {_error_kind(error)}"
+            raise PipeError(message, URL_HINT) from error
 
     def _count(self, timing: bytes) -> None:
         self._timed += 1
-        for stage, milliseconds in STAGE.findall(timing):
+        for stage, milliseconds in SERVER_TIMING.findall(timing):
             self._seconds[stage.decode()] += float(milliseconds) / 1000
 
 
-def _kind(error: Exception) -> str:
+def _error_kind(error: Exception) -> str:
     match error:
         case ConnectionLostError():
-            return LOST
+            return CONNECTION_DROPPED
         case ssl.SSLError():
-            return NOT_TRUSTED
+            return TLS_FAILED
         case ConnectionResetError() | BrokenPipeError():
-            return LOST
+            return CONNECTION_DROPPED
         case _:
-            return NOT_FOUND
+            return NO_CONNECTION
 
 
-def _said(body: bytes) -> str:
+def _error_text(body: bytes) -> str:
     with suppress(ValueError, LookupError, TypeError):
         return " ".join(str(json.loads(body)["error"]).split())[:200]
     return "no explanation"

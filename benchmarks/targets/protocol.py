@@ -1,4 +1,4 @@
-"""The Open Inference Protocol, as Triton speaks it: texts in tensors of BYTES.
+"""Target for the Open Inference Protocol over HTTP, with texts in BYTES tensors as in Triton.
 
 https://github.com/triton-inference-server/server/tree/main/docs/protocol
 
@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 import numpy as np
 
-from pipework.benchmarks.targets.address import Address
+from pipework.benchmarks.targets.address import TargetAddress
 from pipework.benchmarks.targets.http import HttpCaller, HttpTarget
-from pipework.benchmarks.targets.http_connections import ConnectionLostError, get
-from pipework.benchmarks.targets.seam import Caller, Spent
+from pipework.benchmarks.targets.http_connections import ConnectionLostError, get_request
+from pipework.benchmarks.targets.seam import Caller, StageTimes
 from pipework.data.examples import Example
 from pipework.serve.client.tensors import tensors
 
@@ -29,18 +29,18 @@ STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProtocolTarget(HttpTarget):
-    """Any server of the protocol, over HTTP with binary tensors; the newest version if ""."""
+    """Model served by the protocol over HTTP, with binary tensors; version "" is the latest."""
 
     model: str
     version: str = ""
 
     @property
     def path(self) -> str:
-        """Where it is asked."""
+        """Path of its endpoint."""
         return f"{model_path(self.model, self.version)}/infer"
 
     def request(self, examples: Sequence[Example]) -> bytes:
-        """Return a request of all outputs."""
+        """Return a request for all outputs."""
         packed = {name: packed_bytes(values) for name, values in tensors(examples).items()}
         inputs = [
             {
@@ -55,64 +55,66 @@ class ProtocolTarget(HttpTarget):
         headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: f"{len(head)}"}
         return self.post(b"".join((head, *packed.values())), headers)
 
-    def check(self, answer: bytes, count: int) -> str:
-        """Return the name of the model that gave an answer to `count` texts.
+    def check(self, response: bytes, count: int) -> str:
+        """Return the model name of a response to `count` texts.
 
         Raises:
-            PipeError: it is not an answer to so many.
+            PipeError: an output does not have `count` rows.
         """
         with suppress(ValueError, LookupError, TypeError):
-            # Tensors follow the JSON, which is a whole value; any bytes can be read as latin-1.
-            head, _ = json.JSONDecoder().raw_decode(answer.decode("latin-1"))
-            if {one["shape"][0] for one in head["outputs"]} == {count}:
+            # Binary tensors follow the JSON value; latin-1 decodes any bytes.
+            head, _ = json.JSONDecoder().raw_decode(response.decode("latin-1"))
+            if {output["shape"][0] for output in head["outputs"]} == {count}:
                 return str(head["model_name"])
         expected = f"{count} rows in each output"
-        raise self.wrong(expected)
+        raise self.unexpected_response(expected)
 
     def open(self, connections: int) -> Caller:
-        """Return a caller of at most so many connections."""
+        """Return a caller with at most this many connections."""
         return ProtocolCaller(self.address, self.path, connections)
 
 
 class ProtocolCaller(HttpCaller):
-    """Keep-alive connections to a server of the protocol."""
+    """Caller that reads stage times from the model's statistics endpoint."""
 
-    def __init__(self, address: Address, path: str, connections: int) -> None:
-        """Open none yet."""
+    def __init__(self, address: TargetAddress, path: str, connections: int) -> None:
+        """Create the caller; connections are opened on demand."""
         super().__init__(address, path, connections)
         credentials = address.credentials
         headers = {"Authorization": credentials} if credentials else {}
-        self._asking = get(address.at, f"{path.removesuffix('/infer')}/stats", headers)
+        self._stats_request = get_request(
+            address.host_port, f"{path.removesuffix('/infer')}/stats", headers
+        )
 
-    async def spent(self) -> Spent:
-        """Return the statistics of the model, which count all its requests."""
+    async def stage_times(self) -> StageTimes:
+        """Return the stage times of the model's statistics, which cover all its requests."""
         with suppress(ConnectionLostError, OSError, ValueError, LookupError, TypeError):
-            reply = await self.connections.ask(self._asking)
-            if reply.status == HTTPStatus.OK:
-                found = json.loads(reply.body)["model_stats"]
-                return summed(one["inference_stats"] for one in found)
-        return Spent()
+            response = await self.connections.send(self._stats_request)
+            if response.status == HTTPStatus.OK:
+                versions = json.loads(response.body)["model_stats"]
+                return sum_stage_times(version["inference_stats"] for version in versions)
+        return StageTimes()
 
 
 def model_path(model: str, version: str) -> str:
-    """Return where a model is asked."""
+    """Return the path of a model."""
     tail = f"/versions/{quote(version, safe='')}" if version else ""
     return f"/v2/models/{quote(model, safe='')}{tail}"
 
 
 def packed_bytes(values_N: Sequence[bytes]) -> bytes:
-    """Return texts as the elements of a tensor: each behind its length."""
+    """Serialise texts as a BYTES tensor: each element is preceded by its length."""
     from tritonclient.utils import serialize_byte_tensor  # noqa: PLC0415  (heavy)
 
     packed: bytes = serialize_byte_tensor(np.array(values_N, np.object_)).item()
     return packed
 
 
-def summed(statistics: Iterable[Mapping[str, Any]]) -> Spent:
-    """Add up the `inference_stats` of versions."""
+def sum_stage_times(statistics: Iterable[Mapping[str, Any]]) -> StageTimes:
+    """Sum the `inference_stats` of all versions."""
     requests, seconds = 0, defaultdict[str, float](float)
-    for one in statistics:
-        requests += int(one["success"]["count"])
+    for version_statistics in statistics:
+        requests += int(version_statistics["success"]["count"])
         for stage in STAGES:
-            seconds[stage] += int(one[stage]["ns"]) / 1e9
-    return Spent(requests=requests, seconds=seconds)
+            seconds[stage] += int(version_statistics[stage]["ns"]) / 1e9
+    return StageTimes(requests=requests, seconds=seconds)

@@ -1,4 +1,4 @@
-"""Our own door: `/v1/predict`."""
+"""Target for `/v1/predict`, the REST endpoint of `pipe serve`."""
 
 import json
 from collections.abc import Sequence
@@ -14,30 +14,32 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RestTarget(HttpTarget):
-    """`pipe serve`, by its simple protocol."""
+    """Server of `pipe serve`, called by its REST endpoint."""
 
     @property
     def path(self) -> str:
-        """Where it is asked."""
+        """Path of its endpoint."""
         return PREDICT_PATH
 
     def request(self, examples: Sequence[Example]) -> bytes:
-        """Return a request of texts, or of inputs where they are more than that."""
-        content: object = {"texts": [one.text for one in examples]}
-        if any(one.text_pair is not None or one.entities is not None for one in examples):
-            inputs = (TextInput.of(one).model_dump(exclude_none=True) for one in examples)
+        """Return a request with "texts", or with "inputs" for pairs and marked entities."""
+        content: object = {"texts": [example.text for example in examples]}
+        if any(
+            example.text_pair is not None or example.entities is not None for example in examples
+        ):
+            inputs = (TextInput.of(example).model_dump(exclude_none=True) for example in examples)
             content = {"inputs": [*inputs]}
         return self.post(json.dumps(content, ensure_ascii=False).encode(), JSON)
 
-    def check(self, answer: bytes, count: int) -> str:
-        """Return the name of the model that gave an answer to `count` texts.
+    def check(self, response: bytes, count: int) -> str:
+        """Return the model name of a response to `count` texts.
 
         Raises:
-            PipeError: it is not an answer to so many.
+            PipeError: the response does not contain `count` predictions.
         """
         with suppress(ValueError, LookupError, TypeError):
-            content = json.loads(answer)
+            content = json.loads(response)
             if len(content["predictions"]) == count:
                 return str(content["model"])
         expected = f"{count} predictions"
-        raise self.wrong(expected)
+        raise self.unexpected_response(expected)

@@ -1,4 +1,4 @@
-"""The seam between load and what it is sent to. Every server that answers texts fits behind it."""
+"""Interface between the load generator and the servers it measures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ from pipework.data.examples import Example
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Spent:
-    """What a server says of its time: seconds by stage, of all these requests together."""
+class StageTimes:
+    """Stage times reported by a server: total seconds per stage over `requests` requests."""
 
     requests: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
 
-    def since(self, before: "Spent") -> dict[str, float]:
-        """Return the mean milliseconds of each stage since then; empty if nothing was answered."""
+    def mean_ms_since(self, before: "StageTimes") -> dict[str, float]:
+        """Return the mean milliseconds per stage since `before`; empty without new requests."""
         requests = self.requests - before.requests
         if not requests:
             return {}
@@ -26,68 +26,68 @@ class Spent:
         }
 
 
-class Wire(StrEnum):
-    """What requests are made of."""
+class WireProtocol(StrEnum):
+    """Protocol that carries the requests."""
 
     HTTP = "http"
     GRPC = "grpc"
 
 
 class Caller(Protocol):
-    """Connections to a server. It belongs to the event loop that opened it."""
+    """Connections to a server; usable only in the event loop that opened them."""
 
-    async def ask(self, request: bytes) -> str | None:
-        """Send a request; return None once it is answered with success, else the kind of error.
+    async def send(self, request: bytes) -> str | None:
+        """Send a request and wait; return None on success, else the kind of error.
 
-        Kinds are few, and the same for all requests that fail alike: "HTTP 429", "UNAVAILABLE",
-        "no connection", "connection dropped", "TLS failed".
+        Error kinds are few and contain no details: "HTTP 429", "UNAVAILABLE", "no connection",
+        "connection dropped", "TLS failed".
         """
 
-    async def answer(self, request: bytes) -> bytes:
-        """Send a request and return the answer, for the first one, which is looked at.
+    async def fetch(self, request: bytes) -> bytes:
+        """Send a request and return the response body; used for the first request.
 
         Raises:
-            PipeError: no server, or one that refuses; the message says why.
+            PipeError: no server responds, or it refuses the request; the message has the reason.
         """
 
-    async def spent(self) -> Spent:
-        """Return what the server has said of its time; nothing where it does not."""
+    async def stage_times(self) -> StageTimes:
+        """Return the stage times reported by the server, empty if it reports none."""
 
     async def close(self) -> None:
         """Close the connections."""
 
 
 class Target(Protocol):
-    """A server that answers texts. One request is bytes, made before the load begins."""
+    """Server that classifies texts; its requests are serialised before the load starts."""
 
     @property
-    def wire(self) -> Wire:
-        """What its requests are made of."""
+    def wire_protocol(self) -> WireProtocol:
+        """Protocol of its requests."""
 
     @property
-    def shown(self) -> str:
-        """The URL for results: without a password."""
+    def display_url(self) -> str:
+        """URL without credentials, for messages and results."""
 
     @property
     def host(self) -> str:
-        """Where it listens: a name or an address."""
+        """Host name or IP address."""
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port number."""
 
     def request(self, examples: Sequence[Example]) -> bytes:
-        """Return a whole request, ready to be sent."""
+        """Return a complete serialised request."""
 
-    def check(self, answer: bytes, count: int) -> str:
-        """Return the name of the model that gave an answer to `count` texts.
+    def check(self, response: bytes, count: int) -> str:
+        """Return the model name of a response to `count` texts.
 
         Raises:
-            PipeError: it is not an answer to so many.
+            PipeError: the response does not contain `count` results.
         """
 
-    def beside(self, port: int) -> "Target":
-        """Return a target of the same requests that listens on this machine, without TLS."""
+    def at_local_port(self, port: int) -> "Target":
+        """Return a target with the same requests at a port of this machine, without TLS."""
 
     def open(self, connections: int) -> Caller:
-        """Return a caller of at most so many connections, within a running event loop."""
+        """Return a caller with at most this many connections; needs a running event loop."""

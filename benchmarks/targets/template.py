@@ -1,4 +1,4 @@
-"""Any server that answers texts in JSON: what it wants to hear is a template."""
+"""Target for any JSON endpoint; a template describes its request format."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,17 +10,17 @@ from pipework.benchmarks.targets.rest import JSON
 from pipework.data.examples import Example
 from pipework.errors import ConfigError
 
-SEVERAL, ONE = "$TEXTS", "$TEXT"
+TEXTS, TEXT = "$TEXTS", "$TEXT"
 PAIRS, PAIR = "$TEXT_PAIRS", "$TEXT_PAIR"
-HINT = """for example --template '{"inputs": "$TEXTS"}', or "$TEXT" where one is asked at a time"""
+HINT = """for example --template '{"inputs": "$TEXTS"}', or "$TEXT" for one text per request"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TemplateTarget(HttpTarget):
-    """A server asked by POST with JSON, and answering with JSON.
+    """Server that receives and returns JSON.
 
-    In the template the string "$TEXTS" stands for the array of the texts and "$TEXT_PAIRS" for
-    that of their pairs; "$TEXT" and "$TEXT_PAIR" for those of a request of one.
+    In the template, the strings "$TEXTS" and "$TEXT_PAIRS" are replaced by the arrays of the texts
+    and of their pair texts; "$TEXT" and "$TEXT_PAIR" by those of a request with one text.
     """
 
     template: str
@@ -29,54 +29,57 @@ class TemplateTarget(HttpTarget):
         """Check the template.
 
         Raises:
-            ConfigError: it is no JSON, or has no place for texts.
+            ConfigError: the template is not JSON or has no placeholder for texts.
         """
         try:
-            places = set(_strings(json.loads(self.template)))
+            placeholders = set(_strings(json.loads(self.template)))
         except ValueError as error:
             message = f"{self.template} is not JSON: {error}"
             raise ConfigError(message, HINT) from error
-        if not places & {SEVERAL, ONE}:
-            message = f'{self.template} has no place for texts: expected "{SEVERAL}" or "{ONE}"'
+        if not placeholders & {TEXTS, TEXT}:
+            message = f'{self.template} has no placeholder: expected "{TEXTS}" or "{TEXT}"'
             raise ConfigError(message, HINT)
 
     @property
     def path(self) -> str:
-        """Where it is asked."""
+        """Path of its endpoint."""
         return self.address.path or "/"
 
     def request(self, examples: Sequence[Example]) -> bytes:
-        """Return a request.
+        """Return a complete request.
 
         Raises:
-            ConfigError: the template has no place for several texts, or for pairs.
+            ConfigError: the template has no placeholder for several texts, or for pairs.
         """
         template = json.loads(self.template)
-        places = set(_strings(template))
-        if len(examples) > 1 and SEVERAL not in places:
-            message = f"{self.template} has a place for one text, found {len(examples)}"
-            raise ConfigError(message, f'write "{SEVERAL}", or send one a request: --batch 1')
-        if examples[0].text_pair is not None and not places & {PAIRS, PAIR}:
-            message = f"{self.template} has no place for the second text of a pair"
+        placeholders = set(_strings(template))
+        if len(examples) > 1 and TEXTS not in placeholders:
+            message = f"{self.template} takes one text per request, found {len(examples)}"
+            raise ConfigError(message, f'use "{TEXTS}", or send one text per request: --batch 1')
+        if examples[0].text_pair is not None and not placeholders & {PAIRS, PAIR}:
+            message = f"{self.template} has no placeholder for the second text of a pair"
             raise ConfigError(message, f'expected "{PAIRS}" or "{PAIR}"')
-        texts, pairs = [one.text for one in examples], [one.text_pair for one in examples]
-        values = {SEVERAL: texts, ONE: texts[0], PAIRS: pairs, PAIR: pairs[0]}
+        texts, pairs = (
+            [example.text for example in examples],
+            [example.text_pair for example in examples],
+        )
+        values = {TEXTS: texts, TEXT: texts[0], PAIRS: pairs, PAIR: pairs[0]}
         content = json.dumps(_filled(template, values), ensure_ascii=False)
         return self.post(content.encode(), JSON)
 
-    def check(self, answer: bytes, count: int) -> str:
-        """Return the model that the answer names, or else where it was asked.
+    def check(self, response: bytes, count: int) -> str:
+        """Return the value of "model" in the response, or else the URL.
 
         Raises:
-            PipeError: it is no JSON, or one to several texts that holds no list of so many.
+            PipeError: the response is not JSON, or for several texts has no list of `count` items.
         """
         with suppress(ValueError):
-            content = json.loads(answer)
+            content = json.loads(response)
             if count == 1 or count in _lengths(content):
-                named = content.get("model") if isinstance(content, Mapping) else None
-                return named if isinstance(named, str) else self.shown
-        expected = "JSON" if count == 1 else f"list of {count}"
-        raise self.wrong(expected)
+                model = content.get("model") if isinstance(content, Mapping) else None
+                return model if isinstance(model, str) else self.display_url
+        expected = "JSON" if count == 1 else f"a list of {count}"
+        raise self.unexpected_response(expected)
 
 
 def _strings(value: object) -> list[str]:
@@ -84,9 +87,9 @@ def _strings(value: object) -> list[str]:
         case str():
             return [value]
         case list():
-            return [one for inner in value for one in _strings(inner)]
+            return [text for inner in value for text in _strings(inner)]
         case dict():
-            return [one for inner in value.values() for one in _strings(inner)]
+            return [text for inner in value.values() for text in _strings(inner)]
         case _:
             return []
 

@@ -1,15 +1,7 @@
-"""A checkpoint becomes an ONNX graph with dynamic batch and length, padded or packed.
+"""Export a checkpoint to an ONNX graph with dynamic batch size and length, padded or packed.
 
-The graph takes the arrays of `pipework.serve.engines.collate.Collate`, each int64, and gives logits float32 [B, C].
-
-One exporter and opset serve every runtime, because no other was clearly faster. MiniLM with 6
-layers, in turns on one core, TorchScript at opset 17 as 1: dynamo at opset 18 (eager attention)
-and 23 (ONNX's own Attention) gave 0.92 to 0.95 padded and 1.03 to 1.10 packed in onnxruntime,
-0.91 to 0.97 padded and 0.98 to 1.01 packed in OpenVINO; TensorRT-RTX parses all three, and the
-files are of equal size. Dynamo takes 5 to 9 seconds of a core where TorchScript takes 1 to 2, and
-cannot export XLNet. It keeps shapes that let onnxruntime fuse 12 skip connections into their layer
-norms; the same fusions by symbolic shape inference on TorchScript's graph gave 0.91 padded and 1.07
-packed, so they decide nothing. Attention is fused by neither.
+The inputs of the graph are the arrays of `pipework.serve.engines.collate.Collate`, int64; the
+output is logits, float32 [B, C].
 """
 
 import warnings
@@ -19,7 +11,7 @@ import onnx
 import torch
 from torch import nn
 
-from pipework.export.convert.prune_last_layer import take_first_tokens_early
+from pipework.export.convert.prune_last_layer import prune_last_layer
 from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.manifest import Manifest
 from pipework.train.config.model import Head
@@ -28,22 +20,24 @@ from pipework.train.model.classifier import Classifier, open_checkpoint
 from pipework.train.model.packable import check_packable
 from pipework.train.model.packed_encoder import PackedEncoder
 
-# The encoder is called with a float bias in place of a mask, 0 between tokens of one text and far
-# below 0 elsewhere, and with positions of its own; then the states of each text are gathered and
-# its head reads them, as it would read a padded batch.
+# The packed graph passes explicit positions and a float attention bias to the encoder: 0 between
+# tokens of the same text, a large negative number elsewhere. The states of each text are then
+# gathered into a padded batch for the head.
 #
 # Shapes: R rows, T tokens of a row, N texts, L tokens of the longest, H width, C classes.
 
 
 class PackedClassifier(nn.Module):
-    """Reads the arrays of `pipework.text.packing.Packed`."""
+    """Computes logits from packed rows, the arrays of `pipework.text.packing.Packed`."""
 
     def __init__(self, classifier: Classifier) -> None:
-        """Take over a classifier whose family passes `check_packable`."""
+        """Wrap a classifier whose family passes `check_packable`."""
         super().__init__()
         self.classifier = classifier
         self.read = PackedEncoder(classifier.encoder)
-        self.width = int(classifier.config.hidden_size)  # a number: no tensor's shape is read
+        self.width = int(
+            classifier.config.hidden_size
+        )  # a constant, so that the graph computes no shape
         pools_all = getattr(classifier.config, "classifier_pooling", "cls") == "mean"
         self.first_only = classifier.settings.head is Head.LINEAR and not pools_all
 
@@ -64,9 +58,11 @@ class PackedClassifier(nn.Module):
         return self.classifier.from_states(states_NLH, mask_NL, entity_spans)
 
 
-OPSET = 17  # the first in which a layer norm is one operator
+# One exporter and opset for all runtimes. Exporting with dynamo at opset 18 or 23 made no runtime
+# clearly faster, takes 5 to 9 s instead of 1 to 2 s, and fails for XLNet.
+OPSET = 17  # the first opset with a layer norm operator
 EXPORTER = "torchscript"
-# What varies: rows and length of a batch; of packed rows also the texts and the longest of them.
+# Dynamic axes: rows and length of a batch. Packed rows add the number of texts and the longest.
 AXES = {
     "input_ids": {0: "batch", 1: "length"},
     "attention_mask": {0: "batch", 1: "length"},
@@ -77,7 +73,7 @@ AXES = {
 
 
 class _Logits(nn.Module):
-    """Takes tensors by position, as the exporter wants it, and passes them on by name."""
+    """Passes tensors by name; the exporter passes them by position."""
 
     def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -92,23 +88,23 @@ class _Logits(nn.Module):
 def checkpoint_to_onnx(
     run: Path, manifest: Manifest, path: Path, layout: Layout = Layout.PADDED
 ) -> None:
-    """Trace the run's checkpoint, loaded afresh, and write the graph to `path`.
+    """Load the run's checkpoint, trace it, and write the graph to `path`.
 
     Raises:
-        ConfigError: a packed graph of a family that cannot be packed.
+        ConfigError: `layout` is packed, and the model family does not support it.
     """
     if layout is Layout.PACKED:
         check_packable(manifest.model.family)
     classifier = open_checkpoint(run / FOLDER, attention="eager")
-    given, spans = manifest.input, manifest.model.takes_spans
+    type_ids, spans = manifest.input.type_ids, manifest.model.takes_spans
     if layout is Layout.PACKED:
-        trace_packed(PackedClassifier(classifier), path, type_ids=given.type_ids, spans=spans)
+        trace_packed(PackedClassifier(classifier), path, type_ids=type_ids, spans=spans)
     else:
-        trace(classifier, path, type_ids=given.type_ids, spans=spans)
+        trace(classifier, path, type_ids=type_ids, spans=spans)
 
 
 def trace(model: nn.Module, path: Path, *, type_ids: bool, spans: bool) -> None:
-    """Write a model as a padded graph; the model is put into evaluation mode."""
+    """Write a model as a padded graph; sets the model to evaluation mode."""
     ones_BT = torch.ones(2, 7, dtype=torch.int64)
     inputs = {"input_ids": ones_BT, "attention_mask": ones_BT}
     if type_ids:
@@ -121,9 +117,9 @@ def trace(model: nn.Module, path: Path, *, type_ids: bool, spans: bool) -> None:
 
 
 def trace_packed(model: PackedClassifier, path: Path, *, type_ids: bool, spans: bool) -> None:
-    """Write a model as a packed graph; the model is put into evaluation mode.
+    """Write a model as a packed graph; sets the model to evaluation mode.
 
-    `text_index` has a second dimension of 1 where only the first token of a text is read.
+    The second dimension of `text_index` is 1 if the head reads only the first token of a text.
     """
     segments_RT = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, -1, -1]])
     inputs = {
@@ -144,16 +140,16 @@ def trace_packed(model: PackedClassifier, path: Path, *, type_ids: bool, spans: 
         axes["entity_spans"] = {0: "texts"}
     _write(model, inputs, axes, path)
     if model.first_only:
-        take_first_tokens_early(path)
+        prune_last_layer(path)
 
 
 def _write(
     model: nn.Module, inputs: dict[str, torch.Tensor], axes: dict[str, dict[int, str]], path: Path
 ) -> None:
-    # The exporter restores the mode of the outermost module in everything below it, so it is the
-    # wrapper that must be in evaluation mode.
+    # The exporter applies the mode of the outermost module to all modules inside, so the wrapper
+    # must be in evaluation mode.
     with warnings.catch_warnings(), torch.inference_mode():
-        warnings.simplefilter("ignore")  # of tracing: whether it went well is what parity decides
+        warnings.simplefilter("ignore")  # tracing warnings: the parity check finds faults
         torch.onnx.export(
             _Logits(model, (*inputs,)).eval(),
             tuple(inputs.values()),
@@ -164,18 +160,15 @@ def _write(
             opset_version=OPSET,
             dynamo=False,
         )
-    _name_once(path)
+    _merge_aliases(path)
 
 
-def _name_once(path: Path) -> None:
-    """Let every node that reads a weight read it by the same name.
-
-    Of equal weights, and of those that a family uses in several layers (ALBERT), the exporter
-    writes one, and passes it on under other names.
-    """
+def _merge_aliases(path: Path) -> None:
+    """Replace the aliases of a weight by its name, in all nodes that read it."""
+    # The exporter writes equal or shared weights (ALBERT) once, with Identity nodes as aliases.
     model = onnx.load(path, load_external_data=False)
     graph = model.graph
-    names = {one.name: one.name for one in graph.initializer}
+    names = {weight.name: weight.name for weight in graph.initializer}
     for node in graph.node:
         if node.op_type == "Identity" and node.input[0] in names:
             names[node.output[0]] = names[node.input[0]]

@@ -1,7 +1,7 @@
-"""What onnxruntime makes of a graph: which subgraphs become one operator, and which no longer do.
+"""Count the fused operators that onnxruntime creates in a graph, and report lost fusions.
 
-A runtime recognises a subgraph by its shape, so another exporter, opset or version can cost a
-fusion without a word, and with it speed.
+Runtimes match subgraphs by their structure, so another exporter, opset or version can silently
+lose a fusion and with it speed.
 """
 
 import tempfile
@@ -12,28 +12,28 @@ from pathlib import Path
 import onnx
 import onnxruntime as ort
 
-# The weights in a file of their own: a graph with more than 2 GB cannot be written otherwise.
-WEIGHTS_APART = "session.optimized_model_external_initializers_file_name"
-ERRORS_ONLY = 3  # it warns that the optimised graph is for this machine alone
+# Weights in a separate file: graphs over 2 GB cannot be written otherwise.
+EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers_file_name"
+ERRORS_ONLY = 3  # log level; hides the warning that the optimised graph is machine-specific
 
 
 def count_fusions(graph: Path) -> dict[str, int]:
-    """Return how many of each operator onnxruntime makes on a CPU that the graph itself has not."""
+    """Return the count of each fused operator that onnxruntime adds to the graph on a CPU."""
     with tempfile.TemporaryDirectory(dir=graph.parent, prefix="optimised-") as folder:
         optimised = Path(folder) / "graph.onnx"
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.optimized_model_filepath = str(optimised)
-        options.add_session_config_entry(WEIGHTS_APART, "weights.bin")
+        options.add_session_config_entry(EXTERNAL_WEIGHTS, "weights.bin")
         options.log_severity_level = ERRORS_ONLY
         ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-        found = _operators(optimised)
-    given = _operators(graph)
-    return {name: found[name] for name in sorted(found) if name not in given}
+        after = _operators(optimised)
+    before = _operators(graph)
+    return {name: after[name] for name in sorted(after) if name not in before}
 
 
 def lost_fusions(before: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
-    """Say of each operator that is made less often than before how often it was and is."""
+    """Return a line for each operator with fewer fusions than before: its old and new count."""
     return [
         f"{name} {count} -> {now.get(name, 0)}"
         for name, count in before.items()

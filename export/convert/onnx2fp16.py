@@ -1,7 +1,7 @@
-"""An ONNX graph becomes one that computes in float16 where that holds, and in float32 elsewhere.
+"""Convert an ONNX graph to float16, except for nodes that overflow or lose too much precision.
 
-Inputs and outputs keep their types. Where two neighbours differ, a cast stands between them, one
-for each tensor. `pipework.export.convert.fp16_overflow` says what stays in float32.
+Inputs and outputs keep their types. Casts connect float16 and float32 nodes, one per tensor.
+`pipework.export.convert.fp16_overflow` selects the nodes that stay in float32.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,43 +11,46 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from pipework.export.convert.fp16_overflow import Feeds, floats, leaving, touches
-from pipework.export.diagnosis.reference_activations import short
-from pipework.run_folder.engine_record import Layer, Precision
+from pipework.export.convert.fp16_overflow import (
+    Feeds,
+    find_fp32_nodes,
+    float32_tensors,
+    uses_float32,
+)
+from pipework.export.convert.node_names import strip_model_prefix
+from pipework.run_folder.engine_record import FallbackLayer, Precision
 
 FLOAT, HALF = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
 SUFFIX = {FLOAT: ":fp32", HALF: ":fp16"}
 
 
-def onnx_to_fp16(graph: Path, out: Path, feeds: Feeds) -> tuple[Layer, ...]:
-    """Write `out` and return the layers that stay in float32, by their module's path.
+def onnx_to_fp16(graph: Path, out: Path, feeds: Feeds) -> tuple[FallbackLayer, ...]:
+    """Write the float16 graph to `out` and return the layers that stay in float32.
 
     Args:
-        graph: a float32 graph.
-        out: where the other is written.
-        feeds: real rows, as the arrays of calls of the graph; what they reach decides.
+        graph: path of a float32 graph.
+        out: path of the float16 graph.
+        feeds: input arrays of real rows; the values they reach select the float32 nodes.
     """
     model = onnx.load(graph)
-    _hoist(model)
-    floating = floats(model)
-    kept = leaving(model, feeds, floating)
-    names = dict.fromkeys(_module(model.graph.node[place]) for place in sorted(kept))
-    _convert(model, kept, floating)
+    _constants_to_initializers(model)
+    floating = float32_tensors(model)
+    fp32_nodes = find_fp32_nodes(model, feeds, floating)
+    names = dict.fromkeys(_module(model.graph.node[index]) for index in sorted(fp32_nodes))
+    _convert(model, fp32_nodes, floating)
     onnx.save(model, out)
-    return tuple(Layer(name=name, precision=Precision.FP32, gain=0) for name in names)
+    return tuple(FallbackLayer(name=name, precision=Precision.FP32, gain=0) for name in names)
 
 
 def _module(node: NodeProto) -> str:
-    """Return the path of the module that a node was traced from, or its name where it has none.
-
-    The exporter names nodes by scopes: /model/bert/encoder/layer.0/output/dense/MatMul.
-    """
+    """Return the path of the module that a node was traced from, or else the node's name."""
+    # The exporter names nodes by scope: /model/bert/encoder/layer.0/output/dense/MatMul.
     scopes = node.name.strip("/").split("/")[:-1]
-    return short(".".join(scopes)) or node.name or node.output[0]
+    return strip_model_prefix(".".join(scopes)) or node.name or node.output[0]
 
 
-def _hoist(model: onnx.ModelProto) -> None:
-    """Make initializers of constant nodes, so that there is one kind of constant."""
+def _constants_to_initializers(model: onnx.ModelProto) -> None:
+    """Replace constant nodes by initializers."""
     nodes = list(model.graph.node)
     del model.graph.node[:]
     for node in nodes:
@@ -59,68 +62,70 @@ def _hoist(model: onnx.ModelProto) -> None:
             model.graph.node.append(node)
 
 
-def _convert(model: onnx.ModelProto, kept: set[int], floating: set[str]) -> None:
-    """Give each node but the kept its float16 inputs and outputs, with casts in between."""
+def _convert(model: onnx.ModelProto, fp32_nodes: set[int], floating: set[str]) -> None:
+    """Convert all nodes except `fp32_nodes` to float16 and insert the casts."""
     nodes = list(model.graph.node)
     types = {
-        name: FLOAT if place in kept else HALF
-        for place, node in enumerate(nodes)
+        name: FLOAT if index in fp32_nodes else HALF
+        for index, node in enumerate(nodes)
         for name in node.output
         if name in floating
     }
-    constants = {one.name: one for one in model.graph.initializer if one.name in floating}
-    outputs = [one.name for one in model.graph.output if types.get(one.name) == HALF]
+    constants = {
+        tensor.name: tensor for tensor in model.graph.initializer if tensor.name in floating
+    }
+    outputs = [output.name for output in model.graph.output if types.get(output.name) == HALF]
     typed = _Typed(types, constants)
     converted: list[NodeProto] = []
-    for place, node in enumerate(nodes):
-        wanted = FLOAT if place in kept else HALF
+    for index, node in enumerate(nodes):
+        type_ = FLOAT if index in fp32_nodes else HALF
         for reader in _readers(node):
             for number, name in enumerate(reader.input):
                 if name in floating:
-                    reader.input[number] = typed.tensor(name, wanted)
-        if touches(node, floating) and place not in kept:
-            _give_half(node)
+                    reader.input[number] = typed.tensor(name, type_)
+        if uses_float32(node, floating) and index not in fp32_nodes:
+            _set_half_outputs(node)
         converted += [*typed.taken_casts(), node]
     _rename(converted, outputs)
     casts = [_cast(_inner(name), name, FLOAT) for name in outputs]
     del model.graph.node[:], model.graph.value_info[:]
     model.graph.node.extend([*converted, *casts])
-    others = [one for one in model.graph.initializer if one.name not in constants]
+    others = [tensor for tensor in model.graph.initializer if tensor.name not in constants]
     del model.graph.initializer[:]
     model.graph.initializer.extend([*others, *typed.constants])
 
 
 class _Typed:
-    """The tensors of a graph under a name for each type, cast where a type is asked for."""
+    """Names of a graph's tensors by type; creates a cast on first use of another type."""
 
     def __init__(self, types: dict[str, int], constants: dict[str, TensorProto]) -> None:
         self._types = types
-        self._given = constants
-        self._made: set[str] = set()
+        self._constants = constants
+        self._names: set[str] = set()
         self._casts: list[NodeProto] = []
         self.constants: list[TensorProto] = []
 
-    def tensor(self, name: str, wanted: int) -> str:
-        """Return the name of a tensor in a type."""
-        if self._types.get(name) == wanted:
+    def tensor(self, name: str, type_: int) -> str:
+        """Return the name of a tensor converted to a type."""
+        if self._types.get(name) == type_:
             return name
-        named = f"{name}{SUFFIX[wanted]}"
-        if named not in self._made:
-            self._made.add(named)
-            if name in self._given:
-                self.constants.append(_constant(self._given[name], named, wanted))
+        converted = f"{name}{SUFFIX[type_]}"
+        if converted not in self._names:
+            self._names.add(converted)
+            if name in self._constants:
+                self.constants.append(_constant(self._constants[name], converted, type_))
             else:
-                self._casts.append(_cast(name, named, wanted))
-        return named
+                self._casts.append(_cast(name, converted, type_))
+        return converted
 
     def taken_casts(self) -> list[NodeProto]:
-        """Return the casts that were made since this was last asked."""
+        """Return the casts created since the last call."""
         casts, self._casts = self._casts, []
         return casts
 
 
 def _readers(node: NodeProto) -> Iterator[NodeProto]:
-    """Yield a node and those of the graphs inside it, which read tensors from outside too."""
+    """Yield a node and the nodes of its subgraphs, which may read outer tensors."""
     yield node
     for attribute in node.attribute:
         if attribute.type == attribute.GRAPH:
@@ -128,8 +133,8 @@ def _readers(node: NodeProto) -> Iterator[NodeProto]:
                 yield from _readers(inner)
 
 
-def _give_half(node: NodeProto) -> None:
-    """Change the attributes that say that a node gives float32."""
+def _set_half_outputs(node: NodeProto) -> None:
+    """Change the attributes that set a float32 output type to float16."""
     for attribute in node.attribute:
         if node.op_type == "Cast" and attribute.name == "to" and attribute.i == FLOAT:
             attribute.i = HALF
@@ -137,9 +142,9 @@ def _give_half(node: NodeProto) -> None:
             attribute.t.CopyFrom(_constant(attribute.t, attribute.t.name, HALF))
 
 
-def _constant(tensor: TensorProto, name: str, wanted: int) -> TensorProto:
+def _constant(tensor: TensorProto, name: str, type_: int) -> TensorProto:
     values = numpy_helper.to_array(tensor)
-    if wanted == HALF:
+    if type_ == HALF:
         with np.errstate(over="ignore"):
             values = values.astype(np.float16)
     return numpy_helper.from_array(values, name)
@@ -150,7 +155,7 @@ def _inner(output: str) -> str:
 
 
 def _rename(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> None:
-    """Free the names of the graph's outputs for what is cast to their types."""
+    """Rename the float16 tensors at the graph's outputs; the casts take their names."""
     for node in nodes:
         for names in (node.input, node.output):
             for number, name in enumerate(names):
@@ -158,5 +163,5 @@ def _rename(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> None:
                     names[number] = _inner(name)
 
 
-def _cast(name: str, output: str, wanted: int) -> NodeProto:
-    return helper.make_node("Cast", [name], [output], name=f"cast to {output}", to=wanted)
+def _cast(name: str, output: str, type_: int) -> NodeProto:
+    return helper.make_node("Cast", [name], [output], name=f"cast to {output}", to=type_)

@@ -1,7 +1,7 @@
-"""An ONNX graph becomes a TensorRT engine; whether it can be run here is another question.
+"""Build a TensorRT engine from an ONNX graph; this needs no GPU with TensorRT-RTX.
 
-The network is strongly typed: each tensor has the type that the graph gives it, so precision is
-decided in the graph, by TensorRT 10 and 11 and by TensorRT-RTX alike.
+The network is strongly typed: the types of the graph determine the precision, with TensorRT 10 and
+11 and with TensorRT-RTX.
 """
 
 from collections.abc import Callable
@@ -11,85 +11,88 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from pipework.errors import ConfigError
-from pipework.export.convert.shape_profiles import profiles
-from pipework.export.rows.run_rows import Subject
+from pipework.export.convert.shape_profiles import shape_profiles
+from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import Profile, TensorRt
+from pipework.run_folder.engine_record import ShapeProfile, TensorRt
 from pipework.run_folder.files import write_atomically
 from pipework.serve.engines.cuda import Gpu
 from pipework.serve.engines.tensorrt_packages import (
     Flavour,
     builder_flavour,
     collecting,
+    dotted,
     gpu_or_none,
-    in_words,
     load,
     target_of,
 )
-from pipework.train.data.disk_cache import cache_folder, made
+from pipework.train.data.disk_cache import cache_folder, ensure_folder
 
-SCRATCH_BYTES = 2 << 30  # the most memory of the GPU that one layer may take beside its answer
+SCRATCH_BYTES = 2 << 30  # maximum GPU scratch memory of a layer
 T = TypeVar("T")
 
 
-def onnx_to_tensorrt(graph: Path, out: Path, subject: Subject, progress: Progress) -> TensorRt:
-    """Write `out` and return what it was built for.
+def onnx_to_tensorrt(graph: Path, out: Path, run_rows: RunRows, progress: Progress) -> TensorRt:
+    """Write an engine to `out` and return its build record.
 
     Args:
-        graph: a graph of `checkpoint_to_onnx`, or one made of it, padded or packed.
-        out: where the engine is written.
-        subject: the lengths of its dev rows give the profiles.
-        progress: hears of the steps.
+        graph: a graph of `checkpoint_to_onnx`, also converted or quantized, padded or packed.
+        out: path of the engine.
+        run_rows: the lengths of its dev rows determine the shape profiles.
+        progress: receives the build steps.
 
     Raises:
-        MissingDependencyError: nothing that builds engines is installed.
-        ConfigError: the graph cannot be read, or there is no such compute capability.
+        MissingDependencyError: no TensorRT package that builds engines is installed.
+        ConfigError: TensorRT cannot read the graph or does not support a compute capability.
     """
     flavour = builder_flavour()
     gpu, trt = gpu_or_none(), load(flavour)
     capabilities: tuple[int, ...] = ()
     if flavour is Flavour.RTX:
-        capabilities = _aims(trt, subject.settings.capabilities, gpu)
-        gpu = None  # it is not asked, and nothing is measured on it
-    building = _Building(trt, capabilities)
-    building.read(graph)
-    lengths_N = [len(row.encoding) for row in subject.dev]
-    made_for = profiles(building.inputs, lengths_N, subject.manifest.input.max_length)
-    building.add(made_for)
+        capabilities = _build_capabilities(trt, run_rows.settings.capabilities, gpu)
+        gpu = None  # the build measures nothing on it
+    builder = _NetworkBuilder(trt, capabilities)
+    builder.read(graph)
+    lengths_N = [len(row.encoding) for row in run_rows.dev]
+    profiles = shape_profiles(builder.inputs, lengths_N, run_rows.manifest.input.max_length)
+    builder.add_profiles(profiles)
     timings = None
     if gpu is not None:
-        timings = cache_folder() / "tensorrt" / f"{building.version} {gpu.name}.timings"
-    out.write_bytes(building.serialized(progress, timings))
+        timings = cache_folder() / "tensorrt" / f"{builder.version} {gpu.name}.timings"
+    out.write_bytes(builder.serialize(progress, timings))
     return TensorRt(
         flavour=flavour,
-        version=building.version,
+        version=builder.version,
         target=target_of(gpu, capabilities),
-        profiles=made_for,
+        profiles=profiles,
     )
 
 
-def _aims(trt: ModuleType, asked: tuple[int, ...], gpu: Gpu | None) -> tuple[int, ...]:
-    """Return the capabilities to build for; that of a GPU that is here is among them.
+def _build_capabilities(
+    trt: ModuleType, requested: tuple[int, ...], gpu: Gpu | None
+) -> tuple[int, ...]:
+    """Return the capabilities to build for, including that of the GPU of this machine.
 
     Raises:
-        ConfigError: one that is asked for is not offered.
+        ConfigError: TensorRT-RTX does not support a requested capability.
     """
-    offered = {int(one[2:]) for one in trt.ComputeCapability.__members__ if one.startswith("SM")}
-    for capability in asked:
-        if capability not in offered:
-            known = ", ".join(map(str, sorted(offered)))
-            message = f"no engine can be built for compute capability {in_words(capability)}"
-            raise ConfigError(message, f"this TensorRT-RTX knows: {known}")
-    here = {gpu.capability} & offered if gpu is not None else set()
-    return tuple(sorted({*asked, *here}))
+    members = trt.ComputeCapability.__members__
+    supported = {int(name[2:]) for name in members if name.startswith("SM")}
+    for capability in requested:
+        if capability not in supported:
+            known = ", ".join(map(str, sorted(supported)))
+            message = f"this TensorRT-RTX cannot build for compute capability {dotted(capability)}"
+            raise ConfigError(message, f"supported (times ten): {known}")
+    local = {gpu.capability} & supported if gpu is not None else set()
+    return tuple(sorted({*requested, *local}))
 
 
-class _Building:
-    """A network on its way to an engine.
+class _NetworkBuilder:
+    """Builds an engine from an ONNX graph.
 
     Attributes:
-        version: of TensorRT.
-        inputs: the shapes of the network's inputs by name, with -1 for what varies.
+        version: version of TensorRT.
+        inputs: shapes of the network's inputs by name, with -1 for dynamic dimensions.
     """
 
     def __init__(self, trt: ModuleType, capabilities: tuple[int, ...]) -> None:
@@ -102,51 +105,52 @@ class _Building:
         self._network = self._builder.create_network(typed)
         self._config = self._builder.create_builder_config()
         self._config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, SCRATCH_BYTES)
-        # Else float32 products would be rounded to 10 bits before they are multiplied.
+        # TF32 would round the factors of float32 products to 10 bits.
         self._config.clear_flag(trt.BuilderFlag.TF32)
-        self._aim(capabilities)
+        self._set_capabilities(capabilities)
 
-    def _aim(self, capabilities: tuple[int, ...]) -> None:
+    def _set_capabilities(self, capabilities: tuple[int, ...]) -> None:
         if not capabilities:
             return
-        named = self._trt.ComputeCapability.__members__
+        members = self._trt.ComputeCapability.__members__
         self._config.num_compute_capabilities = len(capabilities)
-        for place, capability in enumerate(capabilities):
-            self._config.set_compute_capability(named[f"SM{capability}"], place)
+        for index, capability in enumerate(capabilities):
+            self._config.set_compute_capability(members[f"SM{capability}"], index)
 
     def read(self, graph: Path) -> None:
-        """Parse a graph; its one output is float32 logits."""
+        """Parse a graph, whose only output must be float32 logits."""
         parser = self._trt.OnnxParser(self._network, self._logger)
         if not parser.parse_from_file(str(graph)):
             first = parser.get_error(0)
             node = f"{first.node_operator()} {first.node_name()}".strip() or "the graph"
             message = f"TensorRT cannot read {node}: {first.desc().splitlines()[0]}"
-            raise ConfigError(message, "take an engine of another kind: pipe export RUN --to onnx")
+            raise ConfigError(message, "use another engine format: pipe export RUN --to onnx")
         network = self._network
-        given = [network.get_input(number) for number in range(network.num_inputs)]
-        self.inputs = {one.name: tuple(one.shape) for one in given}
+        inputs = [network.get_input(number) for number in range(network.num_inputs)]
+        self.inputs = {tensor.name: tuple(tensor.shape) for tensor in inputs}
         outputs = [network.get_output(number) for number in range(network.num_outputs)]
-        if [(one.name, one.dtype) for one in outputs] != [("logits", self._trt.float32)]:
-            found = ", ".join(f"{one.name} {one.dtype}" for one in outputs)
-            message = f"TensorRT reads {found} as the outputs; expected logits in float32"
+        if [(tensor.name, tensor.dtype) for tensor in outputs] != [("logits", self._trt.float32)]:
+            names = ", ".join(f"{tensor.name} {tensor.dtype}" for tensor in outputs)
+            message = f"expected float32 logits as the only output of the graph, found {names}"
             raise ConfigError(message)
 
-    def add(self, made_for: tuple[Profile, ...]) -> None:
-        """Set the shapes that the engine is made for."""
-        for one in made_for:
+    def add_profiles(self, profiles: tuple[ShapeProfile, ...]) -> None:
+        """Add the shape profiles of the engine."""
+        for shapes in profiles:
             profile = self._builder.create_optimization_profile()
             for name in self.inputs:
-                profile.set_shape(name, one.smallest[name], one.usual[name], one.largest[name])
+                smallest, usual = shapes.smallest[name], shapes.usual[name]
+                profile.set_shape(name, smallest, usual, shapes.largest[name])
             if self._config.add_optimization_profile(profile) < 0:
-                raise self._refusal()
+                raise self._build_error()
 
-    def serialized(self, progress: Progress, timings: Path | None) -> bytes:
-        """Build the engine; Ctrl-C ends it at the next step.
+    def serialize(self, progress: Progress, timings: Path | None) -> bytes:
+        """Build the engine; Ctrl-C stops the build at the next step.
 
         Args:
-            progress: hears of the steps.
-            timings: a file of kernels' measured times, read and written; None where nothing is
-                measured, as where there is no GPU.
+            progress: receives the build steps.
+            timings: cache file of kernel timings, read and updated; None without a GPU, where
+                the build measures nothing.
         """
         cache = self._timings(timings)
         monitor = _monitor(self._trt, progress)
@@ -157,7 +161,7 @@ class _Building:
         )
         progress.end()
         if engine is None:
-            raise self._refusal()
+            raise self._build_error()
         if timings is not None:
             write_atomically(timings, bytes(memoryview(cache.serialize())))
         return bytes(memoryview(engine))
@@ -165,37 +169,37 @@ class _Building:
     def _timings(self, path: Path | None) -> Any:  # noqa: ANN401  (a class of the package)
         if path is None:
             return None
-        made(path.parent)
+        ensure_folder(path.parent)
         cache = self._config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
         self._config.set_timing_cache(cache, ignore_mismatch=False)
         return cache
 
-    def _refusal(self) -> ConfigError:
-        reason = self._logger.errors[-1] if self._logger.errors else "it does not say why"
-        return ConfigError(f"TensorRT {self.version} built no engine: {reason}")
+    def _build_error(self) -> ConfigError:
+        reason = self._logger.errors[-1] if self._logger.errors else "no reason was logged"
+        return ConfigError(f"TensorRT {self.version} failed to build the engine: {reason}")
 
 
 def _monitor(trt: ModuleType, progress: Progress) -> Any:  # noqa: ANN401  (a class of the package)
-    """Return what hears of TensorRT's steps and can end the build between two of them."""
+    """Return a monitor that reports TensorRT's steps and can stop the build between them."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self._whole = ""
-            self._going = True
+            self._phase = ""
+            self._running = True
 
         def stop(self) -> None:
-            self._going = False
+            self._running = False
 
         def phase_start(self, name: str, parent: str | None, steps: int) -> None:
             if parent is None:
-                self._whole = name
+                self._phase = name
                 progress.begin("TensorRT", steps, "steps")
 
         def step_complete(self, name: str, _step: int) -> bool:
-            if name == self._whole:
+            if name == self._phase:
                 progress.advance(1)
-            return self._going
+            return self._running
 
         def phase_finish(self, _name: str) -> None:
             pass
@@ -204,7 +208,7 @@ def _monitor(trt: ModuleType, progress: Progress) -> Any:  # noqa: ANN401  (a cl
 
 
 def _interruptible(work: Callable[[], T], stop: Callable[[], None]) -> T:
-    """Do work in a thread, so that Ctrl-C is heard here and not in the middle of foreign code."""
+    """Run `work` in a thread, so that Ctrl-C is handled here and not inside native code."""
     with ThreadPoolExecutor(1) as thread:
         try:
             return thread.submit(work).result()

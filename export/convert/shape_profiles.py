@@ -1,8 +1,8 @@
-"""The shapes that a TensorRT engine is made for, from the lengths of real rows.
+"""Choose the shape profiles of a TensorRT engine from the lengths of real rows.
 
-TensorRT chooses its kernels for a range of shapes, a profile, and sets memory aside for the
-largest of them. With several, short texts do not pay for long ones: a call takes the smallest
-profile that it fits.
+TensorRT selects kernels for a range of shapes, a profile, and reserves memory for its largest
+shapes. Several profiles make calls with short texts faster: a call uses the smallest profile that
+fits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,21 +10,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipework.run_folder.engine_record import Profile
+from pipework.run_folder.engine_record import ShapeProfile
 from pipework.serve.engines.collate import ROW_TOKENS
-from pipework.text.packing import widest_row
+from pipework.text.packing import max_row_width
 
-TEXTS = 32  # the most of a call
-USUAL_TEXTS = 8  # of the calls that a profile is tuned for
-QUANTILES = (0.5, 0.95)  # of the lengths; the last profile reaches to the limit
-MULTIPLE = 8  # tensor cores compute on tiles of 8
+MAX_TEXTS = 32  # texts per call
+USUAL_TEXTS = 8  # texts per call for which a profile is tuned
+QUANTILES = (0.5, 0.95)  # of the lengths; the last profile ends at the limit
+MULTIPLE = 8  # tile size of tensor cores
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Call:
-    """How large a call is: its rows and their width, its texts and the longest of them."""
+    """The size of a call: rows, row width, texts and longest text."""
 
     rows: int
     width: int
@@ -32,22 +32,22 @@ class _Call:
     longest: int
 
 
-def profiles(
+def shape_profiles(
     inputs: Mapping[str, Shape], lengths_N: Sequence[int], limit: int
-) -> tuple[Profile, ...]:
-    """Return the profiles of a graph, the smallest first.
+) -> tuple[ShapeProfile, ...]:
+    """Return the shape profiles of a graph, the smallest first.
 
     Args:
-        inputs: the shapes of its inputs by name, with -1 for what varies.
-        lengths_N: tokens of real rows.
-        limit: tokens of the longest input that the model takes.
+        inputs: shapes of the inputs by name, with -1 for dynamic dimensions.
+        lengths_N: lengths of real rows, in tokens.
+        limit: maximum input length of the model, in tokens.
     """
     packed = "text_index" in inputs
     calls = _packed_calls(lengths_N, limit) if packed else _padded_calls(lengths_N, limit)
-    least = _Call(rows=1, width=1, texts=1, longest=1)
+    smallest = _Call(rows=1, width=1, texts=1, longest=1)
     return tuple(
-        Profile(
-            smallest=_shapes(inputs, least),
+        ShapeProfile(
+            smallest=_shapes(inputs, smallest),
             usual=_shapes(inputs, usual),
             largest=_shapes(inputs, largest),
         )
@@ -55,43 +55,41 @@ def profiles(
     )
 
 
-def bands(lengths_N: Sequence[int], limit: int) -> list[int]:
-    """Return the lengths up to which the profiles reach, each a multiple of 8 or the limit."""
-    found = np.quantile(lengths_N, QUANTILES, method="higher")
-    rounded = {-(-int(length) // MULTIPLE) * MULTIPLE for length in found}
+def profile_lengths(lengths_N: Sequence[int], limit: int) -> list[int]:
+    """Return the maximum lengths of the profiles, each a multiple of 8 or the limit."""
+    quantiles = np.quantile(lengths_N, QUANTILES, method="higher")
+    rounded = {-(-int(length) // MULTIPLE) * MULTIPLE for length in quantiles}
     return sorted({min(length, limit) for length in rounded} | {limit})
 
 
 def _padded_calls(lengths_N: Sequence[int], limit: int) -> Iterator[tuple[_Call, _Call]]:
-    for length in bands(lengths_N, limit):
+    for length in profile_lengths(lengths_N, limit):
         usual, largest = (
             _Call(rows=texts, width=length, texts=texts, longest=length)
-            for texts in (USUAL_TEXTS, TEXTS)
+            for texts in (USUAL_TEXTS, MAX_TEXTS)
         )
         yield usual, largest
 
 
 def _packed_calls(lengths_N: Sequence[int], limit: int) -> Iterator[tuple[_Call, _Call]]:
-    """Yield calls of a row for each text, which are the most rows.
-
-    Texts of unlike lengths share rows, so the largest is as wide as a row of them may be.
-    """
-    for length in bands(lengths_N, limit):
+    """Yield calls with one row per text, the largest number of rows."""
+    # Texts of different lengths share rows, so the largest shape has the maximum row width.
+    for length in profile_lengths(lengths_N, limit):
         usual = _Call(rows=USUAL_TEXTS, width=length, texts=USUAL_TEXTS, longest=length)
-        wide = widest_row(length, ROW_TOKENS)
-        yield usual, _Call(rows=TEXTS, width=wide, texts=TEXTS, longest=length)
+        wide = max_row_width(length, ROW_TOKENS)
+        yield usual, _Call(rows=MAX_TEXTS, width=wide, texts=MAX_TEXTS, longest=length)
 
 
 def _shapes(inputs: Mapping[str, Shape], call: _Call) -> dict[str, Shape]:
-    found = {}
-    for name, given in inputs.items():
+    shapes = {}
+    for name, shape in inputs.items():
         match name:
             case "text_index":
-                wanted = (call.texts, call.longest)
+                sizes = (call.texts, call.longest)
             case "entity_spans":
-                wanted = (call.texts, 4)
+                sizes = (call.texts, 4)
             case _:
-                wanted = (call.rows, call.width)
-        pairs = zip(given, wanted, strict=True)
-        found[name] = tuple(size if fixed < 0 else fixed for fixed, size in pairs)
-    return found
+                sizes = (call.rows, call.width)
+        pairs = zip(shape, sizes, strict=True)
+        shapes[name] = tuple(size if fixed < 0 else fixed for fixed, size in pairs)
+    return shapes

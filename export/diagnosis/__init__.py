@@ -1,1 +1,1 @@
-"""Finds the first layer that differs when an engine is refused."""
+"""Diagnosis of engines that fail the parity check."""

@@ -1,6 +1,6 @@
-"""What can be said of an engine that differs, in sentences, from what is seen inside it.
+"""Diagnose an engine that fails the parity check: describe where and why it differs.
 
-Shapes: X answers, C classes.
+Shapes: X results, C classes.
 """
 
 import tempfile
@@ -12,146 +12,159 @@ import numpy as np
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
 from pipework.export.diagnosis.first_divergence import (
     LIMITS,
-    Bisection,
-    Step,
-    bisect,
-    smallest_place,
+    LayerComparison,
+    LayerDiff,
+    compare_layers,
+    smallest_failing_call,
 )
-from pipework.export.diagnosis.intermediates import OnnxOpen, lay_open
-from pipework.export.diagnosis.reference_activations import right_values
+from pipework.export.diagnosis.intermediates import OnnxIntermediates, open_intermediates
+from pipework.export.diagnosis.reference_activations import reference_activations
 from pipework.export.parity.case import Case
-from pipework.export.rows.run_rows import Subject
+from pipework.export.rows.run_rows import RunRows
 from pipework.run_folder.engine_record import EngineFormat, Precision, Variant
 from pipework.scoring.logit_diff import Comparison
 
-MOST_CLASSES, MOST_ROWS, NAMED = 300, 2000, 6
-ALIKE = 0.1  # a column that is another's is this much nearer to it than to its own
-MEANINGS = {
-    "word_embeddings": "the ids that it reads are not those that it was given (another tokenizer "
-    "or padding id, or the texts of a pair swapped), or its table is another one",
-    "position_embeddings": "tokens stand at other positions than in the checkpoint, or its table "
-    "is another one",
-    "token_type_embeddings": "the type ids, which tell the texts of a pair apart, are dropped or "
-    "changed",
-    ".self": "tokens attend to others than in the checkpoint: a mask is ignored, or wrong",
+MAX_CLASSES, MAX_ROWS, MAX_NAMES = 300, 2000, 6
+MATCH_RATIO = 0.1  # a matching column differs at most this much as the column of the same label
+CAUSES = {
+    "word_embeddings": "wrong token ids (another tokenizer or padding id, or swapped texts of a "
+    "pair), or another embedding table",
+    "position_embeddings": "wrong token positions, or another position table",
+    "token_type_embeddings": "the type ids, which separate the texts of a pair, are missing or "
+    "wrong",
+    ".self": "wrong attention: a mask is ignored or incorrect",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Inside:
-    """What was seen inside an engine, of which case; or why nothing was, in `unseen`.
+class Inspection:
+    """The comparison of an engine's layers for a case.
 
-    `fresh` is how far the logits of a graph exported now, in float32, are from the checkpoint's
-    in the same call; None where the engine is such a graph.
+    Attributes:
+        case: the inspected case.
+        comparison: the compared layers; None if the inspection failed.
+        fresh_diff: largest difference of a logit, in the same call, of a float32 ONNX graph
+            exported now; None if the engine is such a graph.
+        failure: reason why the inspection failed.
     """
 
     case: Case
-    seen: Bisection | None = None
-    fresh: float | None = None
-    unseen: str = ""
+    comparison: LayerComparison | None = None
+    fresh_diff: float | None = None
+    failure: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
-    """Sentences for a terminal, and the table of all layers for a file."""
+class Diagnosis:
+    """Findings for the terminal and a table of all layers for the report."""
 
-    short: tuple[str, ...]
-    layers: str
+    findings: tuple[str, ...]
+    layer_table: str
 
 
-def inside(subject: Subject, variant: Variant, folder: Path, case: Case) -> Inside:
-    """Look into an engine that lies in `folder`, for its worst answer."""
+def inspect_engine(run_rows: RunRows, variant: Variant, folder: Path, case: Case) -> Inspection:
+    """Compare the layers of the engine in `folder` with the checkpoint's, for a case."""
     try:
-        layers = right_values(subject.run, subject.manifest, case.row.encoding)
-        opened = lay_open(folder, variant)
-        place = smallest_place(case, variant.layout, opened, subject.manifest)
-        seen = bisect(opened, place, layers, LIMITS[variant.precision])
-        fresh = None
+        layers = reference_activations(run_rows.run, run_rows.manifest, case.row.encoding)
+        intermediates = open_intermediates(folder, variant)
+        position = smallest_failing_call(case, variant.layout, intermediates, run_rows.manifest)
+        comparison = compare_layers(intermediates, position, layers, LIMITS[variant.precision])
+        fresh_diff = None
         if (variant.format, variant.precision) != (EngineFormat.ONNX, Precision.FP32):
             with tempfile.TemporaryDirectory() as name:
                 graph = Path(name) / "fresh.onnx"
-                checkpoint_to_onnx(subject.run, subject.manifest, graph, variant.layout)
-                logits_NC = OnnxOpen(graph).showing(())(place.feed.arrays)["logits"]
-                fresh = float(np.abs(logits_NC[place.number] - layers[-1].value).max())
-    except Exception as error:  # noqa: BLE001  (whatever it is, it must not hide the refusal)
-        return Inside(case=case, unseen=in_words(error))
-    return Inside(case=case, seen=seen, fresh=fresh)
+                checkpoint_to_onnx(run_rows.run, run_rows.manifest, graph, variant.layout)
+                logits_NC = OnnxIntermediates(graph).runner(())(position.feed.arrays)["logits"]
+                fresh_diff = float(np.abs(logits_NC[position.number] - layers[-1].value).max())
+    except Exception as error:  # noqa: BLE001  (it must not hide the parity error)
+        return Inspection(case=case, failure=error_line(error))
+    return Inspection(case=case, comparison=comparison, fresh_diff=fresh_diff)
 
 
-def in_words(error: Exception) -> str:
-    """Return an error in one line."""
+def error_line(error: Exception) -> str:
+    """Return the type and the first line of an error."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def findings(variant: Variant, comparison: Comparison, within: Inside) -> Said:
-    """Say what is known: of the logits, of the layers, and of the graph behind another runtime."""
-    seen = within.seen
-    if seen is None:
-        said = [permuted(comparison), f"its layers could not be compared: {within.unseen}"]
-        return Said(short=tuple(filter(None, said)), layers="")
-    said = [permuted(comparison), _random(seen), _layer(seen, within.case), _fresh(within, variant)]
-    steps = (f"{step.layer:<70} {step.apart:>9.2e}" for step in seen.steps)
-    layers = "\n".join((f"{'layer':<70} {'apart':>9}  (relative)", *steps))
-    return Said(short=tuple(filter(None, said)), layers=layers)
+def diagnose(variant: Variant, comparison: Comparison, inspection: Inspection) -> Diagnosis:
+    """Describe the differences of the logits and the layers, and the effect of the conversion."""
+    layers = inspection.comparison
+    if layers is None:
+        failure = f"the layers could not be compared: {inspection.failure}"
+        findings = [permuted_labels(comparison), failure]
+        return Diagnosis(findings=tuple(filter(None, findings)), layer_table="")
+    findings = [
+        permuted_labels(comparison),
+        _random(layers),
+        _first_layer(layers, inspection.case),
+        _conversion(inspection, variant),
+    ]
+    lines = (f"{diff.layer:<70} {diff.diff:>10.2e}" for diff in layers.diffs)
+    layer_table = "\n".join((f"{'layer':<70} {'difference':>10}  (relative)", *lines))
+    return Diagnosis(findings=tuple(filter(None, findings)), layer_table=layer_table)
 
 
-def permuted(comparison: Comparison) -> str:
-    """Say whether the engine's logits are the checkpoint's in another order."""
-    some = slice(None, None, 1 + len(comparison.input_X) // MOST_ROWS)
-    expected_XC, found_XC = comparison.expected_XC[some], comparison.found_XC[some]
+def permuted_labels(comparison: Comparison) -> str:
+    """Describe a permutation of the checkpoint's logits; "" if there is none."""
+    sample = slice(None, None, 1 + len(comparison.input_X) // MAX_ROWS)
+    expected_XC, found_XC = comparison.expected_XC[sample], comparison.found_XC[sample]
     labels = comparison.task.labels
-    if not 1 < len(labels) <= MOST_CLASSES or not np.isfinite(found_XC).all():
+    if not 1 < len(labels) <= MAX_CLASSES or not np.isfinite(found_XC).all():
         return ""
     columns = (np.abs(expected_XC - found_X[:, None]).max(axis=0) for found_X in found_XC.T)
-    apart_CC = np.stack([*columns])  # [of the engine, of the checkpoint]
-    order_C = apart_CC.argmin(axis=1)
+    diff_CC = np.stack([*columns])  # [engine, checkpoint]
+    order_C = diff_CC.argmin(axis=1)
     moved_C = np.flatnonzero(order_C != np.arange(len(labels)))
-    like_C, own_C = apart_CC[moved_C, order_C[moved_C]], apart_CC[moved_C, moved_C]
-    if not len(moved_C) or len(set(order_C)) < len(labels) or (like_C > ALIKE * own_C).any():
+    match_C, own_C = diff_CC[moved_C, order_C[moved_C]], diff_CC[moved_C, moved_C]
+    permutation = len(set(order_C)) == len(labels)
+    if not len(moved_C) or not permutation or (match_C > MATCH_RATIO * own_C).any():
         return ""
-    moves = (f"{labels[order_C[c]]} in the place of {labels[c]}" for c in moved_C[:NAMED])
-    return f"labels permuted: it answers as the checkpoint in another order, {', '.join(moves)}"
+    moves = (f"{labels[order_C[c]]} at the position of {labels[c]}" for c in moved_C[:MAX_NAMES])
+    return f"labels permuted: the logits are the checkpoint's in another order, {', '.join(moves)}"
 
 
-def _random(seen: Bisection) -> str:
-    if not seen.random:
+def _random(layers: LayerComparison) -> str:
+    if not layers.random:
         return ""
-    return "the same call gives other answers each time: it draws random numbers, as dropout does"
+    return "repeated calls give different logits: the graph draws random numbers, as dropout does"
 
 
-def _layer(seen: Bisection, case: Case) -> str:
+def _first_layer(layers: LayerComparison, case: Case) -> str:
     where = f"{case.row.name} ({len(case.row.encoding)} tokens, {case.rule})"
-    if seen.first is None:
-        if seen.logits < case.apart / 10:
+    if layers.first is None:
+        if layers.logits < case.max_diff / 10:
             return (
-                "laid open it answers rightly: what differs is what the runtime makes of it whole"
+                "with intermediate outputs exposed the result is correct, so a graph optimisation "
+                "of the runtime causes the difference"
             )
-        jumps = zip(seen.steps, seen.steps[1:], strict=False)
-        _, most = max(jumps, key=lambda two: two[1].apart - two[0].apart)
+        pairs = zip(layers.diffs, layers.diffs[1:], strict=False)
+        _, largest = max(pairs, key=lambda pair: pair[1].diff - pair[0].diff)
         return (
-            f"no layer leaves {seen.limit:g} of its size for {where}; the difference grows most "
-            f"at {most.layer}, to {most.apart:.2e}"
+            f"no layer exceeds the relative difference {layers.limit:g} for {where}; the largest "
+            f"increase is at {largest.layer}, to {largest.diff:.2e}"
         )
-    said = (
-        f"first layer that differs: {seen.first.layer}, by {seen.first.apart:.2e} of its size for "
-        f"{where}; before it at most {seen.before:.2e} (limit {seen.limit:g})"
+    finding = (
+        f"first layer that differs: {layers.first.layer}, relative difference "
+        f"{layers.first.diff:.2e} for {where}; "
+        f"earlier layers at most {layers.before:.2e} (limit {layers.limit:g})"
     )
-    return "\n  ".join(filter(None, (said, _meaning(seen.first, seen.steps[-1]))))
+    return "\n  ".join(filter(None, (finding, _cause(layers.first, layers.diffs[-1]))))
 
 
-def _meaning(first: Step, last: Step) -> str:
-    """Say what a fault that begins at a layer usually is."""
-    if first.apart == float("inf"):
-        return "its values are no numbers there: the arithmetic overflows, or a weight is none"
+def _cause(first: LayerDiff, last: LayerDiff) -> str:
+    """Describe the usual cause of a fault that starts at a layer."""
+    if first.diff == float("inf"):
+        return "its values are not finite: the arithmetic overflows, or a weight is not finite"
     if first.layer == last.layer:
-        return "all before it is right: it is the head's weights, their order or what it is given"
-    return next((says for end, says in MEANINGS.items() if first.layer.endswith(end)), "")
+        return "all earlier layers are correct: the head's weights, their order or its input differ"
+    return next((cause for end, cause in CAUSES.items() if first.layer.endswith(end)), "")
 
 
-def _fresh(within: Inside, variant: Variant) -> str:
-    if within.fresh is None or within.fresh > within.case.apart / 10:
+def _conversion(inspection: Inspection, variant: Variant) -> str:
+    if inspection.fresh_diff is None or inspection.fresh_diff > inspection.case.max_diff / 10:
         return ""
     return (
-        f"a float32 graph exported now and run by onnxruntime is {within.fresh:.2e} apart in the "
-        f"same call: it is what makes {variant.label} of the graph that errs"
+        f"a float32 graph exported now and run by onnxruntime differs by "
+        f"{inspection.fresh_diff:.2e} in the same call: the conversion to {variant.label} causes "
+        "the difference"
     )

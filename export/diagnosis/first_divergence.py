@@ -1,10 +1,9 @@
-"""The first layer of an engine whose output leaves the tolerance.
+"""Find the first layer of an engine whose output exceeds the tolerance.
 
-The right values are those of the checkpoint, which reads one input alone; the engine's come from
-its own file, laid open, in the smallest part of the batch that shows the difference, and a few
-tensors at a time: all those of a large batch would need tens of GB. A difference of a layer is
-relative: the norm of what it is wrong by, over the norm of what is right, of the tokens of the
-one input.
+The reference is the checkpoint, which runs the input alone. The engine runs from its own file with
+intermediate tensors as outputs, on the smallest part of the batch that shows the difference. The
+difference of a layer is relative: the norm of the error divided by the norm of the reference, over
+the tokens of the input.
 
 Shapes: R rows and T tokens of a call's arrays, N inputs of the call, L tokens of the longest.
 """
@@ -16,16 +15,17 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.export.diagnosis.intermediates import LaidOpen
-from pipework.export.diagnosis.reference_activations import Layer, short
+from pipework.export.convert.node_names import strip_model_prefix
+from pipework.export.diagnosis.intermediates import Intermediates
+from pipework.export.diagnosis.reference_activations import LayerOutput
 from pipework.export.parity.case import Case
 from pipework.run_folder.engine_record import Layout, Precision
 from pipework.run_folder.manifest import Manifest
-from pipework.serve.engines.collate import Collate, Feed
+from pipework.serve.engines.collate import Collate, InputFeed
 from pipework.text.padding import Padding
 
-# Well above what each precision does to the layers of a right engine, whose differences add up
-# from layer to layer: 1e-6, 1e-3, 2e-2 and 0.15 in six layers.
+# Well above the differences in correct engines, which accumulate over the layers: 1e-6, 1e-3, 2e-2
+# and 0.15 after six layers.
 LIMITS = {
     Precision.FP32: 2e-5,
     Precision.FP16: 1e-2,
@@ -33,33 +33,33 @@ LIMITS = {
     Precision.INT8: 0.4,
 }
 TINY = 1e-12
-MOST_BYTES = 2**30
-HEADS = 16  # as many as usual encoders have
+MAX_BYTES = 2**30
+HEADS = 16  # of a typical encoder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """A layer by its module path, and how far its output is from the right one, relatively."""
+class LayerDiff:
+    """The module path of a layer and the relative difference of its output."""
 
     layer: str
-    apart: float
+    diff: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bisection:
-    """What was seen inside an engine, for one input.
+class LayerComparison:
+    """The layers of an engine compared with the checkpoint, for one input.
 
     Attributes:
-        steps: the layers that could be compared, in the order in which they are done.
-        first: the first that leaves the limit, or None.
-        before: the largest difference of the layers before it.
-        limit: what a layer may differ by.
-        logits: how far the logits of the laid open engine are from the right ones, absolutely.
-        random: whether a second call gave other answers.
+        diffs: the compared layers, in execution order.
+        first: the first layer beyond the limit, or None.
+        before: largest difference of the layers before it.
+        limit: largest allowed difference of a layer.
+        logits: largest absolute difference of a logit, with intermediate outputs exposed.
+        random: whether a second call gave other logits.
     """
 
-    steps: tuple[Step, ...]
-    first: Step | None
+    diffs: tuple[LayerDiff, ...]
+    first: LayerDiff | None
     before: float
     limit: float
     logits: float
@@ -67,143 +67,160 @@ class Bisection:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Where an input stands in the arrays of a call.
+class InputPosition:
+    """The position of an input in the arrays of a call.
 
     Attributes:
-        feed: the call.
-        number: of the input among those of the call.
-        row: of the ids.
-        start: its first token in the row.
-        length: its tokens.
+        feed: the arrays of the call.
+        number: index of the input in the call.
+        row: row of its tokens.
+        start: index of its first token in the row.
+        length: number of its tokens.
     """
 
-    feed: Feed
+    feed: InputFeed
     number: int
     row: int
     start: int
     length: int
 
 
-def bisect(opened: LaidOpen, place: Place, layers: Sequence[Layer], limit: float) -> Bisection:
-    """Compare every layer that both have, for the input at `place`."""
-    owners = _owners(opened.tensors, layers)
+def compare_layers(
+    intermediates: Intermediates,
+    position: InputPosition,
+    layers: Sequence[LayerOutput],
+    limit: float,
+) -> LayerComparison:
+    """Compare all layers that engine and checkpoint have in common, for the input at `position`."""
+    owners = _owners(intermediates.tensors, layers)
     candidates = [_candidates(layer, owners) for layer in layers]
-    right_C = layers[-1].value
-    steps, logits_C = _compare(opened, place, layers, candidates)
+    expected_C = layers[-1].value
+    diffs, logits_C = _compare(intermediates, position, layers, candidates)
     leaf = next(layer.path for layer in reversed(layers) if layer.leaf)
-    steps.append(Step(layer=leaf, apart=_apart(logits_C, right_C)))
-    again = opened.showing(())
-    first, second = (again(place.feed.arrays)["logits"] for _ in range(2))
-    at = next((at for at, step in enumerate(steps) if not step.apart <= limit), None)
-    earlier = steps if at is None else steps[:at]
-    return Bisection(
-        steps=tuple(steps),
-        first=None if at is None else steps[at],
-        before=max((step.apart for step in earlier), default=0.0),
+    diffs.append(LayerDiff(layer=leaf, diff=_relative_diff(logits_C, expected_C)))
+    run = intermediates.runner(())
+    first, second = (run(position.feed.arrays)["logits"] for _ in range(2))
+    first_index = next((i for i, diff in enumerate(diffs) if not diff.diff <= limit), None)
+    earlier = diffs[:first_index]
+    return LayerComparison(
+        diffs=tuple(diffs),
+        first=None if first_index is None else diffs[first_index],
+        before=max((diff.diff for diff in earlier), default=0.0),
         limit=limit,
-        logits=_off(logits_C, right_C),
+        logits=_max_diff(logits_C, expected_C),
         random=not np.array_equal(first, second, equal_nan=True),
     )
 
 
 def _compare(
-    opened: LaidOpen, place: Place, layers: Sequence[Layer], candidates: Sequence[Sequence[str]]
-) -> tuple[list[Step], NDArray[np.float32]]:
-    """Compare each layer with the first of its candidates that has its shape.
-
-    The likeliest of every layer are asked for first, as many at a time as `_at_once` allows, and
-    the next only where those have other shapes.
+    intermediates: Intermediates,
+    position: InputPosition,
+    layers: Sequence[LayerOutput],
+    candidates: Sequence[Sequence[str]],
+) -> tuple[list[LayerDiff], NDArray[np.float32]]:
+    """Compare each layer with the first of its candidate tensors that has the same shape.
 
     Returns:
-        The steps in the order of the layers; and the logits [C] of that call which gave the best:
-        laid open, what a runtime fuses may answer rightly.
+        The differences in the order of the layers, and the logits [C] closest to the checkpoint's:
+        exposing tensors can disable a faulty fusion of the runtime.
     """
-    steps: dict[int, Step] = {}
-    logits_C = opened.showing(())(place.feed.arrays)["logits"][place.number]
-    left = {at: names for at, names in enumerate(candidates) if names}
-    most = _at_once(place.feed, layers)
-    while left:
-        order = list(left)
-        for some in (order[start : start + most] for start in range(0, len(order), most)):
-            found = opened.showing([left[at][0] for at in some])(place.feed.arrays)
-            for at in some:
-                step = _step(layers[at], found[left[at][0]], place)
-                steps |= {} if step is None else {at: step}
-            both = (logits_C, found["logits"][place.number])
-            logits_C = min(both, key=lambda one_C: _off(one_C, layers[-1].value))
-        left = {at: names[1:] for at, names in left.items() if at not in steps and names[1:]}
-    return [steps[at] for at in sorted(steps)], np.asarray(logits_C, np.float32)
+    diffs: dict[int, LayerDiff] = {}
+    logits_C = intermediates.runner(())(position.feed.arrays)["logits"][position.number]
+    remaining = {index: names for index, names in enumerate(candidates) if names}
+    batch_size = _tensors_per_call(position.feed, layers)
+    # First the best candidate of each layer, a few per call; then the next candidates of the
+    # layers whose tensors had another shape.
+    while remaining:
+        order = list(remaining)
+        for indices in (
+            order[start : start + batch_size] for start in range(0, len(order), batch_size)
+        ):
+            names = [remaining[index][0] for index in indices]
+            tensors = intermediates.runner(names)(position.feed.arrays)
+            for index in indices:
+                diff = _layer_diff(layers[index], tensors[remaining[index][0]], position)
+                diffs |= {} if diff is None else {index: diff}
+            both = (logits_C, tensors["logits"][position.number])
+            logits_C = min(both, key=lambda found_C: _max_diff(found_C, layers[-1].value))
+        remaining = {
+            index: names[1:]
+            for index, names in remaining.items()
+            if index not in diffs and names[1:]
+        }
+    return [diffs[index] for index in sorted(diffs)], np.asarray(logits_C, np.float32)
 
 
-def _at_once(feed: Feed, layers: Sequence[Layer]) -> int:
-    """Return how many tensors of a call fit into `MOST_BYTES`, in float32.
-
-    A tensor has for each token the width of the widest layer, or the tokens of its row for each
-    head of an attention.
-    """
+def _tensors_per_call(feed: InputFeed, layers: Sequence[LayerOutput]) -> int:
+    """Return the number of float32 tensors of a call that fit into `MAX_BYTES`."""
+    # All tensors of a large batch would take tens of GB. The largest have, per token, the width of
+    # the widest layer or, per attention head, the tokens of the row.
     ids_RT = feed.arrays["input_ids"]
-    wide: int = max(layer.value.shape[-1] for layer in layers if layer.value.ndim)
-    each = 4 * ids_RT.size * max(wide, HEADS * ids_RT.shape[1])
-    return max(1, int(MOST_BYTES // each))
+    width: int = max(layer.value.shape[-1] for layer in layers if layer.value.ndim)
+    tensor_bytes = 4 * ids_RT.size * max(width, HEADS * ids_RT.shape[1])
+    return max(1, int(MAX_BYTES // tensor_bytes))
 
 
-def smallest_place(case: Case, layout: Layout, opened: LaidOpen, manifest: Manifest) -> Place:
-    """Make the smallest call in which the engine still errs for a case by half as much.
+def smallest_failing_call(
+    case: Case, layout: Layout, intermediates: Intermediates, manifest: Manifest
+) -> InputPosition:
+    """Return the smallest call that reproduces at least half of a case's difference.
 
-    It is tried alone, beside the longest input, and among ever more of its neighbours.
+    Tries the input alone, with the longest input, and with more and more neighbours.
     """
-    run, allowed = opened.showing(()), case.apart / 2
-    for some in _companies(case):
-        part = replace(case, rows=[case.rows[at] for at in some], place=some.index(case.place))
-        place = find_place(part, layout, opened, manifest)
-        found_C = run(place.feed.arrays)["logits"][place.number]
-        if _off(found_C, case.expected_C) >= allowed:
-            return place
-    return find_place(case, layout, opened, manifest)
+    run, min_diff = intermediates.runner(()), case.max_diff / 2
+    for indices in _subsets(case):
+        rows = [case.rows[index] for index in indices]
+        subset = replace(case, rows=rows, index=indices.index(case.index))
+        position = locate_input(subset, layout, intermediates, manifest)
+        found_C = run(position.feed.arrays)["logits"][position.number]
+        if _max_diff(found_C, case.expected_C) >= min_diff:
+            return position
+    return locate_input(case, layout, intermediates, manifest)
 
 
-def _companies(case: Case) -> Iterator[list[int]]:
-    """Yield places of the batch, ever more, with that of the case among them."""
+def _subsets(case: Case) -> Iterator[list[int]]:
+    """Yield growing subsets of the batch's indices that include the case."""
     lengths = [len(row.encoding) for row in case.rows]
-    yield [case.place]
-    yield sorted({case.place, int(np.argmax(lengths))})
+    yield [case.index]
+    yield sorted({case.index, int(np.argmax(lengths))})
     size = 2
     while size < len(lengths):
-        start = min(max(0, case.place - size // 2), len(lengths) - size)
+        start = min(max(0, case.index - size // 2), len(lengths) - size)
         yield list(range(start, start + size))
         size *= 2
 
 
-def find_place(case: Case, layout: Layout, opened: LaidOpen, manifest: Manifest) -> Place:
-    """Make the call in which the engine answered a case."""
+def locate_input(
+    case: Case, layout: Layout, intermediates: Intermediates, manifest: Manifest
+) -> InputPosition:
+    """Return the call in which the engine computed a case, and the input's position in it."""
     collate = Collate(
         layout=layout,
         padding=Padding.of(manifest.input),
         spans=manifest.model.takes_spans,
-        first_only=opened.reads_first,
+        first_only=intermediates.first_only,
         whole=case.whole,
     )
     feeds = collate.feeds([row.encoding for row in case.rows])
-    feed = next(feed for feed in feeds if case.place in feed.rows)
-    number = list(feed.rows).index(case.place)
+    feed = next(feed for feed in feeds if case.index in feed.rows)
+    number = list(feed.rows).index(case.index)
     width, length = feed.arrays["input_ids"].shape[1], len(case.row.encoding)
     if layout is Layout.PACKED:
         row, start = divmod(int(feed.arrays["text_index"][number, 0]), width)
     else:
         row, start = number, width - length if collate.padding.left else 0
-    return Place(feed=feed, number=number, row=row, start=start, length=length)
+    return InputPosition(feed=feed, number=number, row=row, start=start, length=length)
 
 
-def _owners(tensors: Sequence[str], layers: Sequence[Layer]) -> dict[str, str]:
-    """Return the module path that each tensor is made in, in the order of the tensors."""
+def _owners(tensors: Sequence[str], layers: Sequence[LayerOutput]) -> dict[str, str]:
+    """Return the module path of each tensor, in the order of the tensors."""
     known = {layer.scope for layer in layers}
     named = ((name, name.strip("/").split("/")[:-1]) for name in tensors if "/" in name)
-    return {name: _owner(short(".".join(parts)), known) for name, parts in named}
+    return {name: _owner(strip_model_prefix(".".join(parts)), known) for name, parts in named}
 
 
 def _owner(scope: str, known: set[str]) -> str:
-    """Return the module that a scope means: a graph may know it by a shorter or a longer path."""
+    """Return the module of a scope, whose path in the graph may be shorter or longer."""
     if scope in known:
         return scope
     longer = [path for path in known if path.endswith(f".{scope}")]
@@ -214,61 +231,61 @@ def _owner(scope: str, known: set[str]) -> str:
     return next((path for path in shorter if path in known), "")
 
 
-def _candidates(layer: Layer, owners: Mapping[str, str]) -> list[str]:
-    """Return the tensors that may be the output of a layer, the likeliest first.
-
-    That is the last one made in it, unless that was made in a module inside.
-    """
+def _candidates(layer: LayerOutput, owners: Mapping[str, str]) -> list[str]:
+    """Return the tensors that may be the output of a layer, the most likely first."""
+    # The output is the last tensor of the module, unless a submodule produced it.
     below = f"{layer.scope}."
     names = [name for name, own in owners.items() if f"{own}.".startswith(below)]
-    if not layer.path or (layer.turn and not layer.leaf):  # its modules keep the path of turn 0
+    if not layer.path or (layer.call_index and not layer.leaf):  # submodules keep the first path
         return []
     return [*takewhile(lambda name: owners[name] == layer.scope, reversed(names))]
 
 
-def _step(layer: Layer, found: NDArray[np.generic], place: Place) -> Step | None:
-    """Compare a layer with a tensor, if that has its shape."""
-    if not np.issubdtype(found.dtype, np.floating):
+def _layer_diff(
+    layer: LayerOutput, tensor: NDArray[np.generic], position: InputPosition
+) -> LayerDiff | None:
+    """Compare a layer with a tensor; None if the shapes differ."""
+    if not np.issubdtype(tensor.dtype, np.floating):
         return None
-    for cut in _cuts(found, place):
-        right = layer.value
+    for cut in _cuts(tensor, position):
+        expected = layer.value
         if cut.ndim > 1 and len(cut) == 1:  # a packed graph may have the first token only
-            right = right[:1]
-        if cut.shape == right.shape:
-            apart = _apart(cut, right)
+            expected = expected[:1]
+        if cut.shape == expected.shape:
+            diff = _relative_diff(cut, expected)
             if layer.bias is not None:
-                apart = min(apart, _apart(cut, right - layer.bias))
-            return Step(layer=layer.scope, apart=apart)
+                diff = min(diff, _relative_diff(cut, expected - layer.bias))
+            return LayerDiff(layer=layer.scope, diff=diff)
     return None
 
 
-def _cuts(found: NDArray[np.generic], place: Place) -> Iterator[NDArray[np.generic]]:
-    """Yield what may be the input's share of a tensor, by the tensor's shape."""
-    ids_RT = place.feed.arrays["input_ids"]
-    tokens = slice(place.start, place.start + place.length)
-    if found.shape[:2] == ids_RT.shape:
-        yield found[place.row, tokens]
-    if found.shape[:2] == (1, ids_RT.shape[1]):  # the same for each row, as positions may be
-        yield found[0, tokens]
-    if found.shape[:2] == ids_RT.shape[::-1]:  # XLNet's states have the tokens first
-        yield found[tokens, place.row]
-    if found.shape[:1] == (ids_RT.size,):
-        yield found[place.row * ids_RT.shape[1] :][tokens]
-    if found.shape[:1] == (len(place.feed.rows),):
-        yield found[place.number]
-        if found.ndim > 1:  # gathered, [N, L, ...]
-            yield found[place.number, : place.length]
+def _cuts(tensor: NDArray[np.generic], position: InputPosition) -> Iterator[NDArray[np.generic]]:
+    """Yield the possible parts of a tensor that belong to the input, by the tensor's shape."""
+    ids_RT = position.feed.arrays["input_ids"]
+    tokens = slice(position.start, position.start + position.length)
+    if tensor.shape[:2] == ids_RT.shape:
+        yield tensor[position.row, tokens]
+    if tensor.shape[:2] == (1, ids_RT.shape[1]):  # the same for all rows, such as positions
+        yield tensor[0, tokens]
+    if tensor.shape[:2] == ids_RT.shape[::-1]:  # XLNet's states have the tokens first
+        yield tensor[tokens, position.row]
+    if tensor.shape[:1] == (ids_RT.size,):
+        yield tensor[position.row * ids_RT.shape[1] :][tokens]
+    if tensor.shape[:1] == (len(position.feed.rows),):
+        yield tensor[position.number]
+        if tensor.ndim > 1:  # gathered, [N, L, ...]
+            yield tensor[position.number, : position.length]
 
 
-def _off(found_C: NDArray[np.generic], right_C: NDArray[np.generic]) -> float:
-    """Return the largest difference of a logit; infinite for no number."""
-    wrong_C = np.asarray(found_C, np.float64) - np.asarray(right_C, np.float64)
-    return float(np.nan_to_num(np.abs(wrong_C), nan=np.inf, posinf=np.inf).max())
+def _max_diff(found_C: NDArray[np.generic], expected_C: NDArray[np.generic]) -> float:
+    """Return the largest difference of a logit; infinite for NaN."""
+    error_C = np.asarray(found_C, np.float64) - np.asarray(expected_C, np.float64)
+    return float(np.nan_to_num(np.abs(error_C), nan=np.inf, posinf=np.inf).max())
 
 
-def _apart(found: NDArray[np.generic], right: NDArray[np.generic]) -> float:
-    """Return the norm of a difference over the norm of what is right; infinite for no number."""
-    if not np.isfinite(found).all():
+def _relative_diff(tensor: NDArray[np.generic], expected: NDArray[np.generic]) -> float:
+    """Return the norm of the error divided by the norm of the reference; infinite for NaN."""
+    if not np.isfinite(tensor).all():
         return float("inf")
-    wrong = np.asarray(found, np.float64) - np.asarray(right, np.float64)
-    return float(np.linalg.norm(wrong) / max(float(np.linalg.norm(right)), TINY))
+    error = np.asarray(tensor, np.float64) - np.asarray(expected, np.float64)
+    return float(np.linalg.norm(error) / max(float(np.linalg.norm(expected)), TINY))

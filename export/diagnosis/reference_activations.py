@@ -1,4 +1,4 @@
-"""What each layer of the checkpoint gives for one input, alone and unpadded.
+"""Outputs of the checkpoint's modules for one input, alone and unpadded.
 
 Shapes: T tokens of the input.
 """
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from pipework.export.convert.node_names import strip_model_prefix
 from pipework.run_folder.manifest import Manifest
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding
@@ -21,70 +22,63 @@ from pipework.train.model.classifier import open_checkpoint
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Layer:
-    """The output of one module in one pass.
+class LayerOutput:
+    """The output of one call of a module.
 
     Attributes:
-        path: the module's, as the checkpoint's weights are named; "" for the whole.
-        leaf: whether it has no modules inside.
-        turn: which pass through the module it is, from 0; ALBERT uses one layer several times.
-        value: without the dimension of the batch: [T, ...], or of the whole text.
-        bias: of a linear layer, which a fused graph may add only in the next operation.
+        path: module path, as in the names of the weights; "" for the whole model.
+        leaf: whether the module has no submodules.
+        call_index: number of the call, from 0; ALBERT calls the same layer several times.
+        value: the output without the batch dimension: [T, ...], or one value per text.
+        bias: bias of a linear layer, which a fused graph may add in the next operation.
     """
 
     path: str
     leaf: bool
-    turn: int
+    call_index: int
     value: NDArray[np.float32]
     bias: NDArray[np.float32] | None
 
     @property
     def scope(self) -> str:
-        """The path that exporters give this pass: `ffn`, `ffn_1`, `ffn_2`."""
-        return f"{self.path}_{self.turn}" if self.path and self.turn else self.path
+        """The path that exporters use for this call: `ffn`, `ffn_1`, `ffn_2`."""
+        return f"{self.path}_{self.call_index}" if self.path and self.call_index else self.path
 
 
-def right_values(run: Path, manifest: Manifest, encoding: Encoding) -> list[Layer]:
-    """Load the checkpoint afresh and return its layers in the order in which they are done."""
+def reference_activations(run: Path, manifest: Manifest, encoding: Encoding) -> list[LayerOutput]:
+    """Load the checkpoint, run an input, and return the module outputs in execution order."""
     model = open_checkpoint(run / FOLDER)
-    layers: list[Layer] = []
+    layers: list[LayerOutput] = []
     for path, module in model.named_modules():
-        module.register_forward_hook(_keeping(short(path), layers))
+        module.register_forward_hook(_recorder(strip_model_prefix(path), layers))
     inputs = model_inputs([encoding], Padding.of(manifest.input), model.device)
     with torch.inference_mode():
         model(**inputs)
     return layers
 
 
-def short(path: str) -> str:
-    """Return a module's path without the wrappers, which are all called `model`."""
-    while path == "model" or path.startswith("model."):
-        path = path.removeprefix("model").removeprefix(".")
-    return path
-
-
-def _keeping(path: str, layers: list[Layer]) -> Callable[[nn.Module, object, object], None]:
-    def keep(module: nn.Module, _given: object, made: object) -> None:
-        first = _first(made)
+def _recorder(path: str, layers: list[LayerOutput]) -> Callable[[nn.Module, object, object], None]:
+    def record(module: nn.Module, _inputs: object, output: object) -> None:
+        first = _first_tensor(output)
         if first is None or 1 not in first.shape[:2]:
             return
         bias = module.bias if isinstance(module, nn.Linear) else None
         layers.append(
-            Layer(
+            LayerOutput(
                 path=path,
                 leaf=not any(True for _ in module.children()),
-                turn=sum(one.path == path for one in layers),
-                # XLNet's states have the tokens before the batch.
+                call_index=sum(layer.path == path for layer in layers),
+                # XLNet's states have the token dimension before the batch dimension.
                 value=(first[0] if first.shape[0] == 1 else first[:, 0]).float().numpy(),
                 bias=None if bias is None else bias.detach().numpy(),
             )
         )
 
-    return keep
+    return record
 
 
-def _first(made: object) -> torch.Tensor | None:
-    """Return the first tensor of what a module gives: alone, in a tuple or by name."""
-    while isinstance(made, dict | tuple) and made:
-        made = next(iter(made.values())) if isinstance(made, dict) else made[0]
-    return made if isinstance(made, torch.Tensor) else None
+def _first_tensor(output: object) -> torch.Tensor | None:
+    """Return the first tensor of a module's output: a tensor, a tuple or a dict."""
+    while isinstance(output, dict | tuple) and output:
+        output = next(iter(output.values())) if isinstance(output, dict) else output[0]
+    return output if isinstance(output, torch.Tensor) else None

@@ -1,8 +1,8 @@
-"""Why an engine was refused: what is said of it, and what is left to look at.
+"""Errors and report folders of engines that fail the parity check.
 
-RUN/failed-exports/LABEL holds report.txt, the engine that failed, rows.npz with the inputs that
-differed most, and reproduce.py, which shows the difference with the runtime alone. The next attempt
-replaces it and a success removes it; no engine is served from there.
+RUN/failed-exports/LABEL has report.txt, the engine, rows.npz with the inputs that differ most, and
+reproduce.py, which reproduces the difference with the runtime alone. The next failure replaces the
+folder and a success removes it; no engine is served from it.
 
 Shapes: C classes.
 """
@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from pipework.errors import CheckFailedError, PipeError
+from pipework.export.convert.node_names import strip_model_prefix
 from pipework.export.diagnosis import reproduce
-from pipework.export.diagnosis.findings import Said, findings, in_words, inside
-from pipework.export.diagnosis.first_divergence import Place, find_place
-from pipework.export.diagnosis.intermediates import lay_open
-from pipework.export.diagnosis.reference_activations import short
+from pipework.export.diagnosis.findings import Diagnosis, diagnose, error_line, inspect_engine
+from pipework.export.diagnosis.first_divergence import InputPosition, locate_input
+from pipework.export.diagnosis.intermediates import open_intermediates
 from pipework.export.parity.case import Case, EngineFailedError
-from pipework.export.parity.prove import Verdict
-from pipework.export.rows.run_rows import Subject
+from pipework.export.parity.prove import ProofResult
+from pipework.export.rows.run_rows import RunRows
 from pipework.run_folder.engine_record import Variant
 from pipework.run_folder.task import Task
 from pipework.scoring.predictions import decide
@@ -33,139 +33,156 @@ REPORT, ROWS, SCRIPT = "report.txt", "rows.npz", "reproduce.py"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
-    """An engine on trial: whose, what runs, and its files, which lie in RUN/engines/NAME/..."""
+class EngineCandidate:
+    """A built engine before its parity check; its files are in RUN/engines/NAME/partial."""
 
-    subject: Subject
+    run_rows: RunRows
     variant: Variant
     folder: Path
 
     @property
     def name(self) -> str:
-        """The name of the engine. What runs may be the graph that it was made of."""
+        """The name of the engine; `variant` may be that of its ONNX graph."""
         return self.folder.parent.name
 
     @property
-    def left(self) -> Path:
-        """Where a refusal leaves what there is to look at."""
-        return self.subject.run / FOLDER / self.name
+    def failed_export(self) -> Path:
+        """The folder with the report of a failed parity check."""
+        return self.run_rows.run / FOLDER / self.name
 
 
-def refusal(trial: Trial, verdict: Verdict) -> CheckFailedError:
-    """Find out why an engine differs, leave the folder, and return the error to raise."""
-    parity = verdict.parity
-    broken = ", ".join(breach.limit for breach in verdict.breaches)
+def parity_error(candidate: EngineCandidate, result: ProofResult) -> CheckFailedError:
+    """Diagnose a failed parity check, write the report folder, and return the error to raise."""
+    parity = result.parity
+    limits = ", ".join(breach.limit for breach in result.breaches)
     message = (
-        f"{trial.name} does not answer as the checkpoint does ({broken}): logits up to "
-        f"{parity.max_abs:.3g} apart (tolerance {parity.tolerance.max_abs * parity.unit:g}), "
-        f"{parity.flips} of {len(verdict.comparison.flipped)} answers changed"
+        f"{candidate.name} failed the parity check ({limits}): logits differ by up to "
+        f"{parity.max_abs:.3g} (tolerance {parity.tolerance.max_abs * parity.unit:g}), "
+        f"{parity.flips} of {len(result.comparison.flipped)} predictions changed"
     )
     if parity.scores is not None:
         score = f"{parity.scores.engine:.4f} instead of {parity.scores.reference:.4f}"
         message += f", {parity.metric} {score}"
-    limits = [
-        f"{one.limit:<20} {one.found:>12.4g} {one.allowed:>12.4g}" for one in verdict.breaches
+    breaches = [
+        f"{breach.limit:<20} {breach.found:>12.4g} {breach.allowed:>12.4g}"
+        for breach in result.breaches
     ]
     tables = [
-        "\n".join((f"{'broken limit':<20} {'found':>12} {'allowed':>12}", *limits)),
-        _table(verdict.worst, trial.subject.manifest.task),
+        "\n".join((f"{'limit':<20} {'found':>12} {'allowed':>12}", *breaches)),
+        _table(result.worst, candidate.run_rows.manifest.task),
     ]
     try:
-        seen = inside(trial.subject, trial.variant, trial.folder, verdict.worst[0])
-        said = findings(trial.variant, verdict.comparison, seen)
-    except Exception as error:  # noqa: BLE001  (whatever it is, it must not hide the refusal)
-        said = Said(short=(f"why could not be found out: {in_words(error)}",), layers="")
-    return _refused(trial, message, [*tables, *said.short], said.layers, verdict.worst)
+        inspection = inspect_engine(
+            candidate.run_rows, candidate.variant, candidate.folder, result.worst[0]
+        )
+        diagnosis = diagnose(candidate.variant, result.comparison, inspection)
+    except Exception as error:  # noqa: BLE001  (it must not hide the parity error)
+        diagnosis = Diagnosis(findings=(f"diagnosis failed: {error_line(error)}",), layer_table="")
+    parts = [*tables, *diagnosis.findings]
+    return _write_report(candidate, message, parts, diagnosis.layer_table, result.worst)
 
 
-def failure(trial: Trial, error: PipeError) -> CheckFailedError:
-    """Return the error to raise for an engine that gives errors in place of answers."""
-    message = f"{trial.name} does not answer as the checkpoint does: {error}"
+def engine_error(candidate: EngineCandidate, error: PipeError) -> CheckFailedError:
+    """Return the error to raise for an engine that fails to load or run."""
+    message = f"{candidate.name} failed the parity check: {error}"
     cases = [error.case] if isinstance(error, EngineFailedError) else []
-    told = str(error.__cause__ or error)
-    nodes = re.findall(r"/(?:[\w.]+/)+[\w.]+", told)
-    said = [f"the runtime names {short('.'.join(node.split('/')[1:-1]))}" for node in nodes[:1]]
-    return _refused(trial, message, [told, *said], "", cases)
+    text = str(error.__cause__ or error)
+    nodes = re.findall(r"/(?:[\w.]+/)+[\w.]+", text)
+    modules = [
+        f"module in the runtime's error: {strip_model_prefix('.'.join(node.split('/')[1:-1]))}"
+        for node in nodes[:1]
+    ]
+    return _write_report(candidate, message, [text, *modules], "", cases)
 
 
-def forget(trial: Trial) -> None:
-    """Remove what an earlier refusal of the same engine left."""
-    shutil.rmtree(trial.left, ignore_errors=True)
-    if trial.left.parent.is_dir() and not any(trial.left.parent.iterdir()):
-        trial.left.parent.rmdir()
+def remove_failed_export(candidate: EngineCandidate) -> None:
+    """Remove the report folder of an earlier failure of the same engine."""
+    folder = candidate.failed_export
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.parent.is_dir() and not any(folder.parent.iterdir()):
+        folder.parent.rmdir()
 
 
-def _refused(
-    trial: Trial, message: str, parts: Sequence[str], layers: str, cases: Sequence[Case]
+def _write_report(
+    candidate: EngineCandidate,
+    message: str,
+    parts: Sequence[str],
+    layer_table: str,
+    cases: Sequence[Case],
 ) -> CheckFailedError:
-    partial = trial.left.with_name(f"{trial.left.name}.partial")
+    folder = candidate.failed_export
+    partial = folder.with_name(f"{folder.name}.partial")
     try:
-        parts = [*parts, *_left(trial, partial, cases)]
-        report = "\n\n".join((message, *parts, layers)) + "\n"
+        parts = [*parts, *_save_engine(candidate, partial, cases)]
+        report = "\n\n".join((message, *parts, layer_table)) + "\n"
         (partial / REPORT).write_text(report, encoding="utf-8")
-        beside = f", and run {SCRIPT} beside it" if (partial / SCRIPT).is_file() else ""
-        hint = f"nothing was recorded; see {trial.left / REPORT}{beside}"
-        shutil.rmtree(trial.left, ignore_errors=True)
-        partial.rename(trial.left)
-    except Exception as error:  # noqa: BLE001  (nor must a full disk)
-        hint = f"nothing was recorded, and nothing could be left to look at: {in_words(error)}"
+        script = f" and run {SCRIPT} in the same folder" if (partial / SCRIPT).is_file() else ""
+        hint = f"nothing was recorded; see {folder / REPORT}{script}"
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+    except Exception as error:  # noqa: BLE001  (a full disk must not hide the parity error)
+        hint = f"nothing was recorded, and the report could not be written: {error_line(error)}"
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return CheckFailedError(message, hint, "\n\n".join(parts))
 
 
-def _left(trial: Trial, partial: Path, cases: Sequence[Case]) -> list[str]:
-    """Move the engine and write what shows the difference; return what could not be written."""
+def _save_engine(candidate: EngineCandidate, partial: Path, cases: Sequence[Case]) -> list[str]:
+    """Move the engine and write rows and script; return errors for the report."""
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    for path in trial.folder.iterdir():
+    for path in candidate.folder.iterdir():
         shutil.move(path, partial / path.name)
     if not cases:
         return []
     try:
-        _write_rows(trial, partial, cases)
-    except Exception as error:  # noqa: BLE001  (whatever it is, it must not hide the refusal)
+        _write_rows(candidate, partial, cases)
+    except Exception as error:  # noqa: BLE001  (it must not hide the parity error)
         (partial / ROWS).unlink(missing_ok=True)
-        return [f"the inputs that differed could not be kept: {in_words(error)}"]
+        return [f"the inputs that differ could not be saved: {error_line(error)}"]
     shutil.copyfile(reproduce.__file__, partial / SCRIPT)
     return []
 
 
-def _write_rows(trial: Trial, folder: Path, cases: Sequence[Case]) -> None:
-    opened = lay_open(folder, trial.variant)
-    arrays = {"names": np.array([_words(case) for case in cases])}
+def _write_rows(candidate: EngineCandidate, folder: Path, cases: Sequence[Case]) -> None:
+    intermediates = open_intermediates(folder, candidate.variant)
+    arrays = {"names": np.array([_description(case) for case in cases])}
     for number, case in enumerate(cases):
-        place: Place = find_place(case, trial.variant.layout, opened, trial.subject.manifest)
-        own = {
-            **place.feed.arrays,
-            "number": np.array(place.number),
+        position: InputPosition = locate_input(
+            case, candidate.variant.layout, intermediates, candidate.run_rows.manifest
+        )
+        case_arrays = {
+            **position.feed.arrays,
+            "number": np.array(position.number),
             "expected": case.expected_C,
-            "apart": np.array(case.apart),
+            "diff": np.array(case.max_diff),
         }
-        arrays |= {f"{number}:{name}": array for name, array in own.items()}
+        arrays |= {f"{number}:{name}": array for name, array in case_arrays.items()}
     np.savez_compressed(folder / ROWS, **arrays)  # type: ignore[arg-type]
 
 
-def _words(case: Case) -> str:
+def _description(case: Case) -> str:
     tokens = len(case.row.encoding)
     return f"{case.row.name}, {tokens} tokens, {case.rule}, a batch of {len(case.rows)}"
 
 
 def _table(worst: Sequence[Case], task: Task) -> str:
     head = (
-        f"{'input':<24} {'tokens':>6} {'batch':>5} {'together':<20} {'max diff':>9}  "
+        f"{'input':<24} {'tokens':>6} {'batch':>5} {'batch mix':<20} {'max diff':>9}  "
         "checkpoint -> engine"
     )
     lines = (
         f"{case.row.name:<24} {len(case.row.encoding):>6} {len(case.rows):>5} {case.rule:<20} "
-        f"{case.apart:>9.2e}  {_answers(case, task)}"
+        f"{case.max_diff:>9.2e}  {_predictions(case, task)}"
         for case in worst
     )
     return "\n".join((head, *lines))
 
 
-def _answers(case: Case, task: Task) -> str:
+def _predictions(case: Case, task: Task) -> str:
     both = (case.expected_C, case.expected_C if case.found_C is None else case.found_C)
-    with np.errstate(invalid="ignore", over="ignore"):  # infinity less infinity
-        given = [decide(logits_C[None], task)[0].words()[0] or "no label" for logits_C in both]
-    return " -> ".join(given)
+    with np.errstate(invalid="ignore", over="ignore"):  # infinity minus infinity
+        labels = [
+            decide(logits_C[None], task)[0].text_fields()[0] or "no label" for logits_C in both
+        ]
+    return " -> ".join(labels)

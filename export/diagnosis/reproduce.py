@@ -1,9 +1,11 @@
-"""Show how a refused engine differs, with its runtime alone: run `python reproduce.py`.
+"""Reproduce the difference of a rejected engine with its runtime alone.
 
-Beside this file lie the engine and rows.npz, the inputs that differed most with the answers of the
-checkpoint. Only NumPy is needed, and onnxruntime or openvino. The exit code is 1 while a difference
-is at least half of what it was, 0 when none is; an engine that gives an error gives it here too.
-Of a TensorRT engine it is the graph that is run.
+Run it with `python reproduce.py`.
+
+The folder of this file has the engine and rows.npz, the inputs that differ most with the
+checkpoint's logits. Needs only NumPy and onnxruntime or openvino. For a TensorRT engine, its ONNX
+graph runs. The exit code is 1 if a difference is at least half of the recorded difference, else 0.
+An engine that raises errors raises them here too.
 """
 
 import sys
@@ -21,27 +23,29 @@ def main() -> int:
     """Print the differences and return the exit code."""
     with np.load(HERE / "rows.npz", allow_pickle=False) as stored:
         rows = dict(stored)
-    run, there = load(), False
+    run, reproduced = load(), False
     for case, name in enumerate(rows["names"].tolist()):
-        own = {key.partition(":")[2]: rows[key] for key in rows if key.startswith(f"{case}:")}
-        expected, was, number = own.pop("expected"), own.pop("apart"), own.pop("number")
-        found = np.asarray(run(own), np.float32)[number]
-        apart = float(np.nan_to_num(np.abs(found - expected), nan=np.inf, posinf=np.inf).max())
-        there |= apart >= float(was) / 2
-        say(f"{name}: {apart:.3g} apart (it was {was:.3g})\n")
-        say(f"  checkpoint {expected.round(5).tolist()}\n  engine     {found.round(5).tolist()}\n")
-    return int(there)
+        arrays = {key.partition(":")[2]: rows[key] for key in rows if key.startswith(f"{case}:")}
+        expected, recorded, number = (arrays.pop(key) for key in ("expected", "diff", "number"))
+        logits = np.asarray(run(arrays), np.float32)[number]
+        diff = float(np.nan_to_num(np.abs(logits - expected), nan=np.inf, posinf=np.inf).max())
+        reproduced |= diff >= float(recorded) / 2
+        show(f"{name}: difference {diff:.3g} (recorded {recorded:.3g})\n")
+        show(
+            f"  checkpoint {expected.round(5).tolist()}\n  engine     {logits.round(5).tolist()}\n"
+        )
+    return int(reproduced)
 
 
 def load() -> Run:
-    """Open the engine that lies beside this file."""
+    """Open the engine in the folder of this file."""
     if (HERE / "model.xml").is_file():
-        import openvino as ov  # noqa: PLC0415  (one runtime of the two is enough)
+        import openvino as ov  # noqa: PLC0415  (only one of the two runtimes is needed)
 
         graph = ov.Core().read_model(HERE / "model.xml")
         hint = "INFERENCE_PRECISION_HINT"
-        said = graph.has_rt_info(["runtime_options", hint])
-        options = {hint: graph.get_rt_info(["runtime_options", hint]).value if said else "f32"}
+        recorded = graph.has_rt_info(["runtime_options", hint])
+        options = {hint: graph.get_rt_info(["runtime_options", hint]).value if recorded else "f32"}
         model = ov.Core().compile_model(graph, "CPU", options)
         return lambda arrays: model(dict(arrays))["logits"]
     import onnxruntime as ort  # noqa: PLC0415
@@ -51,8 +55,8 @@ def load() -> Run:
     return lambda arrays: session.run(["logits"], dict(arrays))[0]
 
 
-def say(text: str) -> None:
-    """Print."""
+def show(text: str) -> None:
+    """Print without a newline."""
     sys.stdout.write(text)
 
 

@@ -1,4 +1,4 @@
-"""Batches that an engine is asked for, and single inputs of them.
+"""Batches of a parity check and single inputs in them.
 
 Shapes: B inputs of a batch, C classes.
 """
@@ -17,19 +17,19 @@ Logits = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Case:
-    """One input in one batch, and what both answered.
+    """One input in one batch, with the logits of checkpoint and engine.
 
     Attributes:
         rows: the inputs of the batch.
-        place: which of them it is, from 0.
-        rule: what put the batch together, in words.
-        whole: whether the batch was one call, whatever it cost.
+        index: index of the input in the batch.
+        rule: description of how the batch was composed.
+        whole: whether the batch was run as one call, without splitting it.
         expected_C: the checkpoint's logits.
-        found_C: the engine's; None where it gave an error.
+        found_C: the engine's logits; None if it raised an error.
     """
 
     rows: Sequence[Row]
-    place: int
+    index: int
     rule: str
     whole: bool
     expected_C: Logits
@@ -38,19 +38,19 @@ class Case:
     @property
     def row(self) -> Row:
         """The input."""
-        return self.rows[self.place]
+        return self.rows[self.index]
 
     @property
-    def apart(self) -> float:
-        """The largest difference of a logit; infinite where there is no number."""
+    def max_diff(self) -> float:
+        """The largest difference of a logit; infinite if a logit is not finite or missing."""
         if self.found_C is None or not np.isfinite(self.found_C).all():
             return float("inf")
         return float(np.abs(self.found_C - self.expected_C).max())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Asked:
-    """A batch with what the checkpoint answers, [B, C]; `inputs` are numbers of its inputs."""
+class ProofBatch:
+    """A batch with the checkpoint's logits [B, C]; `inputs` are the numbers of its inputs."""
 
     rows: Sequence[Row]
     inputs: Sequence[int]
@@ -58,74 +58,76 @@ class Asked:
     whole: bool
     expected_BC: Logits
 
-    def case(self, place: int, found_C: Logits | None) -> Case:
-        """Return one of its inputs with the engine's answer."""
+    def case(self, index: int, found_C: Logits | None) -> Case:
+        """Return the case of the input at `index`, with the engine's logits."""
         return Case(
             rows=self.rows,
-            place=place,
+            index=index,
             rule=self.rule,
             whole=self.whole,
-            expected_C=self.expected_BC[place],
+            expected_C=self.expected_BC[index],
             found_C=found_C,
         )
 
 
 class EngineFailedError(CheckFailedError):
-    """An engine gave an error in place of answers; `case` is what it was asked."""
+    """The engine raised an error for the batch of `case`."""
 
     def __init__(self, message: str, case: Case) -> None:
-        """Keep the case."""
         super().__init__(message)
         self.case = case
 
 
-# An answer must depend on its input alone, so each input of the grid is asked for in batches that
-# differ in their size, their order and their lengths.
+# The logits must depend on the input alone, so each edge case is run in batches that differ in
+# size, order and lengths.
 
 SIZES = (1, 2, 7, 32)
 SHUFFLED = 4
-PROBES = 4
+LENGTH_SAMPLES = 4
 REPEATS = 3
 SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
-    """Indices of the inputs of one batch, and the rule that put them together."""
+class BatchMix:
+    """Indices of the inputs of one batch, and the rule that composed it."""
 
     rule: str
     rows: tuple[int, ...]
 
 
-def batches(lengths_N: Sequence[int]) -> list[Batch]:
-    """Return the batches of N inputs, each of which is alone in one of them.
+def batch_mixes(lengths_N: Sequence[int]) -> list[BatchMix]:
+    """Return the batches in which N inputs are checked.
 
-    The inputs in their order, by several sizes; in a shuffled order; and some of each length
-    first and last among longer ones, first and last among shorter ones, and repeated.
+    The batches have the inputs in order, in several sizes from 1; in shuffled order; and inputs of
+    several lengths first and last among longer inputs, first and last among shorter inputs, and
+    repeated.
     """
     inputs = range(len(lengths_N))
     shuffled = np.random.default_rng(SEED).permutation(len(lengths_N)).tolist()
-    found = [batch for size in SIZES for batch in _cut(inputs, size, "in order")]
-    found += _cut(shuffled, SHUFFLED, "shuffled")
-    ranked = sorted(inputs, key=lengths_N.__getitem__)
-    for place in sorted(set(np.linspace(0, len(ranked) - 1, PROBES).astype(int).tolist())):
-        found += _around(ranked, place)
-    return found
+    mixes = [mix for size in SIZES for mix in _cut(inputs, size, "in order")]
+    mixes += _cut(shuffled, SHUFFLED, "shuffled")
+    by_length = sorted(inputs, key=lengths_N.__getitem__)
+    for rank in sorted(
+        set(np.linspace(0, len(by_length) - 1, LENGTH_SAMPLES).astype(int).tolist())
+    ):
+        mixes += _around(by_length, rank)
+    return mixes
 
 
-def _cut(rows: Sequence[int], size: int, order: str) -> Iterator[Batch]:
+def _cut(rows: Sequence[int], size: int, order: str) -> Iterator[BatchMix]:
     rule = "alone" if size == 1 else f"by {size} {order}"
     for start in range(0, len(rows), size):
-        yield Batch(rule=rule, rows=tuple(rows[start : start + size]))
+        yield BatchMix(rule=rule, rows=tuple(rows[start : start + size]))
 
 
-def _around(ranked: Sequence[int], place: int) -> Iterator[Batch]:
-    """Yield the batches of one input among longer and shorter ones; `ranked` is by length."""
-    own = ranked[place]
-    longer, shorter = ranked[place + 1 :], ranked[:place]
+def _around(by_length: Sequence[int], rank: int) -> Iterator[BatchMix]:
+    """Yield batches with one input among longer and among shorter inputs."""
+    own = by_length[rank]
+    longer, shorter = by_length[rank + 1 :], by_length[:rank]
     for others, word in ((longer, "longer"), (shorter, "shorter")):
         if others:
             two = (others[0], others[-1])
-            yield Batch(rule=f"first among {word}", rows=(own, *two))
-            yield Batch(rule=f"last among {word}", rows=(*two, own))
-    yield Batch(rule="repeated", rows=(own,) * REPEATS)
+            yield BatchMix(rule=f"first among {word}", rows=(own, *two))
+            yield BatchMix(rule=f"last among {word}", rows=(*two, own))
+    yield BatchMix(rule="repeated", rows=(own,) * REPEATS)

@@ -1,11 +1,11 @@
-"""Whether an engine answers as the checkpoint does, on real rows at many shapes.
+"""Check the parity of an engine with the checkpoint, on real rows and edge cases.
 
-The reference is the checkpoint, loaded afresh: over the grid one input at a time and unpadded, over
-dev in batches of like length, because there it is many rows. The engine is the one that serves.
-Over the grid it gets the batches of `pipework.export.parity.case`, each run as one call, also where the server
-would cut it; over dev it works as it does in the server.
+The reference is the checkpoint, loaded from disk again. It runs the edge cases one by one without
+padding, and the dev rows in batches of similar length to save time. The engine runs the edge cases
+in the batches of `pipework.export.parity.case`, each as one call even if the server would split
+it, and the dev rows as it does in the server.
 
-Shapes: N inputs, C classes, X answers of the engine: one for each input in each of its batches.
+Shapes: N inputs, C classes, X results of the engine: one per input and batch.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipework.cpu import processor
-from pipework.export.parity.case import Asked, Case, EngineFailedError, Logits, batches
-from pipework.export.parity.score_change import Change, change
-from pipework.export.rows.run_rows import Subject
+from pipework.export.parity.case import Case, EngineFailedError, Logits, ProofBatch, batch_mixes
+from pipework.export.parity.score_change import ScoreChange, compare_scores
+from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import Parity, Tolerance
 from pipework.scoring.evaluation import Engine
@@ -28,30 +28,33 @@ WORST = 8
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Expected:
-    """What the checkpoint answers, float32 [N, C]: to the grid one by one, and to dev."""
+class ReferenceLogits:
+    """The checkpoint's logits, float32 [N, C], for the edge cases (one by one) and dev rows."""
 
-    grid_NC: Logits
+    edge_NC: Logits
     dev_NC: Logits
 
     @classmethod
-    def of(cls, subject: Subject, reference: CheckpointEngine, progress: Progress) -> "Expected":
-        """Ask the checkpoint."""
-        grid, dev = ([row.encoding for row in rows] for rows in (subject.grid, subject.dev))
-        progress.begin("checkpoint", len(grid) + len(dev), "rows")
-        grid_NC = reference.one_by_one().infer(grid)
-        progress.advance(len(grid))
+    def of(
+        cls, run_rows: RunRows, reference: CheckpointEngine, progress: Progress
+    ) -> "ReferenceLogits":
+        """Run the checkpoint."""
+        edge = [row.encoding for row in run_rows.edge_cases]
+        dev = [row.encoding for row in run_rows.dev]
+        progress.begin("checkpoint", len(edge) + len(dev), "rows")
+        edge_NC = reference.one_by_one().infer(edge)
+        progress.advance(len(edge))
         parts = []
         for start in range(0, len(dev), CHUNK):
             parts.append(reference.infer(dev[start : start + CHUNK]))
             progress.advance(len(parts[-1]))
         progress.end()
-        return cls(grid_NC=grid_NC, dev_NC=np.concatenate(parts))
+        return cls(edge_NC=edge_NC, dev_NC=np.concatenate(parts))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Verdict:
-    """The proof, the limits that it breaks, and the inputs that differed most, worst first."""
+class ProofResult:
+    """A parity record, the limits that it breaks, and the inputs that differ most, worst first."""
 
     parity: Parity
     breaches: tuple[Breach, ...]
@@ -60,69 +63,70 @@ class Verdict:
 
 
 def prove(
-    subject: Subject,
-    expected: Expected,
+    run_rows: RunRows,
+    expected: ReferenceLogits,
     *,
     whole: Engine,
     engine: Engine,
     tolerance: Tolerance,
     progress: Progress,
-) -> Verdict:
-    """Compare an engine with the checkpoint over the grid, in every company, and over dev.
+) -> ProofResult:
+    """Compare an engine with the checkpoint on edge cases, in all batch mixes, and on dev rows.
 
     Args:
-        subject: the rows and the task.
-        expected: what the checkpoint answers.
-        whole: the engine on trial, running each batch as it is given.
-        engine: the same as it will serve.
-        tolerance: what it is held to.
-        progress: hears of the inputs done.
+        run_rows: the rows and the task.
+        expected: the checkpoint's logits.
+        whole: the engine, set to run each batch as one call.
+        engine: the same engine with the settings of the server.
+        tolerance: the limits to pass.
+        progress: receives the finished inputs.
 
     Raises:
-        EngineFailedError: the engine answers a batch with an error.
+        EngineFailedError: the engine raises an error for a batch.
     """
-    asked = _grid(subject, expected) + _dev(subject, expected)
-    progress.begin("prove", sum(len(one.rows) for one in asked), "rows")
-    found = [_answer(whole if one.whole else engine, one, progress) for one in asked]
+    batches = _edge_batches(run_rows, expected) + _dev_batches(run_rows, expected)
+    progress.begin("parity check", sum(len(batch.rows) for batch in batches), "rows")
+    logits = [_infer(whole if batch.whole else engine, batch, progress) for batch in batches]
     progress.end()
     comparison = Comparison(
-        task=subject.manifest.task,
-        expected_XC=np.concatenate([one.expected_BC for one in asked]),
-        found_XC=np.concatenate(found),
-        input_X=np.concatenate([one.inputs for one in asked]).astype(np.int64),
+        task=run_rows.manifest.task,
+        expected_XC=np.concatenate([batch.expected_BC for batch in batches]),
+        found_XC=np.concatenate(logits),
+        input_X=np.concatenate([batch.inputs for batch in batches]).astype(np.int64),
     )
-    scored = _scored(subject, expected, comparison)
-    breaches = comparison.breaches(tolerance, score_drop=0.0 if scored is None else scored.drop)
-    shapes = {(len(one.rows), _longest(one)) for one in asked if one.whole}
-    return Verdict(
-        parity=_parity(comparison, scored, tolerance, tuple(sorted(shapes)), not breaches),
+    score_change = _score_change(run_rows, expected, comparison)
+    score_drop = 0.0 if score_change is None else score_change.drop
+    breaches = comparison.breaches(tolerance, score_drop=score_drop)
+    shapes = {(len(batch.rows), _longest(batch)) for batch in batches if batch.whole}
+    return ProofResult(
+        parity=_parity(comparison, score_change, tolerance, tuple(sorted(shapes)), not breaches),
         breaches=breaches,
         comparison=comparison,
-        worst=_worst(asked, comparison),
+        worst=_worst(batches, comparison),
     )
 
 
-def _grid(subject: Subject, expected: Expected) -> list[Asked]:
+def _edge_batches(run_rows: RunRows, expected: ReferenceLogits) -> list[ProofBatch]:
     return [
-        Asked(
-            rows=[subject.grid[row] for row in batch.rows],
-            inputs=batch.rows,
-            rule=batch.rule,
+        ProofBatch(
+            rows=[run_rows.edge_cases[row] for row in mix.rows],
+            inputs=mix.rows,
+            rule=mix.rule,
             whole=True,
-            expected_BC=expected.grid_NC[list(batch.rows)],
+            expected_BC=expected.edge_NC[list(mix.rows)],
         )
-        for batch in batches([len(row.encoding) for row in subject.grid])
+        for mix in batch_mixes([len(row.encoding) for row in run_rows.edge_cases])
     ]
 
 
-def _dev(subject: Subject, expected: Expected) -> list[Asked]:
-    chunks = (slice(start, start + CHUNK) for start in range(0, len(subject.dev), CHUNK))
-    numbers = range(len(subject.grid), len(subject.grid) + len(subject.dev))
+def _dev_batches(run_rows: RunRows, expected: ReferenceLogits) -> list[ProofBatch]:
+    chunks = (slice(start, start + CHUNK) for start in range(0, len(run_rows.dev), CHUNK))
+    numbers = range(len(run_rows.edge_cases), len(run_rows.edge_cases) + len(run_rows.dev))
     return [
-        Asked(
-            rows=subject.dev[chunk],
+        ProofBatch(
+            rows=run_rows.dev[chunk],
             inputs=numbers[chunk],
-            rule="as it serves",
+            rule="as in the server",
             whole=False,
             expected_BC=expected.dev_NC[chunk],
         )
@@ -130,46 +134,48 @@ def _dev(subject: Subject, expected: Expected) -> list[Asked]:
     ]
 
 
-def _answer(engine: Engine, asked: Asked, progress: Progress) -> Logits:
+def _infer(engine: Engine, batch: ProofBatch, progress: Progress) -> Logits:
     try:
-        found_BC = engine.infer([row.encoding for row in asked.rows])
+        found_BC = engine.infer([row.encoding for row in batch.rows])
     except Exception as error:  # the runtimes' errors share no narrower base
-        # A case is the longest input: a shape that was frozen is seen there.
-        lengths = [len(row.encoding) for row in asked.rows]
-        case = asked.case(int(np.argmax(lengths)), None)
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        message = f"an error for {len(lengths)} inputs of up to {max(lengths)} tokens: {said}"
+        # Report the longest input, which shows if the graph has a fixed length.
+        lengths = [len(row.encoding) for row in batch.rows]
+        case = batch.case(int(np.argmax(lengths)), None)
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        message = f"error for {len(lengths)} inputs of up to {max(lengths)} tokens: {reason}"
         raise EngineFailedError(message, case) from error
-    progress.advance(len(asked.rows))
+    progress.advance(len(batch.rows))
     return found_BC
 
 
-def _longest(asked: Asked) -> int:
-    return max(len(row.encoding) for row in asked.rows)
+def _longest(batch: ProofBatch) -> int:
+    return max(len(row.encoding) for row in batch.rows)
 
 
-def _scored(subject: Subject, expected: Expected, comparison: Comparison) -> Change | None:
-    if subject.truth_N is None:
+def _score_change(
+    run_rows: RunRows, expected: ReferenceLogits, comparison: Comparison
+) -> ScoreChange | None:
+    if run_rows.truth_N is None:
         return None
-    found_NC = comparison.found_XC[-len(subject.dev) :]
-    return change(expected.dev_NC, found_NC, subject.truth_N, subject.manifest.task)
+    found_NC = comparison.found_XC[-len(run_rows.dev) :]
+    return compare_scores(expected.dev_NC, found_NC, run_rows.truth_N, run_rows.manifest.task)
 
 
 def _parity(
     comparison: Comparison,
-    scored: Change | None,
+    score_change: ScoreChange | None,
     tolerance: Tolerance,
     shapes: tuple[tuple[int, int], ...],
     passed: bool,
 ) -> Parity:
     flips = int(comparison.flipped.sum())
     return Parity(
-        reference="checkpoint, loaded afresh, float32; the grid one input at a time",
+        reference="checkpoint in float32; edge cases one input at a time",
         rows=len(comparison.input_X),
         shapes=shapes,
         unit=comparison.unit,
-        max_abs=float(comparison.apart.max()),
-        mean_abs=float(comparison.each_apart.mean()),
+        max_abs=float(comparison.max_differences.max()),
+        mean_abs=float(comparison.differences.mean()),
         max_rel=comparison.max_rel,
         max_kl=comparison.max_kl,
         spread=comparison.spread,
@@ -178,17 +184,19 @@ def _parity(
         error_bound=comparison.error_bound,
         flips_outside=comparison.flips_outside,
         metric=comparison.task.metric,
-        scores=None if scored is None else scored.record(),
+        scores=None if score_change is None else score_change.record(),
         processor=processor(),
         tolerance=tolerance,
         passed=passed,
     )
 
 
-def _worst(asked: Sequence[Asked], comparison: Comparison) -> tuple[Case, ...]:
-    """Return the answers that differ most, one of each input, the worst first."""
-    places = [(one, place) for one in asked for place in range(len(one.rows))]
-    order_X = np.argsort(-comparison.apart, kind="stable")
+def _worst(batches: Sequence[ProofBatch], comparison: Comparison) -> tuple[Case, ...]:
+    """Return the cases that differ most, one per input, the worst first."""
+    positions = [(batch, index) for batch in batches for index in range(len(batch.rows))]
+    order_X = np.argsort(-comparison.max_differences, kind="stable")
     _, first = np.unique(comparison.input_X[order_X], return_index=True)
     chosen = order_X[np.sort(first)][:WORST]
-    return tuple(places[x][0].case(places[x][1], comparison.found_XC[x]) for x in chosen.tolist())
+    return tuple(
+        positions[x][0].case(positions[x][1], comparison.found_XC[x]) for x in chosen.tolist()
+    )

@@ -1,1 +1,1 @@
-"""int8 quantization of ONNX graphs."""
+"""int8 quantization of ONNX graphs, with fallback layers in a higher precision."""

@@ -1,9 +1,9 @@
-"""How far each channel of the inputs of linear layers reaches, on rows of train.
+"""Calibrate int8: the range of each input channel of the linear layers, on train rows.
 
-The graph itself finds it: a maximum is added behind each input, so that what comes out of a call
-is a few numbers and never the activations.
+The ranges are computed by nodes added to the graph, so a call returns a few numbers and not the
+activations.
 
-Shapes: K channels of a layer's input.
+Shapes: K inputs and M outputs of a layer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,21 +16,19 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from pipework.export.diagnosis.reference_activations import short
+from pipework.export.convert.node_names import strip_model_prefix
 from pipework.progress import Progress
 from pipework.serve.engines.cpu_threads import cpu_limit
 
-# Shapes: K inputs and M outputs of a layer.
-
 
 @dataclass(frozen=True, kw_only=True)
-class Linear:
-    """One layer.
+class LinearLayer:
+    """A linear layer of a graph.
 
     Attributes:
-        name: the path of its module.
-        weight: the tensor of its weights, [K, M].
-        inputs: the tensors that it reads; several where a family uses one layer again and again.
+        name: path of its module.
+        weight: name of its weights, [K, M].
+        inputs: names of the tensors that it reads; several if the family shares the layer.
     """
 
     name: str
@@ -38,13 +36,13 @@ class Linear:
     inputs: tuple[str, ...]
 
 
-def linears(graph: onnx.GraphProto) -> tuple[Linear, ...]:
-    """Return the layers in the order in which they are first used."""
+def linear_layers(graph: onnx.GraphProto) -> tuple[LinearLayer, ...]:
+    """Return the linear layers in the order of their first use."""
     uses: dict[str, list[NodeProto]] = {}
-    for node in products(graph):
+    for node in matmul_nodes(graph):
         uses.setdefault(node.input[1], []).append(node)
     return tuple(
-        Linear(
+        LinearLayer(
             name=_module(nodes[0]),
             weight=weight,
             inputs=tuple(dict.fromkeys(node.input[0] for node in nodes)),
@@ -53,31 +51,31 @@ def linears(graph: onnx.GraphProto) -> tuple[Linear, ...]:
     )
 
 
-def products(graph: onnx.GraphProto) -> Iterator[NodeProto]:
+def matmul_nodes(graph: onnx.GraphProto) -> Iterator[NodeProto]:
     """Yield the nodes that multiply by constant weights [K, M]."""
-    matrices = {one.name for one in graph.initializer if len(one.dims) == 2}  # noqa: PLR2004
+    matrices = {tensor.name for tensor in graph.initializer if len(tensor.dims) == 2}  # noqa: PLR2004
     for node in graph.node:
         if node.op_type == "MatMul" and node.input[1] in matrices:
             yield node
 
 
-def bound_together(layers: Sequence[Linear]) -> list[list[Linear]]:
-    """Return the layers in groups; those that share an input are in one, and so on.
-
-    What is done to the channels of an input is done to all layers that read it, and to all that
-    those layers read elsewhere.
-    """
-    groups: list[list[Linear]] = []
+def group_by_shared_input(layers: Sequence[LinearLayer]) -> list[list[LinearLayer]]:
+    """Return the layers in groups that are connected by shared inputs."""
+    # Scaling the channels of an input affects all layers that read it and all their other inputs.
+    groups: list[list[LinearLayer]] = []
     for layer in layers:
-        met = [group for group in groups if any(set(one.inputs) & {*layer.inputs} for one in group)]
-        groups = [group for group in groups if group not in met]
-        groups.append([*(one for group in met for one in group), layer])
+        inputs = set(layer.inputs)
+        connected = [
+            group for group in groups if any(inputs & set(member.inputs) for member in group)
+        ]
+        groups = [group for group in groups if group not in connected]
+        groups.append([*(member for group in connected for member in group), layer])
     return groups
 
 
 def _module(node: NodeProto) -> str:
-    """Return the path of the module that the exporter names a node after, or the node's name."""
-    return short(".".join(node.name.strip("/").split("/")[:-1])) or node.name
+    """Return the module path in a node's name, or else the name."""
+    return strip_model_prefix(".".join(node.name.strip("/").split("/")[:-1])) or node.name
 
 
 Ranges = Mapping[str, NDArray[np.float32]]
@@ -87,34 +85,34 @@ ERRORS_ONLY = 3
 
 def find_ranges(
     graph: Path,
-    layers: Sequence[Linear],
+    layers: Sequence[LinearLayer],
     calls: Iterable[dict[str, NDArray[np.int64]]],
     progress: Progress,
 ) -> Ranges:
-    """Return the largest magnitude of each channel, float32 [K], by the name of the input.
+    """Return the largest magnitude of each channel, float32 [K], by input name.
 
     Args:
-        graph: a float32 graph.
-        layers: its layers.
-        calls: arrays of real rows, one call after the other.
-        progress: hears of the calls done.
+        graph: path of a float32 graph.
+        layers: linear layers of the graph.
+        calls: input arrays of real rows.
+        progress: receives the finished calls.
     """
-    session, outputs = _observing(graph, layers)
-    found: dict[str, NDArray[np.float32]] = {}
+    session, outputs = _open_with_ranges(graph, layers)
+    ranges: dict[str, NDArray[np.float32]] = {}
     for call in calls:
         largest = session.run([*outputs.values()], call)
         for name, largest_K in zip(outputs, largest, strict=True):
-            found[name] = np.maximum(found.get(name, 0), largest_K)
+            ranges[name] = np.maximum(ranges.get(name, 0), largest_K)
         progress.advance(1)
-    return found
+    return ranges
 
 
-def _observing(
-    graph: Path, layers: Sequence[Linear]
+def _open_with_ranges(
+    graph: Path, layers: Sequence[LinearLayer]
 ) -> tuple[ort.InferenceSession, dict[str, str]]:
-    """Return the graph with what it is asked for, by the name of the input."""
+    """Open the graph with range outputs; return their names by input name."""
     model = onnx.load(graph)
-    channels = {one.name: one.dims[0] for one in model.graph.initializer if one.dims}
+    channels = {tensor.name: tensor.dims[0] for tensor in model.graph.initializer if tensor.dims}
     outputs: dict[str, str] = {}
     for layer in layers:
         flat = numpy_helper.from_array(np.array([-1, channels[layer.weight]]), f"{layer.weight}:KS")
@@ -138,7 +136,7 @@ def _observing(
     options = ort.SessionOptions()
     options.intra_op_num_threads = cpu_limit()
     options.log_severity_level = ERRORS_ONLY
-    options.enable_cpu_mem_arena = False  # as in the server: it keeps memory for every shape
+    options.enable_cpu_mem_arena = False  # as in the server: the arena holds memory for each shape
     options.enable_mem_pattern = False
     serialized = model.SerializeToString()
     return ort.InferenceSession(serialized, options, providers=["CPUExecutionProvider"]), outputs

@@ -1,11 +1,10 @@
-"""Layers are given back, the most sensitive first, until int8 scores well enough.
+"""Mixed precision: run the most sensitive layers of an int8 graph in a higher precision.
 
-They are given back to what is beside int8: float32, or bf16, whose error is relative to each
-number. Where dev says that it is not enough, the same is tried with float32; what the proof says
-later changes nothing here.
+Layers fall back one by one until the score on dev is within tolerance.
 
-How much a layer matters is measured on rows of train: the error of the logits when it alone is
-int8. Whether it is enough is measured on dev, by the engine that will serve.
+The fallback precision is float32, or bf16 in OpenVINO; if bf16 layers are not enough, float32 is
+tried. A layer's sensitivity is the error of the logits on train rows when only this layer is int8.
+The score is measured on dev rows, with the runtime that will serve.
 
 Shapes: N inputs, C classes.
 """
@@ -19,199 +18,211 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
-from pipework.export.parity.score_change import Change, change
-from pipework.export.quantize.calibration import Linear
+from pipework.export.parity.score_change import ScoreChange, compare_scores
+from pipework.export.quantize.calibration import LinearLayer
 from pipework.export.ranking import measure
-from pipework.export.rows.run_rows import Subject
-from pipework.progress import Progress, Silent
-from pipework.run_folder.engine_record import EngineFormat, Layer, Precision, Variant
+from pipework.export.rows.run_rows import RunRows
+from pipework.progress import NullProgress, Progress
+from pipework.run_folder.engine_record import EngineFormat, FallbackLayer, Precision, Variant
 from pipework.scoring.evaluation import infer_all
-from pipework.scoring.predictions import given_labels
+from pipework.scoring.predictions import predicted_labels
 from pipework.serve.engines import MODELS, open_engine
 from pipework.serve.engines.base import CollatedEngine
 from pipework.text.encoding import Encoding
 
 SENSITIVITY_ROWS = 64
-PART = 3  # one layer in so many is given back at most: with more it is hardly int8
+FALLBACK_DIVISOR = 3  # at most one third of the layers may fall back
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
-    """Runs graphs as the engine on trial will run them.
+class CandidateRunner:
+    """Runs candidate graphs with the runtime of the engine.
 
     Attributes:
-        variant: of the engine. What TensorRT will run is run by onnxruntime, since there may be
-            no GPU here: the integers are the same.
-        subject: the rows.
-        folder: for what must be written on the way.
-        beside: what OpenVINO computes in where a graph does not say int8.
+        variant: variant of the engine. onnxruntime replaces TensorRT, which may lack a GPU here;
+            the integers are the same.
+        run_rows: the run and its rows.
+        folder: folder for temporary files.
+        fallback_precision: precision of the layers that are not int8, with OpenVINO.
     """
 
     variant: Variant
-    subject: Subject
+    run_rows: RunRows
     folder: Path
-    beside: Precision = Precision.FP32
+    fallback_precision: Precision = Precision.FP32
 
     @property
-    def other(self) -> str:
-        """What is beside int8, in words."""
-        return "float32" if self.beside is Precision.FP32 else f"{self.beside}"
+    def fallback_name(self) -> str:
+        """The fallback precision as a word for log lines."""
+        return (
+            "float32" if self.fallback_precision is Precision.FP32 else f"{self.fallback_precision}"
+        )
 
     @property
-    def exact(self) -> "Trial":
-        """The same with float32 for all that is not int8."""
-        return replace(self, beside=Precision.FP32)
+    def with_float32(self) -> "CandidateRunner":
+        """The same runner with float32 as the fallback precision."""
+        return replace(self, fallback_precision=Precision.FP32)
 
     def open(self, graph: Path) -> CollatedEngine:
-        """Open a graph."""
-        manifest = self.subject.manifest
+        """Open a graph with the runtime of the engine."""
+        manifest = self.run_rows.manifest
         if self.variant.format is EngineFormat.OPENVINO:
             path = self.folder / MODELS[EngineFormat.OPENVINO]
-            onnx_to_openvino(graph, path, self.beside)
+            onnx_to_openvino(graph, path, self.fallback_precision)
             return open_engine(path, self.variant, manifest)
         onnx = self.variant.model_copy(update={"format": EngineFormat.ONNX})
         return open_engine(graph, onnx, manifest)
 
-    def answers(self, graph: Path, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+    def logits(self, graph: Path, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         """Return logits [N, C]."""
         with self.open(graph) as engine:
-            return infer_all(engine, encodings, Silent())
+            return infer_all(engine, encodings, NullProgress())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rewriting:
-    """A float32 graph, its layers that may be int8, and what writes `out` with some of them int8.
+class QuantizedGraph:
+    """A float32 graph and the function that quantizes some of its layers.
 
     Attributes:
-        graph: the float32 graph.
-        layers: that may be int8.
-        out: where the other is written.
-        write: writes it, with the layers of these weights as int8.
+        graph: path of the float32 graph.
+        layers: layers that may be int8.
+        out: path of the quantized graph.
+        write: writes `out` with the layers of these weights in int8.
     """
 
     graph: Path
-    layers: Sequence[Linear]
+    layers: Sequence[LinearLayer]
     out: Path
     write: Callable[[AbstractSet[str]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """What dev says of a graph; `passes` by the tolerance for the score and for flips."""
+class DevResult:
+    """Score change and changed labels of a graph on dev, and whether they are within tolerance."""
 
-    change: Change
+    change: ScoreChange
     flips: int
     passes: bool
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return the result as text for log lines."""
         before, after = self.change.before, self.change.after
-        return f"scores {after:.4f} on dev instead of {before:.4f}, {self.flips} answers changed"
+        return f"dev score {after:.4f} instead of {before:.4f}, {self.flips} labels changed"
 
 
-Judge = Callable[[Path, Trial], Judgement]
+DevCheck = Callable[[Path, CandidateRunner], DevResult]
 
 
-def give_back(
-    rewriting: Rewriting, trial: Trial, progress: Progress
-) -> tuple[tuple[Layer, ...], Precision]:
-    """Write `out` with as many layers in int8 as dev allows; return the others and what is beside.
+def apply_fallback(
+    quantized: QuantizedGraph, runner: CandidateRunner, progress: Progress
+) -> tuple[tuple[FallbackLayer, ...], Precision]:
+    """Write `out` with as few fallback layers as the dev score needs.
 
-    Where too many would be needed `out` is left as the last try was, for the proof to refuse.
-    Without labelled rows nothing can be judged, and all layers are int8.
+    Without labelled rows, all layers are int8.
+
+    Returns:
+        The fallback layers and their precision.
     """
-    truth_N = trial.subject.truth_N
+    # If the score needs too many fallback layers, `out` stays at the last attempt, and the parity
+    # check rejects the engine.
+    truth_N = runner.run_rows.truth_N
     if truth_N is None:
-        _write(rewriting, ())
-        return (), trial.beside
-    judge = _judging(rewriting.graph, trial.exact, truth_N)
-    order, kept = list[Linear](), tuple[Layer, ...]()
-    for tried in dict.fromkeys((trial, trial.exact)):
-        _write(rewriting, ())
-        found = judge(rewriting.out, tried)
-        if found.passes:
-            return (), tried.beside
-        next_ = f"layers are given back to {tried.other}, the most sensitive first"
-        progress.note(f"int8 beside {tried.other} {found}: {next_}")
-        speed = _speed(rewriting.out, tried)
-        order = order or by_sensitivity(rewriting, tried, progress)
-        kept, found = _given_back(rewriting, tried, order, judge, found, progress)
-        after = _speed(rewriting.out, tried)
-        progress.note(f"what {len(kept)} layers in {tried.other} cost: {speed} -> {after}")
-        if found.passes:
+        _write(quantized, ())
+        return (), runner.fallback_precision
+    check = _dev_check(quantized.graph, runner.with_float32, truth_N)
+    order, layers = list[LinearLayer](), tuple[FallbackLayer, ...]()
+    for tried in dict.fromkeys((runner, runner.with_float32)):
+        _write(quantized, ())
+        result = check(quantized.out, tried)
+        if result.passes:
+            return (), tried.fallback_precision
+        name = tried.fallback_name
+        progress.note(f"int8 with {name}: {result}; trying {name} for the most sensitive layers")
+        speed = _speed(quantized.out, tried)
+        order = order or sort_by_sensitivity(quantized, tried, progress)
+        layers, result = _add_fallback_layers(quantized, tried, order, check, result, progress)
+        after = _speed(quantized.out, tried)
+        progress.note(f"speed with {len(layers)} layers in {name}: {speed} -> {after}")
+        if result.passes:
             break
-    return kept, tried.beside
+    return layers, tried.fallback_precision
 
 
-def _given_back(
-    rewriting: Rewriting,
-    trial: Trial,
-    order: Sequence[Linear],
-    judge: Judge,
-    last: Judgement,
+def _add_fallback_layers(
+    quantized: QuantizedGraph,
+    runner: CandidateRunner,
+    order: Sequence[LinearLayer],
+    check: DevCheck,
+    last: DevResult,
     progress: Progress,
-) -> tuple[tuple[Layer, ...], Judgement]:
-    """Give back one layer after the other, and return which, and what dev says then."""
-    kept: list[Layer] = []
-    for count, layer in enumerate(order[: max(1, len(order) // PART)], start=1):
-        _write(rewriting, order[:count])
-        now = judge(rewriting.out, trial)
-        gain = now.change.after - last.change.after
-        kept.append(Layer(name=layer.name, precision=trial.beside, gain=gain))
-        progress.note(f"{layer.name} in {trial.other}: {now}")
-        last = now
+) -> tuple[tuple[FallbackLayer, ...], DevResult]:
+    """Add fallback layers one by one; return them and the last result on dev."""
+    layers: list[FallbackLayer] = []
+    for count, layer in enumerate(order[: max(1, len(order) // FALLBACK_DIVISOR)], start=1):
+        _write(quantized, order[:count])
+        result = check(quantized.out, runner)
+        gain = result.change.after - last.change.after
+        layers.append(
+            FallbackLayer(name=layer.name, precision=runner.fallback_precision, gain=gain)
+        )
+        progress.note(f"{layer.name} in {runner.fallback_name}: {result}")
+        last = result
         if last.passes:
             break
-    return tuple(kept), last
+    return tuple(layers), last
 
 
-def _write(rewriting: Rewriting, kept: Sequence[Linear]) -> None:
-    """Write `out` with all layers in int8 but these."""
-    rest = {layer.weight for layer in kept}
-    rewriting.write({layer.weight for layer in rewriting.layers} - rest)
+def _write(quantized: QuantizedGraph, fallback_layers: Sequence[LinearLayer]) -> None:
+    """Write `out` with all layers in int8 except `fallback_layers`."""
+    excluded = {layer.weight for layer in fallback_layers}
+    quantized.write({layer.weight for layer in quantized.layers} - excluded)
 
 
-def by_sensitivity(rewriting: Rewriting, trial: Trial, progress: Progress) -> list[Linear]:
-    """Return the layers by the mean squared error of the logits when each alone is int8, falling.
+def sort_by_sensitivity(
+    quantized: QuantizedGraph, runner: CandidateRunner, progress: Progress
+) -> list[LinearLayer]:
+    """Return the layers by the error of the logits when only this layer is int8, largest first.
 
-    `out` is overwritten.
+    Overwrites `out`.
     """
-    rows = trial.subject.calibration(SENSITIVITY_ROWS)
-    plain_NC = trial.answers(rewriting.graph, rows)
+    rows = runner.run_rows.calibration_rows(SENSITIVITY_ROWS)
+    plain_NC = runner.logits(quantized.graph, rows)
     errors: dict[str, float] = {}
-    progress.begin("sensitivity", len(rewriting.layers), "layers")
-    for layer in rewriting.layers:
-        rewriting.write({layer.weight})
-        error_NC = trial.answers(rewriting.out, rows) - plain_NC
+    progress.begin("sensitivity", len(quantized.layers), "layers")
+    for layer in quantized.layers:
+        quantized.write({layer.weight})
+        error_NC = runner.logits(quantized.out, rows) - plain_NC
         errors[layer.weight] = float(np.square(error_NC).mean())
         progress.advance(1)
     progress.end()
-    return sorted(rewriting.layers, key=lambda layer: -errors[layer.weight])
+    return sorted(quantized.layers, key=lambda layer: -errors[layer.weight])
 
 
-def _judging(graph: Path, trial: Trial, truth_N: NDArray[np.generic]) -> Judge:
-    """Return what judges graphs, as a trial runs them, by what the float32 one says of dev."""
-    subject = trial.subject
-    task, tolerance = subject.manifest.task, subject.tolerance(Precision.INT8)
-    rows = [row.encoding for row in subject.dev]
-    plain_NC = trial.answers(graph, rows)
+def _dev_check(graph: Path, runner: CandidateRunner, truth_N: NDArray[np.generic]) -> DevCheck:
+    """Return a function that compares graphs with the float32 graph on dev."""
+    run_rows = runner.run_rows
+    task, tolerance = run_rows.manifest.task, run_rows.tolerance(Precision.INT8)
+    rows = [row.encoding for row in run_rows.dev]
+    plain_NC = runner.logits(graph, rows)
 
-    def judge(path: Path, trial: Trial) -> Judgement:
-        found_NC = trial.answers(path, rows)
-        given = (given_labels(logits_NC, task) for logits_NC in (plain_NC, found_NC))
-        flips = int(np.not_equal(*given).any(axis=1).sum())
-        changed = change(plain_NC, found_NC, truth_N, task)
-        passes = changed.drop <= tolerance.score_drop and flips <= tolerance.flips * len(rows)
-        return Judgement(change=changed, flips=flips, passes=passes)
+    def check(path: Path, runner: CandidateRunner) -> DevResult:
+        found_NC = runner.logits(path, rows)
+        labels = (predicted_labels(logits_NC, task) for logits_NC in (plain_NC, found_NC))
+        flips = int(np.not_equal(*labels).any(axis=1).sum())
+        change = compare_scores(plain_NC, found_NC, truth_N, task)
+        passes = change.drop <= tolerance.score_drop and flips <= tolerance.flips * len(rows)
+        return DevResult(change=change, flips=flips, passes=passes)
 
-    return judge
+    return check
 
 
-def _speed(graph: Path, trial: Trial) -> str:
-    """Measure texts per second on dev, and return them in words."""
-    subject = trial.subject
-    if not subject.settings.speed_s:
+def _speed(graph: Path, runner: CandidateRunner) -> str:
+    """Measure the texts per second on dev and return them as text."""
+    run_rows = runner.run_rows
+    if not run_rows.settings.speed_s:
         return "not measured"
-    rows = [row.encoding for row in subject.dev]
-    found = measure({"": lambda: trial.open(graph)}, rows, subject.settings.speed_s, Silent())
-    return f"{found[''].texts_per_s:.0f} texts/s"
+    rows = [row.encoding for row in run_rows.dev]
+    speeds = measure(
+        {"": lambda: runner.open(graph)}, rows, run_rows.settings.speed_s, NullProgress()
+    )
+    return f"{speeds[''].texts_per_s:.0f} texts/s"

@@ -1,1 +1,1 @@
-"""The rows and limits of a parity check."""
+"""Rows and tolerances of a parity check."""

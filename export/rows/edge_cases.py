@@ -1,4 +1,4 @@
-"""The inputs that a proof is made on: real rows, and the lengths and texts that break exports."""
+"""Inputs of a parity check that often break exports: unusual lengths and texts, and real rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +9,9 @@ from pipework.data.examples import Example
 from pipework.text.encoding import Encoding, TextEncoder
 
 SPREAD_ROWS = 48
-# Texts that tokenizers, limits and masks have tripped over. By number where a reader of this file
-# would not see the character, or would see it as another.
-STRANGE = {
+# Texts that have broken tokenizers, length limits and masks. Characters are written as escapes
+# where an editor shows nothing or a different character.
+EDGE_TEXTS = {
     "one letter": "a",
     "one Chinese character": "中",
     "one space": " ",
@@ -37,45 +37,54 @@ STRANGE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One input of the proof: what it is in words, and its ids."""
+    """One input of a parity check: a description and its encoding."""
 
     name: str
     encoding: Encoding
 
 
-def grid_rows(
+def edge_case_rows(
     encoder: TextEncoder, examples: Sequence[Example], numbers: Sequence[int] | None = None
 ) -> list[Row]:
-    """Return the inputs of the grid; `numbers` are those of the examples, None for from 1 on.
+    """Return the inputs that are checked at several batch sizes.
 
-    They are real rows, spread over the file; real texts joined and cut to lengths from one token
-    of text to the limit; a text far over the limit; an empty one, and pairs with one side empty;
-    and texts of other scripts and of no script.
+    They are real rows, sampled evenly from the file; real texts joined and cut to lengths from one
+    token to the limit; a text far over the limit; an empty text, and pairs with one empty side; and
+    texts in other scripts and without letters.
+
+    Args:
+        encoder: the tokenizer of the run.
+        examples: real inputs.
+        numbers: row numbers of the examples; None counts from 1.
     """
     numbers = numbers or range(1, len(examples) + 1)
-    most = min(len(examples), SPREAD_ROWS)
-    spread = np.linspace(0, len(examples) - 1, most).astype(np.int64).tolist()
+    sample_size = min(len(examples), SPREAD_ROWS)
+    spread = np.linspace(0, len(examples) - 1, sample_size).astype(np.int64).tolist()
     rows = [
-        Row(name=f"dev row {numbers[place]}", encoding=encoding)
-        for place, encoding in zip(
-            spread, encoder.encode([examples[place] for place in spread]), strict=True
+        Row(name=f"dev row {numbers[index]}", encoding=encoding)
+        for index, encoding in zip(
+            spread, encoder.encode([examples[index] for index in spread]), strict=True
         )
     ]
-    made = _made(examples[0]) | {"truncated text": _joined(examples, 4 * encoder.max_length)}
-    encodings = encoder.encode(list(made.values()))
-    rows += [Row(name=name, encoding=one) for name, one in zip(made, encodings, strict=True)]
+    synthetic = _synthetic(examples[0])
+    synthetic["truncated text"] = _joined(examples, 4 * encoder.max_length)
+    encodings = encoder.encode(list(synthetic.values()))
+    rows += [
+        Row(name=name, encoding=encoding)
+        for name, encoding in zip(synthetic, encodings, strict=True)
+    ]
     shortest = min(map(len, encodings))
     for length in _lengths(shortest, encoder.max_length):
-        (cut,) = encoder.limited_to(length).encode([_joined(examples, 2 * length)])
+        (cut,) = encoder.with_max_length(length).encode([_joined(examples, 2 * length)])
         rows.append(Row(name=f"text cut to {length}", encoding=cut))
-    # The longest beside the shortest, and so on inwards, so that padding is as much as it can be.
+    # Pair the longest row with the shortest and so on, which maximises padding in a batch.
     rows.sort(key=lambda row: len(row.encoding))
     ends = zip(rows, reversed(rows), strict=True)
     return [row for pair in ends for row in pair][: len(rows)]
 
 
 def _lengths(shortest: int, limit: int) -> list[int]:
-    """Return lengths from one token of text to the limit, each twice the one before."""
+    """Return lengths from one token of text to the limit, each twice the previous length."""
     lengths = {limit, shortest + 1}
     length = 8
     while length < limit:
@@ -84,29 +93,31 @@ def _lengths(shortest: int, limit: int) -> list[int]:
     return sorted(length for length in lengths if shortest < length <= limit)
 
 
-def _made(like: Example) -> dict[str, Example]:
-    """Return inputs that no file needs to hold, of the same fields as another, by name."""
-    made = {"empty text": _of(like, "")} | {name: _of(like, text) for name, text in STRANGE.items()}
-    if like.text_pair is not None:
-        made["first text empty"] = replace(like, text="")
-        made["second text empty"] = replace(like, text_pair="")
-    return made
+def _synthetic(template: Example) -> dict[str, Example]:
+    """Return synthetic inputs by name, with the same fields as `template`."""
+    examples = {"empty text": _with_text(template, "")}
+    examples |= {name: _with_text(template, text) for name, text in EDGE_TEXTS.items()}
+    if template.text_pair is not None:
+        examples["first text empty"] = replace(template, text="")
+        examples["second text empty"] = replace(template, text_pair="")
+    return examples
 
 
-def _of(like: Example, text: str) -> Example:
-    """Return an input with this text in each field; its ends are the two entities."""
+def _with_text(template: Example, text: str) -> Example:
+    """Return an input with this text in each field; its first and last characters are entities."""
     first, last = (0, min(1, len(text))), (max(0, len(text) - 1), len(text))
     return Example(
         text=text,
-        text_pair=None if like.text_pair is None else text,
-        entities=None if like.entities is None else (first, last),
+        text_pair=None if template.text_pair is None else text,
+        entities=None if template.entities is None else (first, last),
     )
 
 
 def _joined(examples: Sequence[Example], tokens: int) -> Example:
-    """Join real texts until they surely hold so many tokens; a pair is joined on both sides.
+    """Join as many real texts as `tokens`, so that the result has at least that many tokens.
 
-    Of entities the first is that of the first text, and the second that of the last.
+    Pairs are joined on both sides. The entities are the first of the first text and the second of
+    the last text.
     """
     several = [examples[index % len(examples)] for index in range(tokens)]
     text = " ".join(example.text for example in several)

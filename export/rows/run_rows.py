@@ -1,4 +1,4 @@
-"""What is exported: a run folder with the rows that its engines are proven and calibrated on."""
+"""A run with the rows that check and calibrate its engines."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,28 +14,28 @@ from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.export.config import ExportSettings
 from pipework.export.inference import open_encoder, split_source
-from pipework.export.rows.edge_cases import Row, grid_rows
+from pipework.export.rows.edge_cases import Row, edge_case_rows
 from pipework.export.rows.tolerances import TOLERANCES
 from pipework.run_folder.engine_record import Layout, Precision, Tolerance
 from pipework.run_folder.manifest import Input, Manifest
-from pipework.scoring.evaluation import truth
+from pipework.scoring.evaluation import label_array
 from pipework.serve.engines.collate import Collate
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding
 from pipework.train.config.run_config import SAMPLE
 
 
-def stand_in(given: Input) -> list[Example]:
-    """Return the sample's dev texts as inputs of the fields that a run takes, without labels.
+def sample_rows(input_: Input) -> list[Example]:
+    """Return the dev texts of the sample data as unlabelled inputs with the fields of a run.
 
-    A pair is a text and the next one; entities are the two halves of a text.
+    A pair is a text and the next text; entities are the two halves of a text.
     """
-    texts = [one.text for one in Source(path=SAMPLE / "dev.tsv", columns=Columns()).rows()]
+    texts = [example.text for example in Source(path=SAMPLE / "dev.tsv", columns=Columns()).rows()]
     return [
         Example(
             text=text,
-            text_pair=following if given.pair else None,
-            entities=_halves(text) if given.marked else None,
+            text_pair=following if input_.pair else None,
+            entities=_halves(text) if input_.marked else None,
         )
         for text, following in zip(texts, [*texts[1:], texts[0]], strict=True)
     ]
@@ -51,17 +51,17 @@ SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Subject:
-    """A run with its rows.
+class RunRows:
+    """A run with the rows for parity checks and calibration.
 
     Attributes:
         run: the run folder.
-        manifest: as it was when the export began.
-        settings: how engines are built and proven.
-        dev: labelled rows spread over dev, named by their numbers there from 1, or where a run has
-            none the texts of `pipework.export.rows.run_rows`.
-        truth_N: of `dev`, as `pipework.scoring.evaluation.truth` gives it; None without labels.
-        grid: inputs that are run at several batch sizes.
+        manifest: the manifest at the start of the export.
+        settings: export settings.
+        dev: labelled dev rows, sampled evenly and named by their row numbers from 1; for a run
+            without dev data, the rows of `sample_rows`.
+        truth_N: labels of `dev`, see `pipework.scoring.evaluation.label_array`, or None.
+        edge_cases: inputs that are checked at several batch sizes.
     """
 
     run: Path
@@ -69,21 +69,21 @@ class Subject:
     settings: ExportSettings
     dev: Sequence[Row]
     truth_N: NDArray[np.generic] | None
-    grid: Sequence[Row]
+    edge_cases: Sequence[Row]
 
     @classmethod
-    def open(cls, run: Path, manifest: Manifest, settings: ExportSettings) -> "Subject":
+    def open(cls, run: Path, manifest: Manifest, settings: ExportSettings) -> "RunRows":
         """Read and encode the rows.
 
         Raises:
-            DataError: the dev rows that a proof needs are not there.
+            DataError: the dev rows for the parity check are missing.
         """
         encoder = open_encoder(run, manifest)
         labelled = "dev" in manifest.data.splits
         rows = (
             _rows(run, manifest, "dev", settings.dev_rows)
             if labelled
-            else dict(enumerate(stand_in(manifest.input), start=1))
+            else dict(enumerate(sample_rows(manifest.input), start=1))
         )
         examples, numbers = list(rows.values()), list(rows)
         return cls(
@@ -95,86 +95,86 @@ class Subject:
                 for number, encoding in zip(numbers, encoder.encode(examples), strict=True)
             ],
             truth_N=(
-                truth(examples, manifest.task, manifest.data.splits["dev"].path)
+                label_array(examples, manifest.task, manifest.data.splits["dev"].path)
                 if labelled
                 else None
             ),
-            grid=grid_rows(encoder, examples, numbers),
+            edge_cases=edge_case_rows(encoder, examples, numbers),
         )
 
     def tolerance(self, precision: Precision) -> Tolerance:
-        """Return what an engine of a precision is held to."""
-        return self.settings.tolerances.of(precision).over(TOLERANCES[precision])
+        """Return the tolerance for engines of a precision."""
+        return self.settings.tolerances.for_precision(precision).apply_to(TOLERANCES[precision])
 
-    def rest(self) -> Iterator[tuple[list[Encoding], NDArray[np.generic]]]:
-        """Yield the rows of dev that `dev` leaves out, in chunks, with what is true of them.
+    def remaining_dev(self) -> Iterator[tuple[list[Encoding], NDArray[np.generic]]]:
+        """Yield the dev rows that are not in `dev`, in chunks, with their labels.
 
         Raises:
-            DataError: the file is no longer there.
+            DataError: the file is missing or has changed.
         """
         manifest = self.manifest
         source, encoder = split_source(self.run, manifest, "dev"), open_encoder(self.run, manifest)
-        taken = set(_spread(manifest.data.splits["dev"].rows, self.settings.dev_rows))
-        others = (row for place, row in enumerate(source.rows()) if place not in taken)
+        sampled = set(_spread(manifest.data.splits["dev"].rows, self.settings.dev_rows))
+        others = (row for index, row in enumerate(source.rows()) if index not in sampled)
         for chunk in chunks(others, CHUNK):
-            yield encoder.encode(chunk), truth(chunk, manifest.task, str(source.path))
+            yield encoder.encode(chunk), label_array(chunk, manifest.task, str(source.path))
 
-    def calibration(self, most: int | None = None) -> list[Encoding]:
-        """Return rows spread over train, for the ranges of activations.
+    def calibration_rows(self, count: int | None = None) -> list[Encoding]:
+        """Return train rows, sampled evenly, for the calibration of activations.
 
         Args:
-            most: how many; None for as many as the settings say.
+            count: number of rows; None uses `settings.calibration_rows`.
 
         Raises:
-            DataError: the train rows are not there.
+            DataError: the train rows are missing.
         """
-        rows = _rows(self.run, self.manifest, "train", most or self.settings.calibration_rows)
+        rows = _rows(self.run, self.manifest, "train", count or self.settings.calibration_rows)
         return open_encoder(self.run, self.manifest).encode(list(rows.values()))
 
 
 def _rows(run: Path, manifest: Manifest, split: str, most: int) -> dict[int, Example]:
-    """Return at most so many rows of a split, spread over it, by their numbers from 1."""
+    """Return up to `most` rows of a split, sampled evenly, by their row numbers from 1."""
     source = split_source(run, manifest, split)
-    places = _spread(manifest.data.splits[split].rows, most)
-    read = islice(source.rows(), max(places, default=0) + 1)
-    wanted = set(places)
-    rows = {place + 1: row for place, row in enumerate(read) if place in wanted}
+    indices = _spread(manifest.data.splits[split].rows, most)
+    first_rows = islice(source.rows(), max(indices, default=0) + 1)
+    sampled = set(indices)
+    rows = {index + 1: row for index, row in enumerate(first_rows) if index in sampled}
     if not rows:
-        message = f"{source.path} holds no rows to prove an engine on"
+        message = f"{source.path} has no rows: a parity check needs at least one"
         raise DataError(message)
     return rows
 
 
 def _spread(rows: int, most: int) -> list[int]:
-    """Return the places, from 0 and rising, of at most so many rows.
-
-    Each is drawn from a stretch of its own, all of like length: a file that is sorted by label
-    gives all labels, and so does one whose labels take turns. The draw is the same each time.
-    """
+    """Return the sorted indices of up to `most` of `rows` rows; the sample is deterministic."""
+    # One random row from each of `most` stretches of equal length, so that both a file sorted by
+    # label and a file whose labels alternate give all labels.
     if rows <= most:
         return list(range(rows))
     bounds = np.linspace(0, rows, most + 1).astype(np.int64)
     drawn = np.random.default_rng(SEED).integers(bounds[:-1], bounds[1:])
-    return [int(place) for place in drawn]
+    return [int(index) for index in drawn]
 
 
 def graph_feeds(
-    graph: Path, subject: Subject, encodings: Sequence[Encoding], batch: int = 8
+    graph: Path, run_rows: RunRows, encodings: Sequence[Encoding], batch: int = 8
 ) -> list[dict[str, NDArray[np.int64]]]:
-    """Return the arrays of calls of `batch` inputs each, in their order, by the graph's names.
+    """Return the input arrays of calls with `batch` encodings each, by the graph's input names.
 
     Args:
-        graph: an ONNX file that `checkpoint_to_onnx` wrote, padded or packed.
-        subject: for what its inputs look like.
-        encodings: the inputs.
-        batch: inputs of a call.
+        graph: an ONNX file of `checkpoint_to_onnx`, padded or packed.
+        run_rows: the run, which determines padding and entity spans.
+        encodings: the inputs, in order.
+        batch: number of inputs per call.
     """
-    inputs = {one.name: one for one in onnx.load(graph, load_external_data=False).graph.input}
+    inputs = {
+        input_.name: input_ for input_ in onnx.load(graph, load_external_data=False).graph.input
+    }
     packed = "text_index" in inputs
     collate = Collate(
         layout=Layout.PACKED if packed else Layout.PADDED,
-        padding=Padding.of(subject.manifest.input),
-        spans=subject.manifest.model.takes_spans,
+        padding=Padding.of(run_rows.manifest.input),
+        spans=run_rows.manifest.model.takes_spans,
         first_only=packed and inputs["text_index"].type.tensor_type.shape.dim[1].dim_value == 1,
         whole=True,
     )

@@ -1,1 +1,1 @@
-"""Writes Triton model repositories."""
+"""Export to Triton model repositories."""

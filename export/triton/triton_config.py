@@ -1,6 +1,6 @@
-"""What Triton's `config.pbtxt` says of a model, from typed values.
+"""Create the Triton `config.pbtxt` of a model.
 
-The fields are those of
+Fields:
 https://github.com/triton-inference-server/common/blob/main/protobuf/model_config.proto
 
 Shapes: N texts, C classes.
@@ -13,50 +13,53 @@ from tritonclient.grpc import model_config_pb2 as proto
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pipework.data.entities import TAG
-from pipework.export.config import Backend, TritonSettings
+from pipework.export.config import TritonBackend, TritonSettings
 from pipework.run_folder.engine_record import EngineRecord, Layout
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.triton import FIRST_ONLY, MODEL_FILES, TENSOR_MODEL
 from pipework.serve.inference_protocol.infer_request import RANKED
-from pipework.serve.inference_protocol.metadata import CONFIG_TYPES, Form, input_forms, output_forms
+from pipework.serve.inference_protocol.metadata import (
+    CONFIG_TYPES,
+    TensorSpec,
+    input_specs,
+    output_specs,
+)
 from pipework.serve.text_tensors import TEXT, TEXT_PAIR
 from pipework.text.padding import Padding
 
 FILE_NAME = "config.pbtxt"
-LABELS = "labels.txt"  # beside the config: a line for each class
-# Of which the first request would else wait for memory and threads; marked as a text with two
-# entities must be.
+LABELS = "labels.txt"  # next to the config: one label per line
+# The first request would otherwise wait for memory and threads. Has marks for entity models.
 WARMUP_TEXT = "A text of usual length that <e1>wakes</e1> the engine before the first <e2>one</e2>."
-PLATFORMS = {Backend.ONNXRUNTIME: "onnxruntime_onnx", Backend.TENSORRT: "tensorrt_plan"}
+PLATFORMS = {TritonBackend.ONNXRUNTIME: "onnxruntime_onnx", TritonBackend.TENSORRT: "tensorrt_plan"}
 
 
 def text_config(
     name: str, manifest: Manifest, settings: TritonSettings, *, first_only: bool | None = None
 ) -> ModelConfig:
-    """Describe the model that takes texts.
-
-    Its inputs have one shape whatever their texts, so the dynamic batcher merges any requests. It
-    does not wait for them: requests gather while the engine computes.
+    """Return the config of the text model.
 
     Args:
-        name: of the model.
-        manifest: of the run.
-        settings: how it stands in the repository.
-        first_only: see `Collate`, of the model that computes; None where there is none.
+        name: name of the model.
+        manifest: manifest of the run with one engine.
+        settings: settings of the model.
+        first_only: see `Collate`, for the engine model; None without an engine model.
     """
+    # All inputs have the same shape, so the dynamic batcher can merge any requests. It adds no
+    # delay: requests queue while the engine computes.
     (record,) = manifest.engines
     labels = len(manifest.task.labels)
-    behind = {} if first_only is None else _behind(name, first_only=first_only)
-    # A warm-up would ask the model behind it, which may be loaded later.
+    parameters = {} if first_only is None else _parameters(name, first_only=first_only)
+    # A warm-up request would need the engine model, which may be loaded later.
     warmup = [] if first_only is not None else [_warmup(manifest)]
     return ModelConfig(
         name=name,
         backend="python",
-        max_batch_size=min([settings.batch, *_texts(record)]),
-        input=[_input(*_configured(form)) for form in input_forms(text_inputs(manifest))],
-        output=[_labelled(*_configured(form)) for form in output_forms(labels)],
+        max_batch_size=min([settings.batch, *_max_texts(record)]),
+        input=[_input(*_configured(form)) for form in input_specs(text_inputs(manifest))],
+        output=[_labelled(*_configured(form)) for form in output_specs(labels)],
         version_policy=_newest(settings.versions),
         dynamic_batching=proto.ModelDynamicBatching(
             default_queue_policy=proto.ModelQueuePolicy(max_queue_size=QueueSettings().requests)
@@ -67,7 +70,7 @@ def text_config(
             )
         ],
         model_warmup=warmup,
-        parameters=behind,
+        parameters=parameters,
     )
 
 
@@ -79,11 +82,9 @@ def tensor_config(
     first_only: bool,
     on_gpu: bool,
 ) -> ModelConfig:
-    """Describe the model behind it, which takes the arrays of a graph and gives logits [N, C].
-
-    Rows and texts are no common batch, so it has none in Triton's sense. It runs on the kind of
-    processor that it was proven on, not on a GPU because there is one.
-    """
+    """Return the config of the engine model: arrays of a graph in, logits [N, C] out."""
+    # Rows and texts have no common batch dimension, so the model has no batching in Triton. It
+    # runs on the kind of processor on which it was proven, not on any GPU that is available.
     (record,) = manifest.engines
     collate = Collate(
         layout=record.layout,
@@ -112,23 +113,23 @@ def tensor_config(
 
 
 def tensor_model(name: str) -> str:
-    """Return the name of the model that computes behind a text model."""
+    """Return the name of the engine model of a text model."""
     return f"{name}-engine"
 
 
 def text_inputs(manifest: Manifest) -> list[str]:
-    """Return the names of the tensors that the texts come in."""
+    """Return the names of the text input tensors."""
     return [TEXT, TEXT_PAIR] if manifest.input.pair else [TEXT]
 
 
 def warmup_files(manifest: Manifest) -> dict[str, bytes]:
-    """Return the file of the warm-up: its text as a BYTES tensor of one element."""
+    """Return the warm-up file: its text as a BYTES tensor with one element."""
     text = (WARMUP_TEXT if manifest.input.marked else TAG.sub("", WARMUP_TEXT)).encode()
     return {f"warmup/{TEXT}": len(text).to_bytes(4, "little") + text}
 
 
 def label_file(manifest: Manifest) -> dict[str, bytes]:
-    """Return the file with the labels, of which Triton's classification extension takes words."""
+    """Return the label file, which Triton's classification extension reads."""
     return {LABELS: "".join(f"{label}\n" for label in manifest.task.labels).encode()}
 
 
@@ -138,10 +139,10 @@ def to_text(config: ModelConfig) -> str:
 
 
 def from_text(text: str) -> ModelConfig:
-    """Read the text of a config.
+    """Parse the text of a config.
 
     Raises:
-        ValueError: it is none; the message names line and column.
+        ValueError: the text is invalid; the message has line and column.
     """
     try:
         return text_format.Parse(text, ModelConfig())
@@ -150,35 +151,33 @@ def from_text(text: str) -> ModelConfig:
 
 
 def signature(config: ModelConfig) -> ModelConfig:
-    """Return what the versions of a model share: what they take and give, and what runs them.
-
-    Not the name of the file with the labels: repositories that were written without are as good.
-    """
+    """Return the fields that all versions of a model share: inputs, outputs and backend."""
+    # Without the name of the label file, which older repositories lack.
     shared = ("name", "backend", "platform", "default_model_filename", "input", "output")
-    kept = ModelConfig()
-    kept.CopyFrom(config)
+    result = ModelConfig()
+    result.CopyFrom(config)
     for field, _ in config.ListFields():
         if field.name not in (*shared, "parameters"):
-            kept.ClearField(field.name)
-    for output in kept.output:
+            result.ClearField(field.name)
+    for output in result.output:
         output.ClearField("label_filename")
-    return kept
+    return result
 
 
-def differing(one: ModelConfig, other: ModelConfig) -> list[str]:
-    """Return the names of the fields in which two configs differ."""
+def differing_fields(config: ModelConfig, other: ModelConfig) -> list[str]:
+    """Return the names of the fields that differ between two configs."""
     fields = (field.name for field in ModelConfig.DESCRIPTOR.fields)
-    return [name for name in fields if getattr(one, name) != getattr(other, name)]
+    return [name for name in fields if getattr(config, name) != getattr(other, name)]
 
 
-def _texts(record: EngineRecord) -> list[int]:
-    """Return how many texts each profile of a TensorRT engine takes in a call."""
-    counting = "text_index" if record.layout is Layout.PACKED else "input_ids"
+def _max_texts(record: EngineRecord) -> list[int]:
+    """Return the maximum texts per call of each profile of a TensorRT engine."""
+    name = "text_index" if record.layout is Layout.PACKED else "input_ids"
     profiles = () if record.tensorrt is None else record.tensorrt.profiles
-    return [profile.largest[counting][0] for profile in profiles]
+    return [profile.largest[name][0] for profile in profiles]
 
 
-def _behind(name: str, *, first_only: bool) -> dict[str, object]:
+def _parameters(name: str, *, first_only: bool) -> dict[str, object]:
     values = {TENSOR_MODEL: tensor_model(name), FIRST_ONLY: str(first_only).lower()}
     return {key: proto.ModelParameter(string_value=value) for key, value in values.items()}
 
@@ -209,7 +208,7 @@ def _labelled(name: str, kind: int, dims: Sequence[int]) -> object:
     return proto.ModelOutput(name=name, data_type=kind, dims=dims, label_filename=labels)
 
 
-def _configured(form: Form) -> tuple[str, int, Sequence[int]]:
+def _configured(form: TensorSpec) -> tuple[str, int, Sequence[int]]:
     return form.name, proto.DataType.Value(CONFIG_TYPES[form.datatype]), (form.width,)
 
 

@@ -1,4 +1,4 @@
-"""The two entities of a text: marked in it by tags, or given beside it as character spans."""
+"""The two entities of a text, given by tags in the text or by character spans."""
 
 import re
 from collections.abc import Sequence
@@ -9,57 +9,57 @@ Span = tuple[int, int]
 Spans = tuple[Span, Span]
 TAGS = ("<e1>", "</e1>", "<e2>", "</e2>")
 TAG = re.compile("|".join(TAGS))
-HINT = "mark both entities, <e1>..</e1> and <e2>..</e2>, each once and side by side"
+HINT = "mark both entities, <e1>..</e1> and <e2>..</e2>, each once and without nesting"
 
 
-def read_marks(text: str) -> tuple[str, Spans]:
-    """Take the tags out of a marked text and return it with the spans of its entities.
+def parse_marked_text(text: str) -> tuple[str, Spans]:
+    """Remove the tags from a marked text; return the text and the spans of its entities.
 
-    The entities may stand in either order. Anything but these four tags is text: `<`, `$`, `<e3>`.
+    The entities may be in either order. All but these four tags is text: `<`, `$`, `<e3>`.
 
     Raises:
-        InputError: a tag is missing, stands twice or in a wrong place, or marks no text.
+        InputError: a tag is missing, duplicated or misplaced, or an entity has no text.
     """
-    found = list(TAG.finditer(text))
-    names = [match[0] for match in found]
+    matches = list(TAG.finditer(text))
+    names = [match[0] for match in matches]
     for tag in TAGS:
         if names.count(tag) != 1:
             message = f"expected {tag} once, found it {names.count(tag)} times"
             raise InputError(message, HINT)
     if names not in ([*TAGS], [*TAGS[2:], *TAGS[:2]]):
-        message = f"the tags stand in the order {' '.join(names)}"
+        message = f"the tags are in the order {' '.join(names)}"
         raise InputError(message, HINT)
-    # What was before a tag moves left by the length of the tags before it.
-    places, removed = {}, 0
-    for match in found:
-        places[match[0]] = match.start() - removed
+    # The position of a tag in the plain text: subtract the length of the tags before it.
+    positions, removed = {}, 0
+    for match in matches:
+        positions[match[0]] = match.start() - removed
         removed += len(match[0])
-    start1, end1, start2, end2 = (places[tag] for tag in TAGS)
+    start1, end1, start2, end2 = (positions[tag] for tag in TAGS)
     plain = TAG.sub("", text)
     return plain, check_spans(plain, ((start1, end1), (start2, end2)))
 
 
 def check_spans(text: str, spans: Sequence[Sequence[int]]) -> Spans:
-    """Return the spans [start, end) of two entities, without the white space at their ends.
+    """Return the spans [start, end) of two entities without surrounding white space.
 
     Raises:
-        InputError: a span leaves the text or holds none of it, or the two overlap.
+        InputError: a span is outside the text or empty, or the spans overlap.
     """
     first, second = (
         _trimmed(text, name, *span) for name, span in zip(("e1", "e2"), spans, strict=True)
     )
     if first[0] < second[1] and second[0] < first[1]:
         message = f"the entities overlap: characters {list(first)} and {list(second)}"
-        raise InputError(message, "give two entities that stand side by side")
+        raise InputError(message, "give two entities that do not overlap")
     return first, second
 
 
 def _trimmed(text: str, name: str, start: int, end: int) -> Span:
     if not 0 <= start < end <= len(text):
         message = f"entity {name} is [{start}, {end}], in a text of {len(text)} characters"
-        raise InputError(message, "expected 0 <= start < end <= the length, counted in characters")
-    held = text[start:end]
-    if not held.strip():
+        raise InputError(message, "expected 0 <= start < end <= length, in characters")
+    entity = text[start:end]
+    if not entity.strip():
         message = f"entity {name} holds no text"
-        raise InputError(message, "an entity is at least one character")
-    return start + len(held) - len(held.lstrip()), end - len(held) + len(held.rstrip())
+        raise InputError(message, "an entity needs at least one character")
+    return start + len(entity) - len(entity.lstrip()), end - len(entity) + len(entity.rstrip())

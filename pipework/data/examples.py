@@ -1,4 +1,4 @@
-"""Rows of a data file become examples. An error names the file and the line."""
+"""Read examples from data files and validate them; errors name file and line."""
 
 import hashlib
 import re
@@ -8,31 +8,30 @@ from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 
-from pipework.data.entities import Spans, check_spans, read_marks
-from pipework.data.readers import Column, Columns, Format, Record, format_of, records
+from pipework.data.entities import Spans, check_spans, parse_marked_text
+from pipework.data.readers import Column, Columns, Format, RawRow, format_from_suffix, read_rows
 from pipework.errors import DataError, InputError
-from pipework.run_folder.manifest import Input, Part, Reading
+from pipework.run_folder.manifest import Input, Part, ReadOptions
 from pipework.run_folder.task import TaskKind
 
 Label = str | tuple[str, ...]
 WHOLE = re.compile(r"[0-9]{1,9}")
 DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-LARGEST = 1e30  # of a number to learn: its square must not leave float32 for float64
+MAX_TARGET = 1e30  # largest regression target: it fits float32, and its square float64
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
-    """One text, a pair, or a text with two entities, with its label where it has one.
+    """A text, a pair of texts, or a text with two entities; the label is optional.
 
     Attributes:
-        text: without the marks of its entities.
+        text: the text without entity tags.
         text_pair: the second text of a pair.
-        entities: the characters [start, end) of two entities in `text`, in the order of their
-            roles, e1 and e2.
-        label: one label, the labels of a multi-label task (none of them is an empty tuple), or a
-            number as it is written.
-        line: where it begins in its file, from 1; None if it is of no file.
+        entities: character spans [start, end) of the entities e1 and e2 in `text`.
+        label: a label, the labels of a multi-label row (may be an empty tuple), or a number as
+            written in the file.
+        line: first line of the row in its file, from 1; None without a file.
     """
 
     text: str
@@ -48,14 +47,14 @@ class Source:
 
     Attributes:
         path: the file.
-        columns: where the fields lie.
-        format: None means by the file's suffix (.csv, .tsv, .txt as tsv, .jsonl).
-        header: whether the first line holds names; None means that it does when a column is
-            given by name.
-        kind: what a label is: one, several, or a number.
-        separator: what stands between several labels in a cell.
+        columns: the columns of the fields.
+        format: None: derived from the suffix (.csv, .tsv, .txt as tsv, .jsonl).
+        header: whether the first line holds column names; None: true if a column is given by
+            name.
+        kind: the kind of task, which determines the type of a label.
+        separator: separates the labels in a cell of a multi-label row.
         marked: whether texts mark two entities with <e1>..</e1> and <e2>..</e2>.
-        part: which rows of the file; None for all.
+        part: the part of the file to read; None for the whole file.
     """
 
     path: Path
@@ -68,8 +67,8 @@ class Source:
     part: Part | None = None
 
     @classmethod
-    def of(cls, reading: Reading, path: Path, part: Part | None = None) -> "Source":
-        """Return a file, or a part of it, that is to be read as a manifest says."""
+    def of(cls, reading: ReadOptions, path: Path, part: Part | None = None) -> "Source":
+        """Return the source of a file, or of a part of it, from the read options of a manifest."""
         return cls(
             path=path,
             columns=Columns(
@@ -86,60 +85,60 @@ class Source:
             part=part,
         )
 
-    def reading(self) -> Reading:
-        """Return how the file is read, with nothing left to be guessed.
+    def read_options(self) -> ReadOptions:
+        """Return the read options, with format and header resolved.
 
         Raises:
-            DataError: the format cannot be told from the suffix.
+            DataError: the format is not set and the suffix is unknown.
         """
         columns = self.columns
         named = any(
-            isinstance(one, str) for one in (columns.text, columns.text_pair, columns.label)
+            isinstance(column, str) for column in (columns.text, columns.text_pair, columns.label)
         )
-        how = Format(self.format or format_of(self.path))
-        return Reading(
+        file_format = Format(self.format or format_from_suffix(self.path))
+        return ReadOptions(
             text=columns.text,
             text_pair=columns.text_pair,
             label=columns.label,
             entities=columns.entities,
-            format=how.value,
+            format=file_format.value,
             header=named if self.header is None else self.header,
             kind=self.kind,
             separator=self.separator,
-            marked=self.marked or how is Format.SEMEVAL,
+            marked=self.marked or file_format is Format.SEMEVAL,
         )
 
     def unlabelled(self) -> "Source":
-        """Return the same rows, read without labels, whether or not there are any."""
-        reading = self.reading().model_copy(update={"label": None})
-        return Source.of(reading, self.path, self.part)
+        """Return a source of the same rows that ignores labels."""
+        options = self.read_options().model_copy(update={"label": None})
+        return Source.of(options, self.path, self.part)
 
     def whole(self) -> "Source":
-        """Return the whole file of which this is a part."""
+        """Return a source of the whole file."""
         return replace(self, part=None)
 
     def rows(self) -> Iterator[Example]:
-        """Read the rows in order; blank lines are no rows.
+        """Yield the rows in order; blank lines are skipped.
 
         Raises:
-            DataError: for a file that is missing or not UTF-8, a row with too few or too many
-                fields, a text that is not Unicode or lacks the marks of its entities, or a label
-                that is empty or no number where one is expected; the message starts with
-                file:line. Also for a part that leaves nothing of the file.
+            DataError: the file is missing or not UTF-8, a row has too few or too many fields, a
+                text is not valid Unicode or lacks its entity tags, a label is empty or not a
+                number in a regression; the message starts with file:line. Also if the held-out
+                part would be the whole file.
         """
         if self.part is None:
             return self._all()
         return self._part(self.part)
 
     def _all(self) -> Iterator[Example]:
-        reading = self.reading()
-        found = records(self.path, Format(reading.format), self.columns, header=reading.header)
-        return (self._example(record, marked=reading.marked) for record in found)
+        options = self.read_options()
+        rows = read_rows(self.path, Format(options.format), self.columns, header=options.header)
+        return (self._example(row, marked=options.marked) for row in rows)
 
     def _part(self, part: Part) -> Iterator[Example]:
-        """Hold out the rows whose digests are the smallest, and copies of the last of them.
+        """Yield the held-out rows, which have the smallest digests, or all other rows.
 
-        Copies of a text have the same digest, so they stay together.
+        Copies of a text have the same digest, so that they are in the same part.
         """
         lowest = nsmallest(part.rows + 1, (_digest(row, part.seed) for row in self._all()))
         if len(lowest) <= part.rows:
@@ -150,45 +149,45 @@ class Source:
             if (_digest(row, part.seed) <= bound) == part.held_out:
                 yield row
 
-    def _example(self, record: Record, *, marked: bool) -> Example:
+    def _example(self, row: RawRow, *, marked: bool) -> Example:
         try:
-            text, text_pair = _text(record.text, self.columns.text), None
+            text, text_pair = _text(row.text, self.columns.text), None
             if self.columns.text_pair is not None:
-                text_pair = _text(record.text_pair, self.columns.text_pair)
-            label = None if self.columns.label is None else self._label(record.label)
+                text_pair = _text(row.text_pair, self.columns.text_pair)
+            label = None if self.columns.label is None else self._label(row.label)
             entities = None
             if marked:
-                text, entities = read_marks(text)
+                text, entities = parse_marked_text(text)
             elif self.columns.entities is not None:
-                entities = check_spans(text, _spans(record.entities, self.columns.entities))
+                entities = check_spans(text, _spans(row.entities, self.columns.entities))
         except InputError as error:
-            message = f"{self.path}:{record.line}: {error}"
+            message = f"{self.path}:{row.line}: {error}"
             raise DataError(message, error.hint) from error
         return Example(
-            text=text, text_pair=text_pair, entities=entities, label=label, line=record.line
+            text=text, text_pair=text_pair, entities=entities, label=label, line=row.line
         )
 
     def _label(self, value: object) -> Label:
         match self.kind:
             case TaskKind.SINGLE_LABEL:
-                return _one_label(value)
+                return _single_label(value)
             case TaskKind.MULTI_LABEL:
-                return self._several_labels(value)
+                return self._label_list(value)
             case TaskKind.REGRESSION:
                 return _number(value)
             case TaskKind.PRETRAIN:
                 return ()
 
-    def _several_labels(self, value: object) -> tuple[str, ...]:
+    def _label_list(self, value: object) -> tuple[str, ...]:
         if isinstance(value, str):
             if self.separator is None:
                 message = "expected a list of labels, found a string"
-                raise InputError(message, "set data.separator to what stands between labels")
+                raise InputError(message, "set data.separator to the separator between labels")
             value = value.split(self.separator) if value.strip() else []
         if not isinstance(value, list):
             message = f"expected a list of labels, found {type(value).__name__}"
-            raise InputError(message, "a row without labels has the empty list, []")
-        return tuple(dict.fromkeys(_one_label(one) for one in value))
+            raise InputError(message, "write a row without labels as an empty list, []")
+        return tuple(dict.fromkeys(_single_label(item) for item in value))
 
 
 def _text(value: object, column: Column) -> str:
@@ -196,12 +195,12 @@ def _text(value: object, column: Column) -> str:
         message = f"expected a string at {column!r}, found {type(value).__name__}"
         raise InputError(message)
     if SURROGATE.search(text := str(value)):
-        message = "a text is not Unicode: it holds half of a pair (\\uD800)"
-        raise InputError(message, "write the character itself, or both halves")
+        message = "a text is not valid Unicode: it contains a lone surrogate (\\uD800)"
+        raise InputError(message, "write the character itself, or both surrogates")
     return text
 
 
-def _one_label(value: object) -> str:
+def _single_label(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         message = f"expected a label, found {type(value).__name__}"
         raise InputError(message, "a label is a string or a whole number")
@@ -212,23 +211,23 @@ def _one_label(value: object) -> str:
 
 
 def _number(value: object) -> str:
-    written = "" if isinstance(value, bool) else str(value).strip()
-    if not DECIMAL.fullmatch(written) or abs(float(written)) > LARGEST:
-        message = f"expected a number to learn, found {value!r}"
-        raise InputError(message, "a regression learns finite numbers, as 3 or 4.25")
-    return written
+    number = "" if isinstance(value, bool) else str(value).strip()
+    if not DECIMAL.fullmatch(number) or abs(float(number)) > MAX_TARGET:
+        message = f"expected a number as label, found {value!r}"
+        raise InputError(message, "a regression learns finite numbers, such as 3 or 4.25")
+    return number
 
 
 def _spans(value: object, column: Column) -> list[list[int]]:
     pairs = value if isinstance(value, list) else []
-    whole = [
-        [place for place in pair if type(place) is int] if isinstance(pair, list) else []
+    spans = [
+        [edge for edge in pair if type(edge) is int] if isinstance(pair, list) else []
         for pair in pairs
     ]
-    if whole != pairs or [len(pair) for pair in whole] != [2, 2]:
+    if spans != pairs or [len(span) for span in spans] != [2, 2]:
         message = f"expected [[start, end], [start, end]] at {column!r}, found {value!r}"
-        raise InputError(message, "the characters of e1 and of e2, in jsonl")
-    return whole
+        raise InputError(message, "use jsonl and give the character spans of e1 and e2")
+    return spans
 
 
 def _digest(row: Example, seed: int) -> bytes:
@@ -236,75 +235,75 @@ def _digest(row: Example, seed: int) -> bytes:
     return hashlib.blake2b(fields.encode(), digest_size=16).digest()
 
 
-def resolve_label(found: str, labels: Mapping[str, int]) -> int | None:
-    """Return a label's place among `labels`: by name, or by number where it is no name.
+def resolve_label(text: str, labels: Mapping[str, int]) -> int | None:
+    """Return the index of a label that is given by name or by index; None if it is unknown.
 
-    Files often hold numbers, with the names beside them in a list. Where a name is a number
-    itself, a number is only ever a name. None where it is neither.
+    Files often hold indices and keep the names in a separate list. If some label names are
+    themselves numbers, a number is always a name.
     """
-    if found in labels:
-        return labels[found]
-    if not WHOLE.fullmatch(found) or any(WHOLE.fullmatch(label) for label in labels):
+    if text in labels:
+        return labels[text]
+    if not WHOLE.fullmatch(text) or any(WHOLE.fullmatch(label) for label in labels):
         return None
-    return int(found) if int(found) < len(labels) else None
+    return int(text) if int(text) < len(labels) else None
 
 
 def chunks(rows: Iterable[Example], size: int) -> Iterator[list[Example]]:
-    """Cut rows into lists of `size`; the last may be shorter."""
+    """Split rows into lists of `size`; the last may be shorter."""
     iterator = iter(rows)
     while chunk := list(islice(iterator, size)):
         yield chunk
 
 
 def split_pair(line: str) -> Example:
-    """Read a text, or a pair whose texts a tab separates."""
+    """Parse a text, or two texts separated by a tab."""
     text, tab, text_pair = line.partition("\t")
     return Example(text=text, text_pair=text_pair if tab else None)
 
 
-def parse_columns(given: str) -> Columns:
-    """Read `text=0,text_pair=1` or `text=sentence`; a label is not asked for.
+def parse_columns(option: str) -> Columns:
+    """Parse `text=0,text_pair=1` or `text=sentence`; the label column is not read.
 
     Raises:
-        DataError: a part that is not FIELD=COLUMN, or another field.
+        DataError: a part is not FIELD=COLUMN, or the field is unknown.
     """
-    found: dict[str, Column] = {}
-    for part in given.split(","):
+    columns: dict[str, Column] = {}
+    for part in option.split(","):
         name, equals, column = (piece.strip() for piece in part.partition("="))
         if not equals or not column or name not in ("text", "text_pair"):
-            message = f"columns {given!r}: expected text=COLUMN, and text_pair=COLUMN for pairs"
-            raise DataError(message, "COLUMN is a name of the header, or a number from 0")
-        found[name] = int(column) if column.isdecimal() else column
-    return Columns(text=found.get("text", "text"), text_pair=found.get("text_pair"), label=None)
+            message = f"columns {option!r}: expected text=COLUMN, and text_pair=COLUMN for pairs"
+            raise DataError(message, "COLUMN is a name in the header, or a number from 0")
+        columns[name] = int(column) if column.isdecimal() else column
+    return Columns(text=columns.get("text", "text"), text_pair=columns.get("text_pair"), label=None)
 
 
-def fitting(example: Example, given: Input, name: str) -> Example:
-    """Return an input as the model takes it: for one with entities, the marks taken out.
+def validate_example(example: Example, expected: Input, name: str) -> Example:
+    """Check that an example has the fields of the model's input; parse its entity tags.
 
     Raises:
-        InputError: a pair for a model of single texts or the reverse, entities that are missing,
-            wrong, or that the model has no use for; the message starts with `name`.
+        InputError: a pair for a model of single texts or the reverse, or entities that are
+            missing, invalid or not expected; the message starts with `name`.
     """
     try:
-        return _fitted(example, given)
+        return _validated(example, expected)
     except InputError as error:
         message = f"{name}: {error}"
         raise InputError(message, error.hint) from error
 
 
-def _fitted(example: Example, given: Input) -> Example:
-    if given.pair and example.text_pair is None:
-        message = "expected a text and a text_pair: this model compares two"
-        raise InputError(message, "separate the two by a tab, or send text and text_pair")
-    if not given.pair and example.text_pair is not None:
-        message = "found a text_pair, but this model takes one text at a time"
-        raise InputError(message, "leave out the tab, or the text_pair")
-    if not given.marked and example.entities is not None:
-        message = "found entities, but this model takes a text alone"
-        raise InputError(message, "leave them out")
-    if not given.marked:
+def _validated(example: Example, expected: Input) -> Example:
+    if expected.pair and example.text_pair is None:
+        message = "expected a text and a text_pair: this model classifies pairs"
+        raise InputError(message, "separate the texts by a tab, or send text and text_pair")
+    if not expected.pair and example.text_pair is not None:
+        message = "found a text_pair, but this model classifies single texts"
+        raise InputError(message, "remove the tab or the text_pair")
+    if not expected.marked and example.entities is not None:
+        message = "found entities, but this model takes only a text"
+        raise InputError(message, "remove the entities")
+    if not expected.marked:
         return example
     if example.entities is not None:
         return replace(example, entities=check_spans(example.text, example.entities))
-    text, entities = read_marks(example.text)
+    text, entities = parse_marked_text(example.text)
     return replace(example, text=text, entities=entities)

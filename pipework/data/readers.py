@@ -1,11 +1,11 @@
-"""A data file becomes records: the wanted fields of each row, with the number of its line.
+"""Read the rows of a data file: the requested fields with the line number.
 
-csv follows RFC 4180 (quotes matter). tsv has no quoting at all, as in GLUE and THUCNews: a line is
-split at tabs and nothing else. jsonl is one object a line. semeval is the form of SemEval-2010
-task 8: number and quoted sentence, relation, comment, blank line. text is a text a line. documents
-is a segment of text a line with blank lines between documents; a row is a document, its segments
-apart by line ends. All are UTF-8, with or without a byte order mark, with LF or CRLF. Blank lines
-are no rows.
+csv follows RFC 4180 (with quoting). tsv has no quoting, as in GLUE and THUCNews: a line is split
+only at tabs. jsonl has an object per line. semeval is the format of SemEval-2010 task 8: number
+and quoted sentence, relation, comment, blank line. text has a text per line. documents has a
+segment of text per line and blank lines between documents; a row is a document, its segments
+joined by line feeds. All are UTF-8, with or without a byte order mark, with LF or CRLF. Blank
+lines are skipped.
 """
 
 import csv
@@ -21,9 +21,9 @@ from pipework.errors import DataError
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text without its line end) of a UTF-8 file.
+    """Yield (line number from 1, text without line end) for each line of a UTF-8 file.
 
-    Only LF ends a line (a CR before it goes too): U+2028 and its kind belong to the text.
+    Only LF and CRLF end a line: U+2028 and similar characters belong to the text.
 
     Raises:
         DataError: the file cannot be read, or a line is not UTF-8.
@@ -37,7 +37,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def decoded_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[int, str]]:
-    """Do as `numbered_lines` for lines from elsewhere, such as standard input."""
+    """Decode lines as `numbered_lines` does; `where` names their source in errors."""
     for number, raw in enumerate(lines, start=1):
         try:
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -49,12 +49,12 @@ def decoded_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[int, str
 
 Column = str | int
 SENTENCE = re.compile(r'[0-9]+\t"(.*)"\s*')
-SEGMENTS = 1000  # of a document that is held in memory; a longer one counts as several
-HINT = "a record of SemEval-2010 task 8 is sentence, relation, comment and a blank line"
+MAX_SEGMENTS = 1000  # per document, to bound memory; a longer document is split
+HINT = "a record of SemEval-2010 task 8 is a sentence, a relation, a comment and a blank line"
 
 
 class Format(StrEnum):
-    """How rows lie in a file."""
+    """The format of a data file."""
 
     CSV = "csv"
     TSV = "tsv"
@@ -69,9 +69,9 @@ SUFFIXES = {".csv": Format.CSV, ".tsv": Format.TSV, ".txt": Format.TSV, ".jsonl"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Columns:
-    """Where the fields lie: by name, or by number counted from 0.
+    """The columns of the fields, by name or by number from 0.
 
-    `entities` is a key of jsonl, whose value is [[start, end], [start, end]].
+    `entities` is a key of jsonl with the value [[start, end], [start, end]].
     """
 
     text: Column = "text"
@@ -81,8 +81,8 @@ class Columns:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
-    """The fields of a row as they lie in the file; None for one that is not wanted."""
+class RawRow:
+    """The unparsed fields of a row; None for a field that was not requested."""
 
     line: int
     text: object
@@ -91,26 +91,28 @@ class Record:
     entities: object = None
 
 
-def format_of(path: Path) -> Format:
-    """Tell the format from the suffix.
+def format_from_suffix(path: Path) -> Format:
+    """Return the format for the suffix of a file.
 
     Raises:
-        DataError: it cannot be told.
+        DataError: the suffix is unknown.
     """
     if path.suffix not in SUFFIXES:
-        message = f"{path}: cannot tell the format from the suffix {path.suffix!r}"
+        message = f"{path}: no file format is known for the suffix {path.suffix!r}"
         raise DataError(message, f"set data.format to one of {', '.join(Format)}")
     return SUFFIXES[path.suffix]
 
 
-def records(path: Path, how: Format, columns: Columns, *, header: bool) -> Iterator[Record]:
-    """Read the rows of a file in order.
+def read_rows(
+    path: Path, file_format: Format, columns: Columns, *, header: bool
+) -> Iterator[RawRow]:
+    """Return the rows of a file in order.
 
     Raises:
-        DataError: for a file that is missing or not UTF-8, or a row that is not what the format
-            wants; the message starts with file:line.
+        DataError: the file is missing or not UTF-8, or a row does not match the format; the
+            message starts with file:line.
     """
-    match how:
+    match file_format:
         case Format.JSONL:
             return _jsonl(path, columns)
         case Format.SEMEVAL:
@@ -129,42 +131,42 @@ def records(path: Path, how: Format, columns: Columns, *, header: bool) -> Itera
 
 def _table(
     path: Path, rows: Iterator[tuple[int, list[str]]], columns: Columns, *, header: bool
-) -> Iterator[Record]:
+) -> Iterator[RawRow]:
     first = next(rows, None)
     if first is None:
-        message = f"{path} is empty: expected rows"
+        message = f"{path} is empty, expected rows"
         raise DataError(message, "check the path")
     width = len(first[1])
     names = first[1] if header else []
-    wanted = {
+    indices = {
         field: _index(path, getattr(columns, field), names, width)
         for field in ("text", "text_pair", "label", "entities")
     }
-    present = {field: index for field, index in wanted.items() if index is not None}
+    present = {field: index for field, index in indices.items() if index is not None}
     for line, cells in rows if header else chain([first], rows):
         if len(cells) != width:
             message = (
                 f"{path}:{line}: expected {width} columns as in the first line, found {len(cells)}"
             )
-            hint = "a stray separator or quote; in tsv a text may hold no tab"
+            hint = "look for an extra separator or quote; in tsv a text may not contain a tab"
             raise DataError(message, hint)
-        yield Record(line=line, **{field: cells[index] for field, index in present.items()})
+        yield RawRow(line=line, **{field: cells[index] for field, index in present.items()})
 
 
 def _index(path: Path, column: Column | None, names: Sequence[str], width: int) -> int | None:
     if column is None or (isinstance(column, int) and 0 <= column < width):
         return column
     if isinstance(column, int) or column not in names:
-        found = ", ".join(names) if names else f"{width} columns, no header"
-        message = f"{path}:1: no column {column!r}; found {found}"
-        raise DataError(message, "set data.columns to names or numbers (from 0) of the file")
+        present = ", ".join(names) if names else f"{width} columns, no header"
+        message = f"{path}:1: no column {column!r}; found {present}"
+        raise DataError(message, "set data.columns to column names or numbers (from 0)")
     return names.index(column)
 
 
-def _jsonl(path: Path, columns: Columns) -> Iterator[Record]:
+def _jsonl(path: Path, columns: Columns) -> Iterator[RawRow]:
     fields = ("text", "text_pair", "label", "entities")
-    wanted = {field: str(getattr(columns, field)) for field in fields}
-    wanted = {field: key for field, key in wanted.items() if getattr(columns, field) is not None}
+    keys = {field: str(getattr(columns, field)) for field in fields}
+    keys = {field: key for field, key in keys.items() if getattr(columns, field) is not None}
     for line, text in numbered_lines(path):
         if not text:
             continue
@@ -176,40 +178,40 @@ def _jsonl(path: Path, columns: Columns) -> Iterator[Record]:
         if not isinstance(row, dict):
             message = f"{path}:{line}: expected an object, found {type(row).__name__}"
             raise DataError(message)
-        missing = [key for key in wanted.values() if row.get(key) is None]
+        missing = [key for key in keys.values() if row.get(key) is None]
         if missing:
             message = f"{path}:{line}: expected a value at {missing[0]!r}, found nothing"
             raise DataError(message, f"keys of this row: {', '.join(row)}")
-        yield Record(line=line, **{field: row[key] for field, key in wanted.items()})
+        yield RawRow(line=line, **{field: row[key] for field, key in keys.items()})
 
 
-def _semeval(path: Path, *, labelled: bool) -> Iterator[Record]:
-    for blank, group in groupby(numbered_lines(path), key=lambda one: not one[1].strip()):
+def _semeval(path: Path, *, labelled: bool) -> Iterator[RawRow]:
+    for blank, group in groupby(numbered_lines(path), key=lambda line: not line[1].strip()):
         if not blank:
             yield _semeval_record(path, list(group), labelled=labelled)
 
 
-def _semeval_record(path: Path, lines: Sequence[tuple[int, str]], *, labelled: bool) -> Record:
+def _semeval_record(path: Path, lines: Sequence[tuple[int, str]], *, labelled: bool) -> RawRow:
     texts = [text for _, text in lines]
-    sentence, below = SENTENCE.fullmatch(texts[0]), texts[1:]
+    sentence, rest = SENTENCE.fullmatch(texts[0]), texts[1:]
     if sentence is None:
         message = f'{path}:{lines[0][0]}: expected NUMBER<TAB>"SENTENCE", found {texts[0][:40]!r}'
         raise DataError(message, HINT)
-    if len(below) != 2 or not below[1].startswith("Comment:"):  # noqa: PLR2004  (relation, comment)
-        found = " / ".join(text[:30] for text in below) or "nothing"
-        message = f"{path}:{lines[0][0]}: expected relation and Comment: below this, found {found}"
+    if len(rest) != 2 or not rest[1].startswith("Comment:"):  # noqa: PLR2004  (relation, comment)
+        found = " / ".join(text[:30] for text in rest) or "nothing"
+        message = f"{path}:{lines[0][0]}: expected relation and Comment: next, found {found}"
         raise DataError(message, HINT)
-    return Record(line=lines[0][0], text=sentence[1], label=below[0] if labelled else None)
+    return RawRow(line=lines[0][0], text=sentence[1], label=rest[0] if labelled else None)
 
 
-def _text(path: Path) -> Iterator[Record]:
-    return (Record(line=line, text=text) for line, text in numbered_lines(path) if text.strip())
+def _text(path: Path) -> Iterator[RawRow]:
+    return (RawRow(line=line, text=text) for line, text in numbered_lines(path) if text.strip())
 
 
-def _documents(path: Path) -> Iterator[Record]:
-    for blank, group in groupby(numbered_lines(path), key=lambda one: not one[1].strip()):
-        while not blank and (lines := list(islice(group, SEGMENTS))):
-            yield Record(line=lines[0][0], text="\n".join(text for _, text in lines))
+def _documents(path: Path) -> Iterator[RawRow]:
+    for blank, group in groupby(numbered_lines(path), key=lambda line: not line[1].strip()):
+        while not blank and (lines := list(islice(group, MAX_SEGMENTS))):
+            yield RawRow(line=lines[0][0], text="\n".join(text for _, text in lines))
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -222,5 +224,5 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     except csv.Error as error:
         message = f"{path}:{reader.line_num}: not CSV: {error}"
         raise DataError(
-            message, 'if quotes are plain text here, set data.format = "tsv"'
+            message, 'if quotes are part of the text, set data.format = "tsv"'
         ) from error

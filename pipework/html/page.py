@@ -1,13 +1,13 @@
-"""One HTML page that needs nothing else: its frame and its parts.
+"""Build a self-contained HTML page from its parts.
 
-What is called HTML here is set into the page as it is; all other strings are escaped.
+Strings that are documented as HTML are inserted unchanged; all other strings are escaped.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-# The policy makes sure that the page loads nothing from anywhere.
+# The content security policy prevents the page from loading anything.
 PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -25,14 +25,14 @@ PAGE = """<!doctype html>
 """
 
 
-def whole(title: str, parts: Iterable[str]) -> str:
-    """Return a page of parts that are HTML."""
+def render_page(title: str, parts: Iterable[str]) -> str:
+    """Return a page whose parts are HTML."""
     css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     return PAGE.format(title=escape(title), css=css, body="\n".join(parts))
 
 
 def header(title: str, line: str) -> str:
-    """Return the head of a page."""
+    """Return the header of a page."""
     return f'<header><h1>{escape(title)}</h1><p class="quiet">{escape(line)}</p></header>'
 
 
@@ -42,13 +42,13 @@ def section(title: str, content: str) -> str:
 
 
 def tiles(figures: Iterable[tuple[str, str, str]]) -> str:
-    """Return headline figures: value, unit, what it is."""
-    each = (
+    """Return headline figures: value, unit, caption."""
+    figure_tiles = (
         f'<div class="tile"><b>{escape(value)} <small>{escape(unit)}</small></b>'
         f"<span>{escape(caption)}</span></div>"
         for value, unit, caption in figures
     )
-    return f'<div class="tiles">{"".join(each)}</div>'
+    return f'<div class="tiles">{"".join(figure_tiles)}</div>'
 
 
 def plots(drawn: Iterable[tuple[str, str, str]]) -> str:
@@ -61,7 +61,7 @@ def plots(drawn: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[str], kind: str = "") -> str:
-    """Return a table, of a CSS class, whose rows are HTML; a wide one scrolls by itself."""
+    """Return a table with a CSS class; the rows are HTML. A wide table scrolls horizontally."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     opened = f'<table class="{kind}">' if kind else "<table>"
@@ -70,11 +70,11 @@ def table(columns: Sequence[str], rows: Iterable[str], kind: str = "") -> str:
 
 
 def cells(row: Iterable[str]) -> str:
-    """Return the cells of a row of a table."""
+    """Return the cells of a table row."""
     return "".join(f"<td>{escape(cell)}</td>" for cell in row)
 
 
-def facts(title: str, found: Mapping[str, str]) -> str:
+def facts(title: str, values: Mapping[str, str]) -> str:
     """Return a list of names and values."""
-    items = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in found.items())
+    items = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in values.items())
     return f"<section><h3>{escape(title)}</h3><dl>{items}</dl></section>"

@@ -1,7 +1,7 @@
-"""Plots as inline SVG for a page that stands alone.
+"""Draw plots as inline SVG for a self-contained page.
 
-Their colours are CSS variables of that page (`page.css`), so they follow light and dark. This
-module needs matplotlib: who draws imports it late.
+The colours are CSS variables of the page (`page.css`), so that they follow light and dark mode.
+This module needs matplotlib: import it in the function that draws.
 """
 
 import io
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-# Matplotlib knows no CSS variables: it draws in these colours, which are then exchanged.
+# Matplotlib has no CSS variables: it draws in these colours, which are replaced afterwards.
 INK, GRID = "#000001", "#000002"
 SERIES = ("#000011", "#000012", "#000013", "#000014")
 VARIABLES = {INK: "--ink-2", GRID: "--grid"} | {
@@ -34,7 +34,7 @@ STYLE: dict[Any, Any] = {
     "legend.labelcolor": INK,
     "lines.linewidth": 2,
     "lines.markersize": 6,
-    "svg.fonttype": "none",  # text stays text: it can be searched, and takes the page's font
+    "svg.fonttype": "none",  # searchable text in the page's font
     "text.color": INK,
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "xtick.color": GRID,
@@ -48,7 +48,7 @@ NO_METADATA = {"Creator": None, "Date": None, "Format": None, "Type": None}
 
 
 def new_axes() -> tuple[Figure, Axes]:
-    """Return a figure of the usual size, with round numbers up its side."""
+    """Return a figure of the default size with round numbers on the y axis."""
     figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
     axes = figure.subplots()
     axes.yaxis.set_major_locator(MaxNLocator(5))
@@ -57,17 +57,17 @@ def new_axes() -> tuple[Figure, Axes]:
 
 
 def number(value: float, _: int) -> str:
-    """Write a tick with thousands separated."""
+    """Format a tick with thousands separators."""
     return f"{value:,.10g}"
 
 
 def svg(figure: Figure, description: str) -> str:
-    """Return a figure as SVG to be set into HTML; its text stays text."""
+    """Return a figure as SVG to insert into HTML; text is not converted to paths."""
     stream = io.StringIO()
     with rc_context({"svg.hashsalt": description}):  # ids differ between plots, not between runs
         figure.savefig(stream, format="svg", transparent=True, metadata=NO_METADATA)
     drawn = stream.getvalue()
-    drawn = drawn[drawn.index("<svg") :]  # without the prologue, which names a DTD on the net
+    drawn = drawn[drawn.index("<svg") :]  # without the prologue, which references an external DTD
     drawn = re.sub(r' (?:width|height)="[\d.]+pt"', "", drawn, count=2)
     for colour, variable in VARIABLES.items():
         drawn = drawn.replace(colour, f"var({variable})")

@@ -1,6 +1,6 @@
-"""What a run folder says of an engine: what it is, its proof, its speed.
+"""Records of exported engines in the manifest: format, parity with the checkpoint, speed.
 
-Differences are of logits and absolute unless another word stands there.
+Differences are absolute differences of logits unless stated otherwise.
 """
 
 import hashlib
@@ -15,15 +15,15 @@ from pipework.run_folder.task import Metric
 
 
 class EngineFormat(StrEnum):
-    """What an engine's file is, hence which runtime opens it."""
+    """The file format of an engine, which determines the runtime."""
 
     ONNX = "onnx"
     OPENVINO = "openvino"
     TENSORRT = "tensorrt"
 
 
-class Target(StrEnum):
-    """What `pipe export --to` takes."""
+class ExportTarget(StrEnum):
+    """A value of `pipe export --to`."""
 
     ONNX = "onnx"
     OPENVINO = "openvino"
@@ -33,7 +33,7 @@ class Target(StrEnum):
 
 
 class Precision(StrEnum):
-    """The arithmetic of an engine."""
+    """The numeric precision of an engine."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -42,21 +42,21 @@ class Precision(StrEnum):
 
 
 class Layout(StrEnum):
-    """How texts share a batch: each in a row of its own, padded; or side by side in rows."""
+    """The batch layout: a text per padded row, or several texts packed into a row."""
 
     PADDED = "padded"
     PACKED = "packed"
 
 
 class Scaling(StrEnum):
-    """When the ranges of int8 activations are found: at every call, or once from train rows."""
+    """How int8 activation ranges are determined: at each call, or calibrated on train rows."""
 
     DYNAMIC = "dynamic"
     STATIC = "static"
 
 
 class Variant(Record):
-    """Which engine of a checkpoint; `scaling` is given for int8 and for nothing else."""
+    """The configuration of an engine; `scaling` is set only for int8."""
 
     format: EngineFormat
     precision: Precision
@@ -65,29 +65,29 @@ class Variant(Record):
 
     @property
     def label(self) -> str:
-        """The name of the engine in its run folder."""
+        """The engine's name in its run folder."""
         scaling = [self.scaling] if self.scaling is not None else []
         packed = [self.layout] if self.layout is Layout.PACKED else []
         return "-".join((self.format, self.precision, *scaling, *packed))
 
 
 class Tolerance(Record):
-    """What a proof may find and still pass: each limit is the largest value that is let through.
+    """The limits of the parity check; each is the largest accepted value.
 
-    Differences of logits count in units: 1 for labels, since a softmax or sigmoid gives a logit
-    its size; for a regression, whose values may be of any size, the standard deviation of the
-    checkpoint's answers.
+    Differences of logits are measured in units: 1 for labels, because softmax and sigmoid fix the
+    scale of a logit; for a regression, whose values have any scale, the standard deviation of the
+    checkpoint's outputs.
 
     Attributes:
         max_abs: the largest difference of a logit.
-        mean_abs: the mean difference of a logit. It sees what all answers have in common, such
-            as a shift, which one odd row cannot hide or feign.
-        spread: the largest difference between two answers of the engine to one input that
-            differ only in who shared the batch.
-        flips: the share of inputs whose label changed at all.
+        mean_abs: the mean difference of a logit. It detects a shift of all outputs, and a single
+            outlier row hardly affects it.
+        spread: the largest difference between two outputs of the engine for the same input in
+            different batches.
+        flips: the share of inputs whose label changed.
         flips_outside: the share of inputs whose label changed although the checkpoint's margin
             between the two labels is larger than the error bound.
-        score_drop: by how much the score of the task's metric may fall on dev, 0 to 1.
+        score_drop: the accepted decrease of the task's metric on dev, 0 to 1.
     """
 
     max_abs: float
@@ -98,10 +98,10 @@ class Tolerance(Record):
     flips: float = 0
 
 
-class Scores(Record):
-    """What the task's metric says of checkpoint and engine on the same rows.
+class ParityScores(Record):
+    """Scores of checkpoint and engine on the same rows, by the task's metric.
 
-    `low` and `high` are a paired 95 % interval of the change.
+    `low` and `high` are the paired 95 % confidence interval of the change.
     """
 
     reference: float
@@ -111,38 +111,38 @@ class Scores(Record):
 
     @property
     def change(self) -> float:
-        """How much the engine scores above the checkpoint."""
+        """Score of the engine minus score of the checkpoint."""
         return self.engine - self.reference
 
 
 class Parity(Record):
-    """The proof that an engine answers as the checkpoint does.
+    """The result of the parity check of an engine against its checkpoint.
 
     Attributes:
-        reference: what it was compared with.
-        rows: comparisons made: an input counts once for each batch that it was in.
-        shapes: (batch, longest length) of the batches that were asked for.
-        unit: what `tolerance` counts differences in, see there.
+        reference: the model that the engine was compared with.
+        rows: number of comparisons: an input counts once for each of its batches.
+        shapes: (batch, longest length) of the requested batches.
+        unit: the unit of the differences in `tolerance`, see there.
         max_abs: largest difference of a logit.
         mean_abs: mean difference of a logit.
-        max_rel: largest difference relative to the logit, or to one unit where that is more.
-        max_kl: largest Kullback-Leibler divergence of the probabilities, in nats; of several
-            labels the sum over them, of a regression 0.
+        max_rel: largest difference relative to the logit, or to one unit if that is larger.
+        max_kl: largest Kullback-Leibler divergence of the probabilities, in nats; summed over the
+            labels of a multi-label task, 0 for a regression.
         spread: see Tolerance.
         argmax_agreement: share of inputs whose labels are the same in every batch.
-        flips: inputs whose labels changed in some batch.
+        flips: number of inputs whose labels changed in at least one batch.
         error_bound: how far a margin between two labels moves in all but the rarest inputs:
-            twice the largest difference of a logit in 99 of 100 inputs (once for several labels,
-            whose margin is to a threshold, which does not move).
-        flips_outside: flips whose margin is larger than `error_bound`.
-        metric: of the task.
-        scores: both, on dev; None for a run without labelled rows.
-        processor: the kind of processor or GPU that ran the proof.
-        tolerance: what was held to.
-        passed: whether it holds.
+            twice the largest difference of a logit in 99 of 100 inputs (once for a multi-label
+            task, whose margin is to a fixed threshold).
+        flips_outside: number of flips whose margin is larger than `error_bound`.
+        metric: the task's metric.
+        scores: scores of both on dev; None for a run without labelled rows.
+        processor: the model of the processor or GPU that ran the check.
+        tolerance: the limits.
+        passed: whether all limits hold.
     """
 
-    # Of what fails a difference may be no number; what is recorded has passed.
+    # The differences of an engine that fails may be NaN; engines in a manifest have passed.
     model_config = ConfigDict(allow_inf_nan=True)
 
     reference: str
@@ -159,16 +159,17 @@ class Parity(Record):
     error_bound: float
     flips_outside: int
     metric: Metric
-    scores: Scores | None
+    scores: ParityScores | None
     processor: str
     tolerance: Tolerance
     passed: bool
 
 
 class Speed(Record):
-    """What an engine did on dev texts, in arrival order, on `processor` with `threads`.
+    """Speed of an engine on dev texts, in file order, on `processor` with `threads` threads.
 
-    `texts_per_s` is of requests of `batch` texts; `p50_ms` is the median of single texts.
+    `texts_per_s` is the throughput with `batch` texts per request; `p50_ms` is the median latency
+    of single texts.
     """
 
     texts_per_s: float
@@ -179,18 +180,18 @@ class Speed(Record):
     processor: str
 
 
-class Layer(Record):
-    """A layer that was left in a higher precision, and what the task's score gained by it."""
+class FallbackLayer(Record):
+    """A layer in a higher precision than the engine, and its gain of the task's score."""
 
     name: str
     precision: Precision
     gain: float
 
 
-class Profile(Record):
-    """Shapes that a TensorRT engine is made for: the smallest, the usual and the largest.
+class ShapeProfile(Record):
+    """Input shapes that a TensorRT engine is built for: smallest, usual and largest.
 
-    Each holds one shape an input, by name.
+    Each maps the names of the inputs to a shape.
     """
 
     smallest: dict[str, tuple[int, ...]]
@@ -199,28 +200,28 @@ class Profile(Record):
 
 
 class TensorRt(Record):
-    """Which TensorRT built an engine, and for what: a GPU by name, or compute capabilities."""
+    """The TensorRT version of an engine and its target: a GPU, or compute capabilities."""
 
     flavour: str
     version: str
     target: str
-    profiles: tuple[Profile, ...]
+    profiles: tuple[ShapeProfile, ...]
 
 
 class EngineRecord(Variant):
-    """An engine with its proof, or one that was built and never run.
+    """An exported engine: its files, how it was built, its parity and its speed.
 
     Attributes:
         name: as `Variant.label`.
-        files: the engine's, and the rows that are kept to prove it again.
-        opset: of the ONNX graph that it was made from.
-        built_with: versions of what built it.
-        fusions: how many of each kind of subgraph were fused into one operator.
-        kept: layers left in a higher precision.
-        tensorrt: of a TensorRT engine.
-        parity: None for an engine that was built and not run here.
-        tolerance: what a proof on another machine is held to.
-        speed: None where it was not run or not measured.
+        files: the engine and its reference rows, with which its parity is checked again.
+        opset: opset of the ONNX graph that it was built from.
+        built_with: versions of the packages that built it.
+        fusions: number of fused subgraphs by kind.
+        kept: layers in a higher precision.
+        tensorrt: set for a TensorRT engine.
+        parity: None for an engine that was built but not run here.
+        tolerance: the limits of a parity check on another machine.
+        speed: None if it was not measured.
     """
 
     name: str
@@ -228,7 +229,7 @@ class EngineRecord(Variant):
     opset: int
     built_with: dict[str, str]
     fusions: dict[str, int] = Field(default_factory=dict)
-    kept: tuple[Layer, ...] = ()
+    kept: tuple[FallbackLayer, ...] = ()
     tensorrt: TensorRt | None = None
     parity: Parity | None
     tolerance: Tolerance
@@ -236,16 +237,16 @@ class EngineRecord(Variant):
 
     @property
     def digest(self) -> str:
-        """What tells it from every other engine, see `engine_digest`."""
+        """Digest of the engine's files, see `engine_digest`."""
         return engine_digest(self.files)
 
     @property
     def proven(self) -> bool:
-        """Whether it was run here and answered as the checkpoint does."""
+        """Whether the engine was run and passed the parity check."""
         return self.parity is not None and self.parity.passed
 
 
 def engine_digest(files: Iterable[FileRecord]) -> str:
-    """Return a SHA-256, in hexadecimal, of the names and contents of files, wherever they lie."""
-    lines = sorted(f"{PurePosixPath(one.path).name} {one.sha256}\n" for one in files)
+    """Return the hexadecimal SHA-256 of the names and contents of files, in any folder."""
+    lines = sorted(f"{PurePosixPath(file.path).name} {file.sha256}\n" for file in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()

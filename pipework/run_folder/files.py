@@ -1,6 +1,6 @@
-"""Frozen groups of fields, and the files of a run folder by digest.
+"""Files of a run folder: records with digests, atomic writes, the lock; the base class of records.
 
-Paths inside a run folder are relative to it and may not leave it.
+Recorded paths are relative to the run folder and may not leave it.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from pipework.errors import RunFolderError
 
-FILE_NAME = "manifest.json"
+MANIFEST_FILE = "manifest.json"
 
 
 def _inside(path: str) -> str:
@@ -27,13 +27,13 @@ def _inside(path: str) -> str:
 
 
 class Record(BaseModel):
-    """A frozen group of fields; unknown fields are errors, and so are numbers that JSON lacks."""
+    """A frozen group of fields; unknown fields are errors, and so are inf and nan."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class FileRecord(Record):
-    """A file of the run folder, by relative path, with its size in bytes and SHA-256."""
+    """A file of the run folder: its relative path, SHA-256 and size in bytes."""
 
     path: Annotated[str, AfterValidator(_inside)]
     sha256: str
@@ -41,20 +41,20 @@ class FileRecord(Record):
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the hexadecimal SHA-256 of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def record_file(run: Path, path: Path) -> FileRecord:
-    """Describe a file that lies inside the run folder."""
+    """Return the record of a file inside the run folder."""
     return FileRecord(
         path=path.relative_to(run).as_posix(), sha256=file_digest(path), size=path.stat().st_size
     )
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file by way of a synced temporary file beside it."""
+    """Replace a file atomically: write and sync a temporary file, then rename it."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as stream:
         stream.write(content)
@@ -64,28 +64,31 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def verify_files(run: Path, files: tuple[FileRecord, ...]) -> None:
-    """Check that files are there and unchanged.
+    """Check that files exist and match their digests.
 
     Raises:
-        RunFolderError: naming the first file that is missing or differs.
+        RunFolderError: a file is missing or differs; the message names the first.
     """
     for record in files:
         path = run / record.path
         if not path.is_file():
-            message = f"{path} is missing, although {FILE_NAME} records it"
+            message = f"{path} is missing, but {MANIFEST_FILE} lists it"
             raise RunFolderError(message, "copy the run folder again, or export again")
-        found = file_digest(path)
-        if found != record.sha256:
-            message = f"{path} changed: sha256 {found[:12]}, {FILE_NAME} says {record.sha256[:12]}"
+        digest = file_digest(path)
+        if digest != record.sha256:
+            message = (
+                f"{path} changed: sha256 {digest[:12]}, "
+                f"expected {record.sha256[:12]} as in {MANIFEST_FILE}"
+            )
             raise RunFolderError(message, "copy the run folder again, or export again")
 
 
 @contextmanager
-def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Keep other writers out of a folder until the block or the process ends, however it ends.
+def exclusive_lock(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Lock a folder for writing until the block or the process ends.
 
     Raises:
-        RunFolderError: another process writes there and `wait` is not set, or the folder cannot
+        RunFolderError: another process holds the lock and `wait` is not set, or the folder cannot
             be opened.
     """
     try:
@@ -99,7 +102,7 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
     except BlockingIOError as error:
         message = f"{folder} is being written by another pipe train or pipe export"
         raise RunFolderError(
-            message, "wait until it has ended, or choose another folder"
+            message, "wait until it has finished, or choose another folder"
         ) from error
     finally:
         os.close(descriptor)

@@ -1,25 +1,25 @@
-"""The contract of a run folder: what it holds, with digests, written last and atomically.
+"""The manifest of a run folder: its contents with digests, written last and atomically.
 
-A run folder is complete when its `manifest.json` exists. A stage adds to it and never edits what
-another stage wrote.
+A run folder is complete when its `manifest.json` exists. A stage adds to the manifest and never
+changes the entries of another stage.
 """
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from pipework.errors import RunFolderError
 from pipework.run_folder.engine_record import EngineRecord
-from pipework.run_folder.files import FILE_NAME, FileRecord, Record, write_atomically
-from pipework.run_folder.task import Loss, Metric, Task, TaskKind, no_classifier
+from pipework.run_folder.files import MANIFEST_FILE, FileRecord, Record, write_atomically
+from pipework.run_folder.task import Loss, Metric, Task, TaskKind, not_a_classifier
 
-SCHEMA_VERSION, OLD_ENGINES = 3, 2
+SCHEMA_VERSION = 3
 
 
 class Identity(Record):
-    """Which run this is and what made it."""
+    """The run's name, creation time, code version and seed."""
 
     name: str
     created_at: datetime
@@ -29,7 +29,7 @@ class Identity(Record):
 
 
 class Input(Record):
-    """What a text becomes before the model: fields, tokenizer, limits, padding."""
+    """The input of the model: fields, tokenizer, maximum length, padding."""
 
     fields: tuple[str, ...]
     tokenizer: FileRecord
@@ -51,7 +51,7 @@ class Input(Record):
 
 
 class Model(Record):
-    """The checkpoint: family and head by their usual names, files with digests."""
+    """The checkpoint: model family, head, and files with digests."""
 
     family: str
     head: str
@@ -62,14 +62,14 @@ class Model(Record):
 
     @property
     def takes_spans(self) -> bool:
-        """Whether its head reads the places of the two entities, beside the marks in the text."""
+        """Whether the head reads the token spans of the entities, not only the marks."""
         return self.head == "entity"
 
 
 class Part(Record):
-    """A part of a file: the `rows` rows that `seed` holds out of it, or all others.
+    """A part of a file: the `rows` rows held out by `seed`, or all other rows.
 
-    Which rows these are depends on the seed and on their texts, not on their order.
+    The held-out rows depend on the seed and their texts, not on their order.
     """
 
     rows: int
@@ -78,9 +78,9 @@ class Part(Record):
 
 
 class Split(Record):
-    """A data file, or a part of one, as it was read: its path, digest and rows.
+    """A data file, or a part of it, at training time: path, digest and number of rows.
 
-    The path lies outside the run folder; the digest is of the whole file.
+    The path is outside the run folder; the digest is that of the whole file.
     """
 
     path: str
@@ -89,12 +89,12 @@ class Split(Record):
     part: Part | None = None
 
 
-class Reading(Record):
+class ReadOptions(Record):
     """How the data files are read: columns by name or by number from 0, format, header or not.
 
-    `entities` is the key of two character spans, [[start, end], [start, end]]; `marked` says that
-    the text itself marks them with <e1>..</e1> and <e2>..</e2>. `separator` stands between the
-    labels of a row with several, and `kind` says what a label is: one, several, or a number.
+    `entities` is the key of two character spans, [[start, end], [start, end]]; `marked` means that
+    the text marks its entities with <e1>..</e1> and <e2>..</e2>. `separator` separates the labels
+    of a multi-label row, and `kind` determines the type of a label.
     """
 
     text: str | int
@@ -108,19 +108,19 @@ class Reading(Record):
     kind: TaskKind = TaskKind.SINGLE_LABEL
 
 
-class Metrics(Record):
-    """What the checkpoint scored on a split; `losses` are of pretraining."""
+class SplitMetrics(Record):
+    """Scores of the checkpoint on a split; `losses` are set for pretraining."""
 
     rows: int
     scores: dict[Metric, float]
     losses: dict[Loss, float] = Field(default_factory=dict)
 
 
-class Baseline(Record):
-    """A simple model on the same train rows, scored on dev.
+class BaselineRecord(Record):
+    """A simple model trained on the same rows, with its scores on dev.
 
-    `low` and `high` bound, with 95 % confidence, how much better the checkpoint scores by the
-    task's metric.
+    `low` and `high` are the 95 % confidence interval of the checkpoint's gain over the baseline,
+    by the task's metric.
     """
 
     name: str
@@ -131,17 +131,17 @@ class Baseline(Record):
 
 
 class Data(Record):
-    """What was learned from and what it gave, by split name."""
+    """The data of the run and the scores on it; splits and metrics by split name."""
 
-    reading: Reading
+    reading: ReadOptions
     splits: dict[str, Split]
     findings: tuple[str, ...]
-    metrics: dict[str, Metrics]
-    baseline: Baseline | None = None
+    metrics: dict[str, SplitMetrics]
+    baseline: BaselineRecord | None = None
 
 
 class Manifest(Record):
-    """All that a stage needs to know of a run folder."""
+    """The contents of a run folder."""
 
     schema_version: int = SCHEMA_VERSION
     identity: Identity
@@ -151,14 +151,6 @@ class Manifest(Record):
     data: Data
     engines: tuple[EngineRecord, ...] = ()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_old_engines(cls, read: Any) -> Any:  # noqa: ANN401  (what the file holds)
-        # Schema 2 differs in its engines only, and an engine can be made again.
-        if isinstance(read, dict) and read.get("schema_version") == OLD_ENGINES:
-            return read | {"schema_version": SCHEMA_VERSION, "engines": []}
-        return read
-
 
 def read_manifest(run: Path) -> Manifest:
     """Read a run folder's manifest.
@@ -166,12 +158,14 @@ def read_manifest(run: Path) -> Manifest:
     Raises:
         RunFolderError: the folder is missing or unfinished, or the file is not a manifest.
     """
-    path = run / FILE_NAME
+    path = run / MANIFEST_FILE
     if not run.is_dir():
-        message = f"{run} is not a folder; expected the run folder that `pipe train` wrote"
+        message = f"{run} is not a folder; expected a run folder written by `pipe train`"
         raise RunFolderError(message, "check the path, or train first: pipe train sample --out RUN")
     if not path.is_file():
-        message = f"{run} holds no {FILE_NAME}: not a run folder, or its training did not finish"
+        message = (
+            f"{run} holds no {MANIFEST_FILE}: not a run folder, or its training did not finish"
+        )
         raise RunFolderError(message, f"train again: pipe train CONFIG --out {run}")
     manifest = _parse(path.read_bytes(), path)
     if manifest.schema_version != SCHEMA_VERSION:
@@ -183,26 +177,26 @@ def read_manifest(run: Path) -> Manifest:
 
 
 def read_classifier(run: Path) -> Manifest:
-    """Read the manifest of a run folder whose model answers.
+    """Read the manifest of a run folder with a classifier or regressor.
 
     Raises:
-        RunFolderError: as `read_manifest`; or the run is of pretraining.
+        RunFolderError: as `read_manifest`; or the run is a pretraining run.
     """
     manifest = read_manifest(run)
     if manifest.task.kind is TaskKind.PRETRAIN:
-        raise no_classifier(str(run))
+        raise not_a_classifier(str(run))
     return manifest
 
 
 def write_manifest(run: Path, manifest: Manifest) -> None:
-    """Write the manifest so that a reader sees the old one or the new one, never a part.
+    """Replace the manifest atomically.
 
     Raises:
-        RunFolderError: what was to be written could not be read again; the old one stays.
+        RunFolderError: the new manifest is invalid; the old manifest is unchanged.
     """
     content = (manifest.model_dump_json(indent=2) + "\n").encode()
-    _parse(content, run / FILE_NAME)
-    write_atomically(run / FILE_NAME, content)
+    _parse(content, run / MANIFEST_FILE)
+    write_atomically(run / MANIFEST_FILE, content)
 
 
 def _parse(content: bytes, path: Path) -> Manifest:

@@ -1,4 +1,4 @@
-"""What a model decides, and by which score it is judged."""
+"""The task of a model: its kind, labels and metric."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ from pipework.run_folder.files import Record
 
 
 class TaskKind(StrEnum):
-    """What the model decides: what a classifier answers, or, to learn from, what text is like."""
+    """The kind of task: classification, regression, or pretraining of an encoder."""
 
     SINGLE_LABEL = "single_label"
     MULTI_LABEL = "multi_label"
@@ -16,12 +16,12 @@ class TaskKind(StrEnum):
 
 
 class Metric(StrEnum):
-    """A score over a split, by which a checkpoint is chosen; higher is better.
+    """A score over a split that selects the best checkpoint; higher is better.
 
-    `directional_f1` is the official score of SemEval-2010 task 8: the macro-F1 of the relations,
-    directions told apart, without the class Other (Hendrickx et al. 2010,
-    https://aclanthology.org/S10-1006). The last two are of pretraining: the share of masked tokens,
-    and of orders of two segments, that were told.
+    `directional_f1` is the official score of SemEval-2010 task 8: the macro-F1 of the relations
+    with their directions, without the class Other (Hendrickx et al. 2010,
+    https://aclanthology.org/S10-1006). `masked_accuracy` and `order_accuracy` belong to
+    pretraining: the share of correctly predicted masked tokens and sentence orders.
     """
 
     ACCURACY = "accuracy"
@@ -36,17 +36,18 @@ class Metric(StrEnum):
 
 
 class Loss(StrEnum):
-    """A mean loss over a split, in nats; the least sum of them chooses a checkpoint."""
+    """A mean pretraining loss over a split, in nats; the checkpoint has the smallest sum."""
 
     MASKED = "masked_loss"
     ORDER = "order_loss"
 
 
 class Task(Record):
-    """What is decided; `labels` are in the order of the logits.
+    """The task of a model; `labels` are in the order of the logits.
 
-    A regression has one logit, named "score"; pretraining has no labels. `thresholds` are of a
-    multi-label task, one a label: a label is given where its probability reaches its threshold.
+    A regression has one logit, named "score"; pretraining has no labels. `thresholds`, one per
+    label, belong to a multi-label task: a label is predicted if its probability is at least its
+    threshold.
     """
 
     kind: TaskKind
@@ -55,7 +56,7 @@ class Task(Record):
     thresholds: tuple[float, ...] = ()
 
 
-def no_classifier(where: str = "this run") -> RunFolderError:
-    """Return the error for a pretraining run where a classifier is needed."""
+def not_a_classifier(where: str = "this run") -> RunFolderError:
+    """Return the error for a pretraining run where a classifier is required."""
     message = f"{where} is of pretraining: it has an encoder and no classifier"
     return RunFolderError(message, "fine-tune it first: pipe train CONFIG --set model.name=RUN")

@@ -1,4 +1,4 @@
-"""How sure the difference of two scores on the same rows is.
+"""Confidence intervals of the difference of two scores on the same rows.
 
 Shapes: N rows, C classes.
 """
@@ -9,20 +9,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.run_folder.task import Task, TaskKind, no_classifier
+from pipework.run_folder.task import Task, TaskKind, not_a_classifier
 from pipework.scoring import metrics
-from pipework.scoring.predictions import given_labels
+from pipework.scoring.predictions import predicted_labels
 
 Scorer = Callable[[NDArray[np.int64]], float]
 RESAMPLES = 1000
-FEWEST_RESAMPLES = 100
-WORK = 10_000_000
+MIN_RESAMPLES = 100
+MAX_WORK = 10_000_000  # limits rows x resamples
 SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Answers:
-    """Logits [N, C] and the task that says what they mean: labels, thresholds, metric."""
+class TaskLogits:
+    """Logits [N, C] and their task: labels, thresholds, metric."""
 
     logits_NC: NDArray[np.float32]
     task: Task
@@ -30,53 +30,55 @@ class Answers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """Bounds of a difference, with 95 % confidence."""
+    """A 95 % confidence interval of a difference."""
 
     low: float
     high: float
 
 
-def paired_interval(before: Answers, after: Answers, truth: NDArray[np.generic]) -> Interval:
-    """Bound how much `after` scores above `before`, by the metric of the task of `after`.
+def paired_interval(before: TaskLogits, after: TaskLogits, truth: NDArray[np.generic]) -> Interval:
+    """Return the interval of the score of `after` minus that of `before`.
 
-    A paired bootstrap: rows are drawn with replacement, and both are scored on the same draw
-    (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13). The draws are the
-    same at each call.
+    The metric is that of the task of `after`. Paired bootstrap: rows are drawn with replacement,
+    and both are scored on the same draw (Efron and Tibshirani 1993, "An Introduction to the
+    Bootstrap", chapter 13). The draws are the same at each call.
     """
-    theirs, ours = scorer(before, truth), scorer(after, truth)
-    rows, chance = len(after.logits_NC), np.random.default_rng(SEED)
-    draws = (chance.integers(rows, size=rows) for _ in range(_resamples(rows, after.task)))
-    differences = [ours(drawn_N) - theirs(drawn_N) for drawn_N in draws]
+    score_before, score_after = scorer(before, truth), scorer(after, truth)
+    rows, random = len(after.logits_NC), np.random.default_rng(SEED)
+    draws = (random.integers(rows, size=rows) for _ in range(_resamples(rows, after.task)))
+    differences = [score_after(drawn_N) - score_before(drawn_N) for drawn_N in draws]
     low, high = np.percentile(differences, (2.5, 97.5))
     return Interval(low=float(low), high=float(high))
 
 
 def _resamples(rows: int, task: Task) -> int:
-    """Return how often to draw: less often where one score takes longer."""
-    several = task.kind is TaskKind.MULTI_LABEL
-    work = rows * (len(task.labels) if several else 1) + len(task.labels) ** 2
-    return int(np.clip(WORK // work, FEWEST_RESAMPLES, RESAMPLES))
+    """Return the number of draws: fewer if computing a score takes longer."""
+    multi_label = task.kind is TaskKind.MULTI_LABEL
+    work = rows * (len(task.labels) if multi_label else 1) + len(task.labels) ** 2
+    return int(np.clip(MAX_WORK // work, MIN_RESAMPLES, RESAMPLES))
 
 
-def scorer(answers: Answers, truth: NDArray[np.generic]) -> Scorer:
-    """Return what scores any rows as `evaluate` would; answers are decided only once.
+def scorer(outputs: TaskLogits, truth: NDArray[np.generic]) -> Scorer:
+    """Return a function that scores rows as `evaluate` does, given their indices.
 
-    It takes indices of rows, which may repeat.
+    Indices may repeat. Labels are predicted only once.
     """
-    task, logits_NC = answers.task, answers.logits_NC
+    task, logits_NC = outputs.task, outputs.logits_NC
     match task.kind:
         case TaskKind.SINGLE_LABEL:
-            true_N, guess_N = np.asarray(truth, np.int64), logits_NC.argmax(axis=1)
-            return lambda rows: metrics.confusion_score(
+            true_N, predicted_N = np.asarray(truth, np.int64), logits_NC.argmax(axis=1)
+            return lambda rows: metrics.single_label_score(
                 task.metric,
-                metrics.confusion(true_N[rows], guess_N[rows], len(task.labels)),
+                metrics.confusion(true_N[rows], predicted_N[rows], len(task.labels)),
                 task.labels,
             )
         case TaskKind.MULTI_LABEL:
-            true_NC, given_NC = np.asarray(truth, np.bool_), given_labels(logits_NC, task)
-            return lambda rows: metrics.labels_score(task.metric, true_NC[rows], given_NC[rows])
+            true_NC, predicted_NC = np.asarray(truth, np.bool_), predicted_labels(logits_NC, task)
+            return lambda rows: metrics.multi_label_score(
+                task.metric, true_NC[rows], predicted_NC[rows]
+            )
         case TaskKind.REGRESSION:
-            values_N, found_N = np.asarray(truth, np.float64), logits_NC[:, 0].astype(np.float64)
-            return lambda rows: metrics.values_score(task.metric, found_N[rows], values_N[rows])
+            target_N, value_N = np.asarray(truth, np.float64), logits_NC[:, 0].astype(np.float64)
+            return lambda rows: metrics.regression_score(task.metric, value_N[rows], target_N[rows])
         case TaskKind.PRETRAIN:
-            raise no_classifier()
+            raise not_a_classifier()

@@ -1,4 +1,4 @@
-"""Scores become labels here and nowhere else.
+"""Convert logits to scores, labels and predictions, for training and serving alike.
 
 Shapes: N inputs, C classes.
 """
@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from pipework.run_folder.task import Task, TaskKind, no_classifier
+from pipework.run_folder.task import Task, TaskKind, not_a_classifier
 
 Scores = NDArray[np.float32]
 THRESHOLD = 0.5
-FLAT, TINY = 0.03, 1e-9
+MIN_RELATIVE_UNIT, MIN_UNIT = 0.03, 1e-9  # see difference_unit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OneLabel:
-    """The label with its score, and every label's score, best first."""
+class SingleLabel:
+    """The best label with its score, and the scores of all labels, best first."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -27,50 +27,50 @@ class OneLabel:
     score: float
     scores: dict[str, float]
 
-    def words(self) -> tuple[str, ...]:
+    def text_fields(self) -> tuple[str, ...]:
         """Return label and score."""
         return self.label, f"{self.score:.4f}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SeveralLabels:
-    """The labels whose scores reach their thresholds, and every label's score; best first."""
+class MultiLabel:
+    """The labels whose scores reach their thresholds, and the scores of all labels, best first."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     labels: tuple[str, ...]
     scores: dict[str, float]
 
-    def words(self) -> tuple[str, ...]:
-        """Return the labels, and their scores."""
+    def text_fields(self) -> tuple[str, ...]:
+        """Return the labels and their scores."""
         scores = (f"{self.scores[label]:.4f}" for label in self.labels if label in self.scores)
         return ", ".join(self.labels), ", ".join(scores)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Value:
-    """The number that a regression gives."""
+class RegressionValue:
+    """The predicted number of a regression."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     score: float
 
-    def words(self) -> tuple[str, ...]:
+    def text_fields(self) -> tuple[str, ...]:
         """Return the number."""
         return (f"{self.score:.4f}",)
 
 
-Prediction = OneLabel | SeveralLabels | Value
+Prediction = SingleLabel | MultiLabel | RegressionValue
 
 
 def probabilities(logits_NC: Scores, task: Task) -> Scores:
-    """Turn logits [N, C] into scores [N, C].
+    """Convert logits [N, C] to scores [N, C].
 
-    A single label: softmax. Several: a sigmoid for each. A regression: the value itself.
+    Single-label: softmax. Multi-label: sigmoid. Regression: unchanged.
     """
     match task.kind:
         case TaskKind.SINGLE_LABEL:
-            # Of one text, ndarray.max and .sum take half as long again for their defaults.
+            # For a single text, ndarray.max and .sum take 1.5 times as long.
             shifted_NC = logits_NC - np.maximum.reduce(logits_NC, axis=1, keepdims=True)
             exp_NC = np.exp(shifted_NC, dtype=np.float32)
             sum_N1 = np.add.reduce(exp_NC, axis=1, keepdims=True)
@@ -80,19 +80,19 @@ def probabilities(logits_NC: Scores, task: Task) -> Scores:
         case TaskKind.REGRESSION:
             return np.asarray(logits_NC, np.float32)
         case TaskKind.PRETRAIN:
-            raise no_classifier()
+            raise not_a_classifier()
 
 
 def _sigmoid(logits_NC: Scores) -> Scores:
-    exp_NC = np.exp(-np.abs(logits_NC), dtype=np.float32)  # of what is not above 0: no overflow
-    above_NC = logits_NC >= 0
-    return np.asarray(np.where(above_NC, 1, exp_NC) / (1 + exp_NC), np.float32)
+    exp_NC = np.exp(-np.abs(logits_NC), dtype=np.float32)  # of non-positive numbers: no overflow
+    positive_NC = logits_NC >= 0
+    return np.asarray(np.where(positive_NC, 1, exp_NC) / (1 + exp_NC), np.float32)
 
 
-def given_labels(logits_NC: Scores, task: Task) -> NDArray[np.bool_]:
-    """Return which labels each input is given, [N, C]: the best, or those above their thresholds.
+def predicted_labels(logits_NC: Scores, task: Task) -> NDArray[np.bool_]:
+    """Return the predicted labels, [N, C]: the best label, or all that reach their thresholds.
 
-    A regression gives none.
+    A regression has none.
     """
     match task.kind:
         case TaskKind.SINGLE_LABEL:
@@ -103,60 +103,61 @@ def given_labels(logits_NC: Scores, task: Task) -> NDArray[np.bool_]:
         case TaskKind.REGRESSION:
             return np.zeros(logits_NC.shape, bool)
         case TaskKind.PRETRAIN:
-            raise no_classifier()
+            raise not_a_classifier()
 
 
 def _reached(scores_NC: Scores, task: Task) -> NDArray[np.bool_]:
     thresholds_C = np.array(task.thresholds or [THRESHOLD] * len(task.labels), np.float64)
-    # In float64: a threshold between two neighbours in float32 would else become one of them.
+    # A threshold between two adjacent float32 numbers would be rounded to one of them.
     return np.asarray(scores_NC.astype(np.float64) >= thresholds_C)
 
 
 def decide(logits_NC: Scores, task: Task, top_k: int | None = None) -> list[Prediction]:
-    """Turn logits [N, C] into N predictions; `scores` keeps the `top_k` best, or all."""
+    """Convert logits [N, C] to N predictions; `scores` holds the `top_k` best, or all."""
     scores_NC = probabilities(logits_NC, task)
     if task.kind is TaskKind.REGRESSION:
-        return [Value(score=float(score)) for score in scores_NC[:, 0]]
+        return [RegressionValue(score=float(score)) for score in scores_NC[:, 0]]
     order_NC = (-scores_NC).argsort(axis=1, kind="stable")
     ranked = [
         {task.labels[index]: scores_C[index] for index in order_K}
         for scores_C, order_K in zip(scores_NC.tolist(), order_NC[:, :top_k].tolist(), strict=True)
     ]
     if task.kind is TaskKind.SINGLE_LABEL:
-        return [_one(one) for one in ranked]
+        return [_single_label(scores) for scores in ranked]
     return [
-        SeveralLabels(
-            labels=tuple(task.labels[index] for index in order_C if reached_C[index]), scores=one
+        MultiLabel(
+            labels=tuple(task.labels[index] for index in order_C if reached_C[index]),
+            scores=scores,
         )
-        for order_C, reached_C, one in zip(
+        for order_C, reached_C, scores in zip(
             order_NC.tolist(), _reached(scores_NC, task).tolist(), ranked, strict=True
         )
     ]
 
 
-def _one(ranked: dict[str, float]) -> OneLabel:
+def _single_label(ranked: dict[str, float]) -> SingleLabel:
     label = next(iter(ranked))
-    return OneLabel(label=label, score=ranked[label], scores=ranked)
+    return SingleLabel(label=label, score=ranked[label], scores=ranked)
 
 
-def unit_of(logits_NC: Scores, task: Task) -> float:
-    """Return what a difference of logits is measured in, where it is compared with a limit.
+def difference_unit(logits_NC: Scores, task: Task) -> float:
+    """Return the unit in which differences of logits are compared with a limit.
 
-    That is 1 for labels, since softmax and sigmoid give a logit its size. The values of a
-    regression may be of any size: it is their standard deviation.
+    It is 1 for labels, because softmax and sigmoid fix the scale of a logit. The values of a
+    regression have any scale: the unit is their standard deviation.
     """
     if task.kind is not TaskKind.REGRESSION:
         return 1.0
     values_N = logits_NC[:, 0].astype(np.float64)
-    # A model that says nearly the same of everything still has the steps of its arithmetic.
-    return float(max(values_N.std(), FLAT * np.abs(values_N).max(), TINY))
+    # If a model predicts nearly the same value for all inputs, rounding errors still remain.
+    return float(max(values_N.std(), MIN_RELATIVE_UNIT * np.abs(values_N).max(), MIN_UNIT))
 
 
 def choose_thresholds(logits_NC: Scores, truth_NC: NDArray[np.generic]) -> tuple[float, ...]:
-    """Return for each label the threshold with the highest F1 on labelled rows.
+    """Return the threshold of each label that maximises its F1 on labelled rows.
 
-    A threshold lies in the middle between two scores (below the lowest one: between it and 0). Of
-    several with the same F1 the highest is taken; a label that no row has gets 0.5.
+    A threshold is the midpoint of two adjacent scores, or of the lowest score and 0. Of several
+    with the same F1 the highest is chosen; a label without rows gets 0.5.
 
     Args:
         logits_NC: float32 [N, C] of a multi-label task.
@@ -176,6 +177,6 @@ def _threshold(scores_N: NDArray[np.float64], truth_N: NDArray[np.int64]) -> flo
     ranked_N, hits_N = scores_N[order_N], np.cumsum(truth_N[order_N])
     below_N = np.append(ranked_N[1:], 0)
     f1_N = 2 * hits_N / (np.arange(1, len(ranked_N) + 1) + truth_N.sum())
-    f1_N[ranked_N == below_N] = -1  # rows with one score are given the label together
+    f1_N[ranked_N == below_N] = -1  # rows with equal scores get the same prediction
     best = int(f1_N.argmax())
     return float((ranked_N[best] + below_N[best]) / 2)

@@ -1,8 +1,8 @@
-"""The rows that are kept beside an engine, with the checkpoint's answers, to prove it again.
+"""Rows stored with an engine to check its parity again: token ids and the checkpoint's logits.
 
-They are token ids and logits, not texts. A file is NumPy's npz without pickled objects.
+Texts are not stored. The file is NumPy's npz without pickled objects.
 
-Shapes: N inputs, T tokens of one of them, S tokens of all, C classes.
+Shapes: N inputs, T tokens of an input, S tokens of all inputs, C classes.
 """
 
 import zlib
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from pipework.errors import RunFolderError
 from pipework.text.encoding import Encoding
 
-FILE_NAME = "rows.npz"
-# What NumPy and zipfile raise over a file that is torn, or holds other arrays than these.
-UNREADABLE = (OSError, EOFError, ValueError, LookupError, BadZipFile, zlib.error)
+REFERENCE_ROWS_FILE = "rows.npz"
+# Errors of NumPy and zipfile for a truncated or corrupt file, or for unexpected arrays.
+READ_ERRORS = (OSError, EOFError, ValueError, LookupError, BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class KeptRows:
-    """Inputs and the logits [N, C] that the checkpoint gives them, float32."""
+class ReferenceRows:
+    """Inputs and the checkpoint's logits for them, float32 [N, C]."""
 
     encodings: Sequence[Encoding]
     logits_NC: NDArray[np.float32]
@@ -47,17 +47,17 @@ class KeptRows:
             np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
 
     @classmethod
-    def read(cls, path: Path) -> "KeptRows":
+    def read(cls, path: Path) -> "ReferenceRows":
         """Read the file.
 
         Raises:
-            RunFolderError: it is missing or not such a file.
+            RunFolderError: the file is missing or invalid.
         """
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
                 return cls(encodings=_encodings(dict(arrays)), logits_NC=arrays["logits_NC"])
-        except UNREADABLE as error:
-            message = f"{path} does not hold the rows that prove an engine: {error}"
+        except READ_ERRORS as error:
+            message = f"{path} does not hold the reference rows of an engine: {error}"
             raise RunFolderError(message, "export again: pipe export RUN") from error
 
 
@@ -74,7 +74,9 @@ def _encodings(arrays: dict[str, NDArray[np.generic]]) -> list[Encoding]:
         Encoding(
             ids=ids_T,
             type_ids=type_ids_T,
-            entity_spans=None if two is None else ((two[0][0], two[0][1]), (two[1][0], two[1][1])),
+            entity_spans=None
+            if pair is None
+            else ((pair[0][0], pair[0][1]), (pair[1][0], pair[1][1])),
         )
-        for ids_T, type_ids_T, two in zip(ids, types, spans, strict=True)
+        for ids_T, type_ids_T, pair in zip(ids, types, spans, strict=True)
     ]

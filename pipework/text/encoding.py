@@ -1,4 +1,4 @@
-"""Text becomes token ids here and nowhere else, so that training and serving cannot drift apart.
+"""Encode texts to token ids, for training and serving alike.
 
 Shapes: T tokens of one input, special tokens included.
 """
@@ -16,21 +16,21 @@ from tokenizers import Tokenizer
 from pipework.data.entities import Spans
 from pipework.data.examples import Example
 from pipework.errors import ConfigError, InputError, RunFolderError
-from pipework.text.special_tokens import Joint
-from pipework.text.word_cache import Frame, Words, separable
+from pipework.text.special_tokens import PairTemplate
+from pipework.text.word_cache import TextTemplate, WordCache, separable
 
-MARKS = ("$", "#")  # around e1 and around e2, as in R-BERT (https://arxiv.org/abs/1905.08284)
+MARKS = ("$", "#")  # around e1 and e2, as in R-BERT (https://arxiv.org/abs/1905.08284)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Encoding:
-    """Token ids of one input, never padded: padding or packing is the engine's business.
+    """Token ids of one input without padding; engines pad or pack them.
 
     Attributes:
         ids: int32 [T].
-        type_ids: int8 [T], 0 for the first text and 1 for the second, or None for a family
-            that has none.
-        entity_spans: the tokens [start, end) of the two entities, their marks included, or None
+        type_ids: int8 [T], 0 for the first text and 1 for the second, or None for a model family
+            without type ids.
+        entity_spans: token spans [start, end) of the two entities, their marks included, or None
             for a task without entities.
     """
 
@@ -44,12 +44,12 @@ class Encoding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Pieces:
-    """All tokens of a text, without special ones.
+class TextTokens:
+    """All tokens of a text, without special tokens.
 
     Attributes:
         ids: int32 [T].
-        words: int32 [T], the number of the word that a token is of.
+        words: int32 [T], the index of the word that a token belongs to.
     """
 
     ids: NDArray[np.int32]
@@ -57,16 +57,14 @@ class Pieces:
 
 
 class TextEncoder:
-    """The tokenizer of a run with its limits. Safe to use from several threads."""
+    """The tokenizer of a run with its maximum length. Thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer, *, max_length: int, type_ids: bool) -> None:
-        """Take over a tokenizer; its own settings of padding and truncation are replaced.
-
-        Pairs are truncated longest text first, as BERT's and GLUE's reference code does.
-        """
+        """Take ownership of a tokenizer; its padding and truncation settings are replaced."""
         tokenizer.no_padding()
+        # Truncate the longer text of a pair first, as BERT's and GLUE's reference code does.
         tokenizer.enable_truncation(max_length, strategy="longest_first")
-        tokenizer.encode_special_tokens = True  # "[SEP]" written in a text is text
+        tokenizer.encode_special_tokens = True  # "[SEP]" inside a text is ordinary text
         self._tokenizer = tokenizer
         self.has_type_ids = type_ids
         self.max_length = max_length
@@ -74,7 +72,7 @@ class TextEncoder:
 
     @classmethod
     def open(cls, path: Path, *, max_length: int, type_ids: bool) -> "TextEncoder":
-        """Open a `tokenizer.json`.
+        """Load a `tokenizer.json`.
 
         Raises:
             RunFolderError: the file is missing or not a tokenizer.
@@ -86,84 +84,90 @@ class TextEncoder:
             raise RunFolderError(message) from error
         return cls(tokenizer, max_length=max_length, type_ids=type_ids)
 
-    def limited_to(self, max_length: int) -> "TextEncoder":
-        """Return an encoder with the same tokenizer and another limit."""
+    def with_max_length(self, max_length: int) -> "TextEncoder":
+        """Return an encoder with the same tokenizer and another maximum length."""
         copy = Tokenizer.from_str(self._tokenizer.to_str())
         return TextEncoder(copy, max_length=max_length, type_ids=self.has_type_ids)
 
     def encode(self, examples: Sequence[Example]) -> list[Encoding]:
         """Encode inputs, each truncated to `max_length` tokens; an empty text is allowed.
 
-        A text with two entities gets `$` around the first and `#` around the second. Where it is
-        too long it loses the tokens that are farthest from these marks, which all stay.
+        In a text with entities, the first is enclosed in `$` and the second in `#`. Truncation
+        removes the tokens that are farthest from these marks and keeps the marks.
 
         Raises:
-            InputError: a text that cannot be UTF-8 (a lone surrogate).
-            ConfigError: `max_length` has no room for the marks, or the tokenizer drops them; or it
-                does not join two texts.
+            InputError: a text is not valid Unicode (a lone surrogate).
+            ConfigError: `max_length` has no room for the marks, the tokenizer drops them, or it
+                has no template for pairs.
         """
         if any(example.entities is not None for example in examples):
             return [self._encode_marked(example) for example in examples]
-        paired = [one for one in examples if one.text_pair is not None]
-        texts = iter(self._encode_texts([one.text for one in examples if one.text_pair is None]))
+        paired = [example for example in examples if example.text_pair is not None]
+        texts = iter(
+            self._encode_texts([example.text for example in examples if example.text_pair is None])
+        )
         if not paired:
             return [*texts]
         pairs = iter(self._encode_pairs(paired))
-        return [next(texts if one.text_pair is None else pairs) for one in examples]
+        return [next(texts if example.text_pair is None else pairs) for example in examples]
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
-        if (frame := self._frame) is not None:
+        if (template := self._text_template) is not None:
             return [
-                self._encoding(*frame.around(ids, self.max_length)) for ids in self._whole(texts)
+                self._encoding(*template.around(ids, self.max_length))
+                for ids in self._token_ids(texts)
             ]
-        with _Unicode():
-            found = self._tokenizer.encode_batch_fast(texts)
+        with _UnicodeCheck():
+            batch = self._tokenizer.encode_batch_fast(texts)
         return [
-            self._encoding(np.array(one.ids, np.int32), np.array(one.type_ids, np.int8))
-            for one in found
+            self._encoding(np.array(tokens.ids, np.int32), np.array(tokens.type_ids, np.int8))
+            for tokens in batch
         ]
 
     def _encode_pairs(self, examples: Sequence[Example]) -> list[Encoding]:
-        texts = [text for one in examples for text in (one.text, one.text_pair or "")]
-        whole = self._whole(texts)
+        texts = [text for pair in examples for text in (pair.text, pair.text_pair or "")]
+        ids = self._token_ids(texts)
         return [
-            self._encoding(*self._joint.join(first, second, self.max_length))
-            for first, second in zip(whole[::2], whole[1::2], strict=True)
+            self._encoding(*self._pair_template.join(first, second, self.max_length))
+            for first, second in zip(ids[::2], ids[1::2], strict=True)
         ]
 
-    def _whole(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+    def _token_ids(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Return all token ids of each text, without special tokens."""
         if not texts:
             return []
-        with _Unicode():
-            if self._words is not None:
-                return self._words.ids(texts)
-            found = self._untruncated.encode_batch_fast(texts, add_special_tokens=False)
-            return [np.array(one.ids, np.int32) for one in found]
+        with _UnicodeCheck():
+            if self._word_cache is not None:
+                return self._word_cache.ids(texts)
+            batch = self._untruncated.encode_batch_fast(texts, add_special_tokens=False)
+            return [np.array(tokens.ids, np.int32) for tokens in batch]
 
     def _encoding(self, ids: NDArray[np.int32], type_ids: NDArray[np.int8]) -> Encoding:
         return Encoding(ids=ids, type_ids=type_ids if self.has_type_ids else None)
 
-    def pieces(self, texts: Sequence[str]) -> list[Pieces]:
-        """Return the tokens of texts whole, however long they are."""
-        # The fast variant does not tell words.
-        encoded = self._untruncated.encode_batch(texts, add_special_tokens=False)
+    def tokens_of(self, texts: Sequence[str]) -> list[TextTokens]:
+        """Return all tokens of each text, without truncation."""
+        # encode_batch_fast does not return word ids.
+        batch = self._untruncated.encode_batch(texts, add_special_tokens=False)
         return [
-            Pieces(ids=np.array(one.ids, np.int32), words=np.array(one.word_ids, np.int32))
-            for one in encoded
+            TextTokens(
+                ids=np.array(tokens.ids, np.int32), words=np.array(tokens.word_ids, np.int32)
+            )
+            for tokens in batch
         ]
 
     def _encode_marked(self, example: Example) -> Encoding:
         if example.entities is None:
-            message = "a text without entities stands among texts with entities"
+            message = "found a text without entities in a batch of texts with entities"
             raise InputError(message)
-        text, places = mark(example.text, example.entities)
-        with _Unicode():
+        text, positions = mark_entities(example.text, example.entities)
+        with _UnicodeCheck():
             tokens = self._untruncated.encode(text)
-        marks = [_touching(tokens, place) for place in places]
+        marks = [_tokens_at(tokens, position) for position in positions]
         if self.unknown_id is not None and tokens.ids[marks[0][0]] == self.unknown_id:
             message = f"the vocabulary lacks {' or '.join(MARKS)}, which mark the two entities"
-            raise ConfigError(message, "add them to the vocabulary, each as a token of its own")
-        kept_T = self._kept(tokens, np.concatenate(marks))
+            raise ConfigError(message, "add them to the vocabulary as separate tokens")
+        kept_T = self._kept_tokens(tokens, np.concatenate(marks))
         ends = [marks[0][0], marks[1][-1] + 1, marks[2][0], marks[3][-1] + 1]
         start1, end1, start2, end2 = map(int, np.searchsorted(kept_T, ends))
         return Encoding(
@@ -172,8 +176,8 @@ class TextEncoder:
             entity_spans=((start1, end1), (start2, end2)),
         )
 
-    def _kept(self, tokens: Tokens, marks_M: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the places of the tokens that stay: the special ones, and those near a mark."""
+    def _kept_tokens(self, tokens: Tokens, marks_M: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the indices of the tokens to keep: special tokens and those nearest to a mark."""
         special_T = np.array(tokens.special_tokens_mask, bool)
         room = self.max_length - int(special_T.sum())
         if room < len(marks_M):
@@ -183,75 +187,76 @@ class TextEncoder:
             )
             raise ConfigError(message, "raise model.max_length")
         words_W = np.flatnonzero(~special_T)
-        apart_W = np.abs(words_W[:, None] - marks_M[None, :]).min(axis=1)
-        nearest_W = words_W[np.argsort(apart_W, kind="stable")[:room]]
+        distance_W = np.abs(words_W[:, None] - marks_M[None, :]).min(axis=1)
+        nearest_W = words_W[np.argsort(distance_W, kind="stable")[:room]]
         return np.sort(np.concatenate([np.flatnonzero(special_T), nearest_W]))
 
     @cached_property
-    def _words(self) -> Words | None:
-        return Words(self._untruncated) if separable(self._tokenizer) else None
+    def _word_cache(self) -> WordCache | None:
+        return WordCache(self._untruncated) if separable(self._tokenizer) else None
 
     @cached_property
-    def _frame(self) -> Frame | None:
-        """What stands around a text whose words are kept."""
-        return Frame.of(self._untruncated) if self._words is not None else None
+    def _text_template(self) -> TextTemplate | None:
+        """The special tokens around a single text; None without a word cache."""
+        return TextTemplate.of(self._untruncated) if self._word_cache is not None else None
 
     @cached_property
-    def _joint(self) -> Joint:
-        return Joint.of(self._untruncated)
+    def _pair_template(self) -> PairTemplate:
+        return PairTemplate.of(self._untruncated)
 
     @cached_property
     def _untruncated(self) -> Tokenizer:
-        # The library's own truncation cuts an end off, and may be switched for all threads only.
+        # The library can only truncate at one end, and the setting is shared by all threads.
         copy = Tokenizer.from_str(self._tokenizer.to_str())
         copy.no_truncation()
         copy.encode_special_tokens = True
         return copy
 
 
-class _Unicode:
-    """Says what the library cannot take."""
+class _UnicodeCheck:
+    """Raises InputError for the library's errors about text that is not valid Unicode."""
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, TypeError | UnicodeEncodeError):
-            message = "a text is not valid Unicode: it holds a lone surrogate"
+            message = "a text is not valid Unicode: it contains a lone surrogate"
             hint = "decode the bytes as UTF-8 before sending them"
             raise InputError(message, hint) from error
 
 
-def mark(text: str, entities: Spans) -> tuple[str, list[int]]:
-    """Set the marks around two entities, each a word of its own.
+def mark_entities(text: str, entities: Spans) -> tuple[str, list[int]]:
+    """Insert the marks around two entities, each as a separate word.
 
     Returns:
-        The marked text and where the four marks stand in it: before and after e1, before and
+        The marked text and the positions of the four marks: before and after e1, before and
         after e2.
     """
-    marked, places, done = "", [0] * 4, 0
+    marked, positions, done = "", [0] * 4, 0
     for role in sorted((0, 1), key=entities.__getitem__):
         start, end = entities[role]
         marked += text[done:start]
         if marked and not marked[-1].isspace():
             marked += " "
-        places[2 * role] = len(marked)
+        positions[2 * role] = len(marked)
         marked += f"{MARKS[role]} {text[start:end]} "
-        places[2 * role + 1] = len(marked)
+        positions[2 * role + 1] = len(marked)
         marked += MARKS[role]
         if text[end : end + 1].strip():
             marked += " "
         done = end
-    return marked + text[done:], places
+    return marked + text[done:], positions
 
 
-def _touching(tokens: Tokens, place: int) -> NDArray[np.intp]:
-    """Return the places of the tokens that hold the character at `place`."""
+def _tokens_at(tokens: Tokens, position: int) -> NDArray[np.intp]:
+    """Return the indices of the tokens that contain the character at `position`."""
     starts_T, ends_T = np.array(tokens.offsets).T
-    inside_T = (starts_T <= place) & (place < ends_T) & ~np.array(tokens.special_tokens_mask, bool)
+    special_T = np.array(tokens.special_tokens_mask, bool)
+    inside_T = (starts_T <= position) & (position < ends_T) & ~special_T
     if not inside_T.any():
-        message = f"the tokenizer drops the marks {' '.join(MARKS)} that stand around entities"
-        raise ConfigError(message, "take a tokenizer that keeps punctuation")
+        message = f"the tokenizer drops the marks {' '.join(MARKS)} around entities"
+        raise ConfigError(message, "use a tokenizer that keeps punctuation")
     return np.flatnonzero(inside_T)
 
 

@@ -1,10 +1,9 @@
-"""Several inputs side by side in one row, for engines whose graph keeps them apart.
+"""Pack several inputs into one row, for engines with packed graphs.
 
-Positions start again at 0 for each input, attention is limited to tokens of the same segment
-number, and the states of each input are gathered by index. Hardly anything in a row is padding,
-however lengths mix.
+Positions restart at 0 for each input, attention is limited to tokens of the same segment, and the
+states of each input are gathered by index. Rows contain little padding for any mix of lengths.
 
-Shapes: R rows, T tokens of a row, N inputs, L tokens of the longest of them.
+Shapes: R rows, T tokens of a row, N inputs, L tokens of the longest input.
 """
 
 from bisect import bisect_left, insort
@@ -19,24 +18,23 @@ from numpy.typing import NDArray
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding
 
-# A row of so many tokens costs twice what its tokens cost beside attention. Measured with 384
-# hidden units on two cores of an EPYC, where 500 is best with int8 that has float32 attention, and
-# 1000 with bf16.
+# Row width at which attention costs as much as all other operations. Measured with 384 hidden
+# units on two EPYC cores: the best value is 500 for int8 with float32 attention, 1000 for bf16.
 ATTENTION_TOKENS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Packed:
-    """Rows of inputs.
+    """Rows of packed inputs.
 
     Attributes:
-        ids_RT: int64, the padding id behind the last input of a row.
+        ids_RT: int64, padding ids after the last input of a row.
         positions_RT: int64, from 0 in each input, 0 in the padding.
-        segments_RT: int64, the number of the input in its row, -1 in the padding.
-        type_ids_RT: int64, or None for a family that has none.
-        index_NL: int64, where in the flattened rows the tokens of each input stand, -1 behind
-            its end; L is 1 where only the first token is read.
-        spans_N4: int64, start and end of both entities, counted in the input, or None.
+        segments_RT: int64, the index of the input in its row, -1 in the padding.
+        type_ids_RT: int64, or None for a model family without type ids.
+        index_NL: int64, the positions of each input's tokens in the flattened rows, -1 after its
+            end; L is 1 if the model reads only the first token.
+        spans_N4: int64, start and end of both entities relative to the input, or None.
     """
 
     ids_RT: NDArray[np.int64]
@@ -47,7 +45,7 @@ class Packed:
     spans_N4: NDArray[np.int64] | None
 
     def inputs(self) -> dict[str, NDArray[np.int64]]:
-        """Return the arrays by the names that packed graphs give them."""
+        """Return the arrays by the input names of packed graphs."""
         named = {
             "input_ids": self.ids_RT,
             "position_ids": self.positions_RT,
@@ -59,48 +57,48 @@ class Packed:
         return {name: array for name, array in named.items() if array is not None}
 
 
-def bins(lengths_N: Sequence[int], most: int) -> list[list[int]]:
-    """Distribute inputs over as few bins of at most `most` tokens as can be, the longest first.
+def best_fit_bins(lengths_N: Sequence[int], capacity: int) -> list[list[int]]:
+    """Distribute inputs over few bins of at most `capacity` tokens, the longest input first.
 
-    An input that is longer has a bin of its own. Best-fit decreasing: each goes where it leaves
-    the least room, which needs at most 11/9 of the fewest bins possible and four more (Johnson et
-    al. 1974, https://doi.org/10.1137/0203025). N log N, but for the moves inside a list.
+    A longer input has its own bin. Best-fit decreasing: each input goes to the bin where it leaves
+    the least room, which needs at most 11/9 of the optimal number of bins, plus 4 (Johnson et al.
+    1974, https://doi.org/10.1137/0203025). O(N log N), except for insertions into a sorted list.
     """
     filled: list[list[int]] = []
-    room: list[tuple[int, int]] = []  # what is left in a bin, and its number; sorted
+    room: list[tuple[int, int]] = []  # (tokens left in a bin, index of the bin), sorted
     for index in _longest_first(lengths_N):
         length = lengths_N[index]
         fitting = bisect_left(room, (length, 0))
         if fitting < len(room):
             left, number = room.pop(fitting)
         else:
-            left, number = max(most, length), len(filled)
+            left, number = max(capacity, length), len(filled)
             filled.append([])
         filled[number].append(index)
         insort(room, (left - length, number))
     return filled
 
 
-def even_bins(lengths_N: Sequence[int], most: int) -> list[list[int]]:
-    """Distribute inputs over bins of about as many tokens, `most` at most, like lengths together.
+def even_bins(lengths_N: Sequence[int], capacity: int) -> list[list[int]]:
+    """Distribute inputs over bins of similar size, at most `capacity` tokens, sorted by length.
 
-    So no bin holds only what the others had no room for, and rows of short inputs need not be as
-    wide as the longest of all. An input that is longer has a bin of its own.
+    A longer input has its own bin.
     """
+    # Even bins avoid a nearly empty last bin; sorting avoids wide rows for short inputs.
     order, tokens = _longest_first(lengths_N), sum(lengths_N)
-    count = -(-tokens // most)
-    while len(filled := _cut(lengths_N, order, most, enough=tokens / max(1, count))) > count:
+    count = -(-tokens // capacity)
+    while len(filled := _cut(lengths_N, order, capacity, target=tokens / max(1, count))) > count:
         count = len(filled)
     return filled
 
 
 def _cut(
-    lengths_N: Sequence[int], order: Sequence[int], most: int, enough: float
+    lengths_N: Sequence[int], order: Sequence[int], capacity: int, target: float
 ) -> list[list[int]]:
     filled: list[list[int]] = []
     size = inf
     for index in order:
-        if size >= enough or size + lengths_N[index] > most:
+        if size >= target or size + lengths_N[index] > capacity:
             filled.append([])
             size = 0
         filled[-1].append(index)
@@ -109,27 +107,27 @@ def _cut(
 
 
 def even_rows(lengths_N: Sequence[int], row_tokens: int, step: int = 1) -> list[list[int]]:
-    """Distribute N >= 1 inputs over rows of like widths, as many of them as cost least.
+    """Distribute N >= 1 inputs over rows of similar width; the number of rows minimises the cost.
 
-    Each token attends to its whole row, so narrow rows cost less, until filling them up to the
-    widest costs more. The longest go first, each to the emptiest row (longest processing time,
-    Graham 1969, https://doi.org/10.1137/0117039).
+    Each token attends to its whole row, so that more and narrower rows cost less, until their
+    padding outweighs this. The longest input goes first, each to the emptiest row (longest
+    processing time, Graham 1969, https://doi.org/10.1137/0117039).
 
     Args:
         lengths_N: tokens of each input.
-        row_tokens: as `widest_row` takes it.
-        step: as `pack` takes it.
+        row_tokens: see `max_row_width`.
+        step: see `pack`.
     """
     order = _longest_first(lengths_N)
     tokens, longest = sum(lengths_N), lengths_N[order[0]]
-    widest = widest_row(longest, row_tokens)
+    widest = max_row_width(longest, row_tokens)
     best: list[list[int]] = []
     least = inf
     for count in range(-(-tokens // widest), len(order) + 1):
         at_least = max(longest, -(-tokens // count))
-        if _cost(count, filled_up(at_least, step)) < least:
+        if _cost(count, round_up(at_least, step)) < least:
             rows, width = _spread(lengths_N, order, count)
-            cost = _cost(count, filled_up(width, step))
+            cost = _cost(count, round_up(width, step))
             if width <= widest and cost < least:
                 best, least = rows, cost
         elif at_least == longest:
@@ -137,18 +135,17 @@ def even_rows(lengths_N: Sequence[int], row_tokens: int, step: int = 1) -> list[
     return best
 
 
-def widest_row(longest: int, row_tokens: int) -> int:
-    """Return the most tokens of a row: `row_tokens`, or less where all inputs are short.
+def max_row_width(longest: int, row_tokens: int) -> int:
+    """Return the maximum width of a row: `row_tokens`, or less if all inputs are short.
 
-    Rows, before they are filled up, are at most twice as wide as the longest input, and never
-    narrower than that, so that engines which are built for a range of shapes have narrow ones for
-    short inputs.
+    Rows, before rounding up, are at most twice as wide as the longest input.
     """
+    # Engines built for several ranges of shapes can then use narrow shapes for short inputs.
     return max(longest, min(row_tokens, 2 * longest))
 
 
-def filled_up(width: int, step: int) -> int:
-    """Return the width of rows that are filled up to a multiple of `step`."""
+def round_up(width: int, step: int) -> int:
+    """Round a row width up to a multiple of `step`."""
     return -(-width // step) * step
 
 
@@ -163,7 +160,7 @@ def _cost(rows: int, width: int) -> float:
 def _spread(
     lengths_N: Sequence[int], order: Sequence[int], count: int
 ) -> tuple[list[list[int]], int]:
-    """Return rows and the width of the widest."""
+    """Return rows and the width of the widest row."""
     rows: list[list[int]] = [[] for _ in range(count)]
     widths = [(0, row) for row in range(count)]  # a heap
     for index in order:
@@ -181,48 +178,48 @@ def pack(
     first_only: bool,
     step: int = 1,
 ) -> Packed:
-    """Lay N >= 1 encodings into R >= 1 rows, as `even_rows` distributed them.
+    """Pack N >= 1 encodings into R >= 1 rows, distributed as by `even_rows`.
 
-    The inputs keep their order: row n of `index_NL` is of `encodings[n]`. T is a multiple of
-    `step`.
+    The order of the inputs is preserved: row n of `index_NL` belongs to `encodings[n]`. T is a
+    multiple of `step`.
     """
-    laid = _Laid.of([len(one) for one in encodings], rows, step)
-    ids_RT = laid.spread(np.concatenate([one.ids for one in encodings]), padding.pad_id)
-    types = [one.type_ids for one in encodings if one.type_ids is not None]
+    placement = _Placement.of([len(encoding) for encoding in encodings], rows, step)
+    ids_S = np.concatenate([encoding.ids for encoding in encodings])
+    types = [encoding.type_ids for encoding in encodings if encoding.type_ids is not None]
     type_ids_RT = None
     if padding.type_ids:
-        type_ids_RT = laid.spread(np.concatenate(types), padding.pad_type_id)
+        type_ids_RT = placement.scatter(np.concatenate(types), padding.pad_type_id)
     return Packed(
-        ids_RT=ids_RT,
-        positions_RT=laid.spread(laid.positions_S, 0),
-        segments_RT=laid.spread(laid.segments_S, -1),
+        ids_RT=placement.scatter(ids_S, padding.pad_id),
+        positions_RT=placement.scatter(placement.positions_S, 0),
+        segments_RT=placement.scatter(placement.segments_S, -1),
         type_ids_RT=type_ids_RT,
-        index_NL=laid.index(first_only=first_only),
+        index_NL=placement.index(first_only=first_only),
         spans_N4=_spans(encodings),
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Laid:
-    """Where each token goes; S counts the tokens of all inputs, in the inputs' order.
+class _Placement:
+    """The target position of each token; S counts the tokens of all inputs in input order.
 
     Attributes:
         shape: (R, T).
-        numbers_S: the input that a token is of.
-        positions_S: its place in the input.
-        segments_S: the number of the input in its row.
-        places_S: its place in the flattened rows.
+        numbers_S: the input that a token belongs to.
+        positions_S: the token's position in its input.
+        segments_S: the index of the input in its row.
+        targets_S: the token's position in the flattened rows.
     """
 
     shape: tuple[int, int]
     numbers_S: NDArray[np.int64]
     positions_S: NDArray[np.int64]
     segments_S: NDArray[np.int64]
-    places_S: NDArray[np.int64]
+    targets_S: NDArray[np.int64]
 
     @classmethod
-    def of(cls, lengths: Sequence[int], rows: Sequence[Sequence[int]], step: int) -> "_Laid":
-        width = filled_up(max(sum(lengths[index] for index in row) for row in rows), step)
+    def of(cls, lengths: Sequence[int], rows: Sequence[Sequence[int]], step: int) -> "_Placement":
+        width = round_up(max(sum(lengths[index] for index in row) for row in rows), step)
         starts_N = np.zeros(len(lengths), np.int64)
         segments_N = np.zeros(len(lengths), np.int64)
         for number, row in enumerate(rows):
@@ -239,27 +236,27 @@ class _Laid:
             numbers_S=numbers_S,
             positions_S=positions_S,
             segments_S=segments_N[numbers_S],
-            places_S=starts_N[numbers_S] + positions_S,
+            targets_S=starts_N[numbers_S] + positions_S,
         )
 
-    def spread(self, values_S: NDArray[np.signedinteger], rest: int) -> NDArray[np.int64]:
-        """Return int64 [R, T] with the tokens' values in their places and `rest` elsewhere."""
-        flat = np.full(self.shape[0] * self.shape[1], rest, np.int64)
-        flat[self.places_S] = values_S
+    def scatter(self, values_S: NDArray[np.signedinteger], fill: int) -> NDArray[np.int64]:
+        """Return int64 [R, T] with the tokens' values at their positions and `fill` elsewhere."""
+        flat = np.full(self.shape[0] * self.shape[1], fill, np.int64)
+        flat[self.targets_S] = values_S
         return flat.reshape(self.shape)
 
     def index(self, *, first_only: bool) -> NDArray[np.int64]:
         """Return `Packed.index_NL`."""
         first_S = self.positions_S == 0
         if first_only:
-            return self.places_S[first_S, None]
+            return self.targets_S[first_S, None]
         index_NL = np.full((first_S.sum(), self.positions_S.max() + 1), -1, np.int64)
-        index_NL[self.numbers_S, self.positions_S] = self.places_S
+        index_NL[self.numbers_S, self.positions_S] = self.targets_S
         return index_NL
 
 
 def _spans(encodings: Sequence[Encoding]) -> NDArray[np.int64] | None:
-    spans = [one.entity_spans for one in encodings if one.entity_spans is not None]
+    spans = [encoding.entity_spans for encoding in encodings if encoding.entity_spans is not None]
     if len(spans) < len(encodings):
         return None
     return np.array(spans, np.int64).reshape(len(encodings), 4)

@@ -1,4 +1,4 @@
-"""Inputs side by side in rectangular arrays, for whatever computes on padded batches.
+"""Pad inputs to rectangular batches.
 
 Shapes: B rows, T tokens of the longest row.
 """
@@ -15,7 +15,7 @@ from pipework.text.encoding import Encoding
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Padding:
-    """How rows are filled up: with which ids, whether there are type ids, on which side."""
+    """How rows are padded: the padding ids, whether there are type ids, and the side."""
 
     pad_id: int
     type_ids: bool
@@ -23,22 +23,22 @@ class Padding:
     left: bool = False
 
     @classmethod
-    def of(cls, given: Input) -> "Padding":
-        """Return what a manifest says."""
+    def of(cls, model_input: Input) -> "Padding":
+        """Return the padding recorded in a manifest."""
         return cls(
-            pad_id=given.pad_id,
-            type_ids=given.type_ids,
-            pad_type_id=given.pad_type_id,
-            left=given.pad_left,
+            pad_id=model_input.pad_id,
+            type_ids=model_input.type_ids,
+            pad_type_id=model_input.pad_type_id,
+            left=model_input.pad_left,
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Padded:
-    """A micro-batch: ids, mask (1 for a token, 0 for padding) and type ids, each int64 [B, T].
+    """A padded batch: ids, mask (1 for a token, 0 for padding) and type ids, each int64 [B, T].
 
-    `spans_B4` is int64 [B, 4]: start and end of the first and of the second entity, counted in
-    the padded row, or None for a task without entities.
+    `spans_B4` is int64 [B, 4]: start and end of the first and the second entity in the padded
+    row, or None for a task without entities.
     """
 
     ids_BT: NDArray[np.int64]
@@ -47,7 +47,7 @@ class Padded:
     spans_B4: NDArray[np.int64] | None
 
     def inputs(self) -> dict[str, NDArray[np.int64]]:
-        """Return the arrays by the names that models and engines give them."""
+        """Return the arrays by the input names of models and engines."""
         named = {
             "input_ids": self.ids_BT,
             "attention_mask": self.mask_BT,
@@ -58,7 +58,7 @@ class Padded:
 
 
 def pad(encodings: Sequence[Encoding], padding: Padding) -> Padded:
-    """Lay B >= 1 encodings side by side, padded to the longest."""
+    """Pad B >= 1 encodings to the longest."""
     shape = (len(encodings), max(map(len, encodings)))
     ids_BT = np.full(shape, padding.pad_id, np.int64)
     mask_BT = np.zeros(shape, np.int64)

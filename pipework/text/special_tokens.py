@@ -1,10 +1,10 @@
-"""Two texts become one input: cut, then joined by the special tokens of a tokenizer.
-
-The library's own truncation keeps all that it cuts off, each part of one text joined with each of
-the other: for two texts of 50,000 characters that took 23 s and 6.9 GB.
+"""Insert a tokenizer's special tokens around one or two tokenized texts.
 
 Shapes: T tokens of one input, special tokens included.
 """
+
+# Pairs are truncated and joined here because the library's truncation also stores the overflow:
+# every combination of the parts of both texts. Two texts of 50,000 characters take 23 s and 6.9 GB.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from pipework.errors import ConfigError
-from pipework.text.word_cache import PROBE, probing
+from pipework.text.word_cache import PROBE, with_probe_token
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Joint:
-    """What a tokenizer puts before, between and after two texts.
+class PairTemplate:
+    """The special tokens before, between and after the texts of a pair.
 
     Attributes:
-        ids: of the tokens before, between and after, int32.
-        type_ids: of the same tokens, int8.
-        kinds: the type of the tokens of the first text, and of the second.
+        ids: the special tokens before, between and after the texts, int32.
+        type_ids: the type ids of these tokens, int8.
+        kinds: the type id of the tokens of the first and of the second text.
     """
 
     ids: tuple[NDArray[np.int32], ...]
@@ -33,21 +33,21 @@ class Joint:
     kinds: tuple[int, int]
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> "Joint":
-        """See what a tokenizer that does not truncate makes of two texts of a token each.
+    def of(cls, tokenizer: Tokenizer) -> "PairTemplate":
+        """Derive the template from a tokenizer without truncation by encoding a probe pair.
 
         Raises:
-            ConfigError: it does not join texts in their order.
+            ConfigError: the tokenizer has no template for pairs, or reverses the order.
         """
-        found = probing(tokenizer).encode(PROBE, PROBE)
-        texts = found.sequence_ids
+        probe = with_probe_token(tokenizer).encode(PROBE, PROBE)
+        texts = probe.sequence_ids
         if [text for text in texts if text is not None] != [0, 1]:
             message = "the tokenizer does not join two texts, the first before the second"
-            hint = "take a tokenizer whose post-processor has a template of pairs"
+            hint = "use a tokenizer whose post-processor has a template for pairs"
             raise ConfigError(message, hint)
         first, second = texts.index(0), texts.index(1)
         ends = (first, first + 1, second, second + 1)
-        ids, types = np.array(found.ids, np.int32), np.array(found.type_ids, np.int8)
+        ids, types = np.array(probe.ids, np.int32), np.array(probe.type_ids, np.int8)
         return cls(
             ids=tuple(np.split(ids, ends)[::2]),
             type_ids=tuple(np.split(types, ends)[::2]),
@@ -57,25 +57,25 @@ class Joint:
     def join(
         self, first: NDArray[np.int32], second: NDArray[np.int32], max_length: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
-        """Return ids int32 [T] and type ids int8 [T] of the tokens of two texts.
+        """Return ids int32 [T] and type ids int8 [T] of a pair, given the tokens of its texts.
 
-        T is at most `max_length`, or the number of special tokens where that is larger.
+        T is at most `max_length`, or the number of special tokens if that is larger.
         """
         room = max(0, max_length - sum(map(len, self.ids)))
-        counts = shares(len(first), len(second), room)
-        kept = [ids[:n] for ids, n in zip((first, second), counts, strict=True)]
+        counts = truncated_lengths(len(first), len(second), room)
+        parts = [ids[:n] for ids, n in zip((first, second), counts, strict=True)]
         kinds = [np.full(n, kind, np.int8) for kind, n in zip(self.kinds, counts, strict=True)]
-        ids = (self.ids[0], kept[0], self.ids[1], kept[1], self.ids[2])
+        ids = (self.ids[0], parts[0], self.ids[1], parts[1], self.ids[2])
         types = (self.type_ids[0], kinds[0], self.type_ids[1], kinds[1], self.type_ids[2])
         return np.concatenate(ids), np.concatenate(types)
 
 
-def shares(first: int, second: int, room: int) -> tuple[int, int]:
-    """Return how many tokens of two texts are kept where there is room for so many.
+def truncated_lengths(first: int, second: int, room: int) -> tuple[int, int]:
+    """Return the lengths of two texts after truncation to `room` tokens in total.
 
-    The longer one loses tokens until it is as long as the other, then both, as in BERT's reference
-    code. Of an odd room the second gets the odd token if it was not the shorter one: as the
-    tokenizers library does it.
+    The longer text loses tokens until both have the same length, then both lose tokens, as in
+    BERT's reference code. If `room` is odd, the second text gets the extra token unless it was the
+    shorter text, as in the tokenizers library.
     """
     if first + second <= room:
         return first, second
@@ -91,23 +91,23 @@ Array = TypeVar("Array", bound=NDArray[Any])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Frame:
-    """[CLS] text [SEP], or [CLS] text [SEP] text [SEP], in the words of any family.
+class SpecialTokens:
+    """The special tokens around a text and around a pair, such as [CLS] text [SEP] text [SEP].
 
     Attributes:
-        one: the ids before and behind one text.
-        two: the ids before, between and behind two texts.
-        types: for the five parts of two texts, the type id of each token of the three of `two`, and
-            of the texts between them.
+        single: ids before and after a single text.
+        pair: ids before, between and after the texts of a pair.
+        types: type ids of the five parts of a pair: of each token in the three parts of `pair`,
+            and of the two texts.
     """
 
-    one: tuple[tuple[int, ...], tuple[int, ...]]
-    two: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    single: tuple[tuple[int, ...], tuple[int, ...]]
+    pair: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
     types: tuple[tuple[int, ...], int, tuple[int, ...], int, tuple[int, ...]]
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self:
-        """Read it from how the tokenizer frames a letter, and two."""
+        """Derive the special tokens by encoding a letter and a pair of letters."""
         plain = Tokenizer.from_str(tokenizer.to_str())
         plain.no_truncation()
         plain.no_padding()
@@ -116,8 +116,8 @@ class Frame:
         (first, middle), (second, last) = _texts(pair.special_tokens_mask)
         ids, types = pair.ids, pair.type_ids
         return cls(
-            one=(tuple(single.ids[:start]), tuple(single.ids[end:])),
-            two=(tuple(ids[:first]), tuple(ids[middle:second]), tuple(ids[last:])),
+            single=(tuple(single.ids[:start]), tuple(single.ids[end:])),
+            pair=(tuple(ids[:first]), tuple(ids[middle:second]), tuple(ids[last:])),
             types=(
                 tuple(types[:first]),
                 types[first],
@@ -128,42 +128,45 @@ class Frame:
         )
 
     @property
-    def of_one(self) -> int:
-        """How many special tokens stand around one text."""
-        return sum(map(len, self.one))
+    def single_count(self) -> int:
+        """Number of special tokens of a single text."""
+        return sum(map(len, self.single))
 
     @property
-    def of_pair(self) -> int:
-        """How many stand around two."""
-        return sum(map(len, self.two))
+    def pair_count(self) -> int:
+        """Number of special tokens of a pair."""
+        return sum(map(len, self.pair))
 
     def ids(self, texts: Sequence[Tokens]) -> Tokens:
-        """Return the ids of one or two texts with the special tokens, int64."""
-        return _between([np.array(part, np.int64) for part in self._parts(texts)], texts)
+        """Return the ids of one or two texts with special tokens, int64."""
+        return _interleave([np.array(part, np.int64) for part in self._parts(texts)], texts)
 
     def units(self, units: Sequence[NDArray[np.bool_]]) -> NDArray[np.bool_]:
-        """Return flags of the tokens of one or two texts, True for the special ones."""
-        return _between([np.ones(len(part), bool) for part in self._parts(units)], units)
+        """Return the flags of one or two texts with True for each special token."""
+        return _interleave([np.ones(len(part), bool) for part in self._parts(units)], units)
 
     def type_ids(self, texts: Sequence[Tokens]) -> Tokens:
-        """Return the type ids of one or two texts with the special tokens, int64."""
+        """Return the type ids of one or two texts with special tokens, int64."""
         if len(texts) == 1:
-            return np.zeros(self.of_one + len(texts[0]), np.int64)
-        before, first, between, second, behind = self.types
-        inner = [np.full(len(text), one) for text, one in zip(texts, (first, second), strict=True)]
-        return _between([np.array(part, np.int64) for part in (before, between, behind)], inner)
+            return np.zeros(self.single_count + len(texts[0]), np.int64)
+        before, first, between, second, after = self.types
+        inner = [
+            np.full(len(text), type_id)
+            for text, type_id in zip(texts, (first, second), strict=True)
+        ]
+        return _interleave([np.array(part, np.int64) for part in (before, between, after)], inner)
 
     def _parts(self, texts: Sequence[object]) -> Sequence[tuple[int, ...]]:
-        return self.one if len(texts) == 1 else self.two
+        return self.single if len(texts) == 1 else self.pair
 
 
-def _between(special: Sequence[Array], texts: Sequence[Array]) -> Array:
-    """Set special tokens before, between and behind texts."""
+def _interleave(special: Sequence[Array], texts: Sequence[Array]) -> Array:
+    """Concatenate special tokens and texts alternately, starting and ending with special ones."""
     parts = [part for pair in zip(special, texts, strict=False) for part in pair]
     return cast("Array", np.concatenate([*parts, special[-1]]))
 
 
 def _texts(special: list[int]) -> list[tuple[int, int]]:
-    """Return where the runs of tokens that are not special start and end."""
+    """Return the spans [start, end) of the tokens that are not special."""
     edges = np.flatnonzero(np.diff([1, *special, 1]))
     return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]

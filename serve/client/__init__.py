@@ -1,4 +1,7 @@
-"""Asks a server: ours, or another of the Open Inference Protocol. Loads no server and no engine."""
+"""Client for `pipe serve` and other servers of the Open Inference Protocol.
+
+Importing it loads neither server nor engines.
+"""
 
 from pipework.serve.client.client import Client
 

@@ -1,4 +1,4 @@
-"""Where a client finds its server, and how it asks."""
+"""Server URL, client options and the HTTP connection."""
 
 import re
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from typing import TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.errors import ConfigError, PipeError
-from pipework.serve.client.transport import refusal, silent, unreachable
+from pipework.serve.client.transport import error_for_status, timed_out, unreachable
 from pipework.serve.http.headers import BULK, PRIORITY, TIMEOUT
 from pipework.serve.schemas import ErrorResponse
 
@@ -21,14 +21,14 @@ URL = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Address:
-    """A server, and the model that its URL names.
+class ServerUrl:
+    """A parsed server URL, with an optional model.
 
     Attributes:
         scheme: http, https, grpc or grpcs.
-        host: with its port.
-        model: "" where the URL names none.
-        version: of the model; "" for the newest.
+        host: host and port.
+        model: name of the model; "" if the URL has none.
+        version: version of the model; "" for the newest.
     """
 
     scheme: str
@@ -37,17 +37,17 @@ class Address:
     version: str = ""
 
     @classmethod
-    def of(cls, url: str) -> "Address":
-        """Read a URL, as http://HOST:PORT or grpc://HOST:PORT/v2/models/NAME/versions/VERSION.
+    def of(cls, url: str) -> "ServerUrl":
+        """Parse http://HOST:PORT or grpc://HOST:PORT/v2/models/NAME/versions/VERSION.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: the URL has another format.
         """
-        found = URL.fullmatch(url)
-        if found is None:
+        match = URL.fullmatch(url)
+        if match is None:
             message = f"{url}: expected http://, https://, grpc:// or grpcs:// and HOST:PORT"
-            raise ConfigError(message, "a model is named behind it: /v2/models/NAME")
-        return cls(**{name: value or "" for name, value in found.groupdict().items()})
+            raise ConfigError(message, "to name a model, append /v2/models/NAME")
+        return cls(**{name: value or "" for name, value in match.groupdict().items()})
 
     @property
     def url(self) -> str:
@@ -56,23 +56,23 @@ class Address:
 
     @property
     def grpc(self) -> bool:
-        """Whether the server is asked by gRPC."""
+        """Whether the protocol is gRPC."""
         return self.scheme.startswith("grpc")
 
     @property
     def secure(self) -> bool:
-        """Whether it is asked by TLS."""
+        """Whether the connection uses TLS."""
         return self.scheme.endswith("s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Manner:
-    """How a client asks.
+class ClientOptions:
+    """Options of a client.
 
     Attributes:
-        timeout_s: how long to wait for a connection, and for an answer. The server is told.
-        key: an API key, or "".
-        bulk: whether requests of others go first.
+        timeout_s: timeout of connections and requests; sent to the server as deadline.
+        key: API key, or "".
+        bulk: whether requests have low priority.
     """
 
     timeout_s: float
@@ -83,36 +83,36 @@ class Manner:
 M = TypeVar("M", bound=BaseModel)
 
 
-class Web(Closing):
-    """Connections to one server."""
+class HttpConnection(Closeable):
+    """HTTP connections to one server."""
 
     def __init__(
-        self, url: str, manner: Manner, transport: httpx.BaseTransport | None = None
+        self, url: str, options: ClientOptions, transport: httpx.BaseTransport | None = None
     ) -> None:
-        """Prepare; nothing is sent yet. The certificates of SSL_CERT_FILE are trusted, too."""
-        self._url, self._timeout_s = url, manner.timeout_s
+        """Create a client; no request is sent yet. Certificates of SSL_CERT_FILE are trusted."""
+        self._url, self._timeout_s = url, options.timeout_s
         self._http = httpx.Client(
-            base_url=url, timeout=manner.timeout_s, headers=_headers(manner), transport=transport
+            base_url=url, timeout=options.timeout_s, headers=_headers(options), transport=transport
         )
 
     def get(self, path: str) -> httpx.Response:
-        """Ask for what lies at a path.
+        """Send a GET request.
 
         Raises:
-            PipeError: the server cannot be reached, or does not answer.
+            PipeError: the server cannot be reached, or does not respond in time.
         """
-        return self._said("GET", path, None)
+        return self._request("GET", path, None)
 
     def post(self, path: str, body: str | bytes) -> httpx.Response:
-        """Send JSON to a path. Raises what `get` raises."""
-        return self._said("POST", path, body)
+        """Send a POST request with JSON. Raises the same errors as `get`."""
+        return self._request("POST", path, body)
 
-    def _said(self, verb: str, path: str, body: str | bytes | None) -> httpx.Response:
+    def _request(self, verb: str, path: str, body: str | bytes | None) -> httpx.Response:
         headers = {} if body is None else {"Content-Type": "application/json"}
         try:
             return self._http.request(verb, path, content=body, headers=headers)
         except httpx.TimeoutException as error:
-            raise silent(self._url, self._timeout_s) from error
+            raise timed_out(self._url, self._timeout_s) from error
         except httpx.TransportError as error:
             raise unreachable(self._url, error) from error
 
@@ -121,26 +121,27 @@ class Web(Closing):
         self._http.close()
 
 
-def read(model: type[M], answer: httpx.Response) -> M:
-    """Return an answer's JSON, or raise what its status means.
+def read(model: type[M], response: httpx.Response) -> M:
+    """Return the parsed JSON of a response, or raise the error for its status.
 
     Raises:
-        PipeError: it is an error, or not the JSON that was expected.
+        PipeError: the status is an error, or the JSON is invalid.
     """
     try:
-        if answer.is_success:
-            return model.model_validate_json(answer.content)
-        said = ErrorResponse.model_validate_json(answer.content).error
+        if response.is_success:
+            return model.model_validate_json(response.content)
+        message = ErrorResponse.model_validate_json(response.content).error
     except ValidationError as error:
-        message = f"{answer.url} answered with status {answer.status_code} and no pipework JSON"
-        raise PipeError(message, "is this the URL of `pipe serve`?") from error
-    raise refusal(answer.status_code, said, answer.headers.get("Retry-After"))
+        expected = f"expected JSON of pipework from {response.url}"
+        message = f"{expected}, found other content with status {response.status_code}"
+        raise PipeError(message, "check that this is the URL of `pipe serve`") from error
+    raise error_for_status(response.status_code, message, response.headers.get("Retry-After"))
 
 
-def _headers(manner: Manner) -> Mapping[str, str]:
-    headers = {TIMEOUT: str(max(1, round(manner.timeout_s * 1e3)))}
-    if manner.key:
-        headers["Authorization"] = f"Bearer {manner.key}"
-    if manner.bulk:
+def _headers(options: ClientOptions) -> Mapping[str, str]:
+    headers = {TIMEOUT: str(max(1, round(options.timeout_s * 1e3)))}
+    if options.key:
+        headers["Authorization"] = f"Bearer {options.key}"
+    if options.bulk:
         headers[PRIORITY] = BULK
     return headers

@@ -1,4 +1,4 @@
-"""Asks a server, by the protocol that its URL and its own name say."""
+"""Client of a server; the URL and the server's name determine the protocol."""
 
 import os
 import random
@@ -9,30 +9,29 @@ from threading import Event, Lock
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.data.entities import Spans
 from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError
 from pipework.scoring.predictions import Prediction
-from pipework.serve.client.address import Address, Manner, Web
-from pipework.serve.client.http import HttpDoor, RestDoor
-from pipework.serve.client.transport import Door
+from pipework.serve.client.address import ClientOptions, HttpConnection, ServerUrl
+from pipework.serve.client.http import HttpTransport, RestTransport
+from pipework.serve.client.transport import Transport
 from pipework.serve.schemas import PredictRequest, TextInput, explain
 
-VARIABLE = "PIPEWORK_API_KEY"
-OURS = "pipework"
-FIRST_S, LONGEST_S = 0.5, 30.0  # between two tries
+KEY_VARIABLE = "PIPEWORK_API_KEY"
+SERVER_NAME = "pipework"
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0  # pauses between retries
 
 
-class Client(Closing):
-    """A connection to a server. Safe to use from several threads.
+class Client(Closeable):
+    """A connection to a server. Thread-safe.
 
-    At http:// and https:// that is `pipe serve`, which is asked by its own simple protocol, or any
-    server of the Open Inference Protocol, as Triton; at grpc:// and grpcs:// either by that
-    protocol. There the labels of all scores are known only where the server offers classifications.
+    http:// and https:// URLs are of `pipe serve`, with its own REST API, or of any server of the
+    Open Inference Protocol, such as Triton; grpc:// and grpcs:// URLs use that protocol for both.
+    With the protocol, all scores have labels only if the server supports classifications.
 
-    Every method raises PipeError where the server cannot be reached or answers something else
-    than it should.
+    Every method raises PipeError if the server cannot be reached or its response is invalid.
     """
 
     def __init__(
@@ -44,54 +43,53 @@ class Client(Closing):
         retries: int = 0,
         bulk: bool = False,
     ) -> None:
-        """Prepare; nothing is sent yet.
+        """Create a client; no request is sent yet.
 
         Args:
-            url: of the server, as http://127.0.0.1:8000 or grpc://127.0.0.1:8001, and behind it
-                /v2/models/NAME where it has several models.
-            timeout_s: how long to wait for a connection, and for an answer. The server is told,
-                and does not compute what nobody waits for.
-            key: an API key; that of PIPEWORK_API_KEY if none is given.
-            retries: how often a request is sent again that the server has no room for, or is not
-                ready for, after the time it names or twice as long each time.
-            bulk: whether the requests of others go first.
+            url: URL of the server, for example http://127.0.0.1:8000 or grpc://127.0.0.1:8001,
+                with /v2/models/NAME at the end if the server has several models.
+            timeout_s: timeout of connections and requests. It is sent to the server as deadline.
+            key: API key; by default PIPEWORK_API_KEY.
+            retries: how often to retry when the server's queue is full or it is not ready, after
+                Retry-After or with exponential backoff.
+            bulk: whether to send requests with low priority.
 
         Raises:
-            ConfigError: that is no such URL.
+            ConfigError: the URL is invalid.
         """
-        self._address = Address.of(url)
-        given = os.environ.get(VARIABLE, "") if key is None else key
-        self._manner = Manner(timeout_s=timeout_s, key=given, bulk=bulk)
+        self._url = ServerUrl.of(url)
+        api_key = os.environ.get(KEY_VARIABLE, "") if key is None else key
+        self._options = ClientOptions(timeout_s=timeout_s, key=api_key, bulk=bulk)
         self._retries = retries
-        self._door: Door | None = None
+        self._transport: Transport | None = None
         self._lock, self._closed = Lock(), Event()
 
     def predict(self, texts: Sequence[str], top_k: int | None = None) -> list[Prediction]:
-        """Classify N >= 1 texts; `scores` keeps the `top_k` best labels, or all.
+        """Classify N >= 1 texts; `scores` has the `top_k` best labels, or all.
 
-        A model of texts with two entities takes them marked, `<e1>..</e1>` and `<e2>..</e2>`.
+        For models of texts with two entities, mark them: `<e1>..</e1>` and `<e2>..</e2>`.
 
         Raises:
-            InputError: the request is not valid; TooLargeError where it exceeds a limit.
-            TooBusyError: the queue is full; `retry_after_s` says how long to wait.
-            NotReadyError: the server is stopping, or its engine has died.
-            UnknownModelError: there is no such model, or there are several.
+            InputError: the request is invalid; TooLargeError if it exceeds a limit.
+            TooBusyError: the queue is full; `retry_after_s` is the time to wait.
+            NotReadyError: the server is stopping, or its engines have failed.
+            UnknownModelError: there is no such model, or several and none was named.
         """
-        return self._predict(lambda: PredictRequest(texts=list(texts), top_k=top_k))
+        return self._send(lambda: PredictRequest(texts=list(texts), top_k=top_k))
 
     def predict_pairs(
         self, pairs: Sequence[tuple[str, str]], top_k: int | None = None
     ) -> list[Prediction]:
-        """Classify N >= 1 pairs of texts. Raises what `predict` raises."""
-        return self._predict(
+        """Classify N >= 1 pairs of texts. Raises the same errors as `predict`."""
+        return self._send(
             lambda: PredictRequest(
                 inputs=[TextInput(text=text, text_pair=pair) for text, pair in pairs], top_k=top_k
             )
         )
 
     def predict_examples(self, examples: Sequence[Example]) -> list[Prediction]:
-        """Classify N >= 1 inputs, texts or pairs. Raises what `predict` raises."""
-        return self._predict(
+        """Classify N >= 1 inputs, texts or pairs. Raises the same errors as `predict`."""
+        return self._send(
             lambda: PredictRequest(inputs=[TextInput.of(example) for example in examples])
         )
 
@@ -100,9 +98,9 @@ class Client(Closing):
     ) -> list[Prediction]:
         """Classify N >= 1 texts, each with the characters [start, end) of its two entities.
 
-        Raises what `predict` raises.
+        Raises the same errors as `predict`.
         """
-        return self._predict(
+        return self._send(
             lambda: PredictRequest(
                 inputs=[
                     TextInput(text=text, entities=[list(span) for span in spans])
@@ -113,68 +111,68 @@ class Client(Closing):
         )
 
     def ready(self) -> bool:
-        """Whether the server takes requests; False, too, where it cannot be reached."""
+        """Return whether the server accepts requests; False if it cannot be reached."""
         try:
-            return self._opened().ready()
+            return self._connected_transport().ready()
         except PipeError:
             return False
 
     def close(self) -> None:
-        """Close the connections; what waits to be sent again is given up."""
+        """Close the connections and stop retries."""
         self._closed.set()
-        if self._door is not None:
-            self._door.close()
+        if self._transport is not None:
+            self._transport.close()
 
-    def _predict(self, build: Callable[[], PredictRequest]) -> list[Prediction]:
+    def _send(self, build: Callable[[], PredictRequest]) -> list[Prediction]:
         try:
             request = build()
-            request.model_dump_json()  # which is what finds a lone surrogate
+            request.model_dump_json()  # raises an error if a text has a lone surrogate
         except ValidationError as error:
             raise InputError(explain(error)) from error
         except PydanticSerializationError as error:
-            message = "a text is not valid Unicode: it holds a lone surrogate"
+            message = "a text is not valid Unicode: it contains a lone surrogate"
             raise InputError(message, "decode the bytes as UTF-8 before sending them") from error
-        for tried in range(self._retries):
+        for attempt in range(self._retries):
             try:
-                return self._opened().ask(request)
+                return self._connected_transport().predict(request)
             except (TooBusyError, NotReadyError) as error:
-                if self._closed.wait(_pause_s(error, tried)):
+                if self._closed.wait(_pause_s(error, attempt)):
                     raise
-        return self._opened().ask(request)
+        return self._connected_transport().predict(request)
 
-    def _opened(self) -> Door:
+    def _connected_transport(self) -> Transport:
         with self._lock:
-            if self._door is None:
-                self._door = self._open()
-            return self._door
+            if self._transport is None:
+                self._transport = self._open()
+            return self._transport
 
-    def _open(self) -> Door:
-        if self._address.grpc:
-            from pipework.serve.client.grpc import GrpcDoor  # noqa: PLC0415  (loads gRPC)
+    def _open(self) -> Transport:
+        if self._url.grpc:
+            from pipework.serve.client.grpc import GrpcTransport  # noqa: PLC0415  (loads gRPC)
 
-            return GrpcDoor(self._address, self._manner)
-        web = Web(self._address.url, self._manner)
+            return GrpcTransport(self._url, self._options)
+        connection = HttpConnection(self._url.url, self._options)
         try:
-            ours = _is_ours(web)
+            own = _is_own_server(connection)
         except BaseException:
-            web.close()
+            connection.close()
             raise
-        return RestDoor(web, self._address) if ours else HttpDoor(web, self._address)
+        return RestTransport(connection, self._url) if own else HttpTransport(connection, self._url)
 
 
-def _is_ours(web: Web) -> bool:
-    """Whether a server says that it is pipework, or nothing of what it is."""
-    answer = web.get("/v2")
-    if answer.status_code != HTTPStatus.OK:
+def _is_own_server(connection: HttpConnection) -> bool:
+    """Return whether a server is pipework, or has no name in its metadata."""
+    response = connection.get("/v2")
+    if response.status_code != HTTPStatus.OK:
         return True
     try:
-        said = answer.json()
+        metadata = response.json()
     except ValueError:
         return True
-    return not isinstance(said, dict) or said.get("name", OURS) == OURS
+    return not isinstance(metadata, dict) or metadata.get("name", SERVER_NAME) == SERVER_NAME
 
 
-def _pause_s(error: TooBusyError | NotReadyError, tried: int) -> float:
-    backoff_s = FIRST_S * (1 << tried) * random.uniform(0.5, 1)  # noqa: S311  (only spreads tries)
-    named_s = error.retry_after_s if isinstance(error, TooBusyError) else 0
-    return min(LONGEST_S, max(backoff_s, named_s))
+def _pause_s(error: TooBusyError | NotReadyError, attempt: int) -> float:
+    backoff_s = FIRST_PAUSE_S * (1 << attempt) * random.uniform(0.5, 1)  # noqa: S311  (jitter, not security)
+    retry_after_s = error.retry_after_s if isinstance(error, TooBusyError) else 0
+    return min(LONGEST_PAUSE_S, max(backoff_s, retry_after_s))

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over gRPC, from the generated stubs of NVIDIA's tritonclient.
+"""Transport for the Open Inference Protocol over gRPC, with the stubs of NVIDIA's tritonclient.
 
 Shapes: N texts, C classes.
 """
@@ -15,12 +15,17 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from pipework.errors import ConfigError, PipeError
-from pipework.serve.client.address import Address, Manner
-from pipework.serve.client.protocol import OURS, Classified, Described, ProtocolDoor
-from pipework.serve.client.tensors import WANTED, Found, Tensors
-from pipework.serve.client.transport import refusal, silent, unreachable
+from pipework.serve.client.address import ClientOptions, ServerUrl
+from pipework.serve.client.protocol import (
+    MODEL_HINT,
+    Classification,
+    ModelTensors,
+    ProtocolTransport,
+)
+from pipework.serve.client.tensors import OUTPUTS, InferOutputs, Tensors
+from pipework.serve.client.transport import error_for_status, timed_out, unreachable
 
-BULK_PRIORITY = 2  # the protocol's parameter: 1 is the highest
+BULK_PRIORITY = 2  # value of the protocol's parameter; 1 is the highest priority
 OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 STATUSES = {
     grpc.StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
@@ -35,25 +40,25 @@ STATUSES = {
 Call = Callable[..., Any]
 
 
-class GrpcDoor(ProtocolDoor):
-    """A Door to any server of the protocol, by gRPC."""
+class GrpcTransport(ProtocolTransport):
+    """Transport to any server of the protocol over gRPC."""
 
-    def __init__(self, address: Address, manner: Manner) -> None:
-        """Prepare; nothing is sent yet.
+    def __init__(self, url: ServerUrl, options: ClientOptions) -> None:
+        """Create the channel; no request is sent yet.
 
         Raises:
             ConfigError: the certificates of SSL_CERT_FILE cannot be read.
         """
-        super().__init__(address)
-        self._manner = manner
-        self._metadata = (("authorization", f"Bearer {manner.key}"),) if manner.key else ()
-        self._channel = _channel(address)
+        super().__init__(url)
+        self._options = options
+        self._metadata = (("authorization", f"Bearer {options.key}"),) if options.key else ()
+        self._channel = _channel(url)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def ready(self) -> bool:
-        """Whether the server takes requests."""
+        """Return whether the server accepts requests."""
         try:
-            return bool(self._said(self._stub.ServerReady, service_pb2.ServerReadyRequest()).ready)
+            return bool(self._call(self._stub.ServerReady, service_pb2.ServerReadyRequest()).ready)
         except PipeError:
             return False
 
@@ -61,37 +66,38 @@ class GrpcDoor(ProtocolDoor):
         """Close the connection."""
         self._channel.close()
 
-    def _infer(self, model: str, version: str, given: Tensors) -> Found:
-        answer = self._answer(model, version, given, dict.fromkeys(WANTED, 0))
-        found = _arrays(answer)
-        return Found(
-            label_N=[label.decode() for label in found["label"].ravel().tolist()],
-            score_N=found["score"].ravel(),
-            probabilities_NC=found["probabilities"],
-            version=answer.model_version,
+    def _infer(self, model: str, version: str, inputs: Tensors) -> InferOutputs:
+        response = self._infer_outputs(model, version, inputs, dict.fromkeys(OUTPUTS, 0))
+        arrays = _arrays(response)
+        return InferOutputs(
+            label_N=[label.decode() for label in arrays["label"].ravel().tolist()],
+            score_N=arrays["score"].ravel(),
+            probabilities_NC=arrays["probabilities"],
+            version=response.model_version,
         )
 
-    def _classify(self, model: str, version: str, given: Tensors, best: int) -> Classified:
-        answer = self._answer(model, version, given, {WANTED[-1]: best})
-        best_C = [one.decode() for one in _arrays(answer)[WANTED[-1]].ravel().tolist()]
-        return Classified(version=answer.model_version, best=best_C)
+    def _classify(self, model: str, version: str, inputs: Tensors, best: int) -> Classification:
+        response = self._infer_outputs(model, version, inputs, {OUTPUTS[-1]: best})
+        best_C = [element.decode() for element in _arrays(response)[OUTPUTS[-1]].ravel().tolist()]
+        return Classification(version=response.model_version, best=best_C)
 
-    def _describe(self, model: str, version: str) -> Described:
+    def _describe(self, model: str, version: str) -> ModelTensors:
         request = service_pb2.ModelMetadataRequest(name=model, version=version)
-        found = self._said(self._stub.ModelMetadata, request)
-        return Described(
-            inputs=[one.name for one in found.inputs], outputs=[one.name for one in found.outputs]
+        metadata = self._call(self._stub.ModelMetadata, request)
+        return ModelTensors(
+            inputs=[tensor.name for tensor in metadata.inputs],
+            outputs=[tensor.name for tensor in metadata.outputs],
         )
 
     def _models(self) -> Sequence[str]:
-        found = self._said(self._stub.RepositoryIndex, service_pb2.RepositoryIndexRequest())
-        return list(dict.fromkeys(one.name for one in found.models if one.state == "READY"))
+        index = self._call(self._stub.RepositoryIndex, service_pb2.RepositoryIndexRequest())
+        return list(dict.fromkeys(model.name for model in index.models if model.state == "READY"))
 
-    def _answer(
-        self, model: str, version: str, given: Tensors, outputs: dict[str, int]
+    def _infer_outputs(
+        self, model: str, version: str, inputs: Tensors, outputs: dict[str, int]
     ) -> "service_pb2.ModelInferResponse":
         request = service_pb2.ModelInferRequest(model_name=model, model_version=version)
-        for name, values in given.items():
+        for name, values in inputs.items():
             shape = [len(values), 1]
             request.inputs.add(name=name, datatype="BYTES", shape=shape)
             packed = serialize_byte_tensor(np.array(values, np.object_).reshape(shape))
@@ -100,35 +106,35 @@ class GrpcDoor(ProtocolDoor):
             output = request.outputs.add(name=name)
             if best:
                 output.parameters["classification"].int64_param = best
-        if self._manner.bulk:
+        if self._options.bulk:
             request.parameters["priority"].uint64_param = BULK_PRIORITY
-        found = self._said(self._stub.ModelInfer, request)
-        missing = {*outputs} - {one.name for one in found.outputs}
+        response = self._call(self._stub.ModelInfer, request)
+        missing = {*outputs} - {output.name for output in response.outputs}
         if missing:
-            message = f"model {model} answered without {', '.join(sorted(missing))}"
-            raise PipeError(message, OURS)
-        return found
+            message = f"the response of model {model} lacks {', '.join(sorted(missing))}"
+            raise PipeError(message, MODEL_HINT)
+        return response
 
-    def _said(self, call: Call, request: object) -> Any:  # noqa: ANN401  (generated messages)
+    def _call(self, call: Call, request: object) -> Any:  # noqa: ANN401  (generated messages)
         try:
-            return call(request, timeout=self._manner.timeout_s, metadata=self._metadata)
+            return call(request, timeout=self._options.timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
-            raise self._failed(error) from error
+            raise self._error(error) from error
 
-    def _failed(self, error: "grpc.Call") -> PipeError:
-        said = " ".join((error.details() or error.code().name).split())
+    def _error(self, error: "grpc.Call") -> PipeError:
+        message = " ".join((error.details() or error.code().name).split())
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return silent(self._address.url, self._manner.timeout_s)
-        behind = {one.key: one.value for one in error.trailing_metadata() or ()}
-        if error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in said:
-            return unreachable(self._address.url, said)
+            return timed_out(self._url.url, self._options.timeout_s)
+        metadata = {pair.key: pair.value for pair in error.trailing_metadata() or ()}
+        if error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in message:
+            return unreachable(self._url.url, message)
         status = STATUSES.get(error.code(), HTTPStatus.INTERNAL_SERVER_ERROR)
-        return refusal(status, said, behind.get("retry-after"))
+        return error_for_status(status, message, metadata.get("retry-after"))
 
 
-def _channel(address: Address) -> "grpc.Channel":
-    if not address.secure:
-        return grpc.insecure_channel(address.host, options=OPTIONS)
+def _channel(url: ServerUrl) -> "grpc.Channel":
+    if not url.secure:
+        return grpc.insecure_channel(url.host, options=OPTIONS)
     trusted = os.environ.get("SSL_CERT_FILE")
     try:
         roots = None if trusted is None else Path(trusted).read_bytes()
@@ -136,13 +142,13 @@ def _channel(address: Address) -> "grpc.Channel":
         message = f"SSL_CERT_FILE {trusted} cannot be read: {error.strerror}"
         raise ConfigError(message) from error
     return grpc.secure_channel(
-        address.host, grpc.ssl_channel_credentials(root_certificates=roots), options=OPTIONS
+        url.host, grpc.ssl_channel_credentials(root_certificates=roots), options=OPTIONS
     )
 
 
-def _arrays(answer: "service_pb2.ModelInferResponse") -> dict[str, Any]:
-    outputs = zip(answer.outputs, answer.raw_output_contents, strict=True)
-    return {one.name: _array(one, raw) for one, raw in outputs}
+def _arrays(response: "service_pb2.ModelInferResponse") -> dict[str, Any]:
+    outputs = zip(response.outputs, response.raw_output_contents, strict=True)
+    return {output.name: _array(output, raw) for output, raw in outputs}
 
 
 def _array(output: Any, raw: bytes) -> Any:  # noqa: ANN401  (generated messages)

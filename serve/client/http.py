@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over HTTP: `/v2`, with tensors as JSON.
+"""Transports over HTTP: the Open Inference Protocol with JSON tensors, and our own REST API.
 
 Shapes: N texts, C classes.
 """
@@ -12,12 +12,17 @@ from urllib.parse import quote
 import numpy as np
 from pydantic import BaseModel, ConfigDict, RootModel
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.errors import PipeError
 from pipework.scoring.predictions import Prediction
-from pipework.serve.client.address import Address, Web, read
-from pipework.serve.client.protocol import OURS, Classified, Described, ProtocolDoor
-from pipework.serve.client.tensors import WANTED, Found, Tensors
+from pipework.serve.client.address import HttpConnection, ServerUrl, read
+from pipework.serve.client.protocol import (
+    MODEL_HINT,
+    Classification,
+    ModelTensors,
+    ProtocolTransport,
+)
+from pipework.serve.client.tensors import OUTPUTS, InferOutputs, Tensors
 from pipework.serve.schemas import PREDICT_PATH, READY_PATH, PredictRequest, PredictResponse
 
 
@@ -31,13 +36,13 @@ class _Tensor(_Part):
     data: list[str] | list[float] = []
 
 
-class _Answer(_Part):
+class _Response(_Part):
     model_version: str | None = None
     outputs: list[_Tensor]
 
     @property
-    def named(self) -> dict[str, _Tensor]:
-        return {one.name: one for one in self.outputs}
+    def by_name(self) -> dict[str, _Tensor]:
+        return {output.name: output for output in self.outputs}
 
 
 class _Metadata(_Part):
@@ -54,73 +59,74 @@ class _Index(RootModel[list[_Entry]]):
     pass
 
 
-class HttpDoor(ProtocolDoor):
-    """A Door to any server of the protocol, by HTTP."""
+class HttpTransport(ProtocolTransport):
+    """Transport to any server of the protocol over HTTP."""
 
-    def __init__(self, web: Web, address: Address) -> None:
-        """Take over connections."""
-        super().__init__(address)
-        self._web = web
+    def __init__(self, connection: HttpConnection, url: ServerUrl) -> None:
+        """Take ownership of a connection."""
+        super().__init__(url)
+        self._connection = connection
 
     def ready(self) -> bool:
-        """Whether the server takes requests."""
+        """Return whether the server accepts requests."""
         try:
-            return self._web.get("/v2/health/ready").status_code == HTTPStatus.OK
+            return self._connection.get("/v2/health/ready").status_code == HTTPStatus.OK
         except PipeError:
             return False
 
     def close(self) -> None:
         """Close the connections."""
-        self._web.close()
+        self._connection.close()
 
-    def _infer(self, model: str, version: str, given: Tensors) -> Found:
-        answer = self._answer(model, version, given, [{"name": name} for name in WANTED])
-        found = answer.named
-        values = {name: found[name].data for name in WANTED}
-        return Found(
+    def _infer(self, model: str, version: str, inputs: Tensors) -> InferOutputs:
+        response = self._infer_outputs(model, version, inputs, [{"name": name} for name in OUTPUTS])
+        tensors = response.by_name
+        values = {name: tensors[name].data for name in OUTPUTS}
+        return InferOutputs(
             label_N=[str(label) for label in values["label"]],
             score_N=np.array(values["score"], np.float32),
             probabilities_NC=np.array(values["probabilities"], np.float32).reshape(
-                found["probabilities"].shape
+                tensors["probabilities"].shape
             ),
-            version=answer.model_version or "",
+            version=response.model_version or "",
         )
 
-    def _classify(self, model: str, version: str, given: Tensors, best: int) -> Classified:
-        output = {"name": WANTED[-1], "parameters": {"classification": best}}
-        answer = self._answer(model, version, given, [output])
-        best_C = [str(one) for one in answer.named[WANTED[-1]].data]
-        return Classified(version=answer.model_version or "", best=best_C)
+    def _classify(self, model: str, version: str, inputs: Tensors, best: int) -> Classification:
+        output = {"name": OUTPUTS[-1], "parameters": {"classification": best}}
+        response = self._infer_outputs(model, version, inputs, [output])
+        best_C = [str(element) for element in response.by_name[OUTPUTS[-1]].data]
+        return Classification(version=response.model_version or "", best=best_C)
 
-    def _describe(self, model: str, version: str) -> Described:
-        found = read(_Metadata, self._web.get(_path(model, version)))
-        return Described(
-            inputs=[one.name for one in found.inputs], outputs=[one.name for one in found.outputs]
+    def _describe(self, model: str, version: str) -> ModelTensors:
+        metadata = read(_Metadata, self._connection.get(_path(model, version)))
+        return ModelTensors(
+            inputs=[tensor.name for tensor in metadata.inputs],
+            outputs=[tensor.name for tensor in metadata.outputs],
         )
 
     def _models(self) -> Sequence[str]:
-        found = read(_Index, self._web.post("/v2/repository/index", "{}"))
-        return list(dict.fromkeys(one.name for one in found.root if one.state == "READY"))
+        index = read(_Index, self._connection.post("/v2/repository/index", "{}"))
+        return list(dict.fromkeys(entry.name for entry in index.root if entry.state == "READY"))
 
-    def _answer(
-        self, model: str, version: str, given: Tensors, outputs: Sequence[dict[str, Any]]
-    ) -> _Answer:
-        inputs = [
+    def _infer_outputs(
+        self, model: str, version: str, inputs: Tensors, outputs: Sequence[dict[str, Any]]
+    ) -> _Response:
+        parts = [
             {
                 "name": name,
                 "datatype": "BYTES",
                 "shape": [len(values), 1],
                 "data": [value.decode() for value in values],
             }
-            for name, values in given.items()
+            for name, values in inputs.items()
         ]
-        body = json.dumps({"inputs": inputs, "outputs": outputs})
-        found = read(_Answer, self._web.post(f"{_path(model, version)}/infer", body))
-        missing = [one["name"] for one in outputs if one["name"] not in found.named]
+        body = json.dumps({"inputs": parts, "outputs": outputs})
+        response = read(_Response, self._connection.post(f"{_path(model, version)}/infer", body))
+        missing = [output["name"] for output in outputs if output["name"] not in response.by_name]
         if missing:
-            message = f"model {model} answered without {missing[0]}"
-            raise PipeError(message, OURS)
-        return found
+            message = f"the response of model {model} lacks {missing[0]}"
+            raise PipeError(message, MODEL_HINT)
+        return response
 
 
 def _path(model: str, version: str) -> str:
@@ -128,27 +134,26 @@ def _path(model: str, version: str) -> str:
     return f"/v2/models/{quote(model, safe='')}{tail}"
 
 
-class RestDoor(Closing):
-    """A Door to `pipe serve` by its simple protocol."""
+class RestTransport(Closeable):
+    """Transport to `pipe serve` over its own REST API."""
 
-    def __init__(self, web: Web, address: Address) -> None:
-        """Take over connections."""
-        self._web, self._address = web, address
+    def __init__(self, connection: HttpConnection, url: ServerUrl) -> None:
+        """Take ownership of a connection."""
+        self._connection, self._url = connection, url
 
-    def ask(self, request: PredictRequest) -> list[Prediction]:
-        """Return the answers to one request."""
-        named = {"model": self._address.model, "version": self._address.version}
-        asked = request.model_copy(update=named)
-        answer = self._web.post(PREDICT_PATH, asked.model_dump_json(exclude_none=True))
-        return read(PredictResponse, answer).predictions
+    def predict(self, request: PredictRequest) -> list[Prediction]:
+        """Send a request and return its predictions."""
+        names = {"model": self._url.model, "version": self._url.version}
+        body = request.model_copy(update=names).model_dump_json(exclude_none=True)
+        return read(PredictResponse, self._connection.post(PREDICT_PATH, body)).predictions
 
     def ready(self) -> bool:
-        """Whether the server takes requests."""
+        """Return whether the server accepts requests."""
         try:
-            return self._web.get(READY_PATH).status_code == HTTPStatus.OK
+            return self._connection.get(READY_PATH).status_code == HTTPStatus.OK
         except PipeError:
             return False
 
     def close(self) -> None:
         """Close the connections."""
-        self._web.close()
+        self._connection.close()

@@ -1,4 +1,4 @@
-"""What both doors of the Open Inference Protocol share: which model, what its classes are called.
+"""Common base of the HTTP and gRPC transports: selects the model and reads its class names.
 
 Shapes: N texts, C classes.
 """
@@ -10,132 +10,142 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.errors import InputError, PipeError, UnknownModelError
 from pipework.scoring.predictions import Prediction
-from pipework.serve.client.address import Address
-from pipework.serve.client.tensors import WANTED, Found, Tensors, names_of, predictions, tensors
+from pipework.serve.client.address import ServerUrl
+from pipework.serve.client.tensors import (
+    OUTPUTS,
+    InferOutputs,
+    Tensors,
+    label_names,
+    predictions,
+    tensors,
+)
 from pipework.serve.schemas import PredictRequest
 from pipework.serve.text_tensors import TEXT
 
-OURS = "is it a model of pipework?"
-ATTEMPTS = 5  # to find the names of the version that answered, while versions are switched
+MODEL_HINT = "is it a model of pipework?"
+ATTEMPTS = 5  # to read the class names of the version that responded, during a switch of versions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Described:
-    """A model: the names of its inputs and outputs."""
+class ModelTensors:
+    """Names of the input and output tensors of a model."""
 
     inputs: Collection[str]
     outputs: Collection[str]
 
     @property
     def of_texts(self) -> bool:
-        """Whether it takes texts and answers with what is wanted."""
-        return TEXT in self.inputs and {*WANTED} <= {*self.outputs}
+        """Whether the model takes texts and has the outputs that the client needs."""
+        return TEXT in self.inputs and {*OUTPUTS} <= {*self.outputs}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Classified:
-    """The classes of one text as `value:index:label`, and the version that answered."""
+class Classification:
+    """The classes of one text as `value:index:label`, and the version that responded."""
 
     version: str
     best: Sequence[str]
 
 
-class ProtocolDoor(Closing):
-    """A Door to a server of the protocol. A subclass says how tensors are sent."""
+class ProtocolTransport(Closeable):
+    """Base class of transports for the protocol. Subclasses send the tensors."""
 
-    def __init__(self, address: Address) -> None:
-        """Prepare; nothing is sent yet."""
-        self._address = address
+    def __init__(self, url: ServerUrl) -> None:
+        """Set the URL; no request is sent yet."""
+        self._url = url
         self._lock = Lock()
-        self._checked: dict[tuple[str, str], str] = {}  # model and version asked: which model
-        self._known: dict[tuple[str, str], tuple[str, ...]] = {}  # model and version: its names
+        self._checked: dict[tuple[str, str], str] = {}  # requested name and version -> model
+        self._labels: dict[tuple[str, str], tuple[str, ...]] = {}  # model and version -> labels
 
-    def ask(self, request: PredictRequest) -> list[Prediction]:
-        """Return the answers to one request."""
-        given = tensors(request.examples())
-        version = request.version or self._address.version
-        model = self._model(request.model or self._address.model, version)
+    def predict(self, request: PredictRequest) -> list[Prediction]:
+        """Send a request and return its predictions."""
+        inputs = tensors(request.examples())
+        version = request.version or self._url.version
+        model = self._model(request.model or self._url.model, version)
         for _ in range(ATTEMPTS):
-            with _read_of(model):
-                found = self._infer(model, version, given)
-                found.check(len(given[TEXT]))
-            names_C = self._names(model, version, given, found)
+            with _reading_response(model):
+                outputs = self._infer(model, version, inputs)
+                outputs.check(len(inputs[TEXT]))
+            names_C = self._names(model, version, inputs, outputs)
             if names_C is not None:
-                return predictions(found, names_C, request.top_k)
-        message = f"model {model} was answered by another version than the one that names classes"
-        raise PipeError(message, "versions are being switched: ask again, or name one")
+                return predictions(outputs, names_C, request.top_k)
+        message = f"the class names of model {model} are those of another version"
+        raise PipeError(message, "versions are being switched: retry, or name a version")
 
     @abstractmethod
-    def _infer(self, model: str, version: str, given: Tensors) -> Found:
-        """Return the answers to N texts."""
+    def _infer(self, model: str, version: str, inputs: Tensors) -> InferOutputs:
+        """Return the outputs for N texts."""
 
     @abstractmethod
-    def _classify(self, model: str, version: str, given: Tensors, best: int) -> Classified:
-        """Return the `best` classes of one text.
+    def _classify(self, model: str, version: str, inputs: Tensors, best: int) -> Classification:
+        """Return the `best` top classes of one text.
 
         Raises:
-            InputError: the server does not offer that.
+            InputError: the server does not support classifications.
         """
 
     @abstractmethod
-    def _describe(self, model: str, version: str) -> Described:
-        """Return what a model takes and gives."""
+    def _describe(self, model: str, version: str) -> ModelTensors:
+        """Return the input and output names of a model."""
 
     @abstractmethod
     def _models(self) -> Sequence[str]:
         """Return the names of the models that are ready."""
 
     def _model(self, name: str, version: str) -> str:
-        with self._lock:  # once, however many threads ask first
+        with self._lock:  # so that concurrent first requests check the model once
             if (name, version) not in self._checked:
                 model = name or self._only_model()
                 if not self._describe(model, version).of_texts:
-                    message = f"model {model} does not take {TEXT} and give {', '.join(WANTED)}"
-                    raise UnknownModelError(message, OURS)
+                    expected = f"input {TEXT} and outputs {', '.join(OUTPUTS)}"
+                    message = f"model {model} does not have {expected}"
+                    raise UnknownModelError(message, MODEL_HINT)
                 self._checked[name, version] = model
             return self._checked[name, version]
 
     def _only_model(self) -> str:
-        hint = f"name it: {self._address.url}/v2/models/NAME"
+        hint = f"name the model in the URL: {self._url.url}/v2/models/NAME"
         try:
             names = self._models()
         except PipeError as error:
-            message = f"{self._address.url} does not say which models it has: {error}"
+            message = f"{self._url.url} does not list its models: {error}"
             raise UnknownModelError(message, hint) from error
         texts = [name for name in names if TEXT in self._describe(name, "").inputs]
         if len(texts) != 1:
             known = ", ".join(texts) or "none"
-            message = f"expected one model of texts at {self._address.url}, found {known}"
+            message = f"expected one text model at {self._url.url}, found {known}"
             raise UnknownModelError(message, hint)
         return texts[0]
 
     def _names(
-        self, model: str, version: str, given: Tensors, found: Found
+        self, model: str, version: str, inputs: Tensors, outputs: InferOutputs
     ) -> tuple[str, ...] | None:
-        """Return what the version that answered calls its classes; () where it does not say.
+        """Return the class names of the version that responded; () if the server has none.
 
-        None where another version answers now.
+        None if another version responds now.
         """
         with self._lock:
-            if (model, found.version) not in self._known:
-                first = {name: values[:1] for name, values in given.items()}
-                classes = found.probabilities_NC.shape[1]
+            if (model, outputs.version) not in self._labels:
+                first = {name: values[:1] for name, values in inputs.items()}
+                classes = outputs.probabilities_NC.shape[1]
                 try:
-                    with _read_of(model):
-                        named = self._classify(model, version, first, classes)
-                        self._known[model, named.version] = names_of(named.best)
-                except InputError:  # not of the text, that has been answered
-                    self._known[model, found.version] = ()
-            return self._known.get((model, found.version))
+                    with _reading_response(model):
+                        classification = self._classify(model, version, first, classes)
+                        self._labels[model, classification.version] = label_names(
+                            classification.best
+                        )
+                except InputError:  # not about the text: the server has accepted that already
+                    self._labels[model, outputs.version] = ()
+            return self._labels.get((model, outputs.version))
 
 
 @contextmanager
-def _read_of(model: str) -> Iterator[None]:
+def _reading_response(model: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, struct.error) as error:
-        message = f"model {model} answered with tensors that cannot be read: {error}"
-        raise PipeError(" ".join(message.split()), OURS) from error
+        message = f"the tensors in the response of model {model} cannot be read: {error}"
+        raise PipeError(" ".join(message.split()), MODEL_HINT) from error

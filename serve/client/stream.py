@@ -1,4 +1,4 @@
-"""Many inputs become requests, several on the way at a time; their answers come in order."""
+"""Sends many inputs as concurrent requests and yields the predictions in input order."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,34 +10,37 @@ from pipework.progress import Progress
 from pipework.scoring.predictions import Prediction
 from pipework.serve.client.client import Client
 
-TEXTS, REQUESTS = 32, 4  # of a request, and at a time: enough to keep a server's batches full
+TEXTS, REQUESTS = (
+    32,
+    4,
+)  # texts per request and concurrent requests: enough to fill a server's batches
 Answers = Iterator[tuple[Example, Prediction]]
 
 
-def answer_all(client: Client, examples: Iterable[Example], progress: Progress) -> Answers:
-    """Yield each input with its answer, in order.
+def predict_all(client: Client, examples: Iterable[Example], progress: Progress) -> Answers:
+    """Yield each input with its prediction, in order.
 
-    No more inputs are read than are on the way. Where this ends early, nothing further is sent.
+    Inputs are read only when they are sent. If the iterator is closed, no more requests are sent.
 
     Args:
-        client: of the server; it may retry what the server has no room for.
+        client: client of the server; it may retry when the server is busy.
         examples: the inputs.
-        progress: is told the inputs that are answered.
+        progress: advanced by the number of finished inputs.
 
     Raises:
-        PipeError: see `Client.predict`; one of an input says between which inputs it is.
+        PipeError: see `Client.predict`; an input error names the range of inputs of its request.
     """
-    waiting: deque[tuple[Sequence[Example], int, Future[list[Prediction]]]] = deque()
-    threads = ThreadPoolExecutor(REQUESTS, thread_name_prefix="asking")
+    pending: deque[tuple[Sequence[Example], int, Future[list[Prediction]]]] = deque()
+    threads = ThreadPoolExecutor(REQUESTS, thread_name_prefix="predict")
     try:
         first = 1
         for chunk in chunks(examples, TEXTS):
-            waiting.append((chunk, first, threads.submit(client.predict_examples, chunk)))
+            pending.append((chunk, first, threads.submit(client.predict_examples, chunk)))
             first += len(chunk)
-            if len(waiting) > REQUESTS:
-                yield from _answered(*waiting.popleft(), progress)
-        while waiting:
-            yield from _answered(*waiting.popleft(), progress)
+            if len(pending) > REQUESTS:
+                yield from _answered(*pending.popleft(), progress)
+        while pending:
+            yield from _answered(*pending.popleft(), progress)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
 
@@ -46,9 +49,9 @@ def _answered(
     chunk: Sequence[Example], first: int, future: Future[list[Prediction]], progress: Progress
 ) -> Answers:
     try:
-        found = future.result()
+        predictions = future.result()
     except InputError as error:
-        message = f"of inputs {first} to {first + len(chunk) - 1}: {error}"
+        message = f"in inputs {first} to {first + len(chunk) - 1}: {error}"
         raise type(error)(message, error.hint) from error
-    yield from zip(chunk, found, strict=True)
+    yield from zip(chunk, predictions, strict=True)
     progress.advance(len(chunk))

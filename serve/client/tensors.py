@@ -1,7 +1,7 @@
-"""Texts become tensors of the Open Inference Protocol, and its tensors become predictions.
+"""Converts texts to tensors of the Open Inference Protocol, and output tensors to predictions.
 
-The protocol does not say what the classes are called. Where the server offers classifications
-(`value:index:label`) their names are learnt from one; else an answer holds only its label.
+The protocol has no metadata for class names. If the server supports classifications
+(`value:index:label`), the names are read from one; otherwise predictions have only their label.
 
 Shapes: N texts, C classes.
 """
@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from pipework.data.examples import Example
 from pipework.errors import PipeError
-from pipework.scoring.predictions import OneLabel, Prediction, SeveralLabels, Value
+from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue, SingleLabel
 from pipework.serve.text_tensors import TEXT, TEXT_PAIR
 
-WANTED = ("label", "score", "probabilities")
-WHOLE = 1e-3  # how far from 1 the probabilities of one label may add up to
+OUTPUTS = ("label", "score", "probabilities")
+SUM_TOLERANCE = 1e-3  # of the sum of single-label probabilities, which should be 1
 Tensors = Mapping[str, Sequence[bytes]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Found:
-    """The tensors of an answer, and the version that gave it; "" where the server does not say."""
+class InferOutputs:
+    """The output tensors of a response, and the model version; "" if the server sends none."""
 
     label_N: Sequence[str]
     score_N: NDArray[np.float32]
@@ -32,10 +32,10 @@ class Found:
     version: str = ""
 
     def check(self, count: int) -> None:
-        """Check that there is an answer to each of `count` texts.
+        """Check that there are outputs for each of `count` texts.
 
         Raises:
-            ValueError: there is not.
+            ValueError: the shapes are different.
         """
         shape = self.probabilities_NC.shape
         rows = {len(self.label_N), len(self.score_N), *shape[:1]}
@@ -45,62 +45,66 @@ class Found:
 
 
 def tensors(examples: Sequence[Example]) -> Tensors:
-    """Return the inputs by name; entities are marked in their text."""
-    inputs = {TEXT: [_marked(one).encode() for one in examples]}
-    pairs = [one.text_pair for one in examples if one.text_pair is not None]
+    """Return the input tensors by name; entities are marked in their text."""
+    inputs = {TEXT: [_marked(example).encode() for example in examples]}
+    pairs = [example.text_pair for example in examples if example.text_pair is not None]
     if pairs:
         inputs[TEXT_PAIR] = [pair.encode() for pair in pairs]
     return inputs
 
 
-def names_of(classified: Sequence[str]) -> tuple[str, ...]:
-    """Return the labels in the order of the classes, from one text's `value:index:label`.
+def label_names(classified: Sequence[str]) -> tuple[str, ...]:
+    """Return the labels in class order, from the `value:index:label` elements of one text.
 
-    Empty where a class has no name.
+    Empty if a class has no name.
     """
-    parts = [one.split(":", 2) for one in classified]
-    named = {int(part[1]): part[2] for part in parts if len(part) == len(WANTED)}
+    parts = [element.split(":", 2) for element in classified]
+    named = {int(part[1]): part[2] for part in parts if len(part) == len(OUTPUTS)}
     return tuple(named[index] for index in sorted(named)) if len(named) == len(parts) else ()
 
 
-def predictions(found: Found, names_C: Sequence[str], top_k: int | None) -> list[Prediction]:
-    """Return what the tensors say, as our own door does; `scores` keeps the `top_k` best.
+def predictions(
+    outputs: InferOutputs, names_C: Sequence[str], top_k: int | None
+) -> list[Prediction]:
+    """Return predictions in the form of our own API; `scores` has the `top_k` best.
 
     Raises:
-        PipeError: they do not fit the names.
+        PipeError: the number of classes differs from the number of names.
     """
-    classes = found.probabilities_NC.shape[1]
-    if classes == 1 and not any(found.label_N):
-        return [Value(score=float(score)) for score in found.score_N]
+    classes = outputs.probabilities_NC.shape[1]
+    if classes == 1 and not any(outputs.label_N):
+        return [RegressionValue(score=float(score)) for score in outputs.score_N]
     if not names_C:
         return [
-            OneLabel(label=label, score=float(score), scores={label: float(score)})
-            for label, score in zip(found.label_N, found.score_N, strict=True)
+            SingleLabel(label=label, score=float(score), scores={label: float(score)})
+            for label, score in zip(outputs.label_N, outputs.score_N, strict=True)
         ]
     if len(names_C) != classes:
-        message = f"the server names {len(names_C)} classes and answers with {classes}"
-        raise PipeError(message, "was another version loaded meanwhile? ask again")
-    one = bool((np.abs(found.probabilities_NC.sum(axis=1) - 1) < WHOLE).all())
-    order_NC = np.argsort(-found.probabilities_NC, axis=1, kind="stable")
+        message = f"the server has {len(names_C)} class names but returned {classes} classes"
+        raise PipeError(message, "retry: another version may have been loaded in between")
+    single_label = bool((np.abs(outputs.probabilities_NC.sum(axis=1) - 1) < SUM_TOLERANCE).all())
+    order_NC = np.argsort(-outputs.probabilities_NC, axis=1, kind="stable")
     return [
-        _prediction(label, {names_C[index]: float(row_C[index]) for index in order_C}, one, top_k)
+        _prediction(
+            label, {names_C[index]: float(row_C[index]) for index in order_C}, single_label, top_k
+        )
         for label, row_C, order_C in zip(
-            found.label_N, found.probabilities_NC, order_NC, strict=True
+            outputs.label_N, outputs.probabilities_NC, order_NC, strict=True
         )
     ]
 
 
 def _prediction(
-    label: str, ranked: Mapping[str, float], one: bool, top_k: int | None
+    label: str, ranked: Mapping[str, float], single_label: bool, top_k: int | None
 ) -> Prediction:
     scores = dict([*ranked.items()][:top_k])
-    if one and label in ranked:
-        return OneLabel(label=label, score=ranked[label], scores=scores)
-    return SeveralLabels(labels=_parted(label, ranked), scores=scores)
+    if single_label and label in ranked:
+        return SingleLabel(label=label, score=ranked[label], scores=scores)
+    return MultiLabel(labels=_split(label, ranked), scores=scores)
 
 
-def _parted(joined: str, ranked: Mapping[str, float]) -> tuple[str, ...]:
-    """Part labels that stand joined by commas, best first; a label may hold a comma itself."""
+def _split(joined: str, ranked: Mapping[str, float]) -> tuple[str, ...]:
+    """Split labels that are joined by commas, best first; a label may contain a comma itself."""
     labels = []
     for name in ranked:
         if joined == name or joined.startswith(f"{name}, "):
@@ -115,6 +119,6 @@ def _marked(example: Example) -> str:
     text = example.text
     (start1, end1), (start2, end2) = example.entities
     spans = sorted([(start1, end1, "e1"), (start2, end2, "e2")], reverse=True)
-    for start, end, name in spans:  # from the last on, so that places before it stay
+    for start, end, name in spans:  # backwards, so that earlier offsets stay valid
         text = f"{text[:start]}<{name}>{text[start:end]}</{name}>{text[end:]}"
     return text

@@ -1,4 +1,4 @@
-"""What a client asks by, whatever the protocol."""
+"""The interface of transports, and the errors that they share."""
 
 from http import HTTPStatus
 from typing import Protocol
@@ -15,9 +15,9 @@ from pipework.errors import (
 from pipework.scoring.predictions import Prediction
 from pipework.serve.schemas import PredictRequest
 
-KEY_HINT = "name a key: PIPEWORK_API_KEY, or Client(url, key=...)"
+KEY_HINT = "set an API key: PIPEWORK_API_KEY, or Client(url, key=...)"
 
-KINDS: dict[HTTPStatus, type[PipeError]] = {
+ERROR_TYPES: dict[HTTPStatus, type[PipeError]] = {
     HTTPStatus.NOT_FOUND: UnknownModelError,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: TooLargeError,
     HTTPStatus.SERVICE_UNAVAILABLE: NotReadyError,
@@ -25,49 +25,49 @@ KINDS: dict[HTTPStatus, type[PipeError]] = {
 }
 
 
-class Door(Protocol):
-    """A connection to a server. Safe to use from several threads."""
+class Transport(Protocol):
+    """A connection to a server. Thread-safe."""
 
-    def ask(self, request: PredictRequest) -> list[Prediction]:
-        """Return the answers to one request.
+    def predict(self, request: PredictRequest) -> list[Prediction]:
+        """Send a request and return its predictions.
 
         Raises:
             PipeError: see `Client`.
         """
 
     def ready(self) -> bool:
-        """Whether the server takes requests; False, too, where it cannot be reached."""
+        """Return whether the server accepts requests; False if it cannot be reached."""
 
     def close(self) -> None:
         """Close the connection."""
 
 
 def unreachable(url: str, error: object) -> PipeError:
-    """Return the error of a server that is not there."""
+    """Return the error for a server that cannot be reached."""
     message = f"{url} cannot be reached: {error}"
     return PipeError(message, "is it running? pipe serve RUN")
 
 
-def silent(url: str, timeout_s: float) -> PipeError:
-    """Return the error of a server that did not answer in time."""
-    message = f"{url} did not answer within {timeout_s} s"
-    return PipeError(message, "send fewer texts at once, or wait longer")
+def timed_out(url: str, timeout_s: float) -> PipeError:
+    """Return the error for a server that did not respond in time."""
+    message = f"{url} did not respond within {timeout_s} s"
+    return PipeError(message, "send fewer texts per request, or set a longer timeout")
 
 
-def refusal(status: int, message: str, retry_after: str | None) -> PipeError:
-    """Return what a status of HTTP means, in the server's words."""
-    said = message.partition("; ")[0]  # behind the semicolon a server puts the hint
+def error_for_status(status: int, message: str, retry_after: str | None) -> PipeError:
+    """Return the error for an HTTP status, with the server's message."""
+    text = message.partition("; ")[0]  # after the semicolon is the server's hint
     if status == HTTPStatus.TOO_MANY_REQUESTS:
-        return TooBusyError(said, seconds(retry_after))  # the error words its own hint
+        return TooBusyError(text, seconds(retry_after))  # the error has its own hint
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return PipeError(said, KEY_HINT)
-    if status in KINDS:
-        return KINDS[HTTPStatus(status)](message)
+        return PipeError(text, KEY_HINT)
+    if status in ERROR_TYPES:
+        return ERROR_TYPES[HTTPStatus(status)](message)
     if status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return InputError(message)
     return PipeError(f"the server failed with status {status}: {message}")
 
 
 def seconds(retry_after: str | None) -> int:
-    """Return what Retry-After says; 1 where it says nothing that is a number."""
+    """Return the seconds of a Retry-After header; 1 if it is missing or not a number."""
     return int(retry_after) if retry_after and retry_after.isdecimal() else 1

@@ -1,4 +1,4 @@
-"""The seam between an engine's record and what runs it. No engine is opened without its proof."""
+"""Opens the engines of a run folder with the runtime of their format, after a parity check."""
 
 import importlib.util
 import logging
@@ -9,8 +9,8 @@ from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Tensor
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
-from pipework.scoring.reference_rows import FILE_NAME as KEPT_ROWS
-from pipework.scoring.reference_rows import KeptRows
+from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as KEPT_ROWS
+from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cuda import NoGpuError
@@ -27,41 +27,41 @@ MODELS = {
 
 
 def choose_engine(manifest: Manifest, name: str | None = None) -> EngineRecord:
-    """Return the engine of that name, or the one to try first here: see `usable_engines`."""
+    """Return the named engine, or the preferred one on this machine: see `usable_engines`."""
     return usable_engines(manifest, name)[0]
 
 
 def usable_engines(manifest: Manifest, name: str | None = None) -> list[EngineRecord]:
-    """Return the engine of that name, or all that may be served here, in the order to try them.
+    """Return the named engine, or all engines that may be served here, in the order to try them.
 
-    Those that were built elsewhere for a machine like this and are to be proven here come first,
-    then the proven ones, the fastest first, and last what this machine is not made for.
+    Engines without a parity record that were built for a machine like this come first, then those
+    with parity, the fastest first, and last the engines that this machine cannot run.
 
     Raises:
-        RunFolderError: there is none (of that name), or its parity did not pass.
+        RunFolderError: there is no such engine, or its parity check failed.
     """
-    found = [engine for engine in manifest.engines if name in (None, engine.name)]
-    if not found:
+    engines = [engine for engine in manifest.engines if name in (None, engine.name)]
+    if not engines:
         names = ", ".join(engine.name for engine in manifest.engines) or "none"
-        wanted = "an engine" if name is None else f"engine {name!r}"
-        message = f"run {manifest.identity.name} lacks {wanted}; engines there: {names}"
-        raise RunFolderError(message, "make one: pipe export RUN --to onnx")
-    usable = [engine for engine in found if engine.parity is None or engine.parity.passed]
+        wanted = "engine" if name is None else f"engine {name!r}"
+        message = f"run {manifest.identity.name} has no {wanted}; its engines: {names}"
+        raise RunFolderError(message, "export one: pipe export RUN --to onnx")
+    usable = [engine for engine in engines if engine.parity is None or engine.parity.passed]
     if not usable:
-        message = f"engine {found[0].name} did not pass parity, so it is not served"
-        raise RunFolderError(message, "make a proven one: pipe export RUN --to onnx")
+        message = f"engine {engines[0].name} did not pass parity, so it is not served"
+        raise RunFolderError(message, "export one with parity: pipe export RUN --to onnx")
     return sorted(usable, key=lambda engine: (not runs_here(engine), engine.parity is not None))
 
 
 def runs_here(record: EngineRecord) -> bool:
-    """Whether this machine has the GPU and the TensorRT that an engine needs, where it does."""
+    """Return whether this machine has the GPU and TensorRT that an engine needs, if it does."""
     return record.tensorrt is None or fits_here(record.tensorrt)
 
 
 def open_proven(
     run: Path, manifest: Manifest, name: str | None = None, *, threads: int | None = None
 ) -> Engine:
-    """Open the engine of that name, or the first that can answer here: see `open_first`."""
+    """Open the named engine, or the first that works on this machine: see `open_first`."""
     return open_first(run, manifest, name, threads=threads)[1]
 
 
@@ -75,23 +75,22 @@ def open_first(
 ) -> tuple[EngineRecord, Engine]:
     """Open an engine after checking its parity and the digests of its files and the tokenizer.
 
-    An engine that was built and not run, or that was proven on another kind of processor, is
-    proven here first, by the rows that are kept with it; with `prove` any engine is. Without
-    a name, one that cannot be opened here is passed over, which is logged; a file that changed is
-    not.
+    Parity is checked here, on the stored reference rows, if the engine has no parity record or was
+    checked on another kind of processor, and always with `prove`. Without a name, engines that
+    cannot be opened are skipped with a warning; a changed file is always an error.
 
     Args:
         run: the run folder.
-        manifest: of it.
-        name: of an engine.
-        prove: whether a proof is made here in any case.
-        threads: of the runtime on a CPU; None for as many as the container may use.
+        manifest: its manifest.
+        name: name of an engine.
+        prove: whether to check parity here in any case.
+        threads: threads of the runtime on a CPU; None for as many as the container may use.
 
     Raises:
-        RunFolderError: naming the engine or the file that does not hold.
-        MissingDependencyError: the runtime, or the GPU that the engine is for, is not there.
-        CheckFailedError: the proof that was made here failed.
-        PipeError: of several engines that cannot be opened, why not the first.
+        RunFolderError: an engine or a file is wrong; the message names it.
+        MissingDependencyError: the runtime or the GPU of the engine is missing.
+        CheckFailedError: the parity check failed.
+        PipeError: no engine can be opened; this is the error of the first.
     """
     verify_files(run, (manifest.input.tokenizer,))
     reasons: list[PipeError] = []
@@ -112,14 +111,14 @@ def _proven_here(
     try:
         engine = open_engine(path, record, manifest, tensorrt=record.tensorrt, threads=threads)
     except NoGpuError as error:
-        how = "proven elsewhere" if record.proven else "built, not run"
-        message = f"engine {record.name} was {how}, and it cannot run here: {error}"
+        status = "proven elsewhere" if record.proven else "built, not run"
+        message = f"engine {record.name} was {status}, and it cannot run here: {error}"
         raise NoGpuError(message, error.hint) from error
     try:
-        if record.tensorrt is None:  # whose profiles say which calls it takes
+        if record.tensorrt is None:  # TensorRT cuts calls by the profiles of the engine
             engine.learn_costs(manifest.input.max_length)
         if prove or record.parity is None or record.parity.processor != engine.processor:
-            kept = KeptRows.read(run / _file(record, KEPT_ROWS))
+            kept = ReferenceRows.read(run / _file(record, KEPT_ROWS))
             prove_here(engine, record, kept, manifest.task)
     except BaseException:
         engine.close()
@@ -136,19 +135,19 @@ def open_engine(
     tensorrt: TensorRt | None = None,
     threads: int | None = None,
 ) -> CollatedEngine:
-    """Open an engine's file. Whether it was proven is `open_proven`'s to ask.
+    """Open the file of an engine without a parity check; `open_proven` makes that.
 
     Args:
         path: the engine's main file, named as in MODELS.
-        variant: what it is.
-        manifest: of the run, for what its inputs look like.
-        whole: whether each batch is one call, as a proof over given shapes wants it.
-        tensorrt: of a TensorRT engine, what its record says of it.
-        threads: of the runtime on a CPU; None for as many as the container may use.
+        variant: format, layout and precision of the engine.
+        manifest: manifest of the run, for the form of its inputs.
+        whole: whether each batch is one call, for a parity check over fixed shapes.
+        tensorrt: the build record of a TensorRT engine.
+        threads: threads of the runtime on a CPU; None for as many as the container may use.
 
     Raises:
-        RunFolderError: the files are not an engine that fits the model's input.
-        MissingDependencyError: the runtime, or the GPU that the engine is for, is not there.
+        RunFolderError: the file is not an engine that fits the model's input.
+        MissingDependencyError: the runtime or the GPU of the engine is missing.
     """
     collate = Collate(
         layout=variant.layout,
@@ -171,20 +170,20 @@ def open_engine(
             from pipework.serve.engines.tensorrt import TensorRtEngine  # noqa: PLC0415  (optional)
 
             if tensorrt is None:
-                message = f"{path}: the record does not say which TensorRT built it"
-                raise RunFolderError(message, "make it again: pipe export RUN --to tensorrt")
+                message = f"{path}: the engine's record does not name the TensorRT that built it"
+                raise RunFolderError(message, "export it again: pipe export RUN --to tensorrt")
             return TensorRtEngine(path, collate, tensorrt)
 
 
 def _need(module: str) -> None:
     if importlib.util.find_spec(module) is None:
-        message = f"{module} is not installed, and the engine needs it"
+        message = f"{module} is not installed; the engine needs it"
         raise MissingDependencyError(message, "pip install 'pipework[cpu]'")
 
 
 def _file(record: EngineRecord, wanted: str) -> str:
-    found = [file.path for file in record.files if Path(file.path).name == wanted]
-    if len(found) != 1:
-        message = f"engine {record.name}: expected one file {wanted}, found {len(found)}"
-        raise RunFolderError(message, "make it again: pipe export RUN --to onnx")
-    return found[0]
+    paths = [file.path for file in record.files if Path(file.path).name == wanted]
+    if len(paths) != 1:
+        message = f"engine {record.name}: expected one file {wanted}, found {len(paths)}"
+        raise RunFolderError(message, "export it again: pipe export RUN --to onnx")
+    return paths[0]

@@ -1,4 +1,4 @@
-"""What the engines of this package share: inputs become calls, and their answers come in order.
+"""Base class of the engines: cuts a batch into calls and collects the logits in input order.
 
 Shapes: N inputs, B of one call, C classes.
 """
@@ -10,50 +10,50 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.cpu import processor
 from pipework.serve.engines.call_costs import measure
-from pipework.serve.engines.collate import Collate, Feed
+from pipework.serve.engines.collate import Collate, InputFeed
 from pipework.text.encoding import Encoding
 
 Arrays = Mapping[str, NDArray[np.int64]]
 Logits = NDArray[np.float32]
 
 
-class CollatedEngine(Closing):
-    """An Engine over a runtime that takes arrays by name. Not for several threads at once.
+class CollatedEngine(Closeable):
+    """Base class of engines whose runtime takes arrays by name. Not thread-safe.
 
     Attributes:
-        collate: how inputs become calls.
-        computed_tokens: that all calls had computed, with those that fill up rows.
+        collate: cuts batches into calls.
+        computed_tokens: number of tokens in all calls, including padding.
     """
 
     computed_tokens = 0
 
     def __init__(self, collate: Collate, classes: int | None = None) -> None:
-        """Make a first call, of one token: it shows that the graph runs, and the number of classes.
+        """Make a first call of one token, which checks the graph and gives the number of classes.
 
-        A subclass calls this when its runtime is ready. One that cannot be asked yet gives the
-        number of classes, and no call is made.
+        Subclasses call this when their runtime is ready. A subclass whose model is not reachable
+        yet passes the number of classes, and no call is made.
         """
         self.collate = collate
         if classes is not None:
             self._classes = classes
             return
-        (feed,) = collate.feeds([self._made_up(1)])
+        (feed,) = collate.feeds([self._dummy(1)])
         self._classes = self._start(feed.arrays)().shape[1]
 
     @property
     def processor(self) -> str:
-        """What computes, as proofs name it."""
+        """Name of the processor that computes, as in parity records."""
         return processor()
 
     @abstractmethod
     def _start(self, arrays: Arrays) -> Callable[[], Logits]:
-        """Begin one call; what is returned waits for its logits [B, C], all finite or not."""
+        """Start one call; the returned function waits for its logits [B, C], finite or not."""
 
     def learn_costs(self, longest: int) -> None:
-        """Measure what calls cost here, and cut them accordingly from now on.
+        """Measure the cost of calls on this machine and use it to cut batches.
 
         Args:
             longest: the most tokens of an input.
@@ -61,7 +61,7 @@ class CollatedEngine(Closing):
         one_call = replace(self.collate, whole=True)
 
         def call(rows: int, width: int) -> None:
-            (feed,) = one_call.feeds([self._made_up(width)] * rows)
+            (feed,) = one_call.feeds([self._dummy(width)] * rows)
             self._start(feed.arrays)()
 
         self.collate = replace(self.collate, costs=measure(call, longest))
@@ -71,30 +71,33 @@ class CollatedEngine(Closing):
         return self.start(encodings)()
 
     def start(self, encodings: Sequence[Encoding]) -> Callable[[], Logits]:
-        """Begin with what `infer` waits for; nothing else may be asked until it has ended."""
+        """Start the first call; the returned function computes the rest and returns the logits.
+
+        No other call may be started until it has returned.
+        """
         feeds = self._feeds(encodings)
         first = next(feeds, None)
-        begun = first and self._start(first.arrays)
+        first_wait = first and self._start(first.arrays)
 
         def finish() -> Logits:
             logits_NC = np.empty((len(encodings), self._classes), np.float32)
-            feed, wait = first, begun
+            feed, wait = first, first_wait
             while feed and wait:
                 try:
-                    coming = next(feeds, None)  # made while the runtime computes
+                    following = next(feeds, None)  # prepared while the runtime computes
                 finally:
-                    logits_NC[feed.rows] = wait()  # whatever happens, it is not left computing
+                    logits_NC[feed.rows] = wait()  # always: a started call must be finished
                 self.computed_tokens += feed.arrays["input_ids"].size
-                feed, wait = coming, coming and self._start(coming.arrays)
+                feed, wait = following, following and self._start(following.arrays)
             return logits_NC
 
         return finish
 
-    def _feeds(self, encodings: Sequence[Encoding]) -> Iterator[Feed]:
-        """Yield the calls that answer a batch; every input is in one of them."""
+    def _feeds(self, encodings: Sequence[Encoding]) -> Iterator[InputFeed]:
+        """Yield the calls for a batch; every input is in exactly one."""
         return self.collate.feeds(encodings)
 
-    def _made_up(self, tokens: int) -> Encoding:
+    def _dummy(self, tokens: int) -> Encoding:
         return Encoding(
             ids=np.full(tokens, self.collate.padding.pad_id, np.int32),
             type_ids=np.zeros(tokens, np.int8),
@@ -103,10 +106,10 @@ class CollatedEngine(Closing):
 
 
 def check_names(inputs: set[str], outputs: set[str], collate: Collate) -> None:
-    """Check that a graph takes what `collate` makes and gives logits.
+    """Check that a graph takes the arrays of `collate` and returns logits.
 
     Raises:
-        ValueError: with both lists.
+        ValueError: the names differ; the message has both lists.
     """
     if inputs != collate.names:
         message = f"expected inputs {_listed(collate.names)}, found {_listed(inputs)}"

@@ -1,4 +1,4 @@
-"""A batch becomes the calls that an engine makes: micro-batches of like lengths, or packed rows.
+"""Cuts a batch into engine calls: padded micro-batches of similar lengths, or packed rows.
 
 Shapes: N inputs of a batch.
 """
@@ -15,16 +15,15 @@ from pipework.text.encoding import Encoding
 from pipework.text.packing import even_bins, even_rows, pack
 from pipework.text.padding import Padding, pad
 
-ROW_TOKENS = 256  # the most of a packed row: attention costs the square of it
-# How much larger packed calls may be than costs say, so that a batch that is little larger than a
-# call stays whole: cut in two it takes 4 % longer (on a CPU, int8, MiniLM, batches of 1,020 tokens
-# on average, calls of 1,024).
-OVER = 1.25
+ROW_TOKENS = 256  # most tokens of a packed row: the cost of attention is quadratic
+# Factor by which packed calls may exceed `most_tokens`, so that a batch slightly larger than a
+# call is not split: that takes 4 % longer (CPU, int8 MiniLM, batches of 1,020 tokens on average).
+PACKED_SLACK = 1.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Feed:
-    """One call: which inputs it answers, in the order of its logits, and the graph's arrays."""
+class InputFeed:
+    """The arrays of one call, and the input indices in the order of its logits."""
 
     rows: Sequence[int]
     arrays: dict[str, NDArray[np.int64]]
@@ -32,19 +31,18 @@ class Feed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collate:
-    """How inputs become the arrays of a graph.
+    """Cuts batches into calls and builds the arrays of the graph.
 
     Attributes:
         layout: padded or packed.
-        padding: how rows are filled up, and whether there are type ids.
-        spans: whether the graph takes the places of two entities.
-        first_only: of a packed graph, whether it reads the state of the first token only.
-        whole: whether each batch is one call whatever it costs, as a proof over given shapes
-            wants it.
-        row_tokens: the most tokens of a packed row before it is filled up, a longer input
-            excepted.
-        row_step: what the widths of packed rows are multiples of.
-        costs: how calls are cut.
+        padding: padding token, and whether there are type ids.
+        spans: whether the graph takes the spans of two entities.
+        first_only: whether a packed graph reads the state of the first token only.
+        whole: whether each batch is one call regardless of cost, for a parity check over fixed
+            shapes.
+        row_tokens: most tokens of a packed row before padding; a longer input gets its own row.
+        row_step: widths of packed rows are multiples of this.
+        costs: costs by which calls are cut.
     """
 
     layout: Layout
@@ -58,7 +56,7 @@ class Collate:
 
     @property
     def names(self) -> set[str]:
-        """The names of the arrays."""
+        """Names of the graph's input arrays."""
         names = {"input_ids"}
         if self.layout is Layout.PADDED:
             names.add("attention_mask")
@@ -68,42 +66,41 @@ class Collate:
         return names | ({"entity_spans"} if self.spans else set())
 
     def reading(self, *, first_only: bool) -> "Collate":
-        """Return the same for a graph that reads the first token only, or all."""
+        """Return a copy for a graph that reads only the first token, or all tokens."""
         return replace(self, first_only=first_only)
 
-    def feeds(self, encodings: Sequence[Encoding]) -> Iterator[Feed]:
-        """Yield the calls that answer a batch; every input is in one of them."""
+    def feeds(self, encodings: Sequence[Encoding]) -> Iterator[InputFeed]:
+        """Yield the calls for a batch; every input is in exactly one."""
         if not encodings:
             return
         lengths_N = [len(encoding) for encoding in encodings]
         if self.layout is Layout.PACKED:
             whole = [[*range(len(lengths_N))]]
-            most = round(OVER * self.costs.most_tokens)
+            most = round(PACKED_SLACK * self.costs.most_tokens)
             for call in whole if self.whole else even_bins(lengths_N, most):
                 yield self._packed([encodings[index] for index in call], call)
             return
         batches = [[*range(len(lengths_N))]] if self.whole else plan(lengths_N, self.costs)
         for batch in batches:
             padded = pad([encodings[index] for index in batch], self.padding)
-            yield Feed(rows=batch, arrays=self._taken(padded.inputs()))
+            yield InputFeed(rows=batch, arrays=self._select(padded.inputs()))
 
-    def _packed(self, encodings: Sequence[Encoding], places: Sequence[int]) -> Feed:
-        rows = even_rows([len(one) for one in encodings], self.row_tokens, self.row_step)
+    def _packed(self, encodings: Sequence[Encoding], indices: Sequence[int]) -> InputFeed:
+        rows = even_rows(list(map(len, encodings)), self.row_tokens, self.row_step)
         packed = pack(encodings, rows, self.padding, first_only=self.first_only, step=self.row_step)
-        return Feed(rows=places, arrays=self._taken(packed.inputs()))
+        return InputFeed(rows=indices, arrays=self._select(packed.inputs()))
 
-    def _taken(self, arrays: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
-        # A text with entities has spans, which a head that only reads the marks does not take.
+    def _select(self, arrays: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
+        # Texts with entities have spans, but a graph that reads only the marks takes none.
         return {name: arrays[name] for name in sorted(self.names)}
 
 
 def plan(lengths_N: Sequence[int], costs: Costs) -> list[list[int]]:
-    """Cut a batch into micro-batches of like lengths.
+    """Cut a batch into micro-batches of similar lengths.
 
     Args:
-        lengths_N: tokens of each input.
-        costs: of calls. An input that is longer than the most tokens of a call gets a
-            micro-batch of its own.
+        lengths_N: number of tokens of each input.
+        costs: costs of calls. An input longer than `most_tokens` gets its own micro-batch.
 
     Returns:
         Indices of the inputs of each micro-batch, shortest first; every input occurs once.

@@ -1,7 +1,7 @@
-"""Who goes first where all processors are busy: the doors, and what holds the interpreter.
+"""CPU limit and thread priorities: computing threads yield to those that need the interpreter.
 
-A thread that computes without the interpreter may wait. One that holds it may not: all others wait
-for it, however urgent they are (priority inversion; Lampson and Redell 1980,
+A thread that computes without the GIL may wait for a CPU. A thread that holds the GIL must not:
+all other threads would wait for it (priority inversion; Lampson and Redell 1980,
 https://doi.org/10.1145/358818.358824).
 """
 
@@ -13,29 +13,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 
 T = TypeVar("T")
-NICE = 10  # of the threads that compute; all others have 0
+NICE = 10  # nice value of the computing threads; the others have 0
 
 
-class Behind(Closing):
-    """A thread that steps back behind all others, for what a runtime does.
+class LowPriorityThread(Closeable):
+    """A thread of low priority in which a runtime computes.
 
-    Threads that the runtime starts there step back too: on Linux a thread has a priority of its
-    own, which those that it starts inherit.
+    Threads that the runtime starts from it have low priority too: on Linux each thread has its own
+    nice value, which new threads inherit.
     """
 
     def __init__(self) -> None:
-        """Start no thread yet."""
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="runtime", initializer=_step_back)
+        self._thread = ThreadPoolExecutor(
+            1, thread_name_prefix="runtime", initializer=_lower_priority
+        )
 
     def call(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns there; it should hold the interpreter as little as it can."""
+        """Run `work` in the thread and return its result; it should rarely hold the GIL."""
         return self.start(work).result()
 
     def start(self, work: Callable[[], T]) -> "Future[T]":
-        """Begin with what `call` waits for."""
+        """Start `work` in the thread and return its future."""
         return self._thread.submit(work)
 
     def close(self) -> None:
@@ -43,7 +44,7 @@ class Behind(Closing):
         self._thread.shutdown()
 
 
-def _step_back() -> None:
+def _lower_priority() -> None:
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
@@ -52,9 +53,9 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 def cpu_limit(cgroup_limit: Path = CGROUP_LIMIT) -> int:
-    """Return how many CPUs this process may use: its affinity, or the container's quota if less.
+    """Return the number of usable CPUs: the CPU affinity, or the container's quota if lower.
 
-    The quota is read as cgroup version 2 writes it, "microseconds period" or "max period".
+    The quota has the format of cgroup version 2: "QUOTA PERIOD" in microseconds, or "max PERIOD".
     """
     cpus = len(os.sched_getaffinity(0))
     try:

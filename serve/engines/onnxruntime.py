@@ -1,6 +1,7 @@
-"""Answers with ONNX Runtime: with CUDA where the package can and a GPU is there, else on the CPU.
+"""Engine for ONNX Runtime: on CUDA if the package supports it and there is a GPU, else on the CPU.
 
-The graph takes the arrays of `pipework.serve.engines.collate.Collate` and gives logits, float32 [B, C].
+The graph takes the arrays of `pipework.serve.engines.collate.Collate` and returns logits, float32
+[B, C].
 
 Shapes: B inputs of one call, C classes.
 """
@@ -15,35 +16,35 @@ import onnxruntime as ort
 from pipework.errors import MissingDependencyError, PipeError, RunFolderError
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
-from pipework.serve.engines.cpu_threads import Behind, cpu_limit
+from pipework.serve.engines.cpu_threads import LowPriorityThread, cpu_limit
 from pipework.serve.engines.cuda import Gpu, NoGpuError, find_gpu
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-# By itself CUDA multiplies float32 in TF32, of 10 bits, on every GPU since Ampere.
+# By default CUDA multiplies float32 in TF32 (10-bit mantissa) on every GPU since Ampere.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {CPU: {}, CUDA: {"use_tf32": "0"}}
 log = logging.getLogger(__name__)
 
 
 class OnnxRuntimeEngine(CollatedEngine):
-    """An Engine over an ONNX file. Not for use from several threads at once."""
+    """Engine for an ONNX file. Not thread-safe."""
 
     def __init__(self, path: Path, collate: Collate, *, threads: int | None = None) -> None:
         """Load the graph.
 
         Args:
             path: the .onnx file.
-            collate: how inputs become the arrays of the graph.
+            collate: cuts batches into calls.
             threads: threads of the runtime; None for as many as the container may use.
 
         Raises:
-            RunFolderError: the file is not a graph, or its inputs and outputs are not the above.
-            MissingDependencyError: the GPU that is there cannot be reached, or not taken.
+            RunFolderError: the file is not a graph, or its inputs and outputs are different.
+            MissingDependencyError: there is a GPU, but its libraries are missing.
         """
         self._gpu = _gpu()
         provider = CPU if self._gpu is None else CUDA
-        self._behind = Behind()
+        self._thread = LowPriorityThread()
         try:
-            self._session = self._behind.call(
+            self._session = self._thread.call(
                 lambda: ort.InferenceSession(
                     str(path),
                     _options(threads or cpu_limit()),
@@ -51,7 +52,7 @@ class OnnxRuntimeEngine(CollatedEngine):
                     provider_options=[PROVIDER_OPTIONS[provider]],
                 )
             )
-            _check_taken(self._session.get_providers(), provider)
+            _check_provider(self._session.get_providers(), provider)
             inputs = {node.name: node for node in self._session.get_inputs()}
             outputs = {node.name for node in self._session.get_outputs()}
             check_names({*inputs}, outputs, collate)
@@ -62,21 +63,21 @@ class OnnxRuntimeEngine(CollatedEngine):
             raise
         except Exception as error:  # the runtime's errors share no narrower base
             self.close()
-            message = f"{path} is not a graph to serve: {str(error).splitlines()[0]}"
-            raise RunFolderError(message, "make it again: pipe export RUN --to onnx") from error
+            message = f"{path} is not a usable ONNX graph: {str(error).splitlines()[0]}"
+            raise RunFolderError(message, "export it again: pipe export RUN --to onnx") from error
 
     @property
     def processor(self) -> str:
-        """The GPU, or the CPU."""
+        """Name of the GPU or CPU."""
         return super().processor if self._gpu is None else self._gpu.name
 
     def _start(self, arrays: Arrays) -> Callable[[], Logits]:
-        begun = self._behind.start(lambda: self._session.run(["logits"], dict(arrays)))
-        return lambda: np.asarray(begun.result()[0], np.float32)
+        future = self._thread.start(lambda: self._session.run(["logits"], dict(arrays)))
+        return lambda: np.asarray(future.result()[0], np.float32)
 
     def close(self) -> None:
         """Free the graph and its threads. Closing twice is allowed."""
-        self._behind.close()
+        self._thread.close()
         self._session = None
 
 
@@ -91,15 +92,15 @@ def _gpu() -> Gpu | None:
         return None
 
 
-def _check_taken(taken: Sequence[str], provider: str) -> None:
-    """Check that the runtime took what it was given: without CUDA's libraries it takes the CPU.
+def _check_provider(providers: Sequence[str], provider: str) -> None:
+    """Check that the runtime uses the requested provider: without CUDA's libraries it falls back.
 
     Raises:
-        MissingDependencyError: it did not.
+        MissingDependencyError: it fell back to another provider.
     """
-    if taken[0] != provider:
+    if providers[0] != provider:
         message = (
-            f"onnxruntime took {taken[0]} in place of {provider}: CUDA or cuDNN is not complete"
+            f"onnxruntime uses {providers[0]} instead of {provider}: CUDA or cuDNN is not complete"
         )
         hint = "pip install 'onnxruntime-gpu[cuda,cudnn]', or hide the GPU: CUDA_VISIBLE_DEVICES=''"
         raise MissingDependencyError(message, hint)
@@ -109,12 +110,12 @@ def _options(threads: int) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # errors; its warnings are about graphs, for exporters
-    # Both keep memory for every shape they meet, and lengths vary without end. Measured without
-    # them: the same tokens per second, and memory that falls again after a large batch.
+    options.log_severity_level = 3  # errors only; its warnings are about graphs, for exporters
+    # Both cache memory per shape, and lengths vary. Without them the throughput is the same, and
+    # memory is released after a large batch.
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
-    # Spinning threads take the cores from the event loop: with other work on the machine they
-    # cost a third (6 layers) to a half (2 layers) of the tokens per second.
+    # Spinning threads take CPU time from the event loop: on a busy machine they cost a third
+    # (6 layers) to a half (2 layers) of the throughput.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options

@@ -1,4 +1,4 @@
-"""How the engines of a version are opened: here, or on a remote tritonserver."""
+"""Openers for the engines of a version: in this process or on a tritonserver."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,30 +9,30 @@ from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
 from pipework.serve.engines import open_first, open_proven
 from pipework.serve.engines.cpu_threads import cpu_limit
-from pipework.serve.engines.remote import Behind, open_remote
+from pipework.serve.engines.remote import TensorModel, open_remote
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 
 
 class Opener(Protocol):
-    """Opens the first engine of a version, and others like it."""
+    """Opens the first engine of a version and further instances of it."""
 
     @property
     def instances(self) -> int:
-        """How many engines a version has where nobody says it."""
+        """Default number of engines per version."""
 
     def first(
         self, run: Path, manifest: Manifest, name: str | None, threads: int | None
     ) -> tuple[EngineRecord, Engine]:
-        """Open the engine of that name, or the first that can answer.
+        """Open the named engine, or the first that works on this machine.
 
-        `threads` is how many it may use, None for all that there are.
+        `threads` is the number of threads of the runtime; None for all CPUs.
 
         Raises:
-            PipeError: there is none.
+            PipeError: no engine can be opened.
         """
 
     def again(self, run: Path, manifest: Manifest, name: str, threads: int | None) -> Engine:
-        """Open the same engine once more.
+        """Open another instance of an engine.
 
         Raises:
             PipeError: it cannot be opened.
@@ -40,54 +40,54 @@ class Opener(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Here:
-    """Engines of this process.
+class LocalOpener:
+    """Opens engines in this process.
 
-    With `prove` the first is proven here whatever its record says, by the rows kept with it.
+    With `prove` the parity of the first is always checked here, on the stored reference rows.
     """
 
     prove: bool = False
 
     @property
     def instances(self) -> int:
-        """Two where a CPU computes that has as many processors, else one."""
+        """Two on a CPU with at least two cores, else one."""
         return min(2, cpu_limit()) if gpu_or_none() is None else 1
 
     def first(
         self, run: Path, manifest: Manifest, name: str | None, threads: int | None
     ) -> tuple[EngineRecord, Engine]:
-        """Open it: `pipework.serve.engines.open_first`."""
+        """Open the engine: see `pipework.serve.engines.open_first`."""
         return open_first(run, manifest, name, prove=self.prove, threads=threads)
 
     def again(self, run: Path, manifest: Manifest, name: str, threads: int | None) -> Engine:
-        """Open it: `pipework.serve.engines.open_proven`."""
+        """Open the engine: see `pipework.serve.engines.open_proven`."""
         return open_proven(run, manifest, name, threads=threads)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OnTriton:
-    """The model of a tritonserver that computes behind a text model; it is always proven.
+class TritonOpener:
+    """Opens a tensor model of a tritonserver; its parity is always checked.
 
     Attributes:
-        behind: that model.
-        url: host:port of the server's gRPC door.
+        tensor_model: the model that computes the logits.
+        url: host:port of the server's gRPC port.
     """
 
-    behind: Behind
+    tensor_model: TensorModel
     url: str
 
     @property
     def instances(self) -> int:
-        """One: the instances of the model are there."""
+        """One: tritonserver manages the instances of its models."""
         return 1
 
     def first(
         self, run: Path, manifest: Manifest, _: str | None, __: int | None
     ) -> tuple[EngineRecord, Engine]:
-        """Open it: `pipework.serve.engines.remote.open_remote`."""
+        """Open the engine: see `pipework.serve.engines.remote.open_remote`."""
         (record,) = manifest.engines
-        return record, open_remote(run, manifest, self.behind, self.url)
+        return record, open_remote(run, manifest, self.tensor_model, self.url)
 
     def again(self, run: Path, manifest: Manifest, _: str, __: int | None) -> Engine:
-        """Open it: `pipework.serve.engines.remote.open_remote`."""
-        return open_remote(run, manifest, self.behind, self.url)
+        """Open the engine: see `pipework.serve.engines.remote.open_remote`."""
+        return open_remote(run, manifest, self.tensor_model, self.url)

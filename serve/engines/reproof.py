@@ -1,9 +1,9 @@
-"""The server's own proof of an engine, from the rows that are kept with it.
+"""Parity check of an engine at serving time, on the reference rows stored with it.
 
-It is made where an engine is opened that was built for this machine on another, or proven on
-another kind of processor: numbers of less than 32 bits are computed differently from kind to kind.
+It is made for engines that were built on another machine or checked on another kind of processor:
+precisions below 32 bits give different results on different processors.
 
-Shapes: N inputs, C classes, X answers: one for each input in each of its batches.
+Shapes: N inputs, C classes, X results: one for each input in each batch size.
 """
 
 import logging
@@ -12,40 +12,44 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.errors import CheckFailedError, NotReadyError
 from pipework.run_folder.engine_record import EngineRecord, Tolerance
 from pipework.run_folder.task import Task
 from pipework.scoring.logit_diff import Comparison
-from pipework.scoring.reference_rows import KeptRows
+from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines.base import CollatedEngine
 from pipework.text.encoding import Encoding
 
 BATCH_SIZES = (1, 32)
-HINT = "it is not served; export again here: pipe export RUN --to auto"
+HINT = "it is not served; export again on this machine: pipe export RUN --to auto"
 log = logging.getLogger(__name__)
 
 
-class ProvenFirst(Closing):
-    """An Engine that is proven before its first answer: it cannot be asked when it is opened.
+class ReprovenEngine(Closeable):
+    """Engine wrapper that checks parity before the first batch, when the model may be reachable.
 
-    Once a proof has failed there is no answer; where the engine could not be asked, the next
-    batch tries again.
+    After a failed check every call fails. If the model was not reachable, the next batch retries.
     """
 
     def __init__(
-        self, engine: CollatedEngine, record: EngineRecord, kept: KeptRows, task: Task, batch: int
+        self,
+        engine: CollatedEngine,
+        record: EngineRecord,
+        rows: ReferenceRows,
+        task: Task,
+        batch: int,
     ) -> None:
-        """Take over an engine, and what `prove_here` needs.
+        """Take ownership of an engine.
 
         Args:
-            engine: takes at most `batch` texts.
-            record: of it.
-            kept: the rows.
-            task: of the run.
-            batch: the most texts that it is ever given.
+            engine: the engine; it takes at most `batch` texts.
+            record: its record in the manifest.
+            rows: its reference rows.
+            task: the task of the run.
+            batch: most texts of a call.
         """
-        self._engine, self._record, self._kept, self._task = engine, record, kept, task
+        self._engine, self._record, self._rows, self._task = engine, record, rows, task
         self._sizes = tuple(min(size, batch) for size in BATCH_SIZES)
         self._proven, self._refused = False, ""
 
@@ -53,31 +57,31 @@ class ProvenFirst(Closing):
         """Return logits [N, C].
 
         Raises:
-            CheckFailedError: the proof failed.
+            CheckFailedError: the parity check failed.
         """
         self.prove()
         return self._engine.infer(encodings)
 
     def prove(self) -> None:
-        """Prove the engine, if it is not yet.
+        """Check parity unless it has passed.
 
         Raises:
-            CheckFailedError: the proof failed, now or before.
-            NotReadyError: the engine cannot be asked.
+            CheckFailedError: the check failed, now or before.
+            NotReadyError: the model is not reachable.
         """
         if self._refused:
             raise CheckFailedError(self._refused, HINT)
         if self._proven:
             return
         try:
-            prove_here(self._engine, self._record, self._kept, self._task, self._sizes)
+            prove_here(self._engine, self._record, self._rows, self._task, self._sizes)
         except CheckFailedError as error:
             self._refused = str(error)
             raise
         self._proven = True
 
-    def forget(self) -> None:
-        """Have it proven again: what computes may be another now."""
+    def invalidate(self) -> None:
+        """Require a new parity check: the server may have loaded another model."""
         self._proven = False
 
     def close(self) -> None:
@@ -88,58 +92,61 @@ class ProvenFirst(Closing):
 def prove_here(
     engine: CollatedEngine,
     record: EngineRecord,
-    kept: KeptRows,
+    rows: ReferenceRows,
     task: Task,
     sizes: Sequence[int] = BATCH_SIZES,
 ) -> None:
-    """Check that an engine answers the kept rows as the checkpoint did, in batches of two sizes.
+    """Check that an engine reproduces the checkpoint's logits of the reference rows.
 
-    It is held to every limit of its record but the score, for which labels are not kept.
+    The rows are computed in batches of two sizes. All limits of the record apply except that of
+    the score, which needs labels.
 
     Raises:
-        CheckFailedError: it does not, an answer depends on who shares the batch, or it fails.
-        NotReadyError: it cannot be asked.
+        CheckFailedError: logits differ, depend on the batch size, or the engine fails.
+        NotReadyError: the model is not reachable.
     """
-    compared = Comparison(
+    comparison = Comparison(
         task=task,
-        expected_XC=np.concatenate([kept.logits_NC] * len(sizes)),
-        found_XC=np.concatenate([_answers(engine, record, kept, size) for size in sizes]),
-        input_X=np.tile(np.arange(len(kept.encodings)), len(sizes)),
+        expected_XC=np.concatenate([rows.logits_NC] * len(sizes)),
+        found_XC=np.concatenate([_logits(engine, record, rows, size) for size in sizes]),
+        input_X=np.tile(np.arange(len(rows.encodings)), len(sizes)),
     )
-    # The deviation of a regression's answers is that of the proof's rows, which are more.
-    unit = compared.unit if record.parity is None else record.parity.unit
-    figures = _figures(compared, record.tolerance, unit)
-    breaches = compared.breaches(record.tolerance, unit=unit)
+    # The unit of a regression comes from the record: its parity check had more rows.
+    unit = comparison.unit if record.parity is None else record.parity.unit
+    figures = _figures(comparison, record.tolerance, unit)
+    breaches = comparison.breaches(record.tolerance, unit=unit)
     if breaches:
-        broken = ", ".join(one.limit for one in breaches)
-        where = f"on {engine.processor}, beyond {broken}"
-        message = f"engine {record.name} answers differently from the checkpoint {where}: {figures}"
+        limits = ", ".join(breach.limit for breach in breaches)
+        where = f"on {engine.processor}, beyond {limits}"
+        subject = f"predictions of engine {record.name}"
+        message = f"{subject} differ from the checkpoint {where}: {figures}"
         raise CheckFailedError(message, HINT)
     log.info("engine %s proven on %s: %s", record.name, engine.processor, figures)
 
 
-def _figures(compared: Comparison, tolerance: Tolerance, unit: float) -> str:
-    inputs = len(compared.flipped)
+def _figures(comparison: Comparison, tolerance: Tolerance, unit: float) -> str:
+    inputs = len(comparison.flipped)
     return (
-        f"logits up to {compared.apart.max():.3g} apart (tolerance {tolerance.max_abs * unit:.3g}),"
-        f" {compared.each_apart.mean():.3g} in the mean ({tolerance.mean_abs * unit:.3g}), "
-        f"{compared.spread:.3g} between batches ({tolerance.spread * unit:.3g}), "
-        f"{compared.flipped.sum() / inputs:.2%} of the answers changed ({tolerance.flips:.2%}), "
-        f"{compared.flips_outside / inputs:.2%} by more than the error bound "
+        f"logits up to {comparison.max_differences.max():.3g} apart "
+        f"(tolerance {tolerance.max_abs * unit:.3g}), "
+        f"{comparison.differences.mean():.3g} in the mean ({tolerance.mean_abs * unit:.3g}), "
+        f"{comparison.spread:.3g} between batches ({tolerance.spread * unit:.3g}), "
+        f"{comparison.flipped.sum() / inputs:.2%} of the answers changed ({tolerance.flips:.2%}), "
+        f"{comparison.flips_outside / inputs:.2%} by more than the error bound "
         f"({tolerance.flips_outside:.2%}), over {inputs} rows"
     )
 
 
-def _answers(
-    engine: CollatedEngine, record: EngineRecord, kept: KeptRows, size: int
+def _logits(
+    engine: CollatedEngine, record: EngineRecord, reference: ReferenceRows, size: int
 ) -> NDArray[np.float32]:
-    rows = kept.encodings
+    rows = reference.encodings
     try:
         parts = [engine.infer(rows[start : start + size]) for start in range(0, len(rows), size)]
     except NotReadyError:
         raise
     except Exception as error:  # the runtimes' errors share no narrower base
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        message = f"engine {record.name} fails on {engine.processor} in batches of {size}: {said}"
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        message = f"engine {record.name} fails on {engine.processor} in batches of {size}: {reason}"
         raise CheckFailedError(message, HINT) from error
     return np.concatenate(parts)

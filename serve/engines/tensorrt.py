@@ -1,7 +1,7 @@
-"""Answers with TensorRT or TensorRT-RTX, on a machine with an NVIDIA GPU.
+"""Engine for TensorRT and TensorRT-RTX, on a machine with an NVIDIA GPU.
 
-A call takes the smallest of the engine's profiles that its shapes fit, so that short texts do not
-pay for long ones. For the same reason inputs are sorted by length before they are cut into calls.
+A call uses the smallest profile of the engine that its shapes fit, so that short texts do not have
+the cost of long texts. Inputs are sorted by length before they are cut into calls for this reason.
 
 Shapes: N inputs, C classes.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from pipework.errors import RunFolderError
 from pipework.run_folder.engine_record import TensorRt
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
-from pipework.serve.engines.collate import Collate, Feed
+from pipework.serve.engines.collate import Collate, InputFeed
 from pipework.serve.engines.cuda import DeviceArrays, find_gpu
 from pipework.serve.engines.tensorrt_packages import REBUILD, check_fits, collecting, load
 from pipework.text.encoding import Encoding
@@ -28,41 +28,43 @@ Range = tuple[Shape, Shape]  # the smallest and the largest shape of an input
 
 
 class TensorRtEngine(CollatedEngine):
-    """An Engine over a serialized TensorRT engine. Not for use from several threads at once."""
+    """Engine for a serialized TensorRT engine. Not thread-safe."""
 
     def __init__(self, path: Path, collate: Collate, built: TensorRt) -> None:
         """Deserialize the engine.
 
         Args:
-            path: the file.
-            collate: how inputs become the arrays of the engine.
-            built: which TensorRT built it, and for what.
+            path: the engine file.
+            collate: cuts batches into calls.
+            built: the TensorRT that built it, and the target.
 
         Raises:
-            NoGpuError: there is no GPU here.
-            MissingDependencyError: that TensorRT is not installed.
-            RunFolderError: it is of another version or GPU, or no such engine.
+            NoGpuError: this machine has no GPU.
+            MissingDependencyError: that TensorRT package is not installed.
+            RunFolderError: the engine is for another version or GPU, or not an engine.
         """
         self._arrays: DeviceArrays | None = None
         self._gpu = find_gpu()
         trt = load(built.flavour)
         check_fits(built, trt.__version__, self._gpu)
         try:
-            with ExitStack() as unfinished:
-                unfinished.callback(self.close)
+            with ExitStack() as on_error:
+                on_error.callback(self.close)
                 self._open(path, collate, trt)
-                unfinished.pop_all()
+                on_error.pop_all()
         except (RuntimeError, ValueError) as error:
-            message = f"{path} is not an engine to serve: {str(error).splitlines()[0]}"
+            message = f"{path} is not a usable TensorRT engine: {str(error).splitlines()[0]}"
             raise RunFolderError(message, REBUILD) from error
 
     def _open(self, path: Path, collate: Collate, trt: ModuleType) -> None:
         self._logger = collecting(trt)
         self._runtime = trt.Runtime(self._logger)
-        self._engine = self._made(self._runtime.deserialize_cuda_engine(path.read_bytes()))
+        self._engine = self._checked_object(
+            self._runtime.deserialize_cuda_engine(path.read_bytes())
+        )
         names = [self._engine.get_tensor_name(n) for n in range(self._engine.num_io_tensors)]
-        given = trt.TensorIOMode.INPUT
-        self._inputs = [name for name in names if self._engine.get_tensor_mode(name) == given]
+        is_input = trt.TensorIOMode.INPUT
+        self._inputs = [name for name in names if self._engine.get_tensor_mode(name) == is_input]
         check_names({*self._inputs}, {*names} - {*self._inputs}, collate)
         self._dtypes = {name: trt.nptype(self._engine.get_tensor_dtype(name)) for name in names}
         self._profiles = [
@@ -70,27 +72,29 @@ class TensorRtEngine(CollatedEngine):
         ]
         index = self._engine.get_tensor_shape("text_index") if "text_index" in names else (0, 1)
         self._texts = max(ranges[_counting(ranges)][1][0] for ranges in self._profiles)
-        self._context = self._made(self._engine.create_execution_context())
+        self._context = self._checked_object(self._engine.create_execution_context())
         self._profile = 0
         self._arrays = DeviceArrays(self._sizes())
         super().__init__(replace(collate, first_only=index[1] == 1, whole=True))
 
-    def _made(self, made: Any) -> Any:  # noqa: ANN401  (TensorRT answers None, and logs why)
-        if made is None:
-            raise ValueError("; ".join(self._logger.errors) or "TensorRT does not say why")
-        return made
+    def _checked_object(self, result: Any) -> Any:  # noqa: ANN401  (an object of TensorRT)
+        if result is None:  # TensorRT returns None on failure and logs the reason
+            raise ValueError("; ".join(self._logger.errors) or "TensorRT gave no reason")
+        return result
 
     def _ranges(self, profile: int) -> dict[str, Range]:
-        found = {}
+        ranges = {}
         for name in self._inputs:
             smallest, _, largest = self._engine.get_tensor_profile_shape(name, profile)
-            found[name] = (tuple(smallest), tuple(largest))
-        return found
+            ranges[name] = (tuple(smallest), tuple(largest))
+        return ranges
 
     def _sizes(self) -> dict[str, int]:
         """Return the most bytes of each array, over all profiles."""
-        largest = [{name: shapes[1] for name, shapes in one.items()} for one in self._profiles]
-        shapes = {name: max((one[name] for one in largest), key=np.prod) for name in self._inputs}
+        shapes = {
+            name: max((profile[name][1] for profile in self._profiles), key=np.prod)
+            for name in self._inputs
+        }
         shapes["logits"] = (self._texts, self._engine.get_tensor_shape("logits")[1])
         return {
             name: int(np.prod(shape)) * np.dtype(self._dtypes[name]).itemsize
@@ -99,22 +103,22 @@ class TensorRtEngine(CollatedEngine):
 
     @property
     def processor(self) -> str:
-        """The GPU."""
+        """Name of the GPU."""
         return self._gpu.name
 
-    def _feeds(self, encodings: Sequence[Encoding]) -> Iterator[Feed]:
+    def _feeds(self, encodings: Sequence[Encoding]) -> Iterator[InputFeed]:
         order = sorted(range(len(encodings)), key=lambda row: len(encodings[row]))
         for start in range(0, len(order), self._texts):
             rows = order[start : start + self._texts]
             for feed in super()._feeds([encodings[row] for row in rows]):
-                yield replace(feed, rows=[rows[place] for place in feed.rows])
+                yield replace(feed, rows=[rows[index] for index in feed.rows])
 
     def _start(self, arrays: Arrays) -> Callable[[], Logits]:
         device, context = self._arrays, self._context
         if device is None:
             message = "the engine is closed"
             raise RuntimeError(message)
-        profile = fitting(self._profiles, {name: one.shape for name, one in arrays.items()})
+        profile = fitting(self._profiles, {name: array.shape for name, array in arrays.items()})
         if profile != self._profile:
             _checked(context.set_optimization_profile_async(profile, device.stream), "profile")
             self._profile = profile
@@ -138,16 +142,16 @@ class TensorRtEngine(CollatedEngine):
 
 
 def fitting(profiles: Sequence[Mapping[str, Range]], shapes: Mapping[str, Shape]) -> int:
-    """Return the first profile that shapes fit; they are in the order of their size.
+    """Return the index of the first profile that fits; profiles are ordered by size.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no profile fits.
     """
     for number, ranges in enumerate(profiles):
-        if all(_within(shapes[name], one) for name, one in ranges.items()):
+        if all(_within(shapes[name], range_) for name, range_ in ranges.items()):
             return number
-    asked = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
-    message = f"no profile of the engine takes {asked}"
+    listed = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+    message = f"no profile of the engine takes {listed}"
     raise ValueError(message)
 
 
@@ -158,11 +162,11 @@ def _within(shape: Shape, ranges: Range) -> bool:
 
 
 def _counting(ranges: Mapping[str, Any]) -> str:
-    """Return the input whose first dimension is the number of texts."""
+    """Return the name of the input whose first dimension is the number of texts."""
     return "text_index" if "text_index" in ranges else "input_ids"
 
 
 def _checked(done: bool, what: str) -> None:
     if not done:
-        message = f"TensorRT refused {what}"
+        message = f"TensorRT rejected {what}"
         raise RuntimeError(message)

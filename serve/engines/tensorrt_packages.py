@@ -1,4 +1,4 @@
-"""TensorRT and TensorRT-RTX: two packages of one interface, and which engines each can open."""
+"""The TensorRT and TensorRT-RTX packages, and the engines that each can open on this machine."""
 
 import importlib.util
 from enum import StrEnum
@@ -13,20 +13,20 @@ REBUILD = "build it for this machine: pipe export RUN --to tensorrt"
 
 
 class Flavour(StrEnum):
-    """The packages, by the names that they are imported under."""
+    """The packages, by their import names."""
 
     TENSORRT = "tensorrt"
     RTX = "tensorrt_rtx"
 
     @property
     def install(self) -> str:
-        """The command that installs it."""
+        """The command that installs the package."""
         extra = "gpu" if self is Flavour.TENSORRT else "tensorrt-rtx"
         return f"pip install 'pipework[{extra}]'"
 
 
 def builder_flavour() -> Flavour:
-    """Return which package builds here: TensorRT needs the GPU that it builds for, RTX none.
+    """Return the package that builds engines here: TensorRT needs the target GPU, RTX no GPU.
 
     Raises:
         MissingDependencyError: neither can build.
@@ -35,12 +35,12 @@ def builder_flavour() -> Flavour:
         return Flavour.TENSORRT
     if _importable(Flavour.RTX):
         return Flavour.RTX
-    message = "nothing that builds TensorRT engines is installed, or there is no GPU for it"
-    raise MissingDependencyError(message, f"{Flavour.RTX.install} (it builds without a GPU too)")
+    message = "no package that builds TensorRT engines is installed, or it needs a GPU"
+    raise MissingDependencyError(message, f"{Flavour.RTX.install} (it also builds without a GPU)")
 
 
 def builds_here() -> bool:
-    """Whether either package can build here."""
+    """Return whether either package can build here."""
     try:
         builder_flavour()
     except MissingDependencyError:
@@ -55,13 +55,13 @@ def load(flavour: str) -> ModuleType:
         MissingDependencyError: it is not installed.
     """
     if not _importable(Flavour(flavour)):
-        message = f"{flavour} is not installed, and the engine was built with it"
+        message = f"{flavour} is not installed; the engine was built with it"
         raise MissingDependencyError(message, Flavour(flavour).install)
     return _package(Flavour(flavour))
 
 
 def gpu_or_none() -> Gpu | None:
-    """Return the GPU of this machine, or None where there is none or nothing to reach it."""
+    """Return the GPU of this machine; None if there is none or cuda-python is missing."""
     try:
         return find_gpu()
     except MissingDependencyError:
@@ -69,37 +69,39 @@ def gpu_or_none() -> Gpu | None:
 
 
 def target_of(gpu: Gpu | None, capabilities: tuple[int, ...]) -> str:
-    """Return in words what an engine is built for: a GPU, or compute capabilities."""
+    """Return the target of an engine as text: a GPU, or compute capabilities."""
     if gpu is not None:
         return gpu.name
-    return f"compute capabilities {', '.join(in_words(one) for one in capabilities)}"
+    return f"compute capabilities {', '.join(dotted(number) for number in capabilities)}"
 
 
-def in_words(capability: int) -> str:
+def dotted(capability: int) -> str:
     """Return a compute capability as NVIDIA writes it: 8.9 for 89."""
     return f"{capability // 10}.{capability % 10}"
 
 
 def check_fits(built: TensorRt, version: str, gpu: Gpu) -> None:
-    """Check that an engine may be opened here; TensorRT's engines are locked to what built them.
+    """Check that an engine fits the TensorRT version and the GPU of this machine.
 
     Raises:
-        RunFolderError: another version built it.
+        RunFolderError: another version of TensorRT built it.
         NoGpuError: it was built for another GPU.
     """
     if built.version != version:
-        message = f"the engine was built with {built.flavour} {built.version}; here is {version}"
+        message = (
+            f"the engine was built with {built.flavour} {built.version}; installed is {version}"
+        )
         raise RunFolderError(message, REBUILD)
     _, _, capabilities = built.target.partition("compute capabilities ")
-    fits = in_words(gpu.capability) in capabilities.split(", ") or built.target == gpu.name
+    fits = dotted(gpu.capability) in capabilities.split(", ") or built.target == gpu.name
     if not fits:
-        here = f"{gpu.name} of compute capability {in_words(gpu.capability)}"
-        message = f"the engine was built for {built.target}; here is {here}"
+        here = f"{gpu.name} of compute capability {dotted(gpu.capability)}"
+        message = f"the engine was built for {built.target}; this machine has {here}"
         raise NoGpuError(message, REBUILD)
 
 
 def collecting(trt: ModuleType) -> Any:  # noqa: ANN401  (a class of the package)
-    """Return a logger of TensorRT that keeps what went wrong, in `errors`, and says nothing."""
+    """Return a TensorRT logger that collects errors in `errors` and prints nothing."""
 
     class Logger(trt.ILogger):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
@@ -114,7 +116,7 @@ def collecting(trt: ModuleType) -> Any:  # noqa: ANN401  (a class of the package
 
 
 def fits_here(built: TensorRt) -> bool:
-    """Whether this machine has the TensorRT and the GPU that an engine was built for."""
+    """Return whether this machine has the TensorRT and the GPU that an engine was built for."""
     try:
         check_fits(built, load(built.flavour).__version__, find_gpu())
     except (MissingDependencyError, RunFolderError):
@@ -123,7 +125,10 @@ def fits_here(built: TensorRt) -> bool:
 
 
 def _importable(flavour: Flavour) -> bool:
-    """Whether a package and its libraries are there; bindings alone raise when imported."""
+    """Return whether a package and its libraries are installed.
+
+    Bindings without the libraries raise an error when imported.
+    """
     if importlib.util.find_spec(flavour) is None:
         return False
     try:

@@ -1,6 +1,6 @@
-"""Answers with a model of a tritonserver, to which a call's arrays are passed on.
+"""Engine for a tensor model of a tritonserver, which gets the arrays of each call.
 
-What asks it is another model of the same server, or our own server in front of it.
+It is called by a text model of the same tritonserver, or by our own server.
 
 Shapes: B inputs of one call, C classes.
 """
@@ -13,35 +13,38 @@ from pipework.errors import RunFolderError
 from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Variant
 from pipework.run_folder.files import FileRecord, verify_files
 from pipework.run_folder.manifest import Manifest
-from pipework.scoring.reference_rows import FILE_NAME as KEPT_ROWS
-from pipework.scoring.reference_rows import KeptRows
+from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as KEPT_ROWS
+from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import MODELS
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits
 from pipework.serve.engines.collate import Collate
-from pipework.serve.engines.reproof import ProvenFirst
+from pipework.serve.engines.reproof import ReprovenEngine
 from pipework.text.padding import Padding
 
-# Parameters of a text model's config that name the model behind it, and say whether its graph reads
+# Parameters of a text model's config: the name of its tensor model, and whether that graph reads
 # only the first token of a text.
 TENSOR_MODEL, FIRST_ONLY = "tensor_model", "first_only"
-# What Triton's own backends call an engine's main file.
+# File names that Triton's own backends expect for an engine's main file.
 MODEL_FILES = {EngineFormat.ONNX: "model.onnx", EngineFormat.TENSORRT: "model.plan"}
-Ask = Callable[[Arrays], Logits]
+ModelCall = Callable[[Arrays], Logits]
 
 
 class TritonEngine(CollatedEngine):
-    """An Engine over a model that takes arrays by name and gives logits.
+    """Engine for a model that takes arrays by name and returns logits.
 
-    That model may be loaded later than this is made, so nothing is asked before the first batch.
+    The model may be loaded after this object is created, so no call is made before the first batch.
     """
 
-    def __init__(self, ask: Ask, manifest: Manifest, variant: Variant, *, first_only: bool) -> None:
-        """Take what asks the model: it gets the arrays of one call and gives logits [B, C].
+    def __init__(
+        self, call: ModelCall, manifest: Manifest, variant: Variant, *, first_only: bool
+    ) -> None:
+        """Prepare the engine.
 
         Args:
-            ask: raises NotReadyError where the model does not answer.
-            manifest: of the run, for what its inputs and labels look like.
-            variant: what the model is.
+            call: maps the arrays of one call to logits [B, C]; raises NotReadyError if the model
+                does not respond.
+            manifest: manifest of the run, for the form of its inputs and labels.
+            variant: format, layout and precision of the model.
             first_only: see `Collate`.
         """
         collate = Collate(
@@ -49,51 +52,57 @@ class TritonEngine(CollatedEngine):
             padding=Padding.of(manifest.input),
             spans=manifest.model.takes_spans,
             first_only=first_only,
-            whole=True,  # it may stand on a GPU, to which one large call costs less than several
+            whole=True,  # on a GPU one large call is cheaper than several
         )
         super().__init__(collate, classes=len(manifest.task.labels))
-        self._ask = ask
+        self._call = call
 
     @property
     def processor(self) -> str:
-        """Triton: where it runs the model is not told."""
+        """Triton's backend; the real processor is unknown."""
         return "Triton's own backend"
 
     def _start(self, arrays: Arrays) -> Callable[[], Logits]:
-        return partial(self._ask, arrays)
+        return partial(self._call, arrays)
 
     def close(self) -> None:
-        """Do nothing: the model is the server's."""
+        """Do nothing: tritonserver owns the model."""
 
 
 def files_of(record: EngineRecord) -> tuple[dict[str, FileRecord], FileRecord]:
-    """Return an engine's files by name in the model behind, and the rows that prove it.
+    """Return an engine's files, by their names in the tensor model, and its reference rows.
 
     Raises:
-        RunFolderError: it has not one of each.
+        RunFolderError: the record does not have exactly one of each.
     """
     files = {Path(file.path).name: file for file in record.files}
     model = MODELS[record.format]
     if len(files) != len(record.files) or not {model, KEPT_ROWS} <= files.keys():
         names = ", ".join(file.path for file in record.files)
         message = f"engine {record.name}: expected one file {model} and one {KEPT_ROWS} in {names}"
-        raise RunFolderError(message, "make it again: pipe export RUN")
+        raise RunFolderError(message, "export it again: pipe export RUN")
     rows, graph = files.pop(KEPT_ROWS), files.pop(model)
     return {**files, MODEL_FILES[record.format]: graph}, rows
 
 
-def open_behind(
-    run: Path, manifest: Manifest, ask: Ask, *, first_only: bool, batch: int, beside: Path
-) -> ProvenFirst:
-    """Open the model behind a text model. It is proven before its first answer, not now.
+def open_tensor_model(
+    run: Path,
+    manifest: Manifest,
+    call: ModelCall,
+    *,
+    first_only: bool,
+    batch: int,
+    model_folder: Path,
+) -> ReprovenEngine:
+    """Open the tensor model of a text model. Its parity is checked before its first call, not now.
 
     Args:
         run: the folder of the text model's version.
-        manifest: of it.
-        ask: see `TritonEngine`.
+        manifest: its manifest.
+        call: see `TritonEngine`.
         first_only: see `Collate`.
-        batch: the most texts of a call.
-        beside: the folder of the other model's version, whose files are checked where it is there.
+        batch: most texts of a call.
+        model_folder: the folder of the tensor model's version; its files are checked if it exists.
 
     Raises:
         RunFolderError: a file is missing or changed.
@@ -101,9 +110,9 @@ def open_behind(
     (record,) = manifest.engines
     files, rows = files_of(record)
     verify_files(run, (rows,))
-    if beside.is_dir():
-        there = (file.model_copy(update={"path": name}) for name, file in files.items())
-        verify_files(beside, tuple(there))
-    kept = KeptRows.read(run / rows.path)
-    engine = TritonEngine(ask, manifest, record, first_only=first_only)
-    return ProvenFirst(engine, record, kept, manifest.task, batch)
+    if model_folder.is_dir():
+        files_there = (file.model_copy(update={"path": name}) for name, file in files.items())
+        verify_files(model_folder, tuple(files_there))
+    kept = ReferenceRows.read(run / rows.path)
+    engine = TritonEngine(call, manifest, record, first_only=first_only)
+    return ReprovenEngine(engine, record, kept, manifest.task, batch)

@@ -1,9 +1,9 @@
-"""Refuses requests that a full queue would refuse, before their bodies are read.
+"""Rejects requests to a model with a full queue before their bodies are read.
 
-At twice the load that a server bears, half of what comes is refused: what a refusal costs is taken
-from the answers. So a plain request is refused from its head alone, and never becomes a task or
-passes through the app; one that is not (percent-encoded, to be continued, the last of its
-connection, ...) is refused by the app, before anything else is done for it.
+Under overload many requests are rejected, so a rejection must cost little. A simple request is
+rejected by the connection, from its head, without a task and without the app. Other requests
+(percent-encoded path, Expect: 100-continue, last request of a connection, ...) are rejected by a
+middleware of the app.
 """
 
 import json
@@ -15,23 +15,23 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipework.errors import PipeError, TooBusyError
-from pipework.serve.http.auth import ApiKeys, KeyNeededError
-from pipework.serve.http.errors import failure, worded
+from pipework.serve.http.auth import ApiKeys, UnauthorizedError
+from pipework.serve.http.errors import error_parts, error_response
 from pipework.serve.models.registry import Models
-from pipework.serve.observability.observers import Watch, looked_at
-from pipework.serve.request.context import REQUEST_ID, Door, saw_model, seen
-from pipework.serve.scheduling.model_protocol import Answerer
+from pipework.serve.observability.observers import Observers, context_headers
+from pipework.serve.request.context import REQUEST_ID, Endpoint, new_context, set_model
+from pipework.serve.scheduling.model_protocol import ServedModel
 from pipework.serve.schemas import PREDICT_PATH
 
 Headers = Sequence[tuple[bytes, bytes]]
 INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
-PLAIN = re.compile(r"[\w./-]+", re.ASCII)
-ASKED = "asked"  # in a request's state: the model that had room for it
+SIMPLE_URL = re.compile(r"[\w./-]+", re.ASCII)
+ADMITTED_MODEL = "admitted_model"  # in the state of an ASGI scope: the model with queue space
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """An answer: its status, its headers but for those of its body, and its body, JSON."""
+    """An error response. `headers` excludes those of the body; `body` is JSON."""
 
     status: int
     headers: Headers
@@ -39,93 +39,93 @@ class Refusal:
 
 
 class Admission:
-    """Looks at the heads of requests."""
+    """Rejects requests from their heads."""
 
-    def __init__(self, models: Models, keys: ApiKeys, watch: Watch) -> None:
-        """Take who is asked, who may ask, and who wants to know of it."""
+    def __init__(self, models: Models, keys: ApiKeys, observers: Observers) -> None:
         self._models = models
         self._keys = keys
-        self._watch = watch
+        self._observers = observers
 
     def refusal(self, url: str, headers: Headers, state: dict[str, Any]) -> Refusal | None:
-        """Return the answer to a POST that would be refused; it is observed as any other.
+        """Return the response to a POST request that must be rejected, and observe the request.
 
-        None for all else, as for a model that is not ready or a client without a key: whatever else
-        is wrong is told by who reads the request. Where there was room, `state` says so.
+        Returns None for all other requests, including those to a model that is not ready or without
+        a valid key: the app reports these errors. If the queue has space, the model is stored in
+        `state`.
         """
-        if not PLAIN.fullmatch(url) or (self._keys and not self._knows(headers)):
+        if not SIMPLE_URL.fullmatch(url) or (self._keys and not self._has_key(headers)):
             return None
-        model = _asked(self._models, url)
-        busy = None if model is None else _busy(model)
-        if model is None or busy is None:
-            state[ASKED] = model
+        model = _target_model(self._models, url)
+        error = None if model is None else _queue_full_error(model)
+        if model is None or error is None:
+            state[ADMITTED_MODEL] = model
             return None
-        observed = seen(Door.V1 if url == PREDICT_PATH else Door.V2, looked_at(headers))
-        observed.model, observed.version = model.name, model.version
-        status, text, named = worded(busy)
-        observed.status = str(status)
-        self._watch.finish(observed)
-        named[REQUEST_ID] = observed.id
+        endpoint = Endpoint.V1 if url == PREDICT_PATH else Endpoint.V2
+        context = new_context(endpoint, context_headers(headers))
+        context.model, context.version = model.name, model.version
+        status, text, error_headers = error_parts(error)
+        context.status = str(status)
+        self._observers.finish(context)
+        error_headers[REQUEST_ID] = context.id
         return Refusal(
             status=status,
-            headers=[(name.encode(), value.encode()) for name, value in named.items()],
+            headers=[(name.encode(), value.encode()) for name, value in error_headers.items()],
             body=json.dumps({"error": text}).encode(),
         )
 
-    def _knows(self, headers: Headers) -> bool:
-        named = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
+    def _has_key(self, headers: Headers) -> bool:
+        decoded = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
         try:
-            self._keys.check(named)
-        except KeyNeededError:
+            self._keys.check(decoded)
+        except UnauthorizedError:
             return False
         return True
 
 
-class RefuseBusy:
-    """ASGI middleware: answers 429 for a model whose queue is full, without reading the body."""
+class AdmissionMiddleware:
+    """ASGI middleware that answers 429 if the queue is full, without reading the body."""
 
     def __init__(self, app: ASGIApp, models: Models) -> None:
-        """Wrap an app."""
         self._app = app
         self._models = models
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, unless it would be refused."""
-        busy = self._looked(scope) if scope["type"] == "http" else None
-        if busy is None:
+        """Forward the request, or answer 429."""
+        error = self._check(scope) if scope["type"] == "http" else None
+        if error is None:
             await self._app(scope, receive, send)
             return
-        await failure(busy)(scope, receive, send)
+        await error_response(error)(scope, receive, send)
 
-    def _looked(self, scope: Scope) -> TooBusyError | None:
-        had_room: Answerer | None = scope.get("state", {}).get(ASKED)
-        model = had_room or _asked(self._models, scope["path"])
+    def _check(self, scope: Scope) -> TooBusyError | None:
+        admitted: ServedModel | None = scope.get("state", {}).get(ADMITTED_MODEL)
+        model = admitted or _target_model(self._models, scope["path"])
         if model is None:
             return None
-        saw_model(model.name, model.version)
-        return None if had_room else _busy(model)
+        set_model(model.name, model.version)
+        return None if admitted else _queue_full_error(model)
 
 
-def _asked(models: Models, path: str) -> Answerer | None:
+def _target_model(models: Models, path: str) -> ServedModel | None:
     name = version = ""
     if path != PREDICT_PATH:
-        asked = INFER.fullmatch(path)
-        if asked is None:
+        match = INFER.fullmatch(path)
+        if match is None:
             return None
-        name, version = asked[1], asked[2] or ""
+        name, version = match[1], match[2] or ""
     try:
         return models.find(name, version)
-    except PipeError:  # whatever is wrong is told by who reads the request
+    except PipeError:  # the endpoint reports it
         return None
 
 
-def _busy(model: Answerer) -> TooBusyError | None:
-    if not model.ready:  # who reads the request refuses it, and counts that
+def _queue_full_error(model: ServedModel) -> TooBusyError | None:
+    if not model.ready:  # the endpoint rejects and counts it
         return None
     try:
         model.check_room()
     except TooBusyError as error:
-        return error.with_traceback(None)  # whose frames hold it: garbage that has to be found
+        return error.with_traceback(None)  # avoid a reference cycle through the frames
     except PipeError:
         return None
     return None

@@ -1,8 +1,8 @@
-"""API keys: who may ask.
+"""Authentication with API keys.
 
-A key is kept only as a digest with a secret of this process, so that neither a log nor an error
-nor a dump of an object can show it. Every key is compared with every one that is given, each time
-and in constant time: how long that takes says nothing of a key, nor of its place.
+Keys are stored only as digests with a random secret of this process, so that no log, error or dump
+contains them. Each key of a request is compared with each stored key, in constant time, so that the
+duration reveals nothing about the keys.
 """
 
 import hashlib
@@ -17,53 +17,52 @@ from pathlib import Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipework.errors import ConfigError, PipeError
-from pipework.serve.http.errors import failure
+from pipework.serve.http.errors import error_response
 
 log = logging.getLogger(__name__)
 VARIABLE = "PIPEWORK_API_KEYS"
 BEARER, KEY_HEADER = "authorization", "x-api-key"
-_KEY = re.compile(r"[!-~]+")  # what a header can carry
+_KEY = re.compile(r"[!-~]+")  # printable ASCII without spaces, as in an HTTP header
 _HINT = "send Authorization: Bearer KEY, or X-API-Key: KEY"
 
 
-class KeyNeededError(PipeError):
-    """A request came without a key that is known."""
+class UnauthorizedError(PipeError):
+    """The request has no valid API key."""
 
     http_status = 401
     headers: Mapping[str, str] = {"WWW-Authenticate": "Bearer"}
 
 
 class ApiKeys:
-    """The keys of a server; with none anybody may ask."""
+    """The API keys of a server. Without keys every request is allowed."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
-        """Keep the digests of keys."""
         self._secret = os.urandom(32)
         self._digests = {self._digest(key) for key in keys}
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of keys."""
         return len(self._digests)
 
     def check(self, headers: Iterable[tuple[str, str]]) -> None:
-        """Check that a request may be answered; its headers by their names in lower case.
+        """Check that the headers contain a valid key. Header names are in lower case.
 
         Raises:
-            KeyNeededError: it carries no key that is known; the error does not repeat it.
+            UnauthorizedError: there is no valid key. The message does not contain the key sent.
         """
         if not self._digests:
             return
-        given = list(_given(headers))
-        known = [self._knows(key) for key in given]  # all of them, so that the time is the same
-        if not any(known):
-            found = "one that is not known" if given else "none"
+        keys = list(_sent_keys(headers))
+        valid = [self._is_valid(key) for key in keys]  # check all of them: constant time
+        if not any(valid):
+            found = "an unknown key" if keys else "none"
             message = f"expected an API key, found {found}"
-            raise KeyNeededError(message, _HINT)
+            raise UnauthorizedError(message, _HINT)
 
-    def _knows(self, key: str) -> bool:
+    def _is_valid(self, key: str) -> bool:
         digest = self._digest(key)
-        same = [hmac.compare_digest(digest, one) for one in self._digests]
-        return any(same)
+        matches = [hmac.compare_digest(digest, stored) for stored in self._digests]
+        return any(matches)
 
     def _digest(self, key: str) -> bytes:
         return hashlib.blake2b(
@@ -72,46 +71,53 @@ class ApiKeys:
 
 
 def read_keys(path: Path | None, environment: Mapping[str, str]) -> ApiKeys:
-    """Read the keys of a file, one a line beside blank lines and # comments, and of the variable.
+    """Read the keys of a file and of the environment variable PIPEWORK_API_KEYS.
+
+    The file has one key per line; blank lines and lines that start with # are ignored. Keys in the
+    variable are separated by commas.
 
     Raises:
-        ConfigError: the file cannot be read; the file, or the variable that is set, holds no key;
-            or one is not printable ASCII without spaces, naming its line and not the key.
+        ConfigError: the file cannot be read; the file or the variable is set but contains no key;
+            a key is not printable ASCII without spaces (the message has the line, not the key).
     """
-    keys = [] if path is None else _of_file(path)
-    given = environment.get(VARIABLE)
-    if given is not None:
-        keys += _checked([(VARIABLE, key.strip()) for key in given.split(",")], VARIABLE)
+    keys = [] if path is None else _read_file(path)
+    value = environment.get(VARIABLE)
+    if value is not None:
+        keys += _checked([(VARIABLE, key.strip()) for key in value.split(",")], VARIABLE)
     return ApiKeys(keys)
 
 
-def _of_file(path: Path) -> list[str]:
+def _read_file(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         message = f"security.keys_file: {path} cannot be read: {reason}"
-        raise ConfigError(message) from None  # the cause might show a part of the file
+        raise ConfigError(message) from None  # the cause could show a part of the file
     if mode & stat.S_IROTH:
-        log.warning("%s holds API keys and is readable by all users: chmod o-r %s", path, path)
-    numbered = [(f"{path}:{number}", line.strip()) for number, line in enumerate(lines, 1)]
-    return _checked([one for one in numbered if not one[1].startswith("#")], str(path))
+        log.warning(
+            "%s contains API keys and is readable by all users: run chmod o-r %s", path, path
+        )
+    keys = [(f"{path}:{number}", line.strip()) for number, line in enumerate(lines, 1)]
+    return _checked([(place, key) for place, key in keys if not key.startswith("#")], str(path))
 
 
-def _checked(found: list[tuple[str, str]], where: str) -> list[str]:
-    for place, key in found:
+def _checked(entries: list[tuple[str, str]], source: str) -> list[str]:
+    for place, key in entries:
         if key and not _KEY.fullmatch(key):
-            message = f"{place}: expected an API key of printable ASCII without spaces"
+            message = f"{place}: expected an API key of printable ASCII characters without spaces"
             raise ConfigError(message)
-    keys = [key for _, key in found if key]
+    keys = [key for _, key in entries if key]
     if not keys:
-        message = f"{where}: expected at least one API key, found none"
-        raise ConfigError(message, "to let anybody ask, leave the setting out")
+        message = f"{source}: expected at least one API key, found none"
+        raise ConfigError(
+            message, "add a key, or remove the setting to allow requests without a key"
+        )
     return keys
 
 
-def _given(headers: Iterable[tuple[str, str]]) -> Iterable[str]:
+def _sent_keys(headers: Iterable[tuple[str, str]]) -> Iterable[str]:
     for name, value in headers:
         if name == KEY_HEADER:
             yield value.strip()
@@ -122,34 +128,33 @@ def _given(headers: Iterable[tuple[str, str]]) -> Iterable[str]:
 
 
 HEALTH = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
-# What holds no data: the pages. What they show is asked for with a key.
+# Pages contain no data. Their scripts request the data with a key.
 PAGES = frozenset({"/", "/docs", "/openapi.json", "/favicon.ico"})
 FOLDERS = ("/docs/static/", "/page/")
 
 
-class KeyGuard:
-    """ASGI middleware: a request needs a key, save for health and pages."""
+class ApiKeyMiddleware:
+    """ASGI middleware that requires an API key, except for health checks and pages."""
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
-        """Wrap an app."""
         self._app = app
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 401."""
-        if self._keys and scope["type"] == "http" and not is_open(scope["path"]):
+        """Forward the request, or answer 401."""
+        if self._keys and scope["type"] == "http" and not is_public(scope["path"]):
             headers = [
                 (name.decode("latin-1"), value.decode("latin-1"))
                 for name, value in scope["headers"]
             ]
             try:
                 self._keys.check(headers)
-            except KeyNeededError as error:
-                await failure(error)(scope, receive, send)
+            except UnauthorizedError as error:
+                await error_response(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
-def is_open(path: str) -> bool:
-    """Return whether anybody may ask for a path."""
+def is_public(path: str) -> bool:
+    """Return whether a path needs no API key."""
     return path in HEALTH or path in PAGES or path.startswith(FOLDERS)

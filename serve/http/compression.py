@@ -1,6 +1,7 @@
-"""Answers of /v2 infer go compressed where a client asks for that.
+"""Compression of /v2 inference responses for clients that accept it.
 
-Only those, and only where they are answers and no errors: tritonclient decompresses nothing else.
+Errors and responses of other endpoints are not compressed, because tritonclient does not decompress
+them.
 """
 
 import gzip
@@ -11,32 +12,31 @@ from http import HTTPStatus
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-SMALLEST = 1024  # bytes; less goes in one packet anyway
-FASTEST = 1
+MIN_BYTES = 1024  # smaller bodies fit into one packet without compression
+LEVEL = 1
 INFER = "/infer"
 
 
-class CompressAnswers:
-    """ASGI middleware: compresses answers with gzip or deflate, whichever the client prefers."""
+class CompressionMiddleware:
+    """ASGI middleware that compresses responses with the encoding that the client prefers."""
 
     def __init__(self, app: ASGIApp) -> None:
-        """Wrap an app."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and its answer compressed."""
+        """Forward the request and compress the response."""
         encoding = None
         if scope["type"] == "http" and scope["path"].endswith(INFER):
             accepted = dict(scope["headers"]).get(b"accept-encoding", b"")
-            encoding = preferred(accepted.decode("latin-1"))
+            encoding = preferred_encoding(accepted.decode("latin-1"))
         if encoding is None:
             await self._app(scope, receive, send)
             return
-        await self._app(scope, receive, _Sender(send, encoding).send)
+        await self._app(scope, receive, _CompressingSender(send, encoding).send)
 
 
-class _Sender:
-    """Holds the head of an answer back until its body has come."""
+class _CompressingSender:
+    """Delays the response head until the body is known, because its headers depend on it."""
 
     def __init__(self, send: Send, encoding: str) -> None:
         self._send = send
@@ -49,8 +49,8 @@ class _Sender:
             return
         if self._head is not None:
             head, self._head = self._head, None
-            if len(message.get("body", b"")) >= SMALLEST and not message.get("more_body", False):
-                message = {**message, "body": _pack(self._encoding)(message["body"])}
+            if len(message.get("body", b"")) >= MIN_BYTES and not message.get("more_body", False):
+                message = {**message, "body": _compressor(self._encoding)(message["body"])}
                 headers = MutableHeaders(raw=list(head["headers"]))
                 headers["Content-Encoding"] = self._encoding
                 headers["Content-Length"] = str(len(message["body"]))
@@ -60,16 +60,16 @@ class _Sender:
         await self._send(message)
 
 
-def preferred(accepted: str) -> str | None:
-    """Return which of gzip and deflate an Accept-Encoding header likes best, None for neither."""
-    found = {"gzip": 0.0, "deflate": 0.0}
-    for one in accepted.split(","):
-        name, _, rest = one.partition(";")
+def preferred_encoding(accepted: str) -> str | None:
+    """Return the preferred encoding of an Accept-Encoding header: gzip, deflate or None."""
+    qualities = {"gzip": 0.0, "deflate": 0.0}
+    for part in accepted.split(","):
+        name, _, parameters = part.partition(";")
         key = name.strip().lower()
-        if key in found:
-            found[key] = _quality(rest)
-    best = max(found, key=lambda name: found[name])
-    return best if found[best] > 0 else None
+        if key in qualities:
+            qualities[key] = _quality(parameters)
+    best = max(qualities, key=lambda name: qualities[name])
+    return best if qualities[best] > 0 else None
 
 
 def _quality(parameters: str) -> float:
@@ -82,7 +82,7 @@ def _quality(parameters: str) -> float:
         return 0.0
 
 
-def _pack(encoding: str) -> Callable[[bytes], bytes]:
+def _compressor(encoding: str) -> Callable[[bytes], bytes]:
     if encoding == "gzip":
-        return lambda body: gzip.compress(body, FASTEST, mtime=0)
-    return lambda body: zlib.compress(body, FASTEST)
+        return lambda body: gzip.compress(body, LEVEL, mtime=0)
+    return lambda body: zlib.compress(body, LEVEL)

@@ -1,6 +1,6 @@
-"""The doors that ask models, past the framework's routing and injection, which they do not need.
+"""Calls the inference endpoints without FastAPI's routing and dependency injection.
 
-What they are called by, and how they are documented, stays the framework's.
+This saves time per request. Paths and documentation of the endpoints still come from FastAPI.
 """
 
 from fastapi import APIRouter, Request, Response
@@ -9,50 +9,48 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipework.errors import PipeError
-from pipework.serve.http.errors import failure
+from pipework.serve.http.errors import error_response
 
 POST = "POST"
 
 
-class Asking:
-    """Those routes of routers that ask a model: whatever is asked by POST.
+class DirectRoutes:
+    """The POST routes of some routers.
 
-    An endpoint takes the request and the parts of the path that its route names, and returns the
-    whole answer; nothing is injected into it, and its headers hold no text of a client's.
+    Each endpoint takes the request and the path parameters of its route, and returns the complete
+    response. It uses no dependency injection, and its response headers contain no client input.
     """
 
     def __init__(self, *routers: APIRouter) -> None:
-        """Find them."""
         routes = (route for router in routers for route in router.routes)
         self._routes = [
-            one for one in routes if isinstance(one, APIRoute) and one.methods == {POST}
+            route for route in routes if isinstance(route, APIRoute) and route.methods == {POST}
         ]
 
     async def answer(self, request: Request) -> Response | None:
-        """Return the answer to a POST, None where no route has its path."""
+        """Return the response to a POST request, or None if no route matches its path."""
         for route in self._routes:
-            if found := route.path_regex.match(request.scope["path"]):
+            if match := route.path_regex.match(request.scope["path"]):
                 try:
-                    answer: Response = await route.endpoint(request, **found.groupdict())
+                    response: Response = await route.endpoint(request, **match.groupdict())
                 except (PipeError, HTTPException) as error:
-                    answer = failure(error)
-                return answer
+                    response = error_response(error)
+                return response
         return None
 
 
-class Direct:
-    """ASGI middleware, the innermost: answers what asks a model, and passes on all else."""
+class DirectRouteMiddleware:
+    """Innermost ASGI middleware: calls the direct routes and forwards all other requests."""
 
-    def __init__(self, app: ASGIApp, asking: Asking) -> None:
-        """Wrap an app that has these routes."""
+    def __init__(self, app: ASGIApp, routes: DirectRoutes) -> None:
         self._app = app
-        self._asking = asking
+        self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request, or pass it on."""
+        """Answer the request, or forward it."""
         if scope["type"] == "http" and scope["method"] == POST:
-            answer = await self._asking.answer(Request(scope, receive))
-            if answer is not None:
-                await answer(scope, receive, send)
+            response = await self._routes.answer(Request(scope, receive))
+            if response is not None:
+                await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)

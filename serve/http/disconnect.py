@@ -1,8 +1,8 @@
-"""Who hangs up before the answer is told to those who work on it.
+"""Cancels the work of a request when its client disconnects.
 
-Uvicorn tells it to who waits for a message, which costs a task for each request that takes long.
-The connection itself knows it for nothing, unless another request waits on it behind the first:
-then it is not read from.
+ASGI reports a disconnect only to a task that waits for the next message, which costs a task per
+request. Here the connection itself reports it. A disconnect is not detected while another
+pipelined request waits on the connection, because then nothing is read from it.
 """
 
 import asyncio
@@ -13,63 +13,62 @@ from starlette.requests import Request
 
 from pipework.errors import PipeError
 
-STATE, NAME = "state", "hang_up"  # where in a scope of ASGI
+STATE, NAME = "state", "disconnect"  # keys in an ASGI scope
 
 T = TypeVar("T")
 
 
-class ClientGoneError(PipeError):
-    """Nobody waits for the answer. The status is only counted: it cannot be sent."""
+class ClientDisconnectedError(PipeError):
+    """The client disconnected. The status is only counted, because it cannot be sent."""
 
     http_status = 499
 
 
-class HangUp:
-    """The end of one connection, which cancels the tasks that work for it."""
+class Disconnect:
+    """The end of one connection. It cancels the tasks that work for the connection."""
 
     def __init__(self) -> None:
-        """Begin with an open connection for which nobody works."""
         self.happened = False
         self.tasks: set[asyncio.Task[Any]] = set()
 
-    def happen(self) -> None:
-        """Note that the connection is closed."""
+    def trigger(self) -> None:
+        """Report that the connection is closed, and cancel the tasks."""
         self.happened = True
         for task in self.tasks:
             task.cancel()
 
     def add_to(self, state: MutableMapping[str, Any]) -> None:
-        """Have who answers a request find it in the state of its scope."""
+        """Store this object in the state of an ASGI scope, where endpoints find it."""
         state[NAME] = self
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await work, and cancel it when the client hangs up. In any case it has ended afterwards.
+async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Await work, and cancel it if the client disconnects. The work has ended on return.
 
-    Behind a server that does not tell of it, work is finished.
+    Without a `Disconnect` in the scope (another ASGI server) the work is never cancelled.
 
     Raises:
-        ClientGoneError: it did.
+        ClientDisconnectedError: the client disconnected.
     """
-    hang_up = request.scope.get(STATE, {}).get(NAME) or HangUp()
-    if hang_up.happened:
+    disconnect = request.scope.get(STATE, {}).get(NAME) or Disconnect()
+    if disconnect.happened:
         work.close()
-        raise _gone()
+        raise _disconnected()
     task = asyncio.current_task()
-    assert task is not None  # what is awaited is in one
-    cancelled = task.cancelling()
-    hang_up.tasks.add(task)
+    assert task is not None  # a coroutine runs in a task
+    cancellations = task.cancelling()
+    disconnect.tasks.add(task)
     try:
         return await work
-    except (asyncio.CancelledError, Exception):  # nobody asks how cancelled work ended
-        # As in `asyncio.timeout`: who else cancels the task comes first.
-        if not hang_up.happened or task.uncancel() > cancelled:
+    except (asyncio.CancelledError, Exception):  # errors of cancelled work do not matter
+        # As in `asyncio.timeout`: a cancellation from elsewhere has priority.
+        if not disconnect.happened or task.uncancel() > cancellations:
             raise
-        raise _gone() from None
+        raise _disconnected() from None
     finally:
-        hang_up.tasks.discard(task)
+        disconnect.tasks.discard(task)
 
 
-def _gone() -> ClientGoneError:
-    message = "the client is gone"
-    return ClientGoneError(message)
+def _disconnected() -> ClientDisconnectedError:
+    message = "the client disconnected"
+    return ClientDisconnectedError(message)

@@ -1,4 +1,4 @@
-"""The one place where errors become answers: `{"error": one line}` with the status of the error."""
+"""Converts errors to responses: `{"error": MESSAGE}` with the status of the error."""
 
 import logging
 from http import HTTPStatus
@@ -8,32 +8,32 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from pipework.errors import PipeError, TooBusyError
-from pipework.serve.request.context import REQUEST_ID, current
+from pipework.serve.request.context import REQUEST_ID, current_request
 
 log = logging.getLogger(__name__)
-# They say how the server or the client fares, and may come with each request: what lies behind them
-# is logged where it happens, and they are counted.
+# Not logged here: they can occur with every request under overload. Metrics count them, and their
+# causes are logged elsewhere.
 EXPECTED = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 
 
-async def answer_error(_: Request, error: Exception) -> Response:
-    """Answer a request that any error ended."""
-    return failure(error)
+async def handle_error(_: Request, error: Exception) -> Response:
+    """Handle any exception of an endpoint."""
+    return error_response(error)
 
 
-def failure(error: Exception) -> Response:
-    """Turn an error into an answer; what is a bug is told to nobody but the log."""
-    status, text, headers = worded(error)
-    if observed := current():  # a bug is answered outside of all that adds headers
-        headers[REQUEST_ID] = observed.id
+def error_response(error: Exception) -> Response:
+    """Return the response for an error. Details of an unexpected error are only logged."""
+    status, text, headers = error_parts(error)
+    if context := current_request():  # no middleware adds the header if this is a bug
+        headers[REQUEST_ID] = context.id
     fault = status >= HTTPStatus.INTERNAL_SERVER_ERROR and status not in EXPECTED
     if fault and isinstance(error, PipeError):
         log.error("%s %s", status, text)
     return JSONResponse({"error": text}, status, headers)
 
 
-def worded(error: Exception) -> tuple[int, str, dict[str, str]]:
-    """Return the status of an error, its line, and the headers that belong to it."""
+def error_parts(error: Exception) -> tuple[int, str, dict[str, str]]:
+    """Return the status, message and headers for an error."""
     match error:
         case PipeError():
             text = f"{error}; {error.hint}" if error.hint else str(error)
@@ -43,5 +43,5 @@ def worded(error: Exception) -> tuple[int, str, dict[str, str]]:
             return error.http_status, text, headers
         case HTTPException():
             return error.status_code, str(error.detail), dict(error.headers or {})
-        case _:  # a bug: uvicorn logs the traceback, and the client learns no more than this
-            return 500, "internal error; the server's log has the traceback", {}
+        case _:  # a bug: uvicorn logs the traceback; the client must not see it
+            return 500, "internal error; see the traceback in the server log", {}

@@ -1,9 +1,8 @@
-"""Plain requests are answered past all that stands before the doors.
+"""Fast path: answers simple requests without the middlewares and without ASGI messages.
 
-Of a request that asks a model which has room, with a key where one is needed, of known size and
-nothing compressed, the middlewares have nothing to refuse or to change, and uvicorn's messages have
-nothing to tell, but each takes its time. Whatever else comes goes the long way, as does what stops
-halfway.
+A request is simple if it was admitted, has a valid API key, a Content-Length and no compression.
+The middlewares would not change or reject it, but each of them takes time. All other requests, and
+requests whose body does not arrive completely, use the normal path through the app.
 """
 
 import logging
@@ -17,146 +16,159 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from pipework.errors import NotReadyError
-from pipework.serve.http.admission import ASKED
-from pipework.serve.http.compression import INFER, preferred
-from pipework.serve.http.direct_routes import Asking
-from pipework.serve.http.disconnect import ClientGoneError
-from pipework.serve.http.errors import failure
-from pipework.serve.http.shutdown import LAST
-from pipework.serve.observability.observers import Watch, looked_at
-from pipework.serve.request.context import REQUEST_ID, Door, Observed, seen, work_on
-from pipework.serve.scheduling.model_protocol import Answerer
+from pipework.serve.http.admission import ADMITTED_MODEL
+from pipework.serve.http.compression import INFER, preferred_encoding
+from pipework.serve.http.direct_routes import DirectRoutes
+from pipework.serve.http.disconnect import ClientDisconnectedError
+from pipework.serve.http.errors import error_response
+from pipework.serve.http.shutdown import SHUTDOWN_MESSAGE
+from pipework.serve.observability.observers import Observers, context_headers
+from pipework.serve.request.context import (
+    REQUEST_ID,
+    Endpoint,
+    RequestContext,
+    activate,
+    new_context,
+)
+from pipework.serve.scheduling.model_protocol import ServedModel
 from pipework.serve.schemas import PREDICT_PATH
 
-# The requests of a batch are all answered in one turn. Sent one after the other at its end, their
-# answers wake clients of one process less often than each by itself; the first waits until the others
-# of its batch are decided.
+log = logging.getLogger(__name__)
+NORMAL_PATH_HEADERS = frozenset({b"content-encoding", b"transfer-encoding"})
+MAX_BODY_BYTES = 64 * 2**10  # larger bodies need flow control
+_UNUSED_EVENT = Event()
 
 
-class Turn:
-    """Things to do at the end of this turn, in their order. For one event loop."""
+class EndOfTick:
+    """Runs callbacks at the end of the current tick of the event loop, in order."""
+
+    # All requests of a batch finish in one tick. Their responses are sent together at its end,
+    # because this wakes a client process less often than separate sends.
 
     def __init__(self) -> None:
-        """Begin with nothing to do."""
-        self._left: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
-    def at_end(self, what: Callable[[], None]) -> None:
-        """Do something then, whatever becomes of the rest; from there, at the end of the next."""
-        self._left.append(what)
-        if len(self._left) == 1:
-            get_running_loop().call_soon(self._end)
+    def add(self, callback: Callable[[], None]) -> None:
+        """Run a callback at the end of this tick, even if others fail.
 
-    def _end(self) -> None:
-        left, self._left = self._left, []
-        for what in left:
+        A callback added by another callback runs at the end of the next tick.
+        """
+        self._callbacks.append(callback)
+        if len(self._callbacks) == 1:
+            get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
             try:
-                what()
-            except BaseException:  # who else waits is not to wait for ever
-                log.exception("what was left to the end of a turn failed")
+                callback()
+            except BaseException:  # the other callbacks must still run
+                log.exception("a callback at the end of a tick failed")
 
 
-log = logging.getLogger(__name__)
-LONG_WAY = frozenset({b"content-encoding", b"transfer-encoding"})
-SMALL = 64 * 2**10  # bytes of a body; more might have to wait to be read
-_NOBODY_WAITS = Event()
-
-
-class _Whole(Request):
-    """A request whose body is there."""
+class _BufferedRequest(Request):
+    """A request whose body has been received."""
 
     def __init__(self, scope: Scope, body: bytes) -> None:
         super().__init__(scope)
-        self._given = body
+        self._received = body
 
     async def body(self) -> bytes:
-        """Return it."""
-        return self._given
+        """Return the body."""
+        return self._received
 
 
-class Exchange:
-    """A request and its answer, as uvicorn's connections look at them.
+class FastPathCycle:
+    """Replaces uvicorn's `RequestResponseCycle` for a request on the fast path.
 
     Attributes:
-        response_started, response_complete: whether the answer has been written.
-        keep_alive: whether the connection stays after it.
-        disconnected: whether the client is gone.
-        message_event: for who waits for the body, which is here.
+        response_started, response_complete: whether the response has been written.
+        keep_alive: whether the connection stays open after the response.
+        disconnected: whether the client has disconnected.
+        message_event: unused, because no code waits for the body.
     """
 
-    message_event = _NOBODY_WAITS
+    message_event = _UNUSED_EVENT
 
     def __init__(self) -> None:
-        """Begin without an answer."""
         self.response_started = self.response_complete = self.disconnected = False
         self.keep_alive = True
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class Pending:
-    """A plain request whose body is coming: its scope of ASGI, and what is seen of it."""
+class PendingRequest:
+    """A request on the fast path whose body is being received."""
 
     scope: Scope
-    observed: Observed
+    context: RequestContext
     body: bytearray = field(default_factory=bytearray)
 
 
-class Plain:
-    """Answers plain requests."""
+class FastPath:
+    """Answers simple requests."""
 
-    def __init__(self, asking: Asking, watch: Watch, body_bytes: int) -> None:
-        """Take what answers them, who wants to know of it, and how large a body may be."""
-        self._asking = asking
-        self._watch = watch
-        self._body_bytes = min(body_bytes, SMALL)
-        self._turn = Turn()
+    def __init__(self, routes: DirectRoutes, observers: Observers, body_bytes: int) -> None:
+        self._routes = routes
+        self._observers = observers
+        self._body_bytes = min(body_bytes, MAX_BODY_BYTES)
+        self._end_of_tick = EndOfTick()
 
-    def begin(self, scope: Scope) -> Pending | None:
-        """Return a request with this head as a plain one, None where it is not."""
-        model: Answerer | None = scope["state"].get(ASKED)
-        if model is None or not self._is_plain(scope):
+    def begin(self, scope: Scope) -> PendingRequest | None:
+        """Start a request on the fast path; None if it must take the normal path."""
+        model: ServedModel | None = scope["state"].get(ADMITTED_MODEL)
+        if model is None or not self._is_simple(scope):
             return None
-        door = Door.V1 if scope["path"] == PREDICT_PATH else Door.V2
-        observed = seen(door, looked_at(scope["headers"]))
-        observed.model, observed.version = model.name, model.version
-        return Pending(scope=scope, observed=observed)
+        endpoint = Endpoint.V1 if scope["path"] == PREDICT_PATH else Endpoint.V2
+        context = new_context(endpoint, context_headers(scope["headers"]))
+        context.model, context.version = model.name, model.version
+        return PendingRequest(scope=scope, context=context)
 
-    def _is_plain(self, scope: Scope) -> bool:
-        packed = scope["path"].endswith(INFER)  # whose answer may be wanted compressed
+    def _is_simple(self, scope: Scope) -> bool:
+        compressible = scope["path"].endswith(INFER)
         for name, value in scope["headers"]:
-            if name in LONG_WAY or (name == b"content-length" and int(value) > self._body_bytes):
+            if name in NORMAL_PATH_HEADERS or (
+                name == b"content-length" and int(value) > self._body_bytes
+            ):
                 return False
-            if packed and name == b"accept-encoding" and preferred(value.decode("latin-1")):
+            if (
+                compressible
+                and name == b"accept-encoding"
+                and preferred_encoding(value.decode("latin-1"))
+            ):
                 return False
         return True
 
-    async def answer(self, asked: Pending, send: Callable[[Response], bool]) -> None:
-        """Answer a request whose body is there; cancelled where the server stops before.
+    async def answer(self, request: PendingRequest, send: Callable[[Response], bool]) -> None:
+        """Answer a request whose body is complete, at the end of the tick.
 
-        It is sent at the end of this turn of the loop.
+        If the task is cancelled, because the server stops, the response is an error.
 
         Args:
-            asked: the request.
-            send: writes an answer, and returns whether somebody was there to read it.
+            request: the request.
+            send: writes a response; returns False if the client has disconnected.
         """
-        observed = asked.observed
-        work_on(observed)
+        context = request.context
+        activate(context)
         try:
-            answer = await self._asking.answer(_Whole(asked.scope, bytes(asked.body)))
-            assert answer is not None  # admission knows the same paths
+            response = await self._routes.answer(
+                _BufferedRequest(request.scope, bytes(request.body))
+            )
+            assert response is not None  # admission has matched the path
         except CancelledError:
-            answer = failure(NotReadyError(LAST))
-        except BaseException as error:  # what a library panics with, too
-            log.exception("a request could not be answered")
-            answer = failure(RuntimeError(repr(error)))
-        observed.status = str(answer.status_code)
-        answer.headers.setdefault(REQUEST_ID, observed.id)
-        self._turn.at_end(partial(self._send, observed, partial(send, answer)))
+            response = error_response(NotReadyError(SHUTDOWN_MESSAGE))
+        except BaseException as error:  # a panic of a Rust library is no Exception
+            log.exception("a request failed")
+            response = error_response(RuntimeError(repr(error)))
+        context.status = str(response.status_code)
+        response.headers.setdefault(REQUEST_ID, context.id)
+        self._end_of_tick.add(partial(self._send, context, partial(send, response)))
 
-    def _send(self, observed: Observed, send: Callable[[], bool]) -> None:
-        work_on(observed)  # and not on what was asked first of all that is sent now
+    def _send(self, context: RequestContext, send: Callable[[], bool]) -> None:
+        # The callback runs in the context of the first request of the tick.
+        activate(context)
         try:
             if not send():
-                observed.status = str(ClientGoneError.http_status)
+                context.status = str(ClientDisconnectedError.http_status)
         finally:
-            observed.end()
-            self._turn.at_end(partial(self._watch.finish, observed))
+            context.end()
+            self._end_of_tick.add(partial(self._observers.finish, context))

@@ -1,6 +1,6 @@
-"""What /openapi.json says beside what FastAPI knows of the routes.
+"""Additions to the OpenAPI description of FastAPI, and the /docs page.
 
-Of OpenAPI 3.0, because that is what the page /docs can read.
+The version is OpenAPI 3.0, because the Swagger UI of /docs cannot read 3.1.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import NullableSchema
 from swagger_ui_bundle import swagger_ui_path
 
-from pipework.serve.http.auth import is_open
-from pipework.serve.http.headers import BULK, INTERACTIVE, MOST_MS, PRIORITY, TIMEOUT
+from pipework.serve.http.auth import is_public
+from pipework.serve.http.headers import BULK, INTERACTIVE, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 from pipework.serve.schemas import ErrorResponse
 
 Json = dict[str, Any]
 ERROR = {"$ref": f"#/components/schemas/{ErrorResponse.__name__}"}
-# FastAPI adds these to every route with a parameter; texts in a path are never refused so.
+# FastAPI adds these schemas to every route with a parameter, but this server never returns them.
 UNUSED = ("HTTPValidationError", "ValidationError")
 SECURITY = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -30,96 +30,100 @@ SECURITY = {
 METHODS = ("get", "post")
 
 
-def body_of(
+def request_body(
     model: type[BaseModel],
     examples: Json,
     others: Mapping[str, Json] | None = None,
     *,
     required: bool = True,
 ) -> Json:
-    """Describe the body of a route that reads it itself.
+    """Describe the body of a route that parses it without FastAPI.
 
     Args:
-        model: of its JSON.
-        examples: by name.
+        model: model of the JSON body.
+        examples: example bodies by name.
         others: schemas of other media types.
-        required: whether there must be one.
+        required: whether the body is required.
     """
-    schema = model.model_json_schema(schema_generator=_WithoutNull)
+    schema = model.model_json_schema(schema_generator=_NoNullSchema)
     schema = _inlined(schema, schema.pop("$defs", {}))
     content: Json = {"application/json": {"schema": schema, "examples": examples}}
     content |= {media: {"schema": other} for media, other in (others or {}).items()}
     return {"required": required, "content": content}
 
 
-def header(name: str, schema: Json, description: str) -> Json:
-    """Describe a header of a request."""
+def header_parameter(name: str, schema: Json, description: str) -> Json:
+    """Describe a request header."""
     return {"name": name, "in": "header", "schema": schema, "description": description}
 
 
-TERMS = [
-    header(
+OPTION_HEADERS = [
+    header_parameter(
         TIMEOUT,
-        {"type": "number", "exclusiveMinimum": True, "minimum": 0, "maximum": MOST_MS},
-        "milliseconds after which nobody waits for the answer",
+        {"type": "number", "exclusiveMinimum": True, "minimum": 0, "maximum": MAX_TIMEOUT_MS},
+        "deadline in milliseconds; later the request is not computed",
     ),
-    header(PRIORITY, {"type": "string", "enum": [INTERACTIVE, BULK]}, "interactive ones go first"),
+    header_parameter(
+        PRIORITY,
+        {"type": "string", "enum": [INTERACTIVE, BULK]},
+        "interactive requests are scheduled before bulk requests",
+    ),
 ]
 
 
-def complete(app: FastAPI, examples: Mapping[str, str], *, keys: bool) -> None:
-    """Mend the description of an app.
+def customize_openapi(app: FastAPI, examples: Mapping[str, str], *, keys: bool) -> None:
+    """Customize the OpenAPI description of an app.
 
     Args:
-        app: whose routes are all there.
-        examples: of parameters in paths, by name.
-        keys: whether a key is needed.
+        app: an app with all its routes.
+        examples: example values of path parameters, by name.
+        keys: whether an API key is required.
     """
-    describe = app.openapi
+    generate = app.openapi
 
     def described() -> Json:
         if app.openapi_schema is None:
-            app.openapi_schema = describe()
-            _mend(app.openapi_schema, examples, keys=keys)
+            app.openapi_schema = generate()
+            _customize(app.openapi_schema, examples, keys=keys)
         return app.openapi_schema
 
     app.openapi = described  # type: ignore[method-assign]
 
 
-def _mend(api: Json, examples: Mapping[str, str], *, keys: bool) -> None:
+def _customize(api: Json, examples: Mapping[str, str], *, keys: bool) -> None:
     for name in UNUSED:
         api["components"]["schemas"].pop(name, None)
     if keys:
         api["components"]["securitySchemes"] = SECURITY
     for path, methods in api["paths"].items():
         for operation in (methods[method] for method in METHODS if method in methods):
-            _mend_operation(operation, examples)
-            if keys and not is_open(path):
-                _guard(operation)
+            _customize_operation(operation, examples)
+            if keys and not is_public(path):
+                _require_key(operation)
 
 
-def _mend_operation(operation: Json, examples: Mapping[str, str]) -> None:
-    _without_unused(operation["responses"])
+def _customize_operation(operation: Json, examples: Mapping[str, str]) -> None:
+    _remove_unused(operation["responses"])
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path" and parameter["name"] in examples:
             parameter["example"] = examples[parameter["name"]]
 
 
-def _guard(operation: Json) -> None:
+def _require_key(operation: Json) -> None:
     operation["security"] = [{name: []} for name in SECURITY]
     content = {"application/json": {"schema": ERROR}}
-    operation["responses"]["401"] = {"description": "no API key that is known", "content": content}
+    operation["responses"]["401"] = {"description": "no valid API key", "content": content}
 
 
-def _without_unused(responses: Json) -> None:
+def _remove_unused(responses: Json) -> None:
     if any(name in str(responses.get("422")) for name in UNUSED):
         del responses["422"]
 
 
 def _inlined(node: Any, definitions: Json) -> Any:  # noqa: ANN401  (any JSON)
-    """Put definitions where they are referred to."""
+    """Replace references with their definitions."""
     if isinstance(node, list):
-        return [_inlined(one, definitions) for one in node]
+        return [_inlined(item, definitions) for item in node]
     if not isinstance(node, dict):
         return node
     if "$ref" in node:
@@ -127,19 +131,19 @@ def _inlined(node: Any, definitions: Json) -> Any:  # noqa: ANN401  (any JSON)
     return {key: _inlined(value, definitions) for key, value in node.items()}
 
 
-class _WithoutNull(GenerateJsonSchema):
+class _NoNullSchema(GenerateJsonSchema):
     def nullable_schema(self, schema: NullableSchema) -> JsonSchemaValue:
-        # OpenAPI 3.0 has no type null; what is optional may be left out.
+        # OpenAPI 3.0 has no null type. Optional fields can be omitted instead.
         return self.generate_inner(schema["schema"])
 
 
 STATIC = "/docs/static"
-# The package carries Swagger UI 4, which reads OpenAPI up to 3.0 and shows nothing for 3.1.
+# The package contains Swagger UI 4, which renders nothing for OpenAPI 3.1.
 OPENAPI_VERSION = "3.0.3"
 
 
 def add_docs(app: FastAPI) -> None:
-    """Serve the page and its files."""
+    """Serve the /docs page and its static files."""
     app.openapi_version = OPENAPI_VERSION
     app.mount(STATIC, StaticFiles(directory=str(swagger_ui_path)))
 
@@ -151,6 +155,6 @@ def add_docs(app: FastAPI) -> None:
             swagger_js_url=f"{STATIC}/swagger-ui-bundle.js",
             swagger_css_url=f"{STATIC}/swagger-ui.css",
             swagger_favicon_url=f"{STATIC}/favicon-32x32.png",
-            # Without this the page asks validator.swagger.io for its opinion.
+            # By default the page sends the description to validator.swagger.io.
             swagger_ui_parameters={"validatorUrl": None},
         )

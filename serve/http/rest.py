@@ -1,4 +1,4 @@
-"""The /v1 API: JSON in, JSON out."""
+"""The /v1 API: JSON requests and responses."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from pipework.data.examples import Example
 from pipework.errors import InputError, TooLargeError
 from pipework.scoring.predictions import Prediction
 from pipework.serve.config import LimitSettings
-from pipework.serve.http.disconnect import ClientGoneError, unless_gone
-from pipework.serve.http.headers import read_terms, timing
-from pipework.serve.http.openapi import TERMS, body_of
+from pipework.serve.http.disconnect import ClientDisconnectedError, cancel_on_disconnect
+from pipework.serve.http.headers import read_options, timing_headers
+from pipework.serve.http.openapi import OPTION_HEADERS, request_body
 from pipework.serve.models.registry import Models
 from pipework.serve.schemas import (
     PREDICT_PATH,
@@ -39,26 +39,26 @@ _EXAMPLES = {
     },
 }
 _ERRORS = {
-    400: "not JSON, or a header that is not what it should be",
+    400: "the body is not JSON, or a header has an invalid value",
     404: "no such model or version",
-    408: "the request did not come in time",
+    408: "the request was not received in time",
     413: "the body, the number of texts or a text is too large",
-    415: "the body is compressed with something else than gzip or deflate",
-    422: "JSON, but not a request",
-    429: "the queue is full; Retry-After says how many seconds to wait",
-    503: "stopping, or the engine has died",
+    415: "the Content-Encoding is neither gzip nor deflate",
+    422: "the body is JSON, but not a valid request",
+    429: "the queue is full; Retry-After is the number of seconds to wait",
+    503: "the server is stopping, or the engine has failed",
     504: "the deadline of the request has passed",
 }
 
 
 class NotJsonError(InputError):
-    """The body is not JSON in UTF-8."""
+    """The body is not UTF-8 encoded JSON."""
 
     http_status = 400
 
 
 def build_router(models: Models, limits: LimitSettings) -> APIRouter:
-    """Make the routes of /v1."""
+    """Create the routes of /v1."""
     router = APIRouter()
 
     @router.post(
@@ -66,67 +66,74 @@ def build_router(models: Models, limits: LimitSettings) -> APIRouter:
         summary="Classify texts",
         response_model=PredictResponse,
         responses={status: _error(text) for status, text in _ERRORS.items()},
-        openapi_extra={"requestBody": body_of(PredictRequest, _EXAMPLES), "parameters": TERMS},
+        openapi_extra={
+            "requestBody": request_body(PredictRequest, _EXAMPLES),
+            "parameters": OPTION_HEADERS,
+        },
     )
     async def predict(request: Request) -> Response:
-        # The body is read here and not by FastAPI: one strict pass over the bytes, in Rust,
-        # which also refuses lone surrogates and deep nesting.
-        terms = read_terms(request.headers)
-        asked = parse_request(await read_body(request))
-        examples = asked.examples()
+        # The body is parsed here and not by FastAPI: in one strict pass in Rust, which also rejects
+        # lone surrogates and deep nesting.
+        options = read_options(request.headers)
+        predict_request = parse_request(await read_body(request))
+        examples = predict_request.examples()
         check_limits(examples, limits)
-        with models.lease(asked.model, asked.version) as model:
-            found = await unless_gone(request, model.predict(examples, asked.top_k, terms))
-            body = write_response(model.name, model.version, found.value)
-        return Response(body, headers=timing(found.stages), media_type="application/json")
+        with models.lease(predict_request.model, predict_request.version) as model:
+            prediction = model.predict(examples, predict_request.top_k, options)
+            result = await cancel_on_disconnect(request, prediction)
+            body = write_response(model.name, model.version, result.value)
+        return Response(body, headers=timing_headers(result.timings), media_type="application/json")
 
     return router
 
 
 async def read_body(request: Request) -> bytes:
-    """Read the whole body.
+    """Read the complete body.
 
     Raises:
-        ClientGoneError: the client hung up before its end.
+        ClientDisconnectedError: the client disconnected before the end of the body.
     """
     try:
         return await request.body()
     except ClientDisconnect as error:
-        message = "the client is gone"
-        raise ClientGoneError(message) from error
+        message = "the client disconnected"
+        raise ClientDisconnectedError(message) from error
 
 
 def parse_request(body: bytes) -> PredictRequest:
-    """Read a request body.
+    """Parse a request body.
 
     Raises:
-        NotJsonError: it is not JSON.
-        InputError: it is JSON, but not a request; the message says where and why.
+        NotJsonError: the body is not JSON.
+        InputError: the body is JSON, but not a valid request; the message has the field and fault.
     """
     try:
         return PredictRequest.model_validate_json(body)
     except ValidationError as error:
         if error.errors()[0]["type"] == "json_invalid":
-            message = f"body: not JSON in UTF-8: {error.errors()[0]['ctx']['error']}"
+            message = f"body: expected JSON in UTF-8: {error.errors()[0]['ctx']['error']}"
             raise NotJsonError(message) from error
         raise InputError(explain(error)) from error
 
 
 def write_response(model: str, version: str, predictions: list[Prediction]) -> bytes:
-    """Write a `PredictResponse`, without making one, which takes longer than to write it."""
-    answer = {"model": model, "version": version, "predictions": predictions}
-    return to_json(answer, inf_nan_mode="null")
+    """Return the JSON of a `PredictResponse`.
+
+    Without an instance of it, because its validation takes longer than the serialization.
+    """
+    response = {"model": model, "version": version, "predictions": predictions}
+    return to_json(response, inf_nan_mode="null")
 
 
 def check_limits(examples: list[Example], limits: LimitSettings) -> None:
     """Check the number of texts and their lengths.
 
     Raises:
-        TooLargeError: naming what is too large, and the limit.
+        TooLargeError: there are too many texts or a text is too long; the message has the limit.
     """
     if len(examples) > limits.texts:
         message = f"body: expected at most {limits.texts} texts, found {len(examples)}"
-        raise TooLargeError(message, "send several requests")
+        raise TooLargeError(message, "split the texts into several requests")
     for index, example in enumerate(examples):
         longest = max(len(example.text), len(example.text_pair or ""))
         if longest > limits.characters:

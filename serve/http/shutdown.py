@@ -1,4 +1,4 @@
-"""The time between SIGTERM and the end of the process."""
+"""Shutdown: from SIGTERM to the exit of the process."""
 
 import asyncio
 import logging
@@ -14,34 +14,33 @@ from typing import Self
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipework.errors import NotReadyError
-from pipework.serve.http.errors import failure
+from pipework.serve.http.errors import error_response
 
 log = logging.getLogger(__name__)
-LAST = "the server stopped before the request was answered"
-RESERVE_S = 2  # of the grace: to refuse what is not answered by then, and to free the engines
+SHUTDOWN_MESSAGE = "the server stopped before the request was answered"
+RESERVE_S = 2  # part of the grace period for the last error responses and for closing the engines
 
 
 def drain_s(grace_s: int) -> int:
-    """Return for how long requests may still be answered."""
+    """Return the seconds that remain for requests in flight."""
     return max(1, grace_s - RESERVE_S)
 
 
-class Grace:
-    """Ends the process with 0 when the grace is over, whatever still holds it.
+class GracePeriod:
+    """Exits the process with code 0 at the end of the grace period.
 
-    An engine that hangs, a thread or a connection cannot be ended from outside, and who sent
-    SIGTERM will not wait longer. Leaving the context in time calls it off.
+    A hanging engine, thread or connection cannot be stopped from outside, and the sender of SIGTERM
+    does not wait longer. Leaving the context earlier cancels this.
     """
 
     def __init__(self, stopping: threading.Event, seconds: float) -> None:
-        """Count from the moment that `stopping` is set."""
         self._stopping = stopping
         self._seconds = seconds
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="grace", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin to watch."""
+        """Start the watching thread. The grace period begins when `stopping` is set."""
         self._thread.start()
         return self
 
@@ -51,87 +50,87 @@ class Grace:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Call it off."""
+        """Cancel the exit."""
         self._ended.set()
         self._stopping.set()
 
     def _watch(self) -> None:
         self._stopping.wait()
         if not self._ended.wait(self._seconds):
-            log.error("the grace of %g s is over, and not all was answered", self._seconds)
+            log.error(
+                "the grace period of %g s is over: exiting with unanswered requests", self._seconds
+            )
             logging.shutdown()
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             os._exit(0)
 
 
-class LastAnswers:
-    """ASGI middleware: a request that is cancelled, as uvicorn does at the end, is told why."""
+class ShutdownMiddleware:
+    """ASGI middleware that answers 503 when uvicorn cancels a request at shutdown."""
 
     def __init__(self, app: ASGIApp) -> None:
-        """Wrap an app."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and answer it if it is cancelled before it was answered."""
-        begun = False
+        """Forward the request; answer 503 if it is cancelled before its response has started."""
+        started = False
 
-        async def note(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def send_and_record(message: Message) -> None:
+            nonlocal started
+            started = True
             await send(message)
 
         try:
-            await self._app(scope, receive, note)
+            await self._app(scope, receive, send_and_record)
         except asyncio.CancelledError:
-            if begun:
+            if started:
                 raise
-            await failure(NotReadyError(LAST))(scope, receive, send)
+            await error_response(NotReadyError(SHUTDOWN_MESSAGE))(scope, receive, send)
 
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
-AGAIN_S = 0.01
+RERAISE_S = 0.01
 
 
 @contextmanager
-def handled_by(handler: "signal._HANDLER") -> Iterator[None]:
-    """Have SIGTERM and SIGINT handled so, and then as before."""
-    before = {sign: signal.signal(sign, handler) for sign in STOPPING}
+def signal_handlers(handler: "signal._HANDLER") -> Iterator[None]:
+    """Set the handler of SIGTERM and SIGINT, and restore the previous handlers afterwards."""
+    previous = {number: signal.signal(number, handler) for number in STOPPING}
     try:
         yield
     finally:
-        for sign, earlier in before.items():
-            signal.signal(sign, earlier)
+        for number, old_handler in previous.items():
+            signal.signal(number, old_handler)
 
 
 @contextmanager
-def ending_at_once() -> Iterator[None]:
-    """End the process with 0 at SIGTERM and SIGINT, until others handle these.
+def exit_on_signal() -> Iterator[None]:
+    """Exit the process with code 0 at SIGTERM and SIGINT, until other handlers are set."""
+    # Python drops exceptions raised in a callback of a weak reference (each import has such a
+    # callback) and in a finalizer: https://docs.python.org/3/library/sys.html#sys.unraisablehook.
+    # If that happens to SystemExit, a timer raises it again.
 
-    Python drops what is raised in a callback of a weak reference, as each import has one, and in a
-    finalizer (https://docs.python.org/3/library/sys.html#sys.unraisablehook); it is raised again.
-    """
-
-    def end(sign: int, _: FrameType | None) -> None:
-        if sign in STOPPING:
-            log.warning("stopped by %s", signal.Signals(sign).name)
+    def end(number: int, _: FrameType | None) -> None:
+        if number in STOPPING:
+            log.warning("stopped by %s", signal.Signals(number).name)
         sys.exit(0)
 
-    def again(sign: int, frame: FrameType | None) -> None:
+    def retry(number: int, frame: FrameType | None) -> None:
         handler = signal.getsignal(signal.SIGTERM)
-        if callable(handler):  # another's by now, perhaps
-            handler(sign if handler is end else signal.SIGTERM, frame)
+        if callable(handler):  # may be another handler by now
+            handler(number if handler is end else signal.SIGTERM, frame)
 
-    def dropped(what: "sys.UnraisableHookArgs") -> None:
-        if what.exc_type is SystemExit and signal.getsignal(signal.SIGTERM) is end:
-            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+    def on_unraisable(args: "sys.UnraisableHookArgs") -> None:
+        if args.exc_type is SystemExit and signal.getsignal(signal.SIGTERM) is end:
+            signal.setitimer(signal.ITIMER_REAL, RERAISE_S)
         else:
-            hook(what)
+            hook(args)
 
-    hook, sys.unraisablehook = sys.unraisablehook, dropped
-    alarm = signal.signal(signal.SIGALRM, again)
+    hook, sys.unraisablehook = sys.unraisablehook, on_unraisable
+    alarm = signal.signal(signal.SIGALRM, retry)
     try:
-        with handled_by(end):
+        with signal_handlers(end):
             yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,4 +1,4 @@
-"""GET /v1/status: what the server serves and how busy it is, for the page and for people."""
+"""GET /v1/status: models, load and recent latency, for the page."""
 
 from collections.abc import Sequence
 
@@ -8,83 +8,85 @@ from pydantic import BaseModel, Field
 from pipework import __version__
 from pipework.run_folder.task import TaskKind
 from pipework.scoring.predictions import THRESHOLD
-from pipework.serve.models.registry import Answerer, Models
-from pipework.serve.observability.recent_latency import Recent
+from pipework.serve.models.registry import Models, ServedModel
+from pipework.serve.observability.recent_latency import RecentLatency
 
 STATUS_PATH = "/v1/status"
 
 
 class LoadStatus(BaseModel):
-    """What waits now, and what the engines did since the version was loaded."""
+    """Queue now, and counters since the version was loaded."""
 
     waiting_requests: int
     waiting_tokens: int
     batches: int
-    batch_tokens: int = Field(description="of all batches, without padding")
+    batch_tokens: int = Field(description="tokens of all batches, without padding")
     batch_texts: int
-    computed_tokens: int = Field(description="of all batches, with padding")
-    engines: int = Field(description="that compute now")
-    deaths: int = Field(description="of engines")
-    refused: dict[str, int] = Field(description="requests that were not answered, by reason")
+    computed_tokens: int = Field(description="tokens of all batches, with padding")
+    engines: int = Field(description="engines that are running")
+    deaths: int = Field(description="engine crashes")
+    refused: dict[str, int] = Field(description="rejected requests, by reason")
 
 
 class TotalsStatus(BaseModel):
-    """What was asked since the version was loaded."""
+    """Requests since the version was loaded."""
 
     answered: int
     failed: int
-    texts: int = Field(description="of the answered requests")
+    texts: int = Field(description="texts of the successful requests")
 
 
 class VersionStatus(BaseModel):
-    """A version that serves."""
+    """A loaded model version."""
 
     version: str
     engine: str
     precision: str
     ready: bool
-    inputs: list[str] = Field(description="names of the tensors that it takes")
-    entities: bool = Field(description="whether a text has two marked entities")
+    inputs: list[str] = Field(description="names of the input tensors")
+    entities: bool = Field(description="whether each text needs two marked entities")
     kind: TaskKind
     classes: int
     thresholds: dict[str, float] | None = Field(
-        description="by label, where the model gives several"
+        description="thresholds by label, for multi-label models"
     )
     load: LoadStatus
     totals: TotalsStatus
 
 
 class ModelStatus(BaseModel):
-    """A model and its versions, the newest last: it answers where no version is named."""
+    """A model and its versions, newest last. The newest is the default."""
 
     name: str
     versions: list[VersionStatus]
 
 
 class RecentStatus(BaseModel):
-    """What was answered in the last seconds, through all doors."""
+    """Successful requests of the last seconds, over all endpoints."""
 
     window_s: float
     requests_per_s: float
     texts_per_s: float
-    p50_ms: float | None = Field(description="latency that half met; null where none came")
-    p99_ms: float | None = Field(description="latency that 99 of 100 met")
+    p50_ms: float | None = Field(description="median latency; null if there were no requests")
+    p99_ms: float | None = Field(
+        description="99th percentile of the latency; null if there were no requests"
+    )
 
 
 class ServerStatus(BaseModel):
-    """A running server."""
+    """Status of the server."""
 
-    server: str = Field(description="its own version")
+    server: str = Field(description="version of pipework")
     stopping: bool
     models: list[ModelStatus]
     recent: RecentStatus
 
 
-def build_status_router(models: Models, recent: Recent) -> APIRouter:
-    """Make the route."""
+def build_status_router(models: Models, recent: RecentLatency) -> APIRouter:
+    """Create the route."""
     router = APIRouter()
 
-    @router.get(STATUS_PATH, summary="Models, load and the last seconds")
+    @router.get(STATUS_PATH, summary="Models, load and recent latency")
     async def status() -> ServerStatus:
         return ServerStatus(
             server=__version__,
@@ -96,38 +98,38 @@ def build_status_router(models: Models, recent: Recent) -> APIRouter:
     return router
 
 
-def _by_name(serving: Sequence[Answerer]) -> list[ModelStatus]:
+def _by_name(serving: Sequence[ServedModel]) -> list[ModelStatus]:
     versions: dict[str, list[VersionStatus]] = {}
-    for one in serving:
-        versions.setdefault(one.name, []).append(_version(one))
-    return [ModelStatus(name=name, versions=found) for name, found in versions.items()]
+    for model in serving:
+        versions.setdefault(model.name, []).append(_version(model))
+    return [ModelStatus(name=name, versions=statuses) for name, statuses in versions.items()]
 
 
-def _recent(recent: Recent) -> RecentStatus:
-    lately = recent.lately()
+def _recent(recent: RecentLatency) -> RecentStatus:
+    summary = recent.summary()
     return RecentStatus(
-        window_s=lately.window_s,
-        requests_per_s=lately.requests_per_s,
-        texts_per_s=lately.texts_per_s,
-        p50_ms=_ms(lately.p50_s),
-        p99_ms=_ms(lately.p99_s),
+        window_s=summary.window_s,
+        requests_per_s=summary.requests_per_s,
+        texts_per_s=summary.texts_per_s,
+        p50_ms=_ms(summary.p50_s),
+        p99_ms=_ms(summary.p99_s),
     )
 
 
-def _version(one: Answerer) -> VersionStatus:
-    card, load, totals = one.card, one.load, one.totals
-    several = card.kind is TaskKind.MULTI_LABEL
+def _version(model: ServedModel) -> VersionStatus:
+    card, load, totals = model.card, model.load, model.totals
+    multi_label = card.kind is TaskKind.MULTI_LABEL
     thresholds = card.thresholds or (THRESHOLD,) * len(card.labels)
     return VersionStatus(
-        version=one.version,
-        engine=one.engine,
+        version=model.version,
+        engine=model.engine,
         precision=card.precision,
-        ready=one.ready,
-        inputs=list(one.inputs),
+        ready=model.ready,
+        inputs=list(model.inputs),
         entities=card.entities,
         kind=card.kind,
-        classes=one.classes,
-        thresholds=dict(zip(card.labels, thresholds, strict=True)) if several else None,
+        classes=model.classes,
+        thresholds=dict(zip(card.labels, thresholds, strict=True)) if multi_label else None,
         load=LoadStatus(
             waiting_requests=load.waiting_requests,
             waiting_tokens=load.waiting_tokens,
@@ -136,7 +138,7 @@ def _version(one: Answerer) -> VersionStatus:
             batch_texts=load.batch_texts,
             computed_tokens=load.computed_tokens,
             engines=load.engines,
-            deaths=load.deaths,
+            deaths=load.crashes,
             refused=dict(load.refused),
         ),
         totals=TotalsStatus(answered=totals.answered, failed=totals.failed, texts=totals.texts),

@@ -1,4 +1,4 @@
-"""The certificate with which both doors speak TLS."""
+"""TLS certificate of the HTTP and gRPC servers."""
 
 import ssl
 from dataclasses import dataclass
@@ -12,30 +12,30 @@ from pipework.serve.config import SecuritySettings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Certificate:
-    """A chain of certificates and the private key of its first, as PEM files."""
+    """A certificate chain and the private key of its first certificate, as PEM files."""
 
     chain: Path
     private_key: Path
 
-    def of_grpc(self) -> grpc.ServerCredentials:
-        """Return it as gRPC takes it."""
+    def grpc_credentials(self) -> grpc.ServerCredentials:
+        """Return the credentials for a gRPC server."""
         pair = (self.private_key.read_bytes(), self.chain.read_bytes())
         return grpc.ssl_server_credentials([pair])
 
 
 def read_certificate(settings: SecuritySettings) -> Certificate | None:
-    """Return the certificate that the settings name, checked, or None if they name none.
+    """Read and check the certificate of the settings; None if they have none.
 
     Raises:
-        ConfigError: one file is named without the other, cannot be read, is no PEM, needs a
-            password, or the two do not belong together.
+        ConfigError: only one of the two files is set, a file cannot be read or is not PEM, the key
+            needs a password, or the key does not match the certificate.
     """
     chain, key = settings.certificate, settings.private_key
     if chain is None and key is None:
         return None
     if chain is None or key is None:
-        given, absent = ("private_key", "certificate") if key else ("certificate", "private_key")
-        message = f"security.{given} is set, and security.{absent} is not; TLS needs both"
+        present, absent = ("private_key", "certificate") if key else ("certificate", "private_key")
+        message = f"security.{present} is set, but security.{absent} is not; TLS needs both"
         raise ConfigError(message)
     for name, path in (("certificate", chain), ("private_key", key)):
         _check_readable(name, path)
@@ -56,7 +56,7 @@ def _check_pair(chain: Path, key: Path) -> None:
     encrypted = False
 
     def no_password() -> str:
-        # Without this OpenSSL would ask for it at the terminal.
+        # Without a callback OpenSSL prompts for the password on the terminal.
         nonlocal encrypted
         encrypted = True
         return ""
@@ -66,9 +66,9 @@ def _check_pair(chain: Path, key: Path) -> None:
     except (ssl.SSLError, OSError) as error:
         if encrypted:
             message = f"security.private_key: {key} needs a password, which is not supported"
-            raise ConfigError(message, "openssl pkey -in KEY -out PLAIN") from error
+            raise ConfigError(message, "remove it: openssl pkey -in KEY -out PLAIN") from error
         if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
-            message = f"security.private_key: {key} is not the key of {chain}"
+            message = f"security.private_key: {key} does not match the certificate {chain}"
         else:
             message = (
                 f"security.certificate: {chain} with {key}: expected PEM, found something else"

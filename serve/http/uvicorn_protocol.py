@@ -1,8 +1,8 @@
-"""Connections of HTTP: how many, how long a request may take to come, and what is no HTTP at all.
+"""HTTP connections with limits and a fast path, based on uvicorn's protocol.
 
-Uvicorn bounds none of that: a head or a body may come a byte a minute, a head may be endless, and
-its own limit of connections refuses also those that were there before the limit was reached, health
-checks among them. Time does not count while a client waits for us.
+Uvicorn does not limit the duration or the size of a request head, or the duration of a body. Its
+connection limit also rejects requests of established connections and health checks. The timeouts
+here do not run while the client waits for the server.
 """
 
 import json
@@ -29,34 +29,34 @@ from uvicorn.protocols.http.httptools_impl import (
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.admission import Admission, Headers, Refusal
 from pipework.serve.http.closing_responses import (
-    CLOSED,
+    CLOSE_HEADER,
     HEAD_BYTES,
-    LONG_HEAD,
-    TooMany,
-    too_long_a_head,
+    HEAD_TOO_LONG,
+    ConnectionLimitApp,
+    head_too_long_app,
 )
-from pipework.serve.http.disconnect import HangUp
-from pipework.serve.http.fast_path import Exchange, Pending, Plain
-from pipework.serve.http.write_buffer import Corked
+from pipework.serve.http.disconnect import Disconnect
+from pipework.serve.http.fast_path import FastPath, FastPathCycle, PendingRequest
+from pipework.serve.http.write_buffer import WriteBuffer
 
 log = logging.getLogger(__name__)
-OWN_FILES = 512  # of the server beside its connections
-TOLD_EVERY_S = 60.0
-UPGRADING = (b"upgrade", b"connection", b"http2-settings")
+RESERVED_FILES = 512  # open files of the server in addition to connections
+WARNING_INTERVAL_S = 60.0
+UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 
 
 def bounded_protocol(
-    limits: LimitSettings, admission: Admission, plain: Plain
+    limits: LimitSettings, admission: Admission, fast_path: FastPath
 ) -> type[HttpToolsProtocol]:
-    """Return what uvicorn takes as `http`: its own protocol with limits, and a shorter way."""
-    given = {"limits": limits, "admission": admission, "plain": plain}
-    return type("BoundedProtocol", (_BoundedProtocol,), given)
+    """Return the protocol class for uvicorn's `http` option, with limits and a fast path."""
+    attributes = {"limits": limits, "admission": admission, "fast_path": fast_path}
+    return type("BoundedProtocol", (_BoundedProtocol,), attributes)
 
 
-def allow_files(connections: int) -> None:
-    """Let this process have as many open files as connections need, or as many as it may have."""
+def raise_file_limit(connections: int) -> None:
+    """Raise the limit of open files to the number for these connections, or to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * connections + OWN_FILES  # those who are told of the limit count too
+    needed = 2 * connections + RESERVED_FILES  # rejected connections count too
     wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -66,98 +66,98 @@ class _BoundedProtocol(HttpToolsProtocol):
     """A connection.
 
     Attributes:
-        _in_head, _in_body: whether a head, or a body, has begun and not ended.
-        _turned: whether one has begun or ended in what is being read.
-        _refused: whether the request has been answered from its head, and is read to its end.
-        _pending: a plain request whose body is coming.
-        _came: bytes of the request, as they came.
-        _data: what is being read.
-        _timer: when it fires, the rest of the request took too long.
-        _ending: when it fires, the answer took too long to be read.
-        _hang_up: its end, for those who work on answers.
+        _in_head, _in_body: a head, or a body, has started and not ended.
+        _state_changed: a head or body has started or ended in the current data.
+        _rejected: the request was rejected from its head; the rest of it is skipped.
+        _pending: the request on the fast path whose body is being received.
+        _received: received bytes of the request.
+        _data: the data that is being parsed.
+        _receive_timer: fires if the rest of the request does not arrive in time.
+        _send_timer: fires if the client does not read the response in time.
+        _disconnect: cancels the work for this connection when it closes.
     """
 
     limits: LimitSettings
     admission: Admission | None
-    plain: Plain
-    told_s = -inf  # of all connections: when the limit was last told
-    _in_head = _in_body = _refused = _turned = False
-    _pending: Pending | None = None
-    _came = 0
+    fast_path: FastPath
+    warned_s = -inf  # class attribute: last warning about the limit, for all connections
+    _in_head = _in_body = _rejected = _state_changed = False
+    _pending: PendingRequest | None = None
+    _received = 0
     _data = b""
-    _timer: TimerHandle | None = None
-    _ending: TimerHandle | None = None
+    _receive_timer: TimerHandle | None = None
+    _send_timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        self._corked = Corked(transport, self.loop)
-        # In all that uvicorn asks of it, it is a transport.
-        super().connection_made(cast(Transport, self._corked))
-        self._hang_up = HangUp()
-        count, most = len(self.connections), self.limits.connections
-        if count > 2 * most:  # those who are told so in words are bounded too
+        self._buffer = WriteBuffer(transport, self.loop)
+        super().connection_made(cast(Transport, self._buffer))  # it has the methods uvicorn needs
+        self._disconnect = Disconnect()
+        count, limit = len(self.connections), self.limits.connections
+        if count > 2 * limit:  # the number of connections with an error response is limited too
             transport.abort()
             return
-        if count > most:
-            self._tell(most)
-            self.app, self.admission = TooMany(self.app, most), None
-        self._wait(self.limits.header_s)
+        if count > limit:
+            self._warn(limit)
+            self.app, self.admission = ConnectionLimitApp(self.app, limit), None
+        self._start_receive_timer(self.limits.header_s)
 
-    def _tell(self, most: int) -> None:
-        kind, now_s = type(self), time.monotonic()
-        if now_s - kind.told_s >= TOLD_EVERY_S:
-            kind.told_s = now_s
-            log.warning("the limit of %d connections is reached", most)
+    def _warn(self, limit: int) -> None:
+        cls, now_s = type(self), time.monotonic()
+        if now_s - cls.warned_s >= WARNING_INTERVAL_S:
+            cls.warned_s = now_s
+            log.warning("the limit of %d connections is reached", limit)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._go_the_long_way()
-        for timer in (self._timer, self._ending):
+        self._use_normal_path()
+        for timer in (self._receive_timer, self._send_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
-        self._hang_up.happen()
+        self._disconnect.trigger()
 
     def data_received(self, data: bytes) -> None:
-        self._came += len(data)
+        self._received += len(data)
         self._data = data
-        self._turned = False
+        self._state_changed = False
         super().data_received(data)
         self._data = b""
         if self.transport.is_closing():
             return
-        if self._turned:
-            self._wait(self._limit_s)
-        most = HEAD_BYTES if self._in_head else 2 * self.limits.body_bytes + HEAD_BYTES
-        if self._came > most:
-            self._refuse_size()
-        elif self._timer is None and not self._in_body and self._answered:
-            self._wait(self.limits.header_s)  # bytes between requests begin none, but wake it
+        if self._state_changed:
+            self._start_receive_timer(self._limit_s)
+        max_bytes = HEAD_BYTES if self._in_head else 2 * self.limits.body_bytes + HEAD_BYTES
+        if self._received > max_bytes:
+            self._reject_size()
+        elif self._receive_timer is None and not self._in_body and self._answered:
+            # Bytes between requests (empty lines) cancel the idle timer without starting a request.
+            self._start_receive_timer(self.limits.header_s)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._hang_up.add_to(self.scope["state"])
-        self._in_head, self._refused, self._turned = True, False, True
-        self._came = 0
+        self._disconnect.add_to(self.scope["state"])
+        self._in_head, self._rejected, self._state_changed = True, False, True
+        self._received = 0
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._in_body, self._turned = False, True, True
+        self._in_head, self._in_body, self._state_changed = False, True, True
         if self.parser.should_upgrade():
             return
         app = self.app
         if sum(map(len, chain.from_iterable(self.headers))) + len(self.url) > HEAD_BYTES:
-            self.app = too_long_a_head
-            self.url = b"/"  # the parser of URLs reads none that long
-        simple = self.admission is not None and self._simple()
+            self.app = head_too_long_app
+            self.url = b"/"  # the URL parser fails for very long URLs
+        simple = self.admission is not None and self._is_simple()
         refusal = self._refusal() if simple else None
-        self._refused = refusal is not None
-        if refusal is not None:  # before uvicorn makes a request of it
+        self._rejected = refusal is not None
+        if refusal is not None:  # before uvicorn creates a request
             headers = (*self.server_state.default_headers, *refusal.headers)
-            self._corked.write_all(_written(refusal.status, headers, refusal.body))
-        elif not simple or not self._begin_plain():
+            self._buffer.write_response(_json_response(refusal.status, headers, refusal.body))
+        elif not simple or not self._begin_fast_path():
             super().on_headers_complete()
         self.app = app
 
-    def _simple(self) -> bool:
-        """Whether a request is a POST of which no more is to be told than its answer."""
+    def _is_simple(self) -> bool:
+        """Return whether the request is a POST that needs only a response, and can get it now."""
         return (
             self.parser.get_method() == b"POST"
             and self.parser.get_http_version() == "1.1"
@@ -167,46 +167,46 @@ class _BoundedProtocol(HttpToolsProtocol):
             and not self.transport.get_write_buffer_size()
         )
 
-    def _begin_plain(self) -> bool:
+    def _begin_fast_path(self) -> bool:
         self.scope["method"], self.scope["path"] = "POST", self.url.decode("latin-1")
-        self._pending = self.plain.begin(cast(Scope, self.scope))
+        self._pending = self.fast_path.begin(cast(Scope, self.scope))
         return self._pending is not None
 
-    def _go_the_long_way(self) -> None:
-        """Have what stops halfway told as it is told of any other request."""
+    def _use_normal_path(self) -> None:
+        """Continue an incomplete request on the normal path, which reports the error."""
         if self._pending is not None:
             body, self._pending = self._pending.body, None
             super().on_headers_complete()
             super().on_body(bytes(body))
 
-    def _answer_plain(self, asked: Pending) -> None:
+    def _answer_fast_path(self, request: PendingRequest) -> None:
         self._pending = None
-        exchange = Exchange()
-        self.cycle = cast(RequestResponseCycle, exchange)  # all that is asked of it, it has
-        send = partial(self._reply, exchange)
-        task = self.loop.create_task(self.plain.answer(asked, send))
-        task.add_done_callback(self._answered_plain)
+        cycle = FastPathCycle()
+        self.cycle = cast(RequestResponseCycle, cycle)  # it has the attributes uvicorn needs
+        send = partial(self._respond, cycle)
+        task = self.loop.create_task(self.fast_path.answer(request, send))
+        task.add_done_callback(self._fast_path_done)
         self.tasks.add(task)
 
-    def _answered_plain(self, task: Task[None]) -> None:
+    def _fast_path_done(self, task: Task[None]) -> None:
         self.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.error("a request could not be answered", exc_info=error)
-        if error is not None or task.cancelled():  # nothing will be sent
+            log.error("a request failed", exc_info=error)
+        if error is not None or task.cancelled():  # no response will be sent
             self.transport.close()
 
-    def _reply(self, exchange: Exchange, answer: Response) -> bool:
-        if exchange.disconnected:
+    def _respond(self, cycle: FastPathCycle, response: Response) -> bool:
+        if cycle.disconnected:
             return False
-        headers = [*self.server_state.default_headers, *answer.raw_headers]
-        if not exchange.keep_alive:
-            headers.append(CLOSED)
+        headers = [*self.server_state.default_headers, *response.raw_headers]
+        if not cycle.keep_alive:
+            headers.append(CLOSE_HEADER)
         try:
-            self._corked.write_all(_head(answer.status_code, headers) + bytes(answer.body))
-            exchange.response_started = exchange.response_complete = True
+            self._buffer.write_response(_head(response.status_code, headers) + bytes(response.body))
+            cycle.response_started = cycle.response_complete = True
         finally:
-            if not (exchange.keep_alive and exchange.response_complete):
+            if not (cycle.keep_alive and cycle.response_complete):
                 self.transport.close()
         self.on_response_complete()
         return True
@@ -216,77 +216,76 @@ class _BoundedProtocol(HttpToolsProtocol):
         try:
             url = self.url.decode("latin-1")
             return self.admission.refusal(url, self.headers, self.scope["state"])
-        except Exception:  # uvicorn would take any for bad HTTP, and say no more
-            log.exception("a request could not be looked at")
+        except Exception:  # uvicorn would answer 400 and hide the error
+            log.exception("the admission of a request failed")
             return None
 
     def on_body(self, body: bytes) -> None:
         if self._pending is not None:
             self._pending.body += body
-        elif not self._refused:
+        elif not self._rejected:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._in_body, self._turned = False, True
+        self._in_body, self._state_changed = False, True
         if self._pending is not None:
-            self._answer_plain(self._pending)
-        elif not self._refused and not self.parser.should_upgrade():
+            self._answer_fast_path(self._pending)
+        elif not self._rejected and not self.parser.should_upgrade():
             super().on_message_complete()
-            if not self.pipeline:  # a large body has stopped the reading, and with it the hang-up
+            if not self.pipeline:  # resume after a large body, to detect a disconnect
                 self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._hurry(self.transport.is_closing() or self.transport.get_write_buffer_size() > 0)
+        unread = self.transport.is_closing() or self.transport.get_write_buffer_size() > 0
+        self._start_send_timer(unread)
 
     def shutdown(self) -> None:
-        self._go_the_long_way()
+        self._use_normal_path()
         super().shutdown()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._hurry(True)
+        self._start_send_timer(True)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._hurry(self.transport.is_closing())
+        self._start_send_timer(self.transport.is_closing())
 
-    def _hurry(self, unread: bool) -> None:
-        """Close the connection of a client that does not read, which would keep it for ever."""
-        if self._ending is not None:
-            self._ending.cancel()
-        later = self.loop.call_later
-        self._ending = later(self.limits.body_s, self._give_up) if unread else None
+    def _start_send_timer(self, unread: bool) -> None:
+        """Start or cancel the timer that closes the connection of a client that does not read."""
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+        call_later = self.loop.call_later
+        self._send_timer = call_later(self.limits.body_s, self._abort_unread) if unread else None
 
-    def _give_up(self) -> None:
+    def _abort_unread(self) -> None:
         if self.transport.is_closing() or self.transport.get_write_buffer_size():
             self.transport.abort()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  (uvicorn's own words)
-        """Answer what is no HTTP, in our form."""
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  (uvicorn's text)
+        """Answer data that is not HTTP, with a JSON error."""
         self._answer(HTTPStatus.BAD_REQUEST, "expected HTTP/1.1, found something else")
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Read a request, that also wishes for another protocol, as if it did not.
-
-        As HTTP allows. Java's client wishes for HTTP/2 with every first request. The parser leaves
-        such a request without its body and stops, so that another reads it once more.
-        """
+        """Process a request with an Upgrade header as if it had none, which HTTP allows."""
+        # Java's client sends one with the first request of each connection. The parser stops before
+        # the body of such a request, so a new parser reads it again without these headers.
         upgrade = sys.exception()
-        assert isinstance(upgrade, httptools.HttpParserUpgrade)  # uvicorn calls this for that only
-        if self.parser.get_method() == b"CONNECT":  # which is no wish
+        assert isinstance(upgrade, httptools.HttpParserUpgrade)  # handled by the caller
+        if self.parser.get_method() == b"CONNECT":  # the upgrade is not optional
             self.send_400_response("")
             return
         (end,) = upgrade.args
-        kept = [one for one in self.headers if one[0] not in UPGRADING]
+        headers = [(name, value) for name, value in self.headers if name not in UPGRADE_HEADERS]
         lines = [self.parser.get_method() + b" " + self.url + b" HTTP/1.1"]
-        lines += [b": ".join(one) for one in kept]
+        lines += [b": ".join(header) for header in headers]
         self.parser = httptools.HttpRequestParser(self)
         super().data_received(b"\r\n".join((*lines, b"", self._data[end:])))
 
     @property
     def _cycle(self) -> RequestResponseCycle | None:
-        return self.cycle  # uvicorn's type does not say that there is none before the first head
+        return self.cycle  # uvicorn's type omits None, the value before the first request
 
     @property
     def _answered(self) -> bool:
@@ -294,56 +293,57 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _limit_s(self) -> float | None:
-        """For what is coming; None where nothing is."""
+        """Timeout of the head or body that is being received; None if there is none."""
         if self._in_head:
             return self.limits.header_s
         return self.limits.body_s if self._in_body else None
 
-    def _wait(self, seconds: float | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None if seconds is None else self.loop.call_later(seconds, self._too_slow)
+    def _start_receive_timer(self, seconds: float | None) -> None:
+        if self._receive_timer is not None:
+            self._receive_timer.cancel()
+        call_later = self.loop.call_later
+        self._receive_timer = None if seconds is None else call_later(seconds, self._too_slow)
 
     def _too_slow(self) -> None:
-        self._timer = None
+        self._receive_timer = None
         if self.transport.is_closing():
             return
         if self.flow.read_paused or (self._in_head and not self._answered):
-            self._wait(self.limits.header_s)  # it waits for us
+            self._start_receive_timer(self.limits.header_s)  # the client waits for the server
         elif self._in_head or self._in_body:
             part = "head" if self._in_head else "body"
-            text = f"the {part} of the request did not come within {self._limit_s:g} s"
+            text = f"the {part} of the request was not received within {self._limit_s:g} s"
             self._answer(HTTPStatus.REQUEST_TIMEOUT, text)
         else:
             self._close()
 
-    def _refuse_size(self) -> None:
+    def _reject_size(self) -> None:
         if self._in_head:
-            self._answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, LONG_HEAD)
+            self._answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HEAD_TOO_LONG)
         else:
-            self._close()  # it was told of the limit, and goes on
+            self._close()  # the app has answered 413, but the client keeps sending
 
     def _close(self) -> None:
-        """Close when what was written has been read, but not only then."""
-        self._hurry(True)
+        """Close after the client has read the responses, or after a timeout."""
+        self._start_send_timer(True)
         self.transport.close()
 
     def _answer(self, status: HTTPStatus, text: str) -> None:
-        """Write an answer that no app gives, and close."""
-        told = self._refused and not self._in_head
-        if not told and (self._answered or not self.cycle.response_started):
+        """Write an error response without the app, and close."""
+        rejected = self._rejected and not self._in_head  # then it already has a response
+        if not rejected and (self._answered or not self.cycle.response_started):
             body = json.dumps({"error": text}).encode()
-            self.transport.write(_written(status, [CLOSED], body))
-        if not self._answered:  # the app's answer comes too late
+            self.transport.write(_json_response(status, [CLOSE_HEADER], body))
+        if not self._answered:  # the response of the app must not follow
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self._close()
 
 
-def _written(status: int, headers: Headers, body: bytes) -> bytes:
-    """Return an answer in JSON."""
-    kind = (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))
-    return _head(status, (*kind, *headers)) + body
+def _json_response(status: int, headers: Headers, body: bytes) -> bytes:
+    """Return a response with a JSON body."""
+    body_headers = (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))
+    return _head(status, (*body_headers, *headers)) + body
 
 
 def _head(status: int, headers: Headers) -> bytes:

@@ -1,58 +1,60 @@
-"""Head and body of an answer leave in one piece.
+"""Combines the head and body of a response into one write.
 
-Uvicorn writes them one after the other, and each write is handed to the system at once: two calls,
-two packets, and a client that wakes twice.
+Uvicorn writes them separately, which costs two system calls, two packets and two wake-ups of the
+client.
 """
 
 from asyncio import AbstractEventLoop, Transport
 
 
-class Corked:
-    """A transport that holds a write back until the next one, or until its loop's next turn."""
+class WriteBuffer:
+    """A transport that buffers a write until the next write or the next tick of the event loop."""
 
     def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
-        """Wrap a transport of a loop; but for what follows it is that transport."""
         self._transport = transport
         self._loop = loop
-        self._held = b""
+        self._buffer = b""
 
     def __getattr__(self, name: str) -> object:
-        """Return what the transport has."""
+        """Return an attribute of the wrapped transport."""
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Write together with what is held, or hold; nothing to a client who is gone."""
+        """Write the buffer and `data` together, or buffer `data` if the buffer is empty.
+
+        Does nothing if the transport is closing.
+        """
         if self._transport.is_closing():
             return
-        if self._held:
-            held, self._held = self._held, b""
-            self._transport.write(b"".join((held, data)))
+        if self._buffer:
+            buffered, self._buffer = self._buffer, b""
+            self._transport.write(b"".join((buffered, data)))
         else:
-            self._held = data
+            self._buffer = data
             self._loop.call_soon(self._flush)
 
-    def write_all(self, data: bytes) -> None:
-        """Write an answer's head and body, which are not to be held."""
-        if self._held:
+    def write_response(self, data: bytes) -> None:
+        """Write a complete response, without buffering it."""
+        if self._buffer:
             self.write(data)
         elif not self._transport.is_closing():
             self._transport.write(data)
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes wait to be sent, here and in the transport."""
-        return len(self._held) + self._transport.get_write_buffer_size()
+        """Return the number of bytes not yet sent, in this buffer and in the transport."""
+        return len(self._buffer) + self._transport.get_write_buffer_size()
 
     def close(self) -> None:
-        """Write what is held, and close."""
+        """Write the buffer and close the transport."""
         self._flush()
         self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
-        self._held = b""
+        """Close the transport without writing the buffer."""
+        self._buffer = b""
         self._transport.abort()
 
     def _flush(self) -> None:
-        held, self._held = self._held, b""
-        if held and not self._transport.is_closing():  # by its client, within this turn
-            self._transport.write(held)
+        buffered, self._buffer = self._buffer, b""
+        if buffered and not self._transport.is_closing():  # the client may have closed it
+            self._transport.write(buffered)

@@ -1,4 +1,4 @@
-"""The door of gRPC: the inference service, health checking and reflection on one port."""
+"""The gRPC server: inference service, health checking and reflection on one port."""
 
 import asyncio
 import socket
@@ -13,58 +13,58 @@ from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_
 
 from pipework.errors import ConfigError
 from pipework.serve.config import LimitSettings, ServeSettings
-from pipework.serve.inference_protocol.health import MOST_WATCHES, Health
-from pipework.serve.inference_protocol.interceptor import AnswerErrors
+from pipework.serve.inference_protocol.health import MAX_WATCHES, Health
+from pipework.serve.inference_protocol.interceptor import ErrorInterceptor
 from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.models.registry import Models
-from pipework.serve.observability.observers import Watch
+from pipework.serve.observability.observers import Observers
 
 INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 HEALTH = "grpc.health.v1.Health"
 UNLIMITED = -1
 
 
-class GrpcDoor:
-    """A gRPC server, to be started and stopped in a running loop."""
+class GrpcServer:
+    """A gRPC server, which is started and stopped in a running event loop."""
 
     def __init__(
         self,
         models: Models,
         settings: ServeSettings,
-        held: socket.socket,
-        watch: Watch,
+        reserved: socket.socket,
+        watch: Observers,
         *,
         credentials: grpc.ServerCredentials | None = None,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
-        """Prepare; nothing is listened on yet.
+        """Create a server that does not listen yet.
 
         Args:
-            models: stay the caller's to close.
+            models: served models; the caller closes them.
             settings: limits of requests.
-            held: bound to the address to listen on, so that it stays free until then.
-            watch: looks at requests, and stays the caller's to close.
-            credentials: for TLS; without, nothing is hidden.
-            interceptors: see each call before anything is read of it.
+            reserved: socket bound to the address to listen on, which keeps the port free.
+            watch: observes requests; the caller closes it.
+            credentials: TLS credentials; without, connections are not encrypted.
+            interceptors: called for each call before its message is read.
         """
         self._models = models
         self._settings = settings
-        self._held = held
+        self._reserved = reserved
         self._watch = watch
         self._credentials = credentials
         self._interceptors = interceptors
         self._ending = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen.
+        """Start to listen.
 
         Raises:
-            ConfigError: somebody took the address meanwhile.
+            ConfigError: another process has taken the address.
         """
-        self._server = self._built()
-        host, port = self._held.getsockname()[:2]
+        self._server = self._build()
+        host, port = self._reserved.getsockname()[:2]
         where = f"{f'[{host}]' if ':' in host else host}:{port}"
-        self._held.close()  # gRPC binds it itself
+        self._reserved.close()  # gRPC binds the address itself
         try:
             if self._credentials is None:
                 self._server.add_insecure_port(where)
@@ -76,17 +76,17 @@ class GrpcDoor:
         await self._server.start()
 
     async def stop(self, grace_s: float | None) -> None:
-        """Accept no more, answer what was accepted, and after so many seconds cancel the rest."""
+        """Reject new calls and finish accepted ones; cancel them after `grace_s` seconds."""
         self._ending.set()
         await self._server.stop(grace_s)
 
-    def _built(self) -> grpc.aio.Server:
+    def _build(self) -> grpc.aio.Server:
         limits, queue = self._settings.limits, self._settings.queue
         server = grpc.aio.server(
-            interceptors=[*self._interceptors, AnswerErrors(self._ending, limits.connections)],
+            interceptors=[*self._interceptors, ErrorInterceptor(self._ending, limits.connections)],
             options=_options(limits),
-            # So that streams and watches, which may last for ever, leave room for requests.
-            maximum_concurrent_rpcs=queue.requests + limits.connections + MOST_WATCHES,
+            # Streams and watches may stay open forever; they must leave room for requests.
+            maximum_concurrent_rpcs=queue.requests + limits.connections + MAX_WATCHES,
         )
         service = InferenceService(self._models, self._settings, self._watch)
         health = Health(self._models, (INFERENCE,), self._ending)
@@ -97,11 +97,14 @@ class GrpcDoor:
 
 
 def _options(limits: LimitSettings) -> list[tuple[str, int]]:
-    # gRPC has no limit of connections, but of what each may hold.
+    # gRPC cannot limit connections, only what each connection may use.
     return [
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.max_concurrent_streams", limits.connections),
         ("grpc.server_handshake_timeout_ms", max(1, round(limits.header_s * 1e3))),
         ("grpc.max_send_message_length", UNLIMITED),
-        ("grpc.so_reuseport", 0),  # else a second server would take half of the calls
+        (
+            "grpc.so_reuseport",
+            0,
+        ),  # otherwise a second server on this port would get half of the calls
     ]

@@ -1,6 +1,6 @@
-"""gRPC's messages become what is asked, and answers become messages.
+"""Reads requests from gRPC messages and writes responses to gRPC messages.
 
-The messages are those that tritonclient carries, of
+The messages are those of tritonclient:
 https://github.com/triton-inference-server/common/blob/main/protobuf/grpc_service.proto
 
 Shapes: N texts.
@@ -17,38 +17,40 @@ from tritonclient.grpc.service_pb2 import InferParameter, ModelInferRequest, Mod
 from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.infer_request import (
     OUTPUTS,
-    Asked,
+    ParsedRequest,
+    RequestedOutput,
     Value,
-    Wanted,
     check_count,
     check_tensor,
-    enough,
+    elements_needed,
     read_number,
+    read_output,
     read_texts,
-    read_wanted,
 )
-from pipework.serve.inference_protocol.infer_response import chosen
+from pipework.serve.inference_protocol.infer_response import requested_tensors
 from pipework.serve.inference_protocol.tensors import (
     ProtocolError,
     datatype,
     elements,
     packed,
-    shown,
+    printable,
 )
-from pipework.serve.text_tensors import Answer
+from pipework.serve.text_tensors import OutputTensors
 
 M = TypeVar("M", bound=Message)
 
 
-def read_message(request: ModelInferRequest, names: Sequence[str], limits: LimitSettings) -> Asked:
-    """Read a request for a model that takes inputs of those names.
+def read_message(
+    request: ModelInferRequest, names: Sequence[str], limits: LimitSettings
+) -> ParsedRequest:
+    """Read a request for a model with the given input names.
 
     Raises:
-        ProtocolError: the request is not one; the message says where.
+        ProtocolError: the request is invalid; the message has the place.
         TooLargeError: there are too many texts.
     """
     parameters = _parameters(request.parameters)
-    return Asked(
+    return ParsedRequest(
         id=request.id,
         texts=read_texts(_inputs(request, limits), names),
         outputs=_outputs(request),
@@ -57,57 +59,59 @@ def read_message(request: ModelInferRequest, names: Sequence[str], limits: Limit
     )
 
 
-def write_message(asked: Asked, answer: Answer, name: str, version: str) -> ModelInferResponse:
-    """Return the answer of a model; all its tensors are raw."""
-    response = ModelInferResponse(model_name=name, model_version=version, id=asked.id)
-    for output, array, _ in chosen(asked, answer):
+def write_message(
+    request: ParsedRequest, answer: OutputTensors, name: str, version: str
+) -> ModelInferResponse:
+    """Return the response message; all its tensors are raw."""
+    response = ModelInferResponse(model_name=name, model_version=version, id=request.id)
+    for output, array, _ in requested_tensors(request, answer):
         response.outputs.add(name=output, datatype=datatype(array), shape=array.shape)
         response.raw_output_contents.append(packed(array))
     return response
 
 
 def message(described: BaseModel, kind: type[M]) -> M:
-    """Return a description as the message whose fields have the same names."""
-    found: M = ParseDict(described.model_dump(mode="json"), kind())
-    return found
+    """Convert a description to the message type whose fields have the same names."""
+    converted: M = ParseDict(described.model_dump(mode="json"), kind())
+    return converted
 
 
 def _inputs(request: ModelInferRequest, limits: LimitSettings) -> dict[str, list[bytes]]:
-    """Return the elements of each tensor, by its name."""
+    """Return the elements of each tensor by name."""
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
         counts = f"expected {len(request.inputs)}, one for each input, found {len(raw)}"
         text = f"raw_input_contents: {counts}"
         raise ProtocolError(text)
-    found: dict[str, list[bytes]] = {}
+    values: dict[str, list[bytes]] = {}
     for index, tensor in enumerate(request.inputs):
-        check_tensor(tensor.name, tensor.datatype, tensor.shape, found)
+        check_tensor(tensor.name, tensor.datatype, tensor.shape, values)
         if raw and tensor.HasField("contents"):
-            text = f"input {shown(tensor.name)}: found both contents and raw_input_contents"
+            text = f"input {printable(tensor.name)}: found both contents and raw_input_contents"
             raise ProtocolError(text)
         if raw:
-            found[tensor.name] = elements(
-                memoryview(raw[index]), tensor.name, enough(tensor.shape, limits)
+            values[tensor.name] = elements(
+                memoryview(raw[index]), tensor.name, elements_needed(tensor.shape, limits)
             )
         else:
-            found[tensor.name] = list(tensor.contents.bytes_contents)
-        check_count(tensor.name, tensor.shape, len(found[tensor.name]), limits)
-    return found
+            values[tensor.name] = list(tensor.contents.bytes_contents)
+        check_count(tensor.name, tensor.shape, len(values[tensor.name]), limits)
+    return values
 
 
-def _outputs(request: ModelInferRequest) -> dict[str, Wanted]:
+def _outputs(request: ModelInferRequest) -> dict[str, RequestedOutput]:
     if not request.outputs:
-        return dict.fromkeys(OUTPUTS, Wanted(as_bytes=True))
+        return dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=True))
     return {
-        one.name: read_wanted(one.name, _parameters(one.parameters), as_bytes=True)
-        for one in request.outputs
+        output.name: read_output(output.name, _parameters(output.parameters), as_bytes=True)
+        for output in request.outputs
     }
 
 
-def _parameters(given: Mapping[str, InferParameter]) -> dict[str, Value]:
-    found: dict[str, Value] = {}
-    for name, value in given.items():
+def _parameters(message_parameters: Mapping[str, InferParameter]) -> dict[str, Value]:
+    parameters: dict[str, Value] = {}
+    for name, value in message_parameters.items():
         kind = value.WhichOneof("parameter_choice")
         if kind is not None:
-            found[name] = getattr(value, kind)
-    return found
+            parameters[name] = getattr(value, kind)
+    return parameters

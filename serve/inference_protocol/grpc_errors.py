@@ -1,6 +1,6 @@
-"""The one place where errors become gRPC's statuses.
+"""Maps errors to gRPC statuses; no other module does.
 
-The codes are those of https://github.com/grpc/grpc/blob/master/doc/statuscodes.md
+Codes: https://github.com/grpc/grpc/blob/master/doc/statuscodes.md
 """
 
 import logging
@@ -10,12 +10,12 @@ from google.protobuf.message import DecodeError
 from grpc import StatusCode
 
 from pipework.errors import PipeError, TooBusyError
-from pipework.serve.request.context import REQUEST_ID, current
+from pipework.serve.request.context import REQUEST_ID, current_request
 
 log = logging.getLogger(__name__)
 RETRY_AFTER = "retry-after"
-SHOWN = 500  # characters of a text: it goes in a header, which gRPC bounds
-CODES = {  # of gRPC, where HTTP says this
+SHOWN = 500  # characters of a message: it is sent in a header, which gRPC limits
+CODES = {  # gRPC code for each HTTP status
     400: StatusCode.INVALID_ARGUMENT,
     401: StatusCode.UNAUTHENTICATED,
     403: StatusCode.PERMISSION_DENIED,
@@ -31,13 +31,13 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Status:
-    """How a request is refused.
+class GrpcStatus:
+    """The status of a failed request.
 
     Attributes:
-        code: of gRPC.
-        text: one line.
-        metadata: that goes behind: `retry-after`, in seconds, where the queue is full.
+        code: gRPC status code.
+        text: message in one line.
+        metadata: trailing metadata: `retry-after` in seconds if the queue is full.
     """
 
     code: StatusCode
@@ -45,28 +45,28 @@ class Status:
     metadata: Metadata = ()
 
 
-def status_of(error: Exception, method: str) -> Status:
-    """Return the status of any error that a method met; a bug's traceback is logged."""
+def status_of(error: Exception, method: str) -> GrpcStatus:
+    """Return the status for any error of a method; the traceback of a bug is logged."""
     code = code_of(error)
     metadata: Metadata = ()
     match error:
         case PipeError():
             text = f"{error}; {error.hint}" if error.hint else str(error)
             metadata = _metadata(error)
-            if code is StatusCode.INTERNAL:  # as `pipework.serve.http.errors` says
+            if code is StatusCode.INTERNAL:  # like `pipework.serve.http.errors`
                 log.error("%s %s %s", method, code.name, text)
         case DecodeError():
-            text = "expected a message of the protocol, found bytes that are none"
+            text = "expected a message of the protocol, found bytes that cannot be parsed"
         case NotImplementedError():
-            text = f"{method} is not offered by this server"
+            text = f"{method} is not supported by this server"
         case _:
             log.error("%s failed", method, exc_info=error)
-            text = "internal error; the server's log has the traceback"
-    return Status(code=code, text=text[:SHOWN], metadata=metadata)
+            text = "internal error; see the traceback in the server's log"
+    return GrpcStatus(code=code, text=text[:SHOWN], metadata=metadata)
 
 
 def code_of(error: Exception) -> StatusCode:
-    """Return the code of any error."""
+    """Return the status code for any error."""
     match error:
         case PipeError():
             return CODES.get(error.http_status, StatusCode.INTERNAL)
@@ -78,9 +78,9 @@ def code_of(error: Exception) -> StatusCode:
             return StatusCode.INTERNAL
 
 
-def said_id() -> Metadata:
-    """Return the metadata that says the request's id."""
-    observed = current()
+def request_id_metadata() -> Metadata:
+    """Return the metadata with the id of the current request."""
+    observed = current_request()
     return ((REQUEST_ID, observed.id),) if observed else ()
 
 

@@ -1,4 +1,4 @@
-"""The protocol over HTTP: `/v2`, as tritonclient asks Triton."""
+"""The protocol over HTTP: the endpoints under `/v2`, compatible with tritonclient."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from pipework.errors import InputError, TooLargeError
 from pipework.serve.config import LimitSettings
-from pipework.serve.http.disconnect import unless_gone
-from pipework.serve.http.headers import read_terms, timing
-from pipework.serve.http.openapi import TERMS, body_of, header
+from pipework.serve.http.disconnect import cancel_on_disconnect
+from pipework.serve.http.headers import read_options, timing_headers
+from pipework.serve.http.openapi import OPTION_HEADERS, header_parameter, request_body
 from pipework.serve.http.rest import read_body
 from pipework.serve.inference_protocol.infer_request import check_texts
-from pipework.serve.inference_protocol.infer_response import write_answer
+from pipework.serve.inference_protocol.infer_response import write_response
 from pipework.serve.inference_protocol.json_codec import HEAD_LENGTH, InferRequest, read_infer
 from pipework.serve.inference_protocol.metadata import (
     ModelConfig,
@@ -23,7 +23,7 @@ from pipework.serve.inference_protocol.metadata import (
     metadata,
 )
 from pipework.serve.inference_protocol.statistics import (
-    StatisticsAnswer,
+    StatisticsResponse,
     chosen_versions,
     statistics,
 )
@@ -34,7 +34,7 @@ from pipework.serve.schemas import ErrorResponse
 BINARY = {"type": "string", "format": "binary"}
 _EXAMPLES = {
     "texts": {
-        "summary": "texts, answered with every output",
+        "summary": "texts, with all outputs",
         "value": {
             "inputs": [
                 {
@@ -47,7 +47,7 @@ _EXAMPLES = {
         },
     },
     "one output": {
-        "summary": "one of the outputs",
+        "summary": "a single output",
         "value": {
             "id": "7",
             "inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["It rains."]}],
@@ -62,8 +62,8 @@ _ANSWER: dict[str, JsonValue] = {
 }
 
 
-class OutputAnswer(BaseModel):
-    """A tensor; with `binary_data_size` among the parameters its data are behind the JSON."""
+class OutputTensorResponse(BaseModel):
+    """An output tensor; with the parameter `binary_data_size` its data follow the JSON."""
 
     name: str
     datatype: str
@@ -72,32 +72,32 @@ class OutputAnswer(BaseModel):
     parameters: dict[str, int] = {}
 
 
-class InferAnswer(BaseModel):
-    """The JSON of an answer."""
+class InferResponse(BaseModel):
+    """The JSON of a response."""
 
     model_config = ConfigDict(protected_namespaces=(), json_schema_extra={"example": _ANSWER})
 
     model_name: str
     model_version: str
     id: str = ""
-    outputs: list[OutputAnswer]
+    outputs: list[OutputTensorResponse]
 
 
 INFER: dict[str, Any] = {
-    "requestBody": body_of(InferRequest, _EXAMPLES, {"application/octet-stream": BINARY}),
+    "requestBody": request_body(InferRequest, _EXAMPLES, {"application/octet-stream": BINARY}),
     "parameters": [
-        *TERMS,
-        header(
+        *OPTION_HEADERS,
+        header_parameter(
             HEAD_LENGTH,
             {"type": "integer", "minimum": 0},
-            "bytes of JSON, where the data of tensors come behind it",
+            "length of the JSON in bytes, if tensor data follow it",
         ),
     ],
 }
 INFER_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {
-        "model": InferAnswer,
-        "description": "the outputs; with tensors as bytes, their data come behind the JSON",
+        "model": InferResponse,
+        "description": "the outputs; binary tensor data follow the JSON",
         "content": {"application/octet-stream": {"schema": BINARY}},
     }
 }
@@ -108,11 +108,11 @@ VERSION = MODEL + "/versions/{version}"
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorResponse, "description": "not a request of the protocol"},
     404: {"model": ErrorResponse, "description": "no such model or version"},
-    408: {"model": ErrorResponse, "description": "the request did not come in time"},
+    408: {"model": ErrorResponse, "description": "the request was not received in time"},
     413: {"model": ErrorResponse, "description": "too many texts, or too long"},
     415: {"model": ErrorResponse, "description": "compressed with neither gzip nor deflate"},
     429: {"model": ErrorResponse, "description": "the queue is full"},
-    503: {"model": ErrorResponse, "description": "stopping, or the engine has died"},
+    503: {"model": ErrorResponse, "description": "the server is stopping, or no engine is left"},
     504: {"model": ErrorResponse, "description": "the deadline of the request has passed"},
 }
 
@@ -120,7 +120,7 @@ _HEALTH: dict[int | str, dict[str, Any]] = {503: _ERRORS[503]}
 
 
 def build_protocol_router(models: Models, limits: LimitSettings) -> APIRouter:
-    """Make the routes of /v2 for the models."""
+    """Create the routes of /v2 for the models."""
     router = APIRouter(tags=["Open Inference Protocol"])
     _add_server(router, models)
     _add_model(router, models, limits)
@@ -129,7 +129,7 @@ def build_protocol_router(models: Models, limits: LimitSettings) -> APIRouter:
 
 
 def _add_server(router: APIRouter, models: Models) -> None:
-    @router.get("/v2", summary="What this server is")
+    @router.get("/v2", summary="Name, version and extensions of the server")
     async def server() -> ServerMetadata:
         return ServerMetadata()
 
@@ -143,21 +143,21 @@ def _add_server(router: APIRouter, models: Models) -> None:
         models.check_ready()
         return Response()
 
-    @router.get("/v2/models/stats", summary="What all models have done")
-    async def stats() -> StatisticsAnswer:
+    @router.get("/v2/models/stats", summary="Statistics of all models")
+    async def stats() -> StatisticsResponse:
         return statistics(models.serving())
 
 
 def _add_model(router: APIRouter, models: Models, limits: LimitSettings) -> None:
     async def show(name: str, version: str = "") -> ModelMetadata:
         with models.lease(name, version) as model:
-            return metadata(model, [one.version for one in models.versions(name)])
+            return metadata(model, [served.version for served in models.versions(name)])
 
     async def configured(name: str, version: str = "") -> ModelConfig:
         with models.lease(name, version) as model:
             return config(model, limits.texts, models.policy(model.name))
 
-    async def stats(name: str, version: str = "") -> StatisticsAnswer:
+    async def stats(name: str, version: str = "") -> StatisticsResponse:
         return statistics(chosen_versions(models, name, version))
 
     async def ready(name: str, version: str = "") -> Response:
@@ -167,8 +167,8 @@ def _add_model(router: APIRouter, models: Models, limits: LimitSettings) -> None
     for path in (MODEL, VERSION):
         for tail, done, summary, form in (
             ("", show, "A model's tensors", JSONResponse),
-            ("/config", configured, "A model's configuration, in Triton's form", JSONResponse),
-            ("/stats", stats, "What a model has done, in Triton's form", JSONResponse),
+            ("/config", configured, "A model's configuration, in Triton's format", JSONResponse),
+            ("/stats", stats, "A model's statistics, in Triton's format", JSONResponse),
             ("/ready", ready, "Is a model ready?", Response),
         ):
             router.get(
@@ -182,26 +182,26 @@ def _add_model(router: APIRouter, models: Models, limits: LimitSettings) -> None
 
 def _add_infer(router: APIRouter, models: Models, limits: LimitSettings) -> None:
     async def infer(request: Request, name: str, version: str = "") -> Response:
-        terms = read_terms(request.headers)
+        options = read_options(request.headers)
         body = await read_body(request)
         with models.lease(name, version) as model:
-            asked = read_infer(body, request.headers.get(HEAD_LENGTH), model.inputs, limits)
-            check_texts(asked.texts, limits)
-            answer = model.answer(asked.texts, asked.terms(terms))
+            parsed = read_infer(body, request.headers.get(HEAD_LENGTH), model.inputs, limits)
+            check_texts(parsed.texts, limits)
+            pending = model.answer(parsed.texts, parsed.options(options))
             try:
-                found = await unless_gone(request, answer)
+                result = await cancel_on_disconnect(request, pending)
             except TooLargeError:
                 raise
             except InputError as error:
                 raise ProtocolError(str(error), error.hint) from error
-            written, head = write_answer(asked, found.value, model.name, model.version)
-        headers = timing(found.stages)
+            written, head = write_response(parsed, result.value, model.name, model.version)
+        headers = timing_headers(result.timings)
         if head is None:
             return Response(written, headers=headers, media_type="application/json")
         headers[HEAD_LENGTH] = str(head)
         return Response(written, headers=headers, media_type="application/octet-stream")
 
-    summary = "Classify texts as tensors"
+    summary = "Classify texts that are sent as tensors"
     responses = INFER_ANSWER | _ERRORS
     router.post(MODEL + "/infer", summary=summary, responses=responses, openapi_extra=INFER)(infer)
     router.post(VERSION + "/infer", include_in_schema=False)(infer)

@@ -1,4 +1,4 @@
-"""An answer becomes the tensors that were asked for, and over HTTP a body: JSON, bytes behind it.
+"""Builds responses: selects the requested outputs and, for HTTP, writes JSON and binary data.
 
 Shapes: N texts, C classes.
 """
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.serve.inference_protocol.infer_request import Asked
+from pipework.serve.inference_protocol.infer_request import ParsedRequest
 from pipework.serve.inference_protocol.json_codec import SIZE
-from pipework.serve.inference_protocol.tensors import datatype, listed, packed
-from pipework.serve.text_tensors import Answer
+from pipework.serve.inference_protocol.tensors import datatype, json_values, packed
+from pipework.serve.text_tensors import OutputTensors
 
 # https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_classification.md
 #
@@ -23,9 +23,9 @@ from pipework.serve.text_tensors import Answer
 def classify(
     values_NC: NDArray[np.float32], labels_C: Sequence[str], best: int
 ) -> NDArray[np.object_]:
-    """Return UTF-8 bytes `value:index:label` [N, K], the highest value first.
+    """Return the top classes as UTF-8 bytes `value:index:label` [N, K], highest value first.
 
-    Where there are fewer classes than `best`, there are as many as there are.
+    K is `best`, or C if that is less.
     """
     ranks_NK = np.argsort(-values_NC, axis=1, kind="stable")[:, :best]
     words = [
@@ -35,36 +35,35 @@ def classify(
     return np.array(words, np.object_).reshape(ranks_NK.shape)
 
 
-Chosen = tuple[str, NDArray[np.generic], bool]
+NamedTensor = tuple[str, NDArray[np.generic], bool]
 
 
-def chosen(asked: Asked, answer: Answer) -> Iterator[Chosen]:
-    """Yield of each output that is asked for its name, its elements, and whether they go as bytes.
-
-    The first dimension of each is N.
-    """
+def requested_tensors(request: ParsedRequest, answer: OutputTensors) -> Iterator[NamedTensor]:
+    """Yield name, tensor and `as_bytes` of each requested output; the first dimension is N."""
     tensors = answer.tensors()
-    for name, wanted in asked.outputs.items():
-        if not wanted.best:
-            yield name, tensors[name], wanted.as_bytes
+    for name, output in request.outputs.items():
+        if not output.best:
+            yield name, tensors[name], output.as_bytes
             continue
         values_NC = tensors[name].astype(np.float32, copy=False)
-        yield name, classify(values_NC, answer.labels_C, wanted.best), wanted.as_bytes
+        yield name, classify(values_NC, answer.labels_C, output.best), output.as_bytes
 
 
-def write_answer(asked: Asked, answer: Answer, name: str, version: str) -> tuple[bytes, int | None]:
-    """Return the body, and how many bytes of it are JSON where there are others too."""
-    described: list[dict[str, Any]] = []
-    behind: list[bytes] = []
-    for output, array, as_bytes in chosen(asked, answer):
-        one: dict[str, Any] = {"name": output, "datatype": datatype(array), "shape": array.shape}
+def write_response(
+    request: ParsedRequest, answer: OutputTensors, name: str, version: str
+) -> tuple[bytes, int | None]:
+    """Return the body, and the length of its JSON part if binary data follow it."""
+    outputs: list[dict[str, Any]] = []
+    binary: list[bytes] = []
+    for output, array, as_bytes in requested_tensors(request, answer):
+        part: dict[str, Any] = {"name": output, "datatype": datatype(array), "shape": array.shape}
         if as_bytes:
-            behind.append(packed(array))
-            one["parameters"] = {SIZE: len(behind[-1])}
+            binary.append(packed(array))
+            part["parameters"] = {SIZE: len(binary[-1])}
         else:
-            one["data"] = listed(array)
-        described.append(one)
-    head = {"model_name": name, "model_version": version, "outputs": described}
-    head |= {"id": asked.id} if asked.id else {}
+            part["data"] = json_values(array)
+        outputs.append(part)
+    head = {"model_name": name, "model_version": version, "outputs": outputs}
+    head |= {"id": request.id} if request.id else {}
     text = json.dumps(head).encode()
-    return b"".join((text, *behind)), len(text) if behind else None
+    return b"".join((text, *binary)), len(text) if binary else None

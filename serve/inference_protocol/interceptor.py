@@ -1,4 +1,4 @@
-"""What surrounds every method of gRPC: messages are read here, and errors become statuses."""
+"""Interceptors of gRPC calls: parse messages, convert errors to statuses, check API keys."""
 
 import asyncio
 import inspect
@@ -11,50 +11,52 @@ from grpc import RpcMethodHandler as Handler
 from grpc.aio import ServicerContext as Context
 
 from pipework.errors import NotReadyError
-from pipework.serve.http.auth import ApiKeys, KeyNeededError
-from pipework.serve.inference_protocol.grpc_errors import Status, said_id, status_of
-from pipework.serve.inference_protocol.stream import Places
-from pipework.serve.observability.observers import Watch
-from pipework.serve.request.context import Door
+from pipework.serve.http.auth import ApiKeys, UnauthorizedError
+from pipework.serve.inference_protocol.grpc_errors import GrpcStatus, request_id_metadata, status_of
+from pipework.serve.inference_protocol.stream import ConcurrencyLimit
+from pipework.serve.observability.observers import Observers
+from pipework.serve.request.context import Endpoint
 
 
-class AnswerErrors(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Ends a call with the status of the error that its method met.
+class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Converts errors of methods to gRPC statuses.
 
-    Bytes that are no message are an error of the request, too, where grpc would call them its own.
-    Once `ending` is set, nothing more is read from streams: a client may hold one for ever.
+    Bytes that cannot be parsed are an error of the request; grpc would report an internal error.
+    Once `ending` is set, streams are no longer read: a client may hold one open forever.
     """
 
     def __init__(self, ending: asyncio.Event, most_streams: int) -> None:
-        """Take what is set when the server stops, and how many streams may be open at a time."""
+        """Stop streams when `ending` is set; allow at most `most_streams` open streams."""
         self._ending = ending
-        self._streams = Places(most_streams, "streams")
+        self._streams = ConcurrencyLimit(most_streams, "streams")
 
     async def intercept_service(
         self,
         continuation: Callable[[object], Awaitable[Handler]],
         details: Any,  # noqa: ANN401  (grpc has no types)
     ) -> Handler | None:
-        """Return the handler of a call, surrounded."""
+        """Return the wrapped handler of a call."""
         handler: Handler | None = await continuation(details)
         name = details.method.rpartition("/")[2]
-        answer = handler and handler.response_serializer
+        serializer = handler and handler.response_serializer
         if handler and handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(_one(handler, name), None, answer)
+            return grpc.unary_unary_rpc_method_handler(_wrap_unary(handler, name), None, serializer)
         if handler and handler.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(_from_one(handler, name), None, answer)
+            return grpc.unary_stream_rpc_method_handler(
+                _wrap_server_stream(handler, name), None, serializer
+            )
         if handler and handler.stream_stream:
-            several = _several(handler, name, self._ending, self._streams)
-            return grpc.stream_stream_rpc_method_handler(several, None, answer)
+            wrapped = _wrap_stream(handler, name, self._ending, self._streams)
+            return grpc.stream_stream_rpc_method_handler(wrapped, None, serializer)
         return handler
 
 
-def _one(handler: Handler, name: str) -> Callable[[bytes, Context], Awaitable[object]]:
+def _wrap_unary(handler: Handler, name: str) -> Callable[[bytes, Context], Awaitable[object]]:
     async def answer(request: bytes, context: Context) -> object:
         try:
-            found = handler.unary_unary(handler.request_deserializer(request), context)
-            return await found if inspect.isawaitable(found) else found
-        except Exception as error:  # noqa: BLE001  (the edge: here any error becomes a status)
+            result = handler.unary_unary(handler.request_deserializer(request), context)
+            return await result if inspect.isawaitable(result) else result
+        except Exception as error:  # noqa: BLE001  (any error becomes a status)
             status = status_of(error, name)
         await _refuse(context, status)
         return None
@@ -62,11 +64,15 @@ def _one(handler: Handler, name: str) -> Callable[[bytes, Context], Awaitable[ob
     return answer
 
 
-def _from_one(handler: Handler, name: str) -> Callable[[bytes, Context], AsyncIterator[object]]:
+def _wrap_server_stream(
+    handler: Handler, name: str
+) -> Callable[[bytes, Context], AsyncIterator[object]]:
     async def answer(request: bytes, context: Context) -> AsyncIterator[object]:
         try:
-            async for one in handler.unary_stream(handler.request_deserializer(request), context):
-                yield one
+            async for response in handler.unary_stream(
+                handler.request_deserializer(request), context
+            ):
+                yield response
         except Exception as error:  # noqa: BLE001  (as above)
             status = status_of(error, name)
         else:
@@ -76,15 +82,15 @@ def _from_one(handler: Handler, name: str) -> Callable[[bytes, Context], AsyncIt
     return answer
 
 
-def _several(
-    handler: Handler, name: str, ending: asyncio.Event, streams: Places
+def _wrap_stream(
+    handler: Handler, name: str, ending: asyncio.Event, streams: ConcurrencyLimit
 ) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[object]]:
     async def answer(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:
-        read = (handler.request_deserializer(one) async for one in _until(ending, requests))
+        parsed = (handler.request_deserializer(data) async for data in _until(ending, requests))
         try:
             with streams.hold():
-                async for one in handler.stream_stream(read, context):
-                    yield one
+                async for response in handler.stream_stream(parsed, context):
+                    yield response
         except Exception as error:  # noqa: BLE001  (as above)
             status = status_of(error, name)
         else:
@@ -94,16 +100,17 @@ def _several(
     return answer
 
 
-async def _refuse(context: Context, status: Status) -> None:
-    """Let a call end with a status, and no empty message before it: else no client tries again.
+async def _refuse(context: Context, status: GrpcStatus) -> None:
+    """End a call with a status and without an empty message before it.
 
-    (https://github.com/grpc/proposal/blob/master/A6-client-retries.md) What `abort` raises is held
-    by the call; with its traceback it would hold the call, and all that its method had in hand,
-    until a collection of garbage.
+    After a message clients do not retry:
+    https://github.com/grpc/proposal/blob/master/A6-client-retries.md
     """
     try:
-        await context.abort(status.code, status.text, (*status.metadata, *said_id()))
+        await context.abort(status.code, status.text, (*status.metadata, *request_id_metadata()))
     except grpc.aio.AbortError as error:
+        # The call keeps this error. With its traceback this would be a cycle, which keeps the call
+        # and its data in memory until a garbage collection.
         error.__traceback__ = None
 
 
@@ -122,10 +129,10 @@ async def _until(ending: asyncio.Event, requests: AsyncIterator[bytes]) -> Async
             if not following.done():
                 message = "the server is stopping"
                 raise NotReadyError(message)
-            request = following.result()
-            if not isinstance(request, bytes):  # the client has said all
+            data = following.result()
+            if not isinstance(data, bytes):  # the client has closed its side of the stream
                 return
-            yield request
+            yield data
     finally:
         stop.cancel()
         following.cancel()
@@ -141,27 +148,27 @@ Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandl
 
 
 class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Lets calls pass that carry a key, and those that ask for the health of the server."""
+    """Rejects calls without a valid API key, except health checks."""
 
-    def __init__(self, keys: ApiKeys, watch: Watch | None = None) -> None:
-        """Guard with keys; `watch` sees who is refused."""
+    def __init__(self, keys: ApiKeys, watch: Observers | None = None) -> None:
+        """Check the given keys; `watch` observes rejected requests."""
         self._keys = keys
         self._watch = watch
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler:
-        """Pass a call on, or refuse it before its message is read."""
+        """Return the handler of a call, or reject the call before its message is read."""
         if handler_call_details.method.startswith(OPEN):
             return await continuation(handler_call_details)
         pairs = handler_call_details.invocation_metadata or ()
         try:
             self._keys.check((key, value) for key, value in pairs if isinstance(value, str))
-        except KeyNeededError as error:
+        except UnauthorizedError as error:
             if self._watch and handler_call_details.method.endswith(INFER):
-                given = {key: value for key, value in pairs if isinstance(value, str)}
-                with self._watch.request(Door.GRPC, given) as seen:
-                    seen.status = grpc.StatusCode.UNAUTHENTICATED.name
+                headers = {key: value for key, value in pairs if isinstance(value, str)}
+                with self._watch.observe(Endpoint.GRPC, headers) as request:
+                    request.status = grpc.StatusCode.UNAUTHENTICATED.name
             return _refusal(f"{error}; {error.hint}")
         return await continuation(handler_call_details)
 
@@ -171,5 +178,5 @@ def _refusal(text: str) -> grpc.RpcMethodHandler:
         context.set_code(grpc.StatusCode.UNAUTHENTICATED)
         context.set_details(text)
 
-    # Of streams, whatever the method is: this kind does not wait for the client's message.
+    # A stream handler for any method: it does not wait for the client's message.
     return grpc.stream_stream_rpc_method_handler(refuse)

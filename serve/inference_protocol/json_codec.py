@@ -1,4 +1,4 @@
-"""A request of the protocol in JSON, some tensors as bytes behind it, becomes what is asked."""
+"""Reads requests in JSON, with optional binary tensor data after the JSON."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -8,41 +8,41 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.infer_request import (
     OUTPUTS,
-    Asked,
+    ParsedRequest,
+    RequestedOutput,
     Value,
-    Wanted,
     check_count,
     check_tensor,
-    enough,
+    elements_needed,
     read_number,
+    read_output,
     read_texts,
-    read_wanted,
 )
-from pipework.serve.inference_protocol.tensors import ProtocolError, elements, shown
+from pipework.serve.inference_protocol.tensors import ProtocolError, elements, printable
 from pipework.serve.schemas import explain
 
 HEAD_LENGTH = "Inference-Header-Content-Length"
 SIZE = "binary_data_size"
-MOST = 2**31 - 1  # of a dimension; numbers of thousands of digits cost time to read and to print
+MAX_DIMENSION = 2**31 - 1  # numbers with thousands of digits are slow to parse and to print
 
 
 class _Part(BaseModel):
-    # What is unknown is passed over: clients of later versions may say more.
+    # Unknown fields are ignored: clients of later versions may send more.
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
 class InputTensor(_Part):
-    """A tensor in a request; its data here, or behind the JSON as `binary_data_size` bytes."""
+    """An input tensor, with its data here or as `binary_data_size` bytes after the JSON."""
 
     name: str
-    shape: list[Annotated[int, Field(ge=0, le=MOST)]]
+    shape: list[Annotated[int, Field(ge=0, le=MAX_DIMENSION)]]
     datatype: str
     parameters: dict[str, Value] = {}
     data: list[str] | list[list[str]] | None = None
 
 
 class OutputTensor(_Part):
-    """A tensor that is asked for."""
+    """A requested output tensor."""
 
     name: str
     parameters: dict[str, Value] = {}
@@ -59,46 +59,46 @@ class InferRequest(_Part):
 
 def read_infer(
     body: bytes, head_length: str | None, names: Sequence[str], limits: LimitSettings | None = None
-) -> Asked:
+) -> ParsedRequest:
     """Read a request.
 
     Args:
-        body: JSON, and behind it the bytes of those tensors that have their data there.
-        head_length: how many bytes the JSON has, as the header says; None for all.
-        names: of the inputs that the model takes.
-        limits: of which the number of texts is looked at here, before they are read.
+        body: JSON, followed by binary tensor data.
+        head_length: the header with the length of the JSON in bytes; None for the whole body.
+        names: names of the model's inputs.
+        limits: limits; the number of texts is checked before the texts are read.
 
     Raises:
-        ProtocolError: the request is not one; the message says where.
+        ProtocolError: the request is invalid; the message has the place.
         TooLargeError: there are too many texts.
     """
     end = _head_end(head_length, len(body))
     try:
         request = InferRequest.model_validate_json(body[:end])
     except ValidationError as error:
-        raise ProtocolError(_said(error)) from error
-    found = _inputs(request, memoryview(body)[end:], limits or LimitSettings())
-    return Asked(
+        raise ProtocolError(_explain(error)) from error
+    inputs = _inputs(request, memoryview(body)[end:], limits or LimitSettings())
+    return ParsedRequest(
         id=request.id,
-        texts=read_texts(found, names),
+        texts=read_texts(inputs, names),
         outputs=_outputs(request),
         timeout_us=read_number(request.parameters, "timeout"),
         priority=read_number(request.parameters, "priority"),
     )
 
 
-def _head_end(given: str | None, length: int) -> int:
-    if given is None:
+def _head_end(header: str | None, length: int) -> int:
+    if header is None:
         return length
-    digits = given.isascii() and given.isdigit() and len(given) < len(str(MOST))
-    if not (digits and int(given) <= length):
-        shown = given[:20]
-        message = f"{HEAD_LENGTH}: expected a number of bytes up to {length}, found {shown!r}"
+    digits = header.isascii() and header.isdigit() and len(header) < len(str(MAX_DIMENSION))
+    if not (digits and int(header) <= length):
+        printable = header[:20]
+        message = f"{HEAD_LENGTH}: expected a number of bytes up to {length}, found {printable!r}"
         raise ProtocolError(message)
-    return int(given)
+    return int(header)
 
 
-def _said(error: ValidationError) -> str:
+def _explain(error: ValidationError) -> str:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return f"body: not JSON in UTF-8: {first['ctx']['error']}"
@@ -108,21 +108,23 @@ def _said(error: ValidationError) -> str:
 def _inputs(
     request: InferRequest, rest: memoryview, limits: LimitSettings
 ) -> dict[str, list[bytes]]:
-    """Return the elements of each tensor, by its name."""
-    found: dict[str, list[bytes]] = {}
+    """Return the elements of each tensor by name."""
+    values: dict[str, list[bytes]] = {}
     for tensor in request.inputs:
-        check_tensor(tensor.name, tensor.datatype, tensor.shape, found)
+        check_tensor(tensor.name, tensor.datatype, tensor.shape, values)
         size = _size(tensor, len(rest))
         if size is None:
-            found[tensor.name] = _from_json(tensor)
+            values[tensor.name] = _from_json(tensor)
         else:
-            found[tensor.name] = elements(rest[:size], tensor.name, enough(tensor.shape, limits))
+            values[tensor.name] = elements(
+                rest[:size], tensor.name, elements_needed(tensor.shape, limits)
+            )
             rest = rest[size:]
-        check_count(tensor.name, tensor.shape, len(found[tensor.name]), limits)
+        check_count(tensor.name, tensor.shape, len(values[tensor.name]), limits)
     if rest:
-        message = f"body: {len(rest)} bytes are left that no input's {SIZE} counts"
+        message = f"body: {len(rest)} bytes after the tensors that {SIZE} declares"
         raise ProtocolError(message)
-    return found
+    return values
 
 
 def _size(tensor: InputTensor, left: int) -> int | None:
@@ -131,32 +133,32 @@ def _size(tensor: InputTensor, left: int) -> int | None:
         return None
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= left:
         message = (
-            f"input {shown(tensor.name)}: expected a {SIZE} of 0 to {left}, found {size!r:.20}"
+            f"input {printable(tensor.name)}: expected a {SIZE} of 0 to {left}, found {size!r:.20}"
         )
         raise ProtocolError(message)
     if tensor.data is not None:
-        message = f"input {shown(tensor.name)}: found both data and {SIZE}"
+        message = f"input {printable(tensor.name)}: found both data and {SIZE}"
         raise ProtocolError(message)
     return size
 
 
 def _from_json(tensor: InputTensor) -> list[bytes]:
     if tensor.data is None:
-        message = f"input {shown(tensor.name)}: found neither data nor {SIZE}"
+        message = f"input {printable(tensor.name)}: found neither data nor {SIZE}"
         raise ProtocolError(message)
-    flat = (one if isinstance(one, list) else [one] for one in tensor.data)
-    return [text.encode() for row in flat for text in row]
+    rows = (row if isinstance(row, list) else [row] for row in tensor.data)
+    return [text.encode() for row in rows for text in row]
 
 
-def _outputs(request: InferRequest) -> dict[str, Wanted]:
+def _outputs(request: InferRequest) -> dict[str, RequestedOutput]:
     as_bytes = request.parameters.get("binary_data_output") is True
     if not request.outputs:
-        return dict.fromkeys(OUTPUTS, Wanted(as_bytes=as_bytes))
+        return dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=as_bytes))
     return {
-        one.name: read_wanted(
-            one.name,
-            one.parameters,
-            as_bytes=one.parameters.get("binary_data", as_bytes) is True,
+        output.name: read_output(
+            output.name,
+            output.parameters,
+            as_bytes=output.parameters.get("binary_data", as_bytes) is True,
         )
-        for one in request.outputs
+        for output in request.outputs
     }

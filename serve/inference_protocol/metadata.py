@@ -1,7 +1,7 @@
-"""What a server and its models are in the protocol's words, the same on both doors.
+"""Metadata and configuration of the server and its models, for HTTP and gRPC.
 
-HTTP answers with these as JSON, gRPC with messages whose fields have the same names. `/config` is
-of https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_model_configuration.md
+HTTP sends these as JSON, gRPC as messages whose fields have the same names. `/config` follows
+https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_model_configuration.md
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pipework import __version__
 from pipework.serve.models.repository import Policy
-from pipework.serve.scheduling.model_protocol import Answerer
+from pipework.serve.scheduling.model_protocol import ServedModel
 
 PLATFORM = "pipework"
 EXTENSIONS = (
@@ -32,36 +32,36 @@ CONFIG_TYPES: dict[Datatype, ConfigType] = {"BYTES": "TYPE_STRING", "FP32": "TYP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Form:
-    """What a tensor looks like; its first dimension is the number of texts, the second `width`."""
+class TensorSpec:
+    """Name, type and shape of a tensor: the shape is the number of texts by `width`."""
 
     name: str
     datatype: Datatype
     width: int
 
 
-def input_forms(names: Sequence[str]) -> list[Form]:
-    """Return the tensors that a model takes."""
-    return [Form(name=name, datatype=BYTES, width=1) for name in names]
+def input_specs(names: Sequence[str]) -> list[TensorSpec]:
+    """Return the input tensors of a model."""
+    return [TensorSpec(name=name, datatype=BYTES, width=1) for name in names]
 
 
-def output_forms(classes: int) -> list[Form]:
-    """Return the tensors that a model of so many classes gives."""
+def output_specs(classes: int) -> list[TensorSpec]:
+    """Return the output tensors of a model with a number of classes."""
     return [
-        Form(name="label", datatype=BYTES, width=1),
-        Form(name="score", datatype=FP32, width=1),
-        Form(name="probabilities", datatype=FP32, width=classes),
-        Form(name="logits", datatype=FP32, width=classes),
+        TensorSpec(name="label", datatype=BYTES, width=1),
+        TensorSpec(name="score", datatype=FP32, width=1),
+        TensorSpec(name="probabilities", datatype=FP32, width=classes),
+        TensorSpec(name="logits", datatype=FP32, width=classes),
     ]
 
 
 class _Part(BaseModel):
-    # `model_...` is what the protocol calls some of its fields.
+    # Some field names of the protocol start with `model_`, which pydantic reserves.
     model_config = ConfigDict(frozen=True, protected_namespaces=())
 
 
 class ServerMetadata(_Part):
-    """What a server is."""
+    """Name, version and extensions of the server."""
 
     name: str = PLATFORM
     version: str = __version__
@@ -69,7 +69,7 @@ class ServerMetadata(_Part):
 
 
 class TensorMetadata(_Part):
-    """A tensor, -1 for a dimension that the request decides."""
+    """A tensor; -1 is a dimension of variable size."""
 
     name: str
     datatype: Datatype
@@ -77,7 +77,7 @@ class TensorMetadata(_Part):
 
 
 class ModelMetadata(_Part):
-    """What a model takes and gives."""
+    """Inputs and outputs of a model."""
 
     name: str
     versions: tuple[str, ...]
@@ -87,7 +87,7 @@ class ModelMetadata(_Part):
 
 
 class TensorConfig(_Part):
-    """A tensor without the dimension of the batch."""
+    """A tensor without its batch dimension."""
 
     name: str
     data_type: ConfigType
@@ -95,7 +95,7 @@ class TensorConfig(_Part):
 
 
 class ModelConfig(_Part):
-    """A model's configuration, in Triton's form."""
+    """A model's configuration, in Triton's format."""
 
     name: str
     platform: str = PLATFORM
@@ -106,38 +106,38 @@ class ModelConfig(_Part):
     output: tuple[TensorConfig, ...]
 
 
-def metadata(model: Answerer, versions: Sequence[str]) -> ModelMetadata:
-    """Describe a model of which those versions are served."""
+def metadata(model: ServedModel, versions: Sequence[str]) -> ModelMetadata:
+    """Return the metadata of a model with the given served versions."""
     return ModelMetadata(
         name=model.name,
         versions=tuple(versions),
-        inputs=tuple(map(_described, input_forms(model.inputs))),
-        outputs=tuple(map(_described, output_forms(model.classes))),
+        inputs=tuple(map(_tensor_metadata, input_specs(model.inputs))),
+        outputs=tuple(map(_tensor_metadata, output_specs(model.classes))),
     )
 
 
-def config(model: Answerer, max_texts: int, policy: Policy) -> ModelConfig:
-    """Describe a model whose requests may have so many texts."""
+def config(model: ServedModel, max_texts: int, policy: Policy) -> ModelConfig:
+    """Return the configuration of a model whose requests may have `max_texts` texts."""
     return ModelConfig(
         name=model.name,
-        version_policy=described(policy),
+        version_policy=version_policy(policy),
         max_batch_size=max_texts,
-        input=tuple(map(_configured, input_forms(model.inputs))),
-        output=tuple(map(_configured, output_forms(model.classes))),
+        input=tuple(map(_tensor_config, input_specs(model.inputs))),
+        output=tuple(map(_tensor_config, output_specs(model.classes))),
     )
 
 
-def described(policy: Policy) -> VersionPolicy:
-    """Return a policy as a model's configuration has it."""
+def version_policy(policy: Policy) -> VersionPolicy:
+    """Return a version policy in the format of a model's configuration."""
     if policy.specific:
         return {"specific": {"versions": list(policy.specific)}}
     return {"latest": {"num_versions": policy.latest}} if policy.latest else {"all": {}}
 
 
-def _described(form: Form) -> TensorMetadata:
-    return TensorMetadata(name=form.name, datatype=form.datatype, shape=(-1, form.width))
+def _tensor_metadata(spec: TensorSpec) -> TensorMetadata:
+    return TensorMetadata(name=spec.name, datatype=spec.datatype, shape=(-1, spec.width))
 
 
-def _configured(form: Form) -> TensorConfig:
-    data_type = CONFIG_TYPES[form.datatype]
-    return TensorConfig(name=form.name, data_type=data_type, dims=(form.width,))
+def _tensor_config(spec: TensorSpec) -> TensorConfig:
+    data_type = CONFIG_TYPES[spec.datatype]
+    return TensorConfig(name=spec.name, data_type=data_type, dims=(spec.width,))

@@ -1,4 +1,4 @@
-"""The protocol's extension that lists, loads and unloads the models of a repository.
+"""The model repository extension of the protocol: lists, loads and unloads models.
 
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_model_repository.md
 """
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pipework.serve.http.openapi import body_of
+from pipework.serve.http.openapi import request_body
 from pipework.serve.http.rest import read_body
 from pipework.serve.inference_protocol.infer_request import Value
 from pipework.serve.inference_protocol.tensors import ProtocolError
@@ -17,20 +17,23 @@ from pipework.serve.models.registry import Entry, Models
 from pipework.serve.schemas import ErrorResponse, explain
 
 REPOSITORY = "/v2/repository"
-# What Triton would take in place of the files that are there: code of a stranger.
+# Parameters by which Triton accepts a config and files in a request: untrusted code.
 SENT = ("config", "file:")
 B = TypeVar("B", bound=BaseModel)
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorResponse, "description": "not a request, or the model cannot be served"},
-    403: {"model": ErrorResponse, "description": "models are not loaded on request here"},
+    400: {
+        "model": ErrorResponse,
+        "description": "not a valid request, or the model cannot be served",
+    },
+    403: {"model": ErrorResponse, "description": "clients may not load models on this server"},
     404: {"model": ErrorResponse, "description": "no such model"},
-    408: {"model": ErrorResponse, "description": "the request did not come in time"},
+    408: {"model": ErrorResponse, "description": "the request was not received in time"},
     413: {"model": ErrorResponse, "description": "the body is too large"},
     415: {"model": ErrorResponse, "description": "compressed with neither gzip nor deflate"},
-    503: {"model": ErrorResponse, "description": "stopping"},
+    503: {"model": ErrorResponse, "description": "the server is stopping"},
 }
-_INDEX = {"ready ones": {"summary": "those that are ready", "value": {"ready": True}}}
-_CONTROL = {"nothing": {"summary": "there is nothing to choose", "value": {}}}
+_INDEX = {"ready ones": {"summary": "only versions that are ready", "value": {"ready": True}}}
+_CONTROL = {"nothing": {"summary": "there are no options", "value": {}}}
 
 
 class _Body(BaseModel):
@@ -44,31 +47,31 @@ class IndexRequest(_Body):
 
 
 class ControlRequest(_Body):
-    """What Triton's clients send with a model's name; nothing of it changes what is done."""
+    """The body that Triton's clients send to load or unload; its parameters have no effect."""
 
     parameters: dict[str, Value] = {}
 
 
 def build_repository_router(models: Models) -> APIRouter:
-    """Make the routes of /v2/repository."""
+    """Create the routes of /v2/repository."""
     router = APIRouter(tags=["Open Inference Protocol"])
 
     @router.post(
         REPOSITORY + "/index",
-        summary="Which models and versions are there, and which are ready",
+        summary="List models and versions with their states",
         responses={status: _ERRORS[status] for status in (400, 408, 413, 415)},
-        openapi_extra={"requestBody": body_of(IndexRequest, _INDEX, required=False)},
+        openapi_extra={"requestBody": request_body(IndexRequest, _INDEX, required=False)},
     )
     async def index(request: Request) -> list[dict[str, str]]:
-        asked = _parsed(IndexRequest, await read_body(request))
-        return [_listed(one) for one in models.index() if one.ready or not asked.ready]
+        options = _parsed(IndexRequest, await read_body(request))
+        return [_listed(entry) for entry in models.index() if entry.ready or not options.ready]
 
     @router.post(
         REPOSITORY + "/models/{name}/load",
-        summary="Take up what is new of a model",
+        summary="Load new versions of a model",
         responses=_ERRORS,
         response_class=Response,
-        openapi_extra={"requestBody": body_of(ControlRequest, _CONTROL, required=False)},
+        openapi_extra={"requestBody": request_body(ControlRequest, _CONTROL, required=False)},
     )
     async def load(request: Request, name: str) -> Response:
         models.check_control()
@@ -78,10 +81,10 @@ def build_repository_router(models: Models) -> APIRouter:
 
     @router.post(
         REPOSITORY + "/models/{name}/unload",
-        summary="Serve a model no more, until it is loaded",
+        summary="Unload a model until it is loaded again",
         responses=_ERRORS,
         response_class=Response,
-        openapi_extra={"requestBody": body_of(ControlRequest, _CONTROL, required=False)},
+        openapi_extra={"requestBody": request_body(ControlRequest, _CONTROL, required=False)},
     )
     async def unload(request: Request, name: str) -> Response:
         models.check_control()
@@ -93,10 +96,10 @@ def build_repository_router(models: Models) -> APIRouter:
 
 
 def check_nothing_sent(parameters: Iterable[str]) -> None:
-    """Check that a request to load brings no config and no files.
+    """Check that a request to load has no config and no files.
 
     Raises:
-        ProtocolError: it does.
+        ProtocolError: it has.
     """
     sent = [name for name in parameters if name.startswith(SENT)]
     if sent:
@@ -108,11 +111,16 @@ def _parsed(form: type[B], body: bytes) -> B:
     try:
         return form.model_validate_json(body or b"{}")
     except ValidationError as error:
-        bad = error.errors()[0]["type"] == "json_invalid"
-        message = "body: expected a JSON object in UTF-8" if bad else explain(error)
+        no_json = error.errors()[0]["type"] == "json_invalid"
+        message = "body: expected a JSON object in UTF-8" if no_json else explain(error)
         raise ProtocolError(message) from error
 
 
-def _listed(one: Entry) -> dict[str, str]:
-    shown = {"name": one.name, "version": one.version, "state": one.state, "reason": one.reason}
-    return {key: value for key, value in shown.items() if value}
+def _listed(entry: Entry) -> dict[str, str]:
+    fields = {
+        "name": entry.name,
+        "version": entry.version,
+        "state": entry.state,
+        "reason": entry.reason,
+    }
+    return {key: value for key, value in fields.items() if value}

@@ -1,4 +1,4 @@
-"""What models have done, in the form of Triton's statistics extension, the same on both doors.
+"""Model statistics in the format of Triton's statistics extension, for HTTP and gRPC.
 
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md
 """
@@ -7,36 +7,36 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from pipework.serve.models.registry import Answerer, Models
+from pipework.serve.models.registry import Models, ServedModel
 
 
 class _Part(BaseModel):
-    # `model_...` is what the protocol calls some of its fields.
+    # Some field names of the protocol start with `model_`, which pydantic reserves.
     model_config = ConfigDict(frozen=True, protected_namespaces=())
 
 
 class Duration(_Part):
-    """How often something happened, and the nanoseconds it took together."""
+    """Number of events and their total time in nanoseconds."""
 
     count: int = 0
     ns: int = 0
 
     @classmethod
     def of(cls, count: int, seconds: float) -> "Duration":
-        """Return it from seconds."""
+        """Convert from seconds."""
         return cls(count=count, ns=round(seconds * 1e9))
 
 
 class InferStatistics(_Part):
-    """Requests, and where the time of those that were answered went.
+    """Requests, and the stage times of successful requests.
 
     Attributes:
-        success: requests that were answered.
-        fail: requests that were not.
-        queue: the wait for an engine.
-        compute_input: the tokenizer.
-        compute_infer: the engine, of the whole batches that a request was part of.
-        compute_output: logits to labels.
+        success: successful requests.
+        fail: failed requests.
+        queue: waiting for an engine.
+        compute_input: tokenisation.
+        compute_infer: the engine; the time of the whole batches that contain the request.
+        compute_output: decoding of logits.
         cache_hit: there is no cache.
         cache_miss: there is no cache.
     """
@@ -52,16 +52,16 @@ class InferStatistics(_Part):
 
 
 class ModelStatistics(_Part):
-    """What a version has done since it was loaded.
+    """Statistics of a version since it was loaded.
 
     Attributes:
-        name: of the model.
-        version: of it.
-        last_inference: when a request was answered last, in milliseconds since 1970; 0 for never.
-        inference_count: texts that were answered.
-        execution_count: batches that were computed.
-        inference_stats: the requests.
-        batch_stats: empty: batches are cut by tokens, and not counted by their number of texts.
+        name: name of the model.
+        version: version of the model.
+        last_inference: time of the last response, in milliseconds since 1970; 0 for never.
+        inference_count: number of classified texts.
+        execution_count: number of computed batches.
+        inference_stats: counts and times of requests.
+        batch_stats: empty: batches are cut by tokens and not counted by number of texts.
     """
 
     name: str
@@ -73,17 +73,17 @@ class ModelStatistics(_Part):
     batch_stats: tuple[()] = ()
 
 
-class StatisticsAnswer(_Part):
-    """The statistics of what was asked for."""
+class StatisticsResponse(_Part):
+    """Statistics of the requested versions."""
 
     model_stats: tuple[ModelStatistics, ...]
 
 
-def chosen_versions(models: Models, name: str, version: str) -> list[Answerer]:
-    """Return the versions that are asked for: that one, of a model, or all where none is named.
+def chosen_versions(models: Models, name: str, version: str) -> list[ServedModel]:
+    """Return a version, all versions of a model, or all versions of all models.
 
     Raises:
-        UnknownModelError: there is none.
+        UnknownModelError: there is no such model or version.
     """
     if version:
         with models.lease(name, version) as model:
@@ -91,13 +91,13 @@ def chosen_versions(models: Models, name: str, version: str) -> list[Answerer]:
     return models.versions(name) if name else models.serving()
 
 
-def statistics(models: Sequence[Answerer]) -> StatisticsAnswer:
-    """Return what versions of models have done."""
-    return StatisticsAnswer(model_stats=tuple(map(_of, models)))
+def statistics(models: Sequence[ServedModel]) -> StatisticsResponse:
+    """Return the statistics of model versions."""
+    return StatisticsResponse(model_stats=tuple(map(_of, models)))
 
 
-def _of(model: Answerer) -> ModelStatistics:
-    totals, stages = model.totals, model.totals.stages
+def _of(model: ServedModel) -> ModelStatistics:
+    totals, stages = model.totals, model.totals.timings
     return ModelStatistics(
         name=model.name,
         version=model.version,

@@ -1,4 +1,4 @@
-"""Requests of a stream are computed at the same time and answered in their order."""
+"""Streams: requests are computed concurrently and answered in order. Limits for open streams."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from pipework.errors import TooBusyError
 
-MOST = 64  # requests of a stream that are computed at a time; more are read when one is answered
+MAX_PENDING = 64  # requests of a stream that are computed concurrently
 R = TypeVar("R")
 A = TypeVar("A")
 
@@ -15,44 +15,45 @@ A = TypeVar("A")
 async def in_order(
     requests: AsyncIterator[R], answer: Callable[[R], Awaitable[A]]
 ) -> AsyncIterator[A]:
-    """Answer each request, the first first.
+    """Yield the answers in the order of the requests.
 
-    An error of `requests` is raised behind the answers to what came before it.
+    An error of `requests` is raised after the answers to the requests before it.
     """
-    waiting: asyncio.Queue[asyncio.Future[A] | None] = asyncio.Queue(MOST)
-    reader = asyncio.create_task(_read(requests, answer, waiting))
+    pending: asyncio.Queue[asyncio.Future[A] | None] = asyncio.Queue(MAX_PENDING)
+    reader = asyncio.create_task(_read(requests, answer, pending))
     following: asyncio.Future[A] | None = None
     try:
-        while (following := await waiting.get()) is not None:
+        while (following := await pending.get()) is not None:
             yield await following
     finally:
         reader.cancel()
         while following is not None:
             following.cancel()
-            following = None if waiting.empty() else waiting.get_nowait()
+            following = None if pending.empty() else pending.get_nowait()
 
 
 async def _read(
     requests: AsyncIterator[R],
     answer: Callable[[R], Awaitable[A]],
-    waiting: "asyncio.Queue[asyncio.Future[A] | None]",
+    pending: "asyncio.Queue[asyncio.Future[A] | None]",
 ) -> None:
     try:
         async for request in requests:
             computed = asyncio.ensure_future(answer(request))
             try:
-                await waiting.put(computed)
-            except asyncio.CancelledError:  # nobody else knows of it
+                await pending.put(computed)
+            except asyncio.CancelledError:  # it is not in the queue, so cancel it here
                 computed.cancel()
                 raise
-    except Exception as error:  # noqa: BLE001  (raised again where the answers are taken)
-        await waiting.put(_failed(error))
+    except Exception as error:  # noqa: BLE001  (raised again by `in_order`)
+        await pending.put(_failed(error))
     else:
-        await waiting.put(None)
+        await pending.put(None)
 
 
 def _failed(error: Exception) -> "asyncio.Future[A]":
-    """Return a future that raises; a name for it where the error passed would make a cycle."""
+    """Return a future that raises the error."""
+    # Not inline: the traceback holds the locals of `_read`, and a local future would be a cycle.
     failed: asyncio.Future[A] = asyncio.get_running_loop().create_future()
     failed.set_exception(error)
     return failed
@@ -61,27 +62,27 @@ def _failed(error: Exception) -> "asyncio.Future[A]":
 RETRY_AFTER_S = 1
 
 
-class Places:
-    """A number of places, of which each call of a kind takes one until it ends."""
+class ConcurrencyLimit:
+    """A limit for the number of concurrent calls of a kind."""
 
     def __init__(self, most: int, kind: str) -> None:
-        """Offer so many places; `kind` names, in the plural, what takes them."""
+        """Allow at most `most` calls; `kind` is their name in the plural."""
         self._most = most
         self._kind = kind
-        self.taken = 0
+        self.active = 0
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Take a place.
+        """Count a call as active inside a `with` block.
 
         Raises:
-            TooBusyError: all are taken.
+            TooBusyError: the limit is reached.
         """
-        if self.taken >= self._most:
+        if self.active >= self._most:
             message = f"{self._most} {self._kind} are open, which is the limit"
             raise TooBusyError(message, RETRY_AFTER_S)
-        self.taken += 1
+        self.active += 1
         try:
             yield
         finally:
-            self.taken -= 1
+            self.active -= 1

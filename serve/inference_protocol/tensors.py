@@ -1,6 +1,6 @@
-"""Tensors as bytes: BYTES with the length of each element before it, FP32 as the machine has it.
+"""Reads and writes tensors as bytes: BYTES elements have a length prefix, FP32 is raw.
 
-All little-endian. Shapes: N texts, C classes.
+All numbers are little-endian. Shapes: N texts, C classes.
 """
 
 import struct
@@ -15,54 +15,54 @@ LENGTH = struct.Struct("<I")
 
 
 class ProtocolError(InputError):
-    """A request is not what the protocol asks for."""
+    """A request does not follow the protocol."""
 
     http_status = 400
 
 
-def shown(name: str) -> str:
-    """Return a name that a client gave, fit for a line of a message."""
+def printable(name: str) -> str:
+    """Return a client's name shortened and escaped, for use in a one-line message."""
     return name[:50] if name.isprintable() else repr(name[:50])
 
 
 def elements(packed: memoryview, name: str, most: int) -> list[bytes]:
-    """Return the elements of a BYTES tensor, or the first of them where there are more than `most`.
+    """Return the elements of a BYTES tensor; reading stops after `most` + 1 elements.
 
     Raises:
-        ProtocolError: an element reaches beyond the end.
+        ProtocolError: an element is longer than the rest of the tensor.
     """
-    found: list[bytes] = []
+    values: list[bytes] = []
     start = 0
-    while start < len(packed) and len(found) <= most:
+    while start < len(packed) and len(values) <= most:
         data = start + LENGTH.size
         length = LENGTH.unpack_from(packed, start)[0] if data <= len(packed) else 0
         if data + length > len(packed):
-            left = max(0, len(packed) - data)
+            left = len(packed) - start
             message = (
-                f"input {shown(name)}: element {len(found)} should have {length} bytes after its "
-                f"length of {LENGTH.size}, and {left} are left"
+                f"input {printable(name)}: element {len(values)} is truncated: expected "
+                f"{LENGTH.size} + {length} bytes, found {left}"
             )
             raise ProtocolError(message)
-        found.append(bytes(packed[data : data + length]))
+        values.append(bytes(packed[data : data + length]))
         start = data + length
-    return found
+    return values
 
 
 def packed(array: NDArray[np.generic]) -> bytes:
-    """Return the bytes of a tensor of bytes objects or of float32."""
+    """Return a tensor of bytes objects or float32 as bytes."""
     if array.dtype == np.object_:
-        return b"".join(LENGTH.pack(len(one)) + one for one in array.ravel().tolist())
+        return b"".join(LENGTH.pack(len(text)) + text for text in array.ravel().tolist())
     return np.ascontiguousarray(array, "<f4").tobytes()
 
 
-def listed(array: NDArray[np.generic]) -> Sequence[str | float]:
-    """Return the elements of a tensor, in row-major order, as JSON has them."""
+def json_values(array: NDArray[np.generic]) -> Sequence[str | float]:
+    """Return the elements of a tensor as JSON values, in row-major order."""
     values = array.ravel().tolist()
     if array.dtype == np.object_:
-        return [one.decode() for one in values]
-    return [float(one) for one in values]
+        return [text.decode() for text in values]
+    return [float(number) for number in values]
 
 
 def datatype(array: NDArray[np.generic]) -> str:
-    """Return what the protocol calls the type of a tensor."""
+    """Return the protocol's name for the type of a tensor."""
     return "BYTES" if array.dtype == np.object_ else "FP32"

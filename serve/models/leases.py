@@ -1,7 +1,7 @@
-"""Versions of models that are open, and who holds them.
+"""Open model versions with reference counts (leases).
 
-A version that leaves is found by nobody from then on, and closed when the last that held it has
-given it back: so a switch loses and refuses no request.
+A replaced version gets no new requests and is closed when its last lease is released, so that a
+switch of versions loses and refuses no request.
 """
 
 import logging
@@ -10,177 +10,184 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.errors import UnknownModelError
-from pipework.memory import return_free_memory
-from pipework.serve.scheduling.model_protocol import Answerer
+from pipework.memory import collect_and_trim
+from pipework.serve.scheduling.model_protocol import ServedModel
 
 log = logging.getLogger(__name__)
-SHOWN = 50  # characters of a name that is not known
+SHOWN = 50  # characters of an unknown name that error messages repeat
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class Held:
-    """A version, and how many hold it."""
+class LeasedVersion:
+    """An open version and the number of its leases."""
 
-    answerer: Answerer
+    model: ServedModel
     leases: int = 0
 
 
 class Lease:
-    """Holds a version of a table, once at a time; a class, since a generator takes longer."""
+    """Context manager that keeps a version open; not reentrant."""
 
-    def __init__(self, table: "Table", name: str, version: str) -> None:
-        """Say which, as `Table.lease` takes it."""
-        self._table = table
+    # A class because a generator-based context manager is slower, and each request enters one.
+
+    def __init__(self, leases: "VersionLeases", name: str, version: str) -> None:
+        """Name the version: "" for the newest version, or for the only model."""
+        self._leases = leases
         self._name = name
         self._version = version
-        self._held: Held | None = None
+        self._leased: LeasedVersion | None = None
 
-    def __enter__(self) -> Answerer:
-        """Hold it."""
-        assert self._held is None, "a lease is held once at a time"
-        self._held = self._table.hold(self._name, self._version)
-        return self._held.answerer
+    def __enter__(self) -> ServedModel:
+        """Acquire the lease.
+
+        Raises:
+            UnknownModelError: there is no such model or version, or several models and no name.
+        """
+        assert self._leased is None, "a lease is not reentrant"
+        self._leased = self._leases.acquire(self._name, self._version)
+        return self._leased.model
 
     def __exit__(self, *_: object) -> None:
-        """Give it back."""
-        held, self._held = self._held, None
-        assert held is not None
-        self._table.give_back(held)
+        """Release the lease."""
+        leased, self._leased = self._leased, None
+        assert leased is not None
+        self._leases.release(leased)
 
 
-class Table(Closing):
-    """Models by name, their versions in order, the newest last. For any number of threads."""
+class VersionLeases(Closeable):
+    """Open models by name, with their versions in order, the newest last. Thread-safe."""
 
-    def __init__(self, answerers: Sequence[Answerer] = ()) -> None:
-        """Take over versions, which are closed with it."""
+    def __init__(self, models: Sequence[ServedModel] = ()) -> None:
+        """Take ownership of open versions: `close` closes them."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._models: dict[str, dict[str, Held]] = {}
-        for one in answerers:
-            self._models.setdefault(one.name, {})[one.version] = Held(answerer=one)
-        self._leaving: list[Held] = []
+        self._models: dict[str, dict[str, LeasedVersion]] = {}
+        for model in models:
+            self._models.setdefault(model.name, {})[model.version] = LeasedVersion(model=model)
+        self._draining: list[LeasedVersion] = []
         self._closing = False
 
     @property
     def names(self) -> list[str]:
-        """The names of the models."""
+        """Names of the models."""
         with self._lock:
             return list(self._models)
 
-    def versions(self, name: str) -> list[Answerer]:
+    def versions(self, name: str) -> list[ServedModel]:
         """Return the versions of a model, the newest last.
 
         Raises:
-            UnknownModelError: there is none of that name.
+            UnknownModelError: there is no model of that name.
         """
         with self._lock:
-            return [one.answerer for one in self._model(name).values()]
+            return [leased.model for leased in self._model(name).values()]
 
-    def serving(self) -> list[Answerer]:
-        """Return every version."""
+    def serving(self) -> list[ServedModel]:
+        """Return all versions that get requests."""
         with self._lock:
-            return [one.answerer for held in self._models.values() for one in held.values()]
+            return [
+                leased.model for versions in self._models.values() for leased in versions.values()
+            ]
 
-    def leaving(self) -> list[Answerer]:
-        """Return the versions that wait to be given back."""
+    def draining(self) -> list[ServedModel]:
+        """Return the replaced versions that are not closed yet."""
         with self._lock:
-            return [one.answerer for one in self._leaving]
+            return [leased.model for leased in self._draining]
 
-    def find(self, name: str, version: str) -> Answerer:
-        """Return a version as `lease` does, which may be closed meanwhile: none holds it."""
-        with self._lock:
-            return self._find(name, version).answerer
+    def find(self, name: str, version: str) -> ServedModel:
+        """Return a version without a lease: it may be closed at any time.
 
-    def lease(self, name: str, version: str) -> Lease:
-        """Return what holds a version as long as a `with` block lasts.
-
-        That is the newest if none is named; without a name, of the only model. Entering raises
-        UnknownModelError: there is none of that name, or several and none was named.
+        Raises:
+            UnknownModelError: there is no such model or version, or several models and no name.
         """
-        return Lease(self, name, version)
-
-    def hold(self, name: str, version: str) -> Held:
-        """Hold a version for a `Lease`, which gives it back; raises what entering one raises."""
         with self._lock:
-            held = self._find(name, version)
-            held.leases += 1
-        return held
+            return self._find(name, version).model
 
-    def give_back(self, held: Held) -> None:
-        """Hold no more, for a `Lease`, what it held."""
+    def acquire(self, name: str, version: str) -> LeasedVersion:
+        """Add a lease to a version, which must be released; raises the same errors as `find`."""
         with self._lock:
-            held.leases -= 1
-            if not held.leases:
+            leased = self._find(name, version)
+            leased.leases += 1
+        return leased
+
+    def release(self, leased: LeasedVersion) -> None:
+        """Release a lease that `acquire` added."""
+        with self._lock:
+            leased.leases -= 1
+            if not leased.leases:
                 self._changed.notify_all()
 
-    def put(self, name: str, answerers: Sequence[Answerer]) -> None:
-        """Have a model answered by these, the newest last, and by no other from now on.
+    def put(self, name: str, models: Sequence[ServedModel]) -> None:
+        """Replace the versions of a model by these, the newest last; [] removes the model.
 
-        Versions that are not among them are closed in threads of their own.
+        Replaced versions are drained and closed in threads of their own.
         """
         with self._lock:
-            before = list(self._models.get(name, {}).values())
-            held = {id(one.answerer): one for one in before}
-            after = {one.version: held.pop(id(one), Held(answerer=one)) for one in answerers}
+            before = {id(old.model): old for old in self._models.get(name, {}).values()}
+            after = {
+                model.version: before.pop(id(model), LeasedVersion(model=model)) for model in models
+            }
             if after:
                 self._models[name] = after
             else:
                 self._models.pop(name, None)
-            leaving = list(held.values())
-            self._leaving += leaving
-        for one in leaving:
-            threading.Thread(target=self._drain, args=(one,), daemon=True, name="drain").start()
+            replaced = list(before.values())
+            self._draining += replaced
+        for leased in replaced:
+            threading.Thread(target=self._drain, args=(leased,), daemon=True, name="drain").start()
 
     def wait_drained(self, name: str) -> None:
-        """Wait until every version of a model that leaves is closed."""
+        """Wait until every replaced version of a model is closed."""
         with self._lock:
-            self._changed.wait_for(lambda: all(one.answerer.name != name for one in self._leaving))
+            self._changed.wait_for(
+                lambda: all(leased.model.name != name for leased in self._draining)
+            )
 
     def close(self) -> None:
-        """Finish what was accepted and free the engines. Blocks until then."""
+        """Finish accepted requests and free the engines. Blocks until done."""
         with self._lock:
             self._closing = True
             self._changed.notify_all()
-        for one in self.serving():
-            one.close()
+        for model in self.serving():
+            model.close()
         with self._lock:
-            self._changed.wait_for(lambda: not self._leaving)
+            self._changed.wait_for(lambda: not self._draining)
 
-    def _drain(self, held: Held) -> None:
+    def _drain(self, leased: LeasedVersion) -> None:
         with self._lock:
-            self._changed.wait_for(lambda: not held.leases or self._closing)
-        one = held.answerer
+            self._changed.wait_for(lambda: not leased.leases or self._closing)
+        model = leased.model
         try:
-            one.close()
-            return_free_memory()
-            log.info("model %s version %s is closed", one.name, one.version)
+            model.close()
+            collect_and_trim()
+            log.info("model %s version %s is closed", model.name, model.version)
         except Exception:  # the runtimes' errors share no narrower base
-            log.exception("model %s version %s could not be closed", one.name, one.version)
+            log.exception("model %s version %s could not be closed", model.name, model.version)
         finally:
             with self._lock:
-                self._leaving.remove(held)
+                self._draining.remove(leased)
                 self._changed.notify_all()
 
-    def _model(self, name: str) -> dict[str, Held]:
+    def _model(self, name: str) -> dict[str, LeasedVersion]:
         if name not in self._models:
-            message = f"there is no model {name[:SHOWN]!r}; there is {_listed(self._models)}"
+            message = f"unknown model {name[:SHOWN]!r}; known models: {_listed(self._models)}"
             raise UnknownModelError(message)
         return self._models[name]
 
-    def _find(self, name: str, version: str) -> Held:
+    def _find(self, name: str, version: str) -> LeasedVersion:
         if not name:
             if len(self._models) != 1:
-                message = f"expected the name of a model; there are {_listed(self._models)}"
+                message = f"expected the name of a model: {_listed(self._models)}"
                 raise UnknownModelError(message)
             (name,) = self._models
         versions = self._model(name)
         if not version:
             return list(versions.values())[-1]
         if version not in versions:
-            shown = f"there is no version {version[:SHOWN]!r} of {name!r}"
-            message = f"{shown}; there is {_listed(versions)}"
+            unknown = f"unknown version {version[:SHOWN]!r} of model {name!r}"
+            message = f"{unknown}; known versions: {_listed(versions)}"
             raise UnknownModelError(message)
         return versions[version]
 
@@ -190,7 +197,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 class State(StrEnum):
-    """Of a version, in the words of the protocol's repository extension."""
+    """State of a version, as the repository extension of the protocol names it."""
 
     READY = "READY"
     UNAVAILABLE = "UNAVAILABLE"
@@ -200,9 +207,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """A version in the index of the repository; `reason` says why it is not ready.
+    """A version in the index of the repository; `reason` explains why it is not ready.
 
-    Of a model that has no version to be served, `version` is "".
+    `version` is "" for a model without a servable version.
     """
 
     name: str
@@ -212,5 +219,5 @@ class Entry:
 
     @property
     def ready(self) -> bool:
-        """Whether it answers."""
+        """Whether it accepts requests."""
         return self.state is State.READY

@@ -1,61 +1,61 @@
-"""What is served becomes models: a run folder, or a repository."""
+"""Opens the models of a run folder or a model repository."""
 
 from functools import partial
 from pathlib import Path
 
 from pipework.errors import MissingDependencyError, RunFolderError
-from pipework.run_folder.files import FILE_NAME as MANIFEST
+from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.config import ServeSettings
-from pipework.serve.engines.openers import Here, OnTriton, Opener
+from pipework.serve.engines.openers import LocalOpener, Opener, TritonOpener
 from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import VersionFolder, is_repository
-from pipework.serve.models.repository_watcher import Keeper
-from pipework.serve.scheduling.model_protocol import Answerer
+from pipework.serve.models.repository_watcher import RepositoryWatcher
+from pipework.serve.scheduling.model_protocol import ServedModel
 from pipework.serve.scheduling.predictor import Predictor
 
 
 def open_models(target: Path, settings: ServeSettings) -> Models:
-    """Open a run folder, or every model of a repository.
+    """Open the model of a run folder, or every model of a repository.
 
     Raises:
-        RunFolderError: the run folder is not complete, unchanged and proven; of a repository, no
-            model of it can be served.
+        RunFolderError: the run folder is incomplete, changed or without parity, or no model of
+            the repository can be served.
         MissingDependencyError: the runtime of the run folder's engine is not installed.
     """
     control = settings.models.control
     if not is_repository(target):
         _check_run(target)
         return Models([Predictor(target, queue=settings.queue)], control=control)
-    opening = partial(open_version, settings=settings)
-    keeper = Keeper(target, opening, poll_s=settings.models.poll_s)
-    return Models((), keeper, control=control)
+    open_one = partial(open_version, settings=settings)
+    watcher = RepositoryWatcher(target, open_one, poll_s=settings.models.poll_s)
+    return Models((), watcher, control=control)
 
 
 def _check_run(target: Path) -> None:
     if target.is_dir() and not (target / MANIFEST).exists():
-        what = "no repository and no run folder, or its training did not finish"
-        message = f"{target} holds no {MANIFEST} and no models: {what}"
+        reason = "neither a run folder nor a repository, or its training did not finish"
+        message = f"{target} has no {MANIFEST} and no models: {reason}"
         hint = f"expected a run folder, or a repository with NAME/VERSION/{MANIFEST}"
         raise RunFolderError(message, hint)
 
 
-def open_version(found: VersionFolder, settings: ServeSettings) -> Answerer:
-    """Open a version of a repository, prove it by the rows kept with it, and have it answer once.
+def open_version(folder: VersionFolder, settings: ServeSettings) -> ServedModel:
+    """Open a version of a repository, check its parity on the stored rows and warm it up.
 
     Raises:
-        RunFolderError: a file, a digest or a proof does not hold; the message names it.
-        CheckFailedError: it answers differently from the checkpoint.
-        MissingDependencyError: the engine's runtime is not there, or no tritonserver is named.
-        NotReadyError: the tritonserver that computes does not answer.
+        RunFolderError: a file, a digest or a parity record is wrong; the message names it.
+        CheckFailedError: its predictions differ from those of the checkpoint.
+        MissingDependencyError: the engine's runtime is missing, or no tritonserver is configured.
+        NotReadyError: the tritonserver that computes does not respond.
     """
-    found.check_inside(read_classifier(found.folder))
+    folder.check_inside(read_classifier(folder.folder))
     predictor = Predictor(
-        found.folder,
-        name=found.name,
-        version=found.version,
+        folder.folder,
+        name=folder.name,
+        version=folder.version,
         queue=settings.queue,
-        opener=_opener(found, settings),
+        opener=_opener(folder, settings),
     )
     try:
         predictor.warm()
@@ -65,10 +65,12 @@ def open_version(found: VersionFolder, settings: ServeSettings) -> Answerer:
     return predictor
 
 
-def _opener(found: VersionFolder, settings: ServeSettings) -> Opener:
-    if found.behind is None:
-        return Here(prove=True)
+def _opener(folder: VersionFolder, settings: ServeSettings) -> Opener:
+    if folder.tensor_model is None:
+        return LocalOpener(prove=True)
     if not settings.triton_url:
-        message = f"its logits are computed by {found.behind.name}, a model of a tritonserver"
+        message = (
+            f"its logits are computed by {folder.tensor_model.name}, a model of a tritonserver"
+        )
         raise MissingDependencyError(message, "name the server: --set triton_url=HOST:PORT")
-    return OnTriton(behind=found.behind, url=settings.triton_url)
+    return TritonOpener(tensor_model=folder.tensor_model, url=settings.triton_url)

@@ -1,6 +1,6 @@
-"""The models that the doors answer with, by name and version.
+"""Registry of the served models, by name and version.
 
-A version stays open while a request holds it, also after another has taken its place.
+A version stays open while a request has a lease on it, even after it was replaced.
 """
 
 import asyncio
@@ -8,135 +8,137 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Event
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.errors import NotReadyError, PipeError, UnknownModelError
-from pipework.serve.models.leases import Entry, Lease, State, Table
+from pipework.serve.models.leases import Entry, Lease, State, VersionLeases
 from pipework.serve.models.repository import NEWEST, Policy
-from pipework.serve.models.repository_watcher import UNLOADED, Keeper
-from pipework.serve.request.context import saw_model
-from pipework.serve.scheduling.model_protocol import Answerer
+from pipework.serve.models.repository_watcher import UNLOADED, RepositoryWatcher
+from pipework.serve.request.context import set_model
+from pipework.serve.scheduling.model_protocol import ServedModel
 
-__all__ = ["Answerer", "ControlError", "Entry", "Models", "State"]
+__all__ = ["ControlError", "Entry", "Models", "ServedModel", "State"]
 
 
 class ControlError(PipeError):
-    """A client may not load and unload models here."""
+    """Clients may not load and unload models on this server."""
 
     http_status = 403
 
 
-class Models(Closing):
-    """Serves what it is given, or what a keeper takes up from a repository."""
+class Models(Closeable):
+    """The served models: a fixed list, or the models of a watched repository."""
 
     def __init__(
         self,
-        answerers: Sequence[Answerer] = (),
-        keeper: Keeper | None = None,
+        models: Sequence[ServedModel] = (),
+        watcher: RepositoryWatcher | None = None,
         *,
         control: bool = False,
     ) -> None:
-        """Take over versions, or a keeper of them, which are closed with it.
+        """Take ownership of models or of a repository watcher: `close` closes them.
 
         Args:
-            answerers: of each model the newest last; where there is a keeper, none.
-            keeper: of a repository.
+            models: versions, of each model the newest last; empty with a watcher.
+            watcher: loads the models of a repository.
             control: whether clients may load and unload models.
         """
-        self._table = Table(answerers) if keeper is None else keeper.table
-        self._keeper = keeper
+        self._leases = VersionLeases(models) if watcher is None else watcher.leases
+        self._watcher = watcher
         self._control = control
         self.stopping = Event()
 
     @property
     def names(self) -> list[str]:
-        """The names of the models that are served."""
-        return self._table.names
+        """Names of the served models."""
+        return self._leases.names
 
     def lease(self, name: str = "", version: str = "") -> Lease:
-        """Return what holds a version as long as a `with` block lasts.
+        """Return a context manager that keeps a version open.
 
-        That is the newest if none is named; without a name, of the only model. Entering raises
-        UnknownModelError: there is none of that name, or several and none was named; and
-        NotReadyError: it is being loaded, or it could not be; the message says why.
+        Without a version this is the newest; without a name, the only model. Entering raises
+        UnknownModelError if there is no such version, or several models and no name, and
+        NotReadyError with the reason if the version is being loaded or could not be loaded.
         """
-        return _Seen(self._table, name, version, self._check_available)
+        return _ObservedLease(self._leases, name, version, self._check_not_pending)
 
-    def find(self, name: str = "", version: str = "") -> Answerer:
-        """Return a version as `lease` does, to look at it: it may be closed meanwhile.
+    def find(self, name: str = "", version: str = "") -> ServedModel:
+        """Return a version for inspection, without a lease: it may be closed at any time.
 
         Raises:
-            UnknownModelError: there is none of that name, or several and none was named.
+            UnknownModelError: there is no such model or version, or several models and no name.
         """
-        return self._table.find(name, version)
+        return self._leases.find(name, version)
 
-    def versions(self, name: str) -> list[Answerer]:
-        """Return what serves a model, the newest version last.
+    def versions(self, name: str) -> list[ServedModel]:
+        """Return the served versions of a model, the newest last.
 
         Raises:
-            UnknownModelError: there is none of that name.
+            UnknownModelError: there is no model of that name.
         """
-        return self._table.versions(name)
+        return self._leases.versions(name)
 
     def policy(self, name: str) -> Policy:
         """Return which versions of a model are served."""
-        return NEWEST if self._keeper is None else self._keeper.policy(name)
+        return NEWEST if self._watcher is None else self._watcher.policy(name)
 
-    def serving(self) -> list[Answerer]:
-        """Return every version that serves."""
-        return self._table.serving()
+    def serving(self) -> list[ServedModel]:
+        """Return all versions that get requests."""
+        return self._leases.serving()
 
     def index(self) -> list[Entry]:
-        """Return what there is, ready or not, by name and version."""
-        found = {(one.name, one.version): _leaving(one) for one in self._table.leaving()}
-        found |= {(one.name, one.version): _entry(one) for one in self.serving()}
-        for entry in self._keeper.entries() if self._keeper else ():
+        """Return all versions, ready or not, sorted by name and version."""
+        entries = {
+            (model.name, model.version): _draining(model) for model in self._leases.draining()
+        }
+        entries |= {(model.name, model.version): _entry(model) for model in self.serving()}
+        for entry in self._watcher.entries() if self._watcher else ():
             key = entry.name, entry.version
-            served = found.get(key)
-            # Of a version that serves while its changed files do not, the reason is told.
-            found[key] = replace(served, reason=entry.reason) if served else entry
-        return [found[key] for key in sorted(found, key=lambda key: (key[0], _number(key[1])))]
+            served = entries.get(key)
+            # A version may be served while its changed files cannot be loaded: show the reason.
+            entries[key] = replace(served, reason=entry.reason) if served else entry
+        return [entries[key] for key in sorted(entries, key=lambda key: (key[0], _number(key[1])))]
 
     def check_control(self) -> None:
         """Check that clients may load and unload models.
 
         Raises:
-            ControlError: they may not.
+            ControlError: they may not; the hint names the setting.
         """
-        self._controlled()
+        self._controlled_watcher()
 
     async def load(self, name: str) -> None:
-        """Take up what is new of a model: `Keeper.load`, for clients.
+        """Load new versions of a model on request of a client.
 
         Raises:
-            PipeError: as `Keeper.load` and `check_control` say.
+            PipeError: see `RepositoryWatcher.load` and `check_control`.
         """
-        await asyncio.to_thread(self._controlled().load, name)
+        await asyncio.to_thread(self._controlled_watcher().load, name)
 
     async def unload(self, name: str) -> None:
-        """Serve a model no more until it is loaded: `Keeper.unload`, for clients.
+        """Unload a model on request of a client.
 
         Raises:
-            PipeError: as `Keeper.unload` and `check_control` say.
+            PipeError: see `RepositoryWatcher.unload` and `check_control`.
         """
-        await asyncio.to_thread(self._controlled().unload, name)
+        await asyncio.to_thread(self._controlled_watcher().unload, name)
 
     def check_alive(self) -> None:
-        """Check that the server can still answer.
+        """Check that every model has an engine or will get one.
 
         Raises:
             NotReadyError: only a restart helps.
         """
-        for one in self.serving():
-            if not one.alive and not (self._keeper and self._keeper.reopens(one)):
-                message = f"the engine of {one.name} {one.version} has stopped"
+        for model in self.serving():
+            if not model.alive and not (self._watcher and self._watcher.reopens(model)):
+                message = f"the engine of {model.name} {model.version} has stopped"
                 raise NotReadyError(message)
 
     def check_ready(self) -> None:
-        """Check that requests may be sent.
+        """Check that the server accepts requests.
 
         Raises:
-            NotReadyError: an engine is dead or being opened, no model is served, or the server is
-                stopping.
+            NotReadyError: an engine has stopped or is being reopened, no model is served, or the
+                server is stopping.
         """
         self.check_alive()
         self._check_running()
@@ -144,91 +146,95 @@ class Models(Closing):
         if not serving:
             message = "no model is served"
             raise NotReadyError(message)
-        for one in serving:
-            _check_answers(one)
+        for model in serving:
+            _check_available(model)
 
     def check_model(self, name: str, version: str = "") -> None:
-        """Check that a version, the newest if none is named, answers now.
+        """Check that a version, by default the newest, accepts requests.
 
         Raises:
-            UnknownModelError: there is none of that name.
-            NotReadyError: it does not, or the server is stopping.
+            UnknownModelError: there is no such model or version.
+            NotReadyError: it does not accept requests, or the server is stopping.
         """
         self._check_running()
-        with self.lease(name, version) as one:
-            _check_answers(one)
+        with self.lease(name, version) as model:
+            _check_available(model)
 
     def close(self) -> None:
-        """Finish what was accepted and free the engines. Blocks until then."""
-        if self._keeper is None:
-            self._table.close()
+        """Finish accepted requests and free the engines. Blocks until done."""
+        if self._watcher is None:
+            self._leases.close()
         else:
-            self._keeper.close()
+            self._watcher.close()
 
     def _check_running(self) -> None:
         if self.stopping.is_set():
             message = "the server is stopping"
             raise NotReadyError(message)
 
-    def _controlled(self) -> Keeper:
+    def _controlled_watcher(self) -> RepositoryWatcher:
         if not self._control:
-            message = "this server loads and unloads nothing on request"
+            message = "this server does not load and unload models on request"
             raise ControlError(message, "start it with --set models.control=true")
-        if self._keeper is None:
+        if self._watcher is None:
             message = "this server serves one run folder, which stays loaded"
             raise ControlError(message, "serve a repository: pipe serve REPOSITORY")
-        return self._keeper
+        return self._watcher
 
-    def _check_available(self, name: str, version: str) -> None:
-        """Check that what is not served is not in the repository either.
+    def _check_not_pending(self, name: str, version: str) -> None:
+        """Check that a version that is not served is not in the repository either.
 
         Raises:
-            NotReadyError: it is, and the message says why it is not served.
+            NotReadyError: the repository has it; the message explains why it is not served.
         """
-        for entry in self._keeper.entries() if self._keeper else ():
-            asked = entry.name == name and version in {"", entry.version}
-            if asked and entry.reason != UNLOADED:
-                what = f"model {name} {entry.version}".rstrip()
-                message = f"{what} is not served: {entry.reason or entry.state}"
+        for entry in self._watcher.entries() if self._watcher else ():
+            matches = entry.name == name and version in {"", entry.version}
+            if matches and entry.reason != UNLOADED:
+                model = f"model {name} {entry.version}".rstrip()
+                message = f"{model} is not served: {entry.reason or entry.state}"
                 raise NotReadyError(message)
 
 
-class _Seen(Lease):
-    """A lease, of which is seen what it held."""
+class _ObservedLease(Lease):
+    """A lease that records its model in the request context."""
 
     def __init__(
-        self, table: Table, name: str, version: str, check_available: Callable[[str, str], None]
+        self,
+        leases: VersionLeases,
+        name: str,
+        version: str,
+        check_not_pending: Callable[[str, str], None],
     ) -> None:
-        super().__init__(table, name, version)
-        self._check_available = check_available
+        super().__init__(leases, name, version)
+        self._check_not_pending = check_not_pending
 
-    def __enter__(self) -> Answerer:
+    def __enter__(self) -> ServedModel:
         try:
-            one = super().__enter__()
+            model = super().__enter__()
         except UnknownModelError:
-            saw_model("", "")  # what was found before, as by who looked for room, is not it
-            self._check_available(self._name, self._version)
+            set_model("", "")  # clears the model that an admission check may have recorded
+            self._check_not_pending(self._name, self._version)
             raise
-        saw_model(one.name, one.version)
-        return one
+        set_model(model.name, model.version)
+        return model
 
 
-def _check_answers(one: Answerer) -> None:
-    if not (one.alive and one.ready):
-        how = "is being opened again" if one.alive else "has stopped"
-        message = f"the engine of {one.name} {one.version} {how}"
+def _check_available(model: ServedModel) -> None:
+    if not (model.alive and model.ready):
+        state = "is being reopened" if model.alive else "has stopped"
+        message = f"the engine of {model.name} {model.version} {state}"
         raise NotReadyError(message)
 
 
-def _entry(one: Answerer) -> Entry:
+def _entry(model: ServedModel) -> Entry:
     state, reason = State.READY, ""
-    if not (one.alive and one.ready):
+    if not (model.alive and model.ready):
         state, reason = State.UNAVAILABLE, "the engine has stopped"
-    return Entry(name=one.name, version=one.version, state=state, reason=reason)
+    return Entry(name=model.name, version=model.version, state=state, reason=reason)
 
 
-def _leaving(one: Answerer) -> Entry:
-    return Entry(name=one.name, version=one.version, state=State.UNLOADING)
+def _draining(model: ServedModel) -> Entry:
+    return Entry(name=model.name, version=model.version, state=State.UNLOADING)
 
 
 def _number(version: str) -> tuple[int, str]:

@@ -1,9 +1,9 @@
-"""Reads a folder of models in the layout that `pipe export --to triton` writes.
+"""Reads a model repository in the layout that `pipe export --to triton` writes.
 
     NAME/config.pbtxt      which versions are served; without it the newest
     NAME/VERSION/          a run folder with one engine
 
-A version counts when its manifest is there, which is written last. Nothing is read here but names,
+A version is complete when it has a manifest, which is written last. This module reads only names,
 sizes and times of files, and the configs:
 https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
 """
@@ -18,48 +18,48 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pipework.errors import RunFolderError
-from pipework.run_folder.files import FILE_NAME as MANIFEST
+from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import Manifest
-from pipework.serve.engines.remote import Behind
+from pipework.serve.engines.remote import TensorModel
 
 CONFIG = "config.pbtxt"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 VERSION = re.compile(r"[1-9][0-9]{0,17}")
-LEAVES = "leads out of the repository, and nothing outside it is read"
+OUTSIDE = "is outside of the repository, where no files are read"
 Stamp = tuple[tuple[str, int, int], ...]  # of each file: path, size, time of the last change
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """Which versions are served: the `latest` ones, so many, or the `specific` ones, or all."""
+    """Which versions are served: the `latest` N, or the `specific` ones, or else all."""
 
     latest: int = 0
     specific: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Policy":
-        """Read that of a config; if it has none, the newest version is served.
+        """Read the policy of a config; the default is the newest version.
 
         Raises:
-            ValueError: it would serve none.
+            ValueError: the policy names no version.
         """
-        given = config.version_policy
-        kind = given.WhichOneof("policy_choice")
+        section = config.version_policy
+        kind = section.WhichOneof("policy_choice")
         if kind is None:
             return NEWEST
-        found = cls(latest=given.latest.num_versions, specific=tuple(given.specific.versions))
-        if kind != "all" and found == cls():
+        policy = cls(latest=section.latest.num_versions, specific=tuple(section.specific.versions))
+        if kind != "all" and policy == cls():
             message = f"the {kind} version_policy of its {CONFIG} names no version"
             raise ValueError(message)
-        return found
+        return policy
 
-    def choose(self, there: Iterable[int]) -> list[int]:
-        """Return which of the versions that are there are served, the newest last.
+    def choose(self, present: Iterable[int]) -> list[int]:
+        """Return the versions to serve, the newest last.
 
-        Specific ones are among them where they are not there too.
+        Specific versions are included even if they are not present.
         """
-        found = sorted(self.specific or there)
-        return found[-self.latest :] if self.latest else found
+        chosen = sorted(self.specific or present)
+        return chosen[-self.latest :] if self.latest else chosen
 
 
 NEWEST = Policy(latest=1)
@@ -67,15 +67,15 @@ NEWEST = Policy(latest=1)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VersionFolder:
-    """A version that is to be served. Two are equal where nothing has changed between them.
+    """A version to serve. Two are equal if the version has not changed between them.
 
     Attributes:
-        name: of the model.
-        version: of it.
-        folder: a run folder.
-        root: of the repository, that no file may lie outside.
-        stamp: of its files.
-        behind: what computes its logits; None for the engine in the folder.
+        name: name of the model.
+        version: version of the model.
+        folder: the run folder.
+        root: folder of the repository; no file may be outside.
+        stamp: sizes and times of its files.
+        tensor_model: the Triton model that computes its logits; None for the engine in the folder.
         reason: why it cannot be served, or "".
     """
 
@@ -84,16 +84,16 @@ class VersionFolder:
     folder: Path
     root: Path
     stamp: Stamp = ()
-    behind: Behind | None = None
+    tensor_model: TensorModel | None = None
     reason: str = ""
 
     def check_inside(self, manifest: Manifest) -> None:
-        """Check that every file that the manifest names lies in the repository, by links too.
+        """Check that every file of the manifest is in the repository after resolving links.
 
         Raises:
-            RunFolderError: naming the file that does not.
+            RunFolderError: a file is outside; the message names it.
         """
-        files = [one for engine in manifest.engines for one in engine.files]
+        files = [file for engine in manifest.engines for file in engine.files]
         for file in (manifest.input.tokenizer, *files):
             _check_inside(self.folder / file.path, self.root)
 
@@ -103,38 +103,38 @@ class ModelFolder:
     """A model that takes texts.
 
     Attributes:
-        name: of it, and of its folder.
+        name: name of the model and its folder.
         policy: which versions are served.
-        versions: those, the newest last.
-        there: the versions that are whole, served or not.
-        reason: why none can be served, or "".
+        versions: the versions to serve, the newest last.
+        present: all complete versions.
+        reason: why no version can be served, or "".
     """
 
     name: str
     policy: Policy = NEWEST
     versions: tuple[VersionFolder, ...] = ()
-    there: tuple[str, ...] = ()
+    present: tuple[str, ...] = ()
     reason: str = ""
 
 
 def is_repository(folder: Path) -> bool:
-    """Whether a folder holds models, and is no run folder itself."""
+    """Return whether a folder contains models and is not a run folder itself."""
     if not folder.is_dir() or (folder / MANIFEST).exists():
         return False
-    return any((path / CONFIG).exists() or _there(path) for path in _models(folder))
+    return any((path / CONFIG).exists() or _complete_versions(path) for path in _models(folder))
 
 
 def read_repository(folder: Path) -> list[ModelFolder]:
-    """Return the models that take texts, by name.
+    """Return the models that take texts, sorted by name.
 
-    Others, as those that compute behind them, are passed over.
+    Other models, such as the tensor models that they call, are skipped.
 
     Raises:
         OSError: the folder cannot be read.
     """
     root = folder.resolve(strict=True)
-    found = (_read_model(path, root) for path in _models(root))
-    return [model for model in found if model is not None]
+    models = (_read_model(path, root) for path in _models(root))
+    return [model for model in models if model is not None]
 
 
 def _models(folder: Path) -> list[Path]:
@@ -144,31 +144,33 @@ def _models(folder: Path) -> list[Path]:
 
 def _read_model(folder: Path, root: Path) -> ModelFolder | None:
     name = folder.name
-    there: tuple[str, ...] = ()
+    present: tuple[str, ...] = ()
     try:
         _check_inside(folder, root)
-        there = _there(folder)
+        present = _complete_versions(folder)
         config = _read_config(folder, root)
-        if config is None and not there:
+        if config is None and not present:
             return None
         if config is not None and (config.platform or config.backend not in {"", "python"}):
             return None
-        return _described(folder, root, config or ModelConfig())
+        return _model_folder(folder, root, config or ModelConfig())
     except (RunFolderError, ValueError) as error:
-        return ModelFolder(name=name, there=there, reason=str(error))
+        return ModelFolder(name=name, present=present, reason=str(error))
     except OSError as error:
-        return ModelFolder(name=name, there=there, reason=f"{error.filename}: {error.strerror}")
+        return ModelFolder(name=name, present=present, reason=f"{error.filename}: {error.strerror}")
 
 
-def _described(folder: Path, root: Path, config: ModelConfig) -> ModelFolder:
-    policy, there = Policy.of(config), _there(folder)
-    chosen = policy.choose(map(int, there))
+def _model_folder(folder: Path, root: Path, config: ModelConfig) -> ModelFolder:
+    policy, present = Policy.of(config), _complete_versions(folder)
+    chosen = policy.choose(map(int, present))
     if not chosen:
-        message = f"{folder} holds no whole version; expected {folder.name}/1/{MANIFEST}"
+        message = f"{folder} has no complete version; expected {folder.name}/1/{MANIFEST}"
         raise RunFolderError(message)
-    behind = Behind.of(config)
-    versions = (_version(folder / str(number), root, there, behind) for number in chosen)
-    return ModelFolder(name=folder.name, policy=policy, versions=tuple(versions), there=there)
+    tensor_model = TensorModel.of(config)
+    versions = (
+        _version_folder(folder / str(number), root, present, tensor_model) for number in chosen
+    )
+    return ModelFolder(name=folder.name, policy=policy, versions=tuple(versions), present=present)
 
 
 def _read_config(folder: Path, root: Path) -> ModelConfig | None:
@@ -179,7 +181,7 @@ def _read_config(folder: Path, root: Path) -> ModelConfig | None:
     try:
         config = text_format.Parse(path.read_text(encoding="utf-8"), ModelConfig())
     except (text_format.ParseError, UnicodeDecodeError) as error:
-        message = f"{path} is not the config of a model: {error}"
+        message = f"{path} is not a model config: {error}"
         raise ValueError(message) from error
     if config.name not in {"", folder.name}:
         message = f"{path} is of model {config.name!r}, expected the folder's name {folder.name!r}"
@@ -187,43 +189,48 @@ def _read_config(folder: Path, root: Path) -> ModelConfig | None:
     return config
 
 
-def _version(
-    folder: Path, root: Path, there: Sequence[str], behind: Behind | None
+def _version_folder(
+    folder: Path, root: Path, present: Sequence[str], tensor_model: TensorModel | None
 ) -> VersionFolder:
-    found = VersionFolder(
-        name=folder.parent.name, version=folder.name, folder=folder, root=root, behind=behind
+    version = VersionFolder(
+        name=folder.parent.name,
+        version=folder.name,
+        folder=folder,
+        root=root,
+        tensor_model=tensor_model,
     )
-    if folder.name not in there:
-        return replace(found, reason=f"{CONFIG} asks for it, and {folder} is no whole version")
+    if folder.name not in present:
+        reason = f"{CONFIG} names it, but {folder} is not a complete version"
+        return replace(version, reason=reason)
     try:
         _check_inside(folder, root)
         _check_inside(folder / MANIFEST, root)
     except RunFolderError as error:
-        return replace(found, reason=str(error))
-    return replace(found, stamp=_stamp(folder))
+        return replace(version, reason=str(error))
+    return replace(version, stamp=_stamp(folder))
 
 
 def _stamp(folder: Path) -> Stamp:
-    found = []
+    files = []
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent) / name
             try:
                 status = path.stat()
-            except FileNotFoundError:  # removed meanwhile, or a link to nothing
+            except FileNotFoundError:  # just removed, or a broken link
                 continue
-            found.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns))
-    return tuple(sorted(found))
+            files.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns))
+    return tuple(sorted(files))
 
 
-def _there(folder: Path) -> tuple[str, ...]:
-    """Return the versions of a model that are whole."""
+def _complete_versions(folder: Path) -> tuple[str, ...]:
+    """Return the complete versions of a model, the newest last."""
     named = (path.name for path in folder.iterdir() if VERSION.fullmatch(path.name))
-    whole = (name for name in named if (folder / name / MANIFEST).is_file())
-    return tuple(sorted(whole, key=int))
+    complete = (name for name in named if (folder / name / MANIFEST).is_file())
+    return tuple(sorted(complete, key=int))
 
 
 def _check_inside(path: Path, root: Path) -> None:
     if not path.resolve().is_relative_to(root):
-        message = f"{path} {LEAVES}"
+        message = f"{path} {OUTSIDE}"
         raise RunFolderError(message, "copy the files into the repository")

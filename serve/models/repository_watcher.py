@@ -1,8 +1,8 @@
-"""Keeps the models that are served as a repository says, while requests go on.
+"""Loads and unloads models when a repository changes, without interrupting requests.
 
-A new version is opened beside the old one, and takes its place when it has been proven and has
-answered. One that cannot be opened leaves the old one where it is, and is not tried again until
-its files change; at each look only where another server, that it needs, is not ready.
+A new version is opened while the old one still serves, and replaces it after its parity check and
+a warm-up request. If it cannot be opened, the old version stays and the new one is retried when
+its files change, or at each poll if the error is temporary (another server is not ready).
 """
 
 import logging
@@ -11,9 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipework.closeable import Closing
-from pipework.errors import NotReadyError, PipeError, RunFolderError, UnknownModelError, in_words
-from pipework.serve.models.leases import SHOWN, Entry, State, Table
+from pipework.closeable import Closeable
+from pipework.errors import (
+    NotReadyError,
+    PipeError,
+    RunFolderError,
+    UnknownModelError,
+    as_pipe_error,
+)
+from pipework.serve.models.leases import SHOWN, Entry, State, VersionLeases
 from pipework.serve.models.repository import (
     NEWEST,
     ModelFolder,
@@ -21,51 +27,51 @@ from pipework.serve.models.repository import (
     VersionFolder,
     read_repository,
 )
-from pipework.serve.scheduling.model_protocol import Answerer
+from pipework.serve.scheduling.model_protocol import ServedModel
 
 log = logging.getLogger(__name__)
 UNLOADED = "unloaded"
-Open = Callable[[VersionFolder], Answerer]
+Open = Callable[[VersionFolder], ServedModel]
 Key = tuple[str, str]  # name and version
 
 
 class LoadError(PipeError):
-    """A model that was to be loaded cannot be served; the status is that of Triton."""
+    """A model cannot be loaded; Triton uses the same HTTP status."""
 
     http_status = 400
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Failure:
-    """Why a version could not be opened; whether that may pass while its files stay the same."""
+    """Why a version could not be opened, and whether a retry of the same files may succeed."""
 
-    found: VersionFolder
+    folder: VersionFolder
     reason: str
-    passing: bool
+    temporary: bool
 
 
-class Keeper(Closing):
-    """Fills a table of models from a repository.
-
-    One thread at a time looks at the repository and opens versions. What others read meanwhile is
-    replaced as a whole and never changed.
+class RepositoryWatcher(Closeable):
+    """Keeps the open versions up to date with a repository.
 
     Attributes:
-        table: what is served.
+        leases: the served versions.
     """
 
+    # One thread at a time reads the repository and opens versions (`_working`). Fields that other
+    # threads read are replaced as a whole and never changed.
+
     def __init__(self, repository: Path, open_version: Open, *, poll_s: float = 0) -> None:
-        """Load all models, and look again every `poll_s` seconds, 0 for never.
+        """Load all models.
 
         Args:
-            repository: its folder.
-            open_version: gives a version that has been proven and answers, or raises.
-            poll_s: see above.
+            repository: folder of the repository.
+            open_version: returns a version that passed its parity check and warm-up, or raises.
+            poll_s: seconds between polls; 0 to poll never.
 
         Raises:
-            RunFolderError: no model can be served; the message says of each why.
+            RunFolderError: no model can be served; the message has the reason for each.
         """
-        self.table = Table()
+        self.leases = VersionLeases()
         self._repository = repository
         self._open_version = open_version
         self._poll_s = poll_s
@@ -74,37 +80,37 @@ class Keeper(Closing):
         self._models: dict[str, ModelFolder] = {}
         self._unloaded: frozenset[str] = frozenset()
         self._failed: dict[Key, _Failure] = {}
-        self._taken: dict[Key, VersionFolder] = {}
+        self._opened_folders: dict[Key, VersionFolder] = {}
         self._loading: Key | None = None
-        self._told = ""
+        self._last_warning = ""
         try:
-            self.look()
+            self.poll()
             self._check_any()
         except BaseException:
-            self.table.close()
+            self.leases.close()
             raise
-        self._thread = threading.Thread(target=self._poll, daemon=True, name="repository")
+        self._thread = threading.Thread(target=self._poll_forever, daemon=True, name="repository")
         if poll_s:
             self._thread.start()
 
-    def look(self) -> None:
-        """Take up what is new in the repository, and let go what is gone."""
+    def poll(self) -> None:
+        """Open new versions in the repository and drop removed ones."""
         with self._working:
             if not self._read():
                 return
             for model in self._models.values():
                 if model.name not in self._unloaded and not self._stop.is_set():
-                    self._take_up(model)
-            for name in self.table.names:
+                    self._update(model)
+            for name in self.leases.names:
                 if name not in self._models:
                     self._put(name, [])
 
     def load(self, name: str) -> None:
-        """Take up what is new of a model, also of one that was unloaded or that failed before.
+        """Load new versions of a model, even if it was unloaded or failed before.
 
         Raises:
-            UnknownModelError: the repository has none of that name.
-            LoadError: a version of it cannot be served; the message says why.
+            UnknownModelError: the repository has no model of that name.
+            LoadError: a version cannot be served; the message has the reason.
             NotReadyError: the server is stopping.
         """
         with self._working:
@@ -113,150 +119,159 @@ class Keeper(Closing):
             if name not in self._models:
                 raise self._unknown(name)
             self._unloaded -= {name}
-            self._failed = {key: one for key, one in self._failed.items() if key[0] != name}
-            self._take_up(self._models[name])
-            reasons = [one for one in (self._models[name].reason, *self._failures(name)) if one]
+            self._forget_failures(name)
+            self._update(self._models[name])
+            reasons = [*filter(None, (self._models[name].reason, *self._failures(name)))]
         if reasons:
             message = f"model {name!r} cannot be loaded: {'; '.join(reasons)}"
             raise LoadError(message)
 
     def unload(self, name: str) -> None:
-        """Serve a model no more until it is loaded; wait until what holds it is answered.
+        """Stop serving a model until it is loaded again; wait for its requests.
 
         Raises:
-            UnknownModelError: there is none of that name.
+            UnknownModelError: there is no model of that name.
             NotReadyError: the server is stopping.
         """
         with self._working:
             self._check_running()
-            if name not in self._models and name not in self.table.names:
+            if name not in self._models and name not in self.leases.names:
                 raise self._unknown(name)
             self._unloaded |= {name}
-            self._failed = {key: one for key, one in self._failed.items() if key[0] != name}
+            self._forget_failures(name)
             self._put(name, [])
-        self.table.wait_drained(name)
+        self.leases.wait_drained(name)
 
     def policy(self, name: str) -> Policy:
         """Return which versions of a model are served."""
         model = self._models.get(name)
         return NEWEST if model is None else model.policy
 
-    def reopens(self, one: Answerer) -> bool:
-        """Whether a version whose engine is dead will be opened again."""
-        failure = self._failed.get((one.name, one.version))
-        return self._poll_s > 0 and (failure is None or failure.passing)
+    def reopens(self, model: ServedModel) -> bool:
+        """Whether polling will reopen a version whose engines have failed."""
+        failure = self._failed.get((model.name, model.version))
+        return self._poll_s > 0 and (failure is None or failure.temporary)
 
     def entries(self) -> Iterator[Entry]:
-        """Yield what is not served though it should be, with the reason; or is being loaded."""
+        """Yield versions that are being loaded or cannot be served, with the reason."""
         failed, unloaded = self._failed, self._unloaded
         for model in self._models.values():
             name = model.name
             missing = Entry(name=name, version="", state=State.UNAVAILABLE, reason=model.reason)
             if model.reason and name not in unloaded:
                 yield missing
-            for one in model.versions:
-                entry = replace(missing, version=one.version)
-                failure = failed.get((name, one.version))
+            for version in model.versions:
+                entry = replace(missing, version=version.version)
+                failure = failed.get((name, version.version))
                 if name in unloaded:
                     yield replace(entry, reason=UNLOADED)
-                elif self._loading == (name, one.version):
+                elif self._loading == (name, version.version):
                     yield replace(entry, state=State.LOADING)
                 elif failure is not None:
                     yield replace(entry, reason=failure.reason)
 
     def close(self) -> None:
-        """Look no more, finish what was accepted and free the engines. Blocks until then."""
+        """Stop polling, finish accepted requests and free the engines. Blocks until done."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        with self._working:  # of a client that loads
-            self.table.close()
+        with self._working:  # wait for a load that a client requested
+            self.leases.close()
 
-    def _poll(self) -> None:
+    def _poll_forever(self) -> None:
         while not self._stop.wait(self._poll_s):
             try:
-                self.look()
-            except Exception:  # a bug must not end the looking
-                log.exception("the repository could not be looked at")
+                self.poll()
+            except Exception:  # a bug must not end the polling
+                log.exception("the repository could not be polled")
 
     def _read(self) -> bool:
-        """Read the repository; where it cannot be read, all stays as it is."""
+        """Read the repository; if it cannot be read, keep the current models."""
         try:
-            found = read_repository(self._repository)
+            folders = read_repository(self._repository)
         except OSError as error:
-            self._tell(f"{self._repository} cannot be read: {error.strerror}; all stays as it is")
+            reason = f"{error.strerror}; the served models stay unchanged"
+            self._warn(f"{self._repository} cannot be read: {reason}")
             return False
-        reasons = [f"model {one.name} is not served: {one.reason}" for one in found if one.reason]
-        self._tell("; ".join(reasons))
-        self._models = {one.name: one for one in found}
-        there = {(one.name, which.version) for one in found for which in one.versions}
-        self._failed = {key: one for key, one in self._failed.items() if key in there}
-        self._taken = {key: one for key, one in self._taken.items() if key in there}
+        problems = [f"model {f.name} is not served: {f.reason}" for f in folders if f.reason]
+        self._warn("; ".join(problems))
+        self._models = {folder.name: folder for folder in folders}
+        keys = {(folder.name, version.version) for folder in folders for version in folder.versions}
+        self._failed = {key: self._failed[key] for key in self._failed if key in keys}
+        self._opened_folders = {
+            key: version for key, version in self._opened_folders.items() if key in keys
+        }
         return True
 
-    def _tell(self, said: str) -> None:
-        if said and said != self._told:
-            log.warning("%s", said)
-        self._told = said
+    def _warn(self, message: str) -> None:
+        if message and message != self._last_warning:
+            log.warning("%s", message)
+        self._last_warning = message
 
-    def _take_up(self, model: ModelFolder) -> None:
-        before = {one.version: one for one in self.table.serving() if one.name == model.name}
-        after: dict[str, Answerer] = {}
-        for found in model.versions:
-            old = before.get(found.version)
-            new = old if old is not None and self._unchanged(old, found) else self._opened(found)
+    def _update(self, model: ModelFolder) -> None:
+        before = {old.version: old for old in self.leases.serving() if old.name == model.name}
+        after: dict[str, ServedModel] = {}
+        for folder in model.versions:
+            old = before.get(folder.version)
+            unchanged = old is not None and self._unchanged(old, folder)
+            new = old if unchanged else self._try_open(folder)
             if new is not None:
-                after[found.version] = new
+                after[folder.version] = new
         if model.reason or len(after) < len(model.versions):
-            after = {key: one for key, one in before.items() if key in model.there} | after
+            after = {key: old for key, old in before.items() if key in model.present} | after
         self._put(model.name, [after[version] for version in sorted(after, key=int)])
 
-    def _unchanged(self, old: Answerer, found: VersionFolder) -> bool:
-        return old.alive and self._taken.get((found.name, found.version)) == found
+    def _unchanged(self, old: ServedModel, folder: VersionFolder) -> bool:
+        return old.alive and self._opened_folders.get((folder.name, folder.version)) == folder
 
-    def _opened(self, found: VersionFolder) -> Answerer | None:
-        """Open a version, or keep the reason why it cannot be opened."""
-        key = found.name, found.version
+    def _try_open(self, folder: VersionFolder) -> ServedModel | None:
+        """Open a version, or record why it cannot be opened."""
+        key = folder.name, folder.version
         before = self._failed.get(key)
-        if before is not None and before.found == found and not before.passing:
+        if before is not None and before.folder == folder and not before.temporary:
             return None
         self._loading = key
         try:
-            opened = self._open(found)
+            model = self._open(folder)
         except Exception as error:  # noqa: BLE001  (the runtimes' errors share no narrower base)
-            reason = _said(error)
-            passing = isinstance(error, NotReadyError)
-            failure = _Failure(found=found, reason=reason, passing=passing)
+            reason = _reason(error)
+            temporary = isinstance(error, NotReadyError)
+            failure = _Failure(folder=folder, reason=reason, temporary=temporary)
             self._failed = self._failed | {key: failure}
             if before is None or before.reason != reason:
                 log.warning("model %s version %s is not served: %s", *key, reason)
             return None
         finally:
             self._loading = None
-        self._failed = {other: one for other, one in self._failed.items() if other != key}
-        self._taken[key] = found
-        log.info("model %s version %s is opened, its engine is %s", *key, opened.engine)
-        return opened
+        self._failed = {other: self._failed[other] for other in self._failed if other != key}
+        self._opened_folders[key] = folder
+        log.info("model %s version %s is open, its engine is %s", *key, model.engine)
+        return model
 
-    def _open(self, found: VersionFolder) -> Answerer:
-        if found.reason:
-            raise RunFolderError(found.reason)
-        return self._open_version(found)
+    def _open(self, folder: VersionFolder) -> ServedModel:
+        if folder.reason:
+            raise RunFolderError(folder.reason)
+        return self._open_version(folder)
 
-    def _put(self, name: str, answerers: list[Answerer]) -> None:
-        before = [one for one in self.table.serving() if one.name == name]
-        if before != answerers:
-            self.table.put(name, answerers)
-            served = ", ".join(one.version for one in answerers) or "none"
-            log.info("model %s is answered by version %s", name, served)
+    def _put(self, name: str, models: list[ServedModel]) -> None:
+        before = [model for model in self.leases.serving() if model.name == name]
+        if before != models:
+            self.leases.put(name, models)
+            versions = ", ".join(model.version for model in models) or "none"
+            log.info("model %s is served by version %s", name, versions)
+
+    def _forget_failures(self, name: str) -> None:
+        self._failed = {key: self._failed[key] for key in self._failed if key[0] != name}
 
     def _check_any(self) -> None:
-        if self.table.names:
+        if self.leases.names:
             return
-        reasons = [f"{one.name}: {one.reason}" for one in self._models.values() if one.reason]
-        reasons += [f"{' '.join(key)}: {one.reason}" for key, one in self._failed.items()]
-        said = "; ".join(reasons) or "there is none that takes texts"
-        message = f"no model of {self._repository} can be served: {said}"
+        reasons = [
+            f"{model.name}: {model.reason}" for model in self._models.values() if model.reason
+        ]
+        reasons += [f"{' '.join(key)}: {failure.reason}" for key, failure in self._failed.items()]
+        listed = "; ".join(reasons) or "none of its models takes texts"
+        message = f"no model of {self._repository} can be served: {listed}"
         raise RunFolderError(message, "add one: pipe export RUN --to triton --repository DIR")
 
     def _check_running(self) -> None:
@@ -266,17 +281,17 @@ class Keeper(Closing):
 
     def _failures(self, name: str) -> list[str]:
         failed = self._failed.items()
-        return [f"version {key[1]}: {one.reason}" for key, one in failed if key[0] == name]
+        return [f"version {key[1]}: {failure.reason}" for key, failure in failed if key[0] == name]
 
     def _unknown(self, name: str) -> UnknownModelError:
         known = ", ".join(map(repr, self._models)) or "none"
-        message = f"the repository has no model {name[:SHOWN]!r}; there is {known}"
+        message = f"the repository has no model {name[:SHOWN]!r}; known models: {known}"
         return UnknownModelError(message)
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """Return why a version cannot be opened, in one line."""
-    known = in_words(error)
+    known = as_pipe_error(error)
     if known is None:
         log.error("a version could not be opened", exc_info=error)
         return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,6 +1,6 @@
-"""What a server logs: a line each on stderr, as text or as JSON, with the id of the request.
+"""Log format of the server: one line per record on stderr, as text or JSON, with the request id.
 
-Neither texts nor headers are logged, so neither what people wrote nor their keys.
+Request texts and headers are never logged, because they contain user data and API keys.
 """
 
 import json
@@ -10,18 +10,18 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from pipework.serve.config import LogFormat, LogSettings
-from pipework.serve.request.context import Observed, current
+from pipework.serve.request.context import RequestContext, current_request
 
 TEXT = "%(asctime)s %(levelname)s %(message)s%(of_request)s"
 log = logging.getLogger(__name__)
 
 
 def set_up_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
-    """Have all that this process logs written in the form that the settings ask for.
+    """Configure the root logger of this process.
 
     Args:
-        settings: the form.
-        stream: where to; None for stderr.
+        settings: log format.
+        stream: output stream; None for stderr.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.addFilter(_add_request)
@@ -29,25 +29,25 @@ def set_up_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
         case LogFormat.TEXT:
             handler.setFormatter(logging.Formatter(TEXT))
         case LogFormat.JSON:
-            handler.setFormatter(JsonLines())
-    # What was there before would write each line a second time.
+            handler.setFormatter(JsonFormatter())
+    # `force` removes earlier handlers, which would write each line a second time.
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    for chatty in ("httpx", "httpcore"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
-class JsonLines(logging.Formatter):
-    """A record as an object of JSON on one line."""
+class JsonFormatter(logging.Formatter):
+    """Formats a record as a JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, without its end."""
+        """Return the line, without a newline."""
         fields: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        request: Observed | None = getattr(record, "request", None)
+        request: RequestContext | None = getattr(record, "request", None)
         if request is not None:
             fields["request_id"] = request.id
         if getattr(record, "finished", False) and request is not None:
@@ -58,15 +58,15 @@ class JsonLines(logging.Formatter):
 
 
 class RequestLog:
-    """Logs one line for each request that asks a model."""
+    """Logs one line per inference request."""
 
-    def finished(self, request: Observed) -> None:
-        """Log it."""
-        spent = request.stages.named() if request.stages else {}
-        stages = "".join(f" {name} {seconds * 1e3:.1f}" for name, seconds in spent.items())
+    def finished(self, request: RequestContext) -> None:
+        """Log a request."""
+        timings = request.timings.by_stage() if request.timings else {}
+        stages = "".join(f" {name} {seconds * 1e3:.1f}" for name, seconds in timings.items())
         log.info(
             "%s %s %s: %s, %d texts, %.1f ms%s",
-            request.door,
+            request.endpoint,
             request.model or "-",
             request.version or "-",
             request.status,
@@ -77,24 +77,24 @@ class RequestLog:
         )
 
     def close(self) -> None:
-        """Keep nothing back: each line was written at once."""
+        """Do nothing: lines are not buffered."""
 
 
 def _add_request(record: logging.LogRecord) -> bool:
-    request: Observed | None = getattr(record, "request", None) or current()
+    request: RequestContext | None = getattr(record, "request", None) or current_request()
     record.request = request
     record.of_request = f" [{request.id}]" if request else ""
     return True
 
 
-def _fields(request: Observed) -> dict[str, object]:
-    spent = request.stages.named() if request.stages else {}
+def _fields(request: RequestContext) -> dict[str, object]:
+    timings = request.timings.by_stage() if request.timings else {}
     return {
-        "door": request.door,
+        "door": request.endpoint,
         "model": request.model,
         "version": request.version,
         "texts": request.texts,
         "status": request.status,
         "ms": round(request.elapsed_s * 1e3, 3),
-        **{f"{name}_ms": round(seconds * 1e3, 3) for name, seconds in spent.items()},
+        **{f"{name}_ms": round(seconds * 1e3, 3) for name, seconds in timings.items()},
     }

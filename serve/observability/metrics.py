@@ -1,6 +1,7 @@
-"""What the doors count of requests, for Prometheus, beside what each version of a model counts.
+"""Prometheus metrics of the server: request counts and latencies.
 
-It goes by the name of a model that was found, so there are as many series as there are names.
+The model label is set only for models that exist, so clients cannot create series at will. The
+metrics of each model version are in `version_metrics`.
 
 https://prometheus.io/docs/practices/naming/
 """
@@ -13,10 +14,10 @@ from prometheus_client.process_collector import ProcessCollector
 from pipework import __version__
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.version_metrics import VersionMetrics
-from pipework.serve.request.context import Observed
+from pipework.serve.request.context import RequestContext
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-# What the doors refuse themselves, by the status they answer; the rest the versions count.
+# Rejections before a model version is reached, by response status; versions count the rest.
 REASONS = {
     **dict.fromkeys(("400", "405", "422", "INVALID_ARGUMENT"), "invalid"),
     **dict.fromkeys(("401", "403", "UNAUTHENTICATED", "PERMISSION_DENIED"), "unauthorized"),
@@ -25,46 +26,45 @@ REASONS = {
 }
 
 
-class Metrics:
-    """The metrics of one server, in a registry of its own."""
+class ServerMetrics:
+    """The metrics of one server, in their own registry."""
 
     def __init__(self, models: Models) -> None:
-        """Register the metrics."""
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "pipework_requests",
-            "Requests that ask a model, by door and by the status of the answer",
+            "Inference requests, by endpoint (label door) and response status",
             ["door", "model", "status"],
             registry=self._registry,
         )
         self._seconds = Histogram(
             "pipework_request_duration_seconds",
-            "Time from the head of a request to the end of its answer, of answered ones",
+            "Time from the request head to the end of the response, for successful requests",
             ["door", "model"],
             buckets=BUCKETS_S,
             registry=self._registry,
         )
-        # What prometheus_client does to find a series, it need not do at each request.
+        # The lookup of a series in prometheus_client is slow, so series are cached.
         self._count, self._time = cache(self._requests.labels), cache(self._seconds.labels)
         self._versions = VersionMetrics(models)
         self._registry.register(self._versions)
         build = Gauge(
-            "pipework_build_info", "What this server is", ["version"], registry=self._registry
+            "pipework_build_info", "Version of the server", ["version"], registry=self._registry
         )
         build.labels(__version__).set(1)
         ProcessCollector(registry=self._registry)
 
-    def finished(self, request: Observed) -> None:
-        """Count a request; only an answered one counts for the latency."""
-        door, model = str(request.door), request.model
-        self._count(door, model, request.status).inc()
-        if request.answered:
-            self._time(door, model).observe(request.elapsed_s)
+    def finished(self, request: RequestContext) -> None:
+        """Count a request; only successful requests count for the latency."""
+        endpoint, model = str(request.endpoint), request.model
+        self._count(endpoint, model, request.status).inc()
+        if request.succeeded:
+            self._time(endpoint, model).observe(request.elapsed_s)
         elif reason := REASONS.get(request.status):
             self._versions.reject(model, reason)
 
     def close(self) -> None:
-        """Keep nothing back."""
+        """Do nothing: there is no buffer."""
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

@@ -1,4 +1,4 @@
-"""All that looks at requests: metrics, what happened lately, the log and traces."""
+"""Observers of requests: metrics, recent latency, request log and traces."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -7,46 +7,52 @@ from typing import Protocol
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.errors import MissingDependencyError
 from pipework.serve.config import ServeSettings
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.logs import RequestLog
-from pipework.serve.observability.metrics import Metrics
-from pipework.serve.observability.recent_latency import Recent
-from pipework.serve.request.context import CARRIED, REQUEST_ID, Door, Observed, begin
+from pipework.serve.observability.metrics import ServerMetrics
+from pipework.serve.observability.recent_latency import RecentLatency
+from pipework.serve.request.context import (
+    REQUEST_ID,
+    TRACE_HEADERS,
+    Endpoint,
+    RequestContext,
+    start_request,
+)
 from pipework.serve.schemas import PREDICT_PATH
 
-LOOKED_AT = frozenset(name.encode() for name in (REQUEST_ID, *CARRIED))
+CONTEXT_HEADERS = frozenset(name.encode() for name in (REQUEST_ID, *TRACE_HEADERS))
 
 
 class Observer(Protocol):
-    """Who wants to know of each request that asks a model."""
+    """Receives each inference request after its response."""
 
-    def finished(self, request: Observed) -> None:
-        """Take a request whose answer has been sent, or that has failed."""
+    def finished(self, request: RequestContext) -> None:
+        """Process a request that was answered or has failed."""
 
     def close(self) -> None:
-        """Pass on what is kept."""
+        """Flush buffers."""
 
 
-class Watch(Closing):
-    """What looks at the requests of one server.
+class Observers(Closeable):
+    """The observers of one server.
 
     Attributes:
-        metrics: for Prometheus.
-        recent: the requests of the last seconds.
+        metrics: the Prometheus metrics.
+        recent: latency of the requests of the last seconds.
     """
 
     def __init__(self, models: Models, settings: ServeSettings | None = None) -> None:
-        """Open what the settings ask for.
+        """Create the observers that the settings enable.
 
         Raises:
-            MissingDependencyError: traces are asked for and what sends them is not installed.
+            MissingDependencyError: traces are enabled, but OpenTelemetry is not installed.
         """
         settings = settings or ServeSettings()
-        self.metrics = Metrics(models)
-        self.recent = Recent()
+        self.metrics = ServerMetrics(models)
+        self.recent = RecentLatency()
         self._observers: list[Observer] = [self.metrics, self.recent]
         if settings.logs.requests:
             self._observers.append(RequestLog())
@@ -54,72 +60,75 @@ class Watch(Closing):
             self._observers.append(_traces())
 
     @contextmanager
-    def request(self, door: Door | None, headers: Mapping[str, str]) -> Iterator[Observed]:
-        """Observe a request; whoever answers sets `status`.
+    def observe(
+        self, endpoint: Endpoint | None, headers: Mapping[str, str]
+    ) -> Iterator[RequestContext]:
+        """Observe a request. The caller sets `status` before the end of the block.
 
         Args:
-            door: how it came; None for what asks no model, which only gets its id.
-            headers: of HTTP, or metadata of gRPC, with names in lower case.
+            endpoint: the API of the request; None if it is not an inference request, which only
+                gets an id.
+            headers: HTTP headers or gRPC metadata, with names in lower case.
         """
-        observed = begin(door, headers)
+        context = start_request(endpoint, headers)
         try:
-            yield observed
+            yield context
         finally:
-            self.finish(observed)
+            self.finish(context)
 
-    def finish(self, observed: Observed) -> None:
-        """Tell all who want to know of a request that it has ended."""
-        observed.end()
-        if observed.door is not None:
-            for one in self._observers:
-                one.finished(observed)
+    def finish(self, context: RequestContext) -> None:
+        """End a request and pass it to the observers if it is an inference request."""
+        context.end()
+        if context.endpoint is not None:
+            for observer in self._observers:
+                observer.finished(context)
 
     def close(self) -> None:
-        """Pass on what is kept."""
-        for one in self._observers:
-            one.close()
+        """Flush buffers."""
+        for observer in self._observers:
+            observer.close()
 
 
-class WatchRequests:
-    """ASGI middleware: each request is observed, and each answer says the request's id."""
+class ObserverMiddleware:
+    """ASGI middleware that observes each request and adds its id to the response headers."""
 
-    def __init__(self, app: ASGIApp, watch: Watch) -> None:
-        """Wrap an app."""
+    def __init__(self, app: ASGIApp, observers: Observers) -> None:
         self._app = app
-        self._watch = watch
+        self._observers = observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and look at the status of the answer."""
+        """Forward the request and record the status of its response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        with self._watch.request(_door(scope["path"]), looked_at(scope["headers"])) as observed:
-            observed.status = "500"  # what the client sees where nothing is sent
+        headers = context_headers(scope["headers"])
+        with self._observers.observe(_endpoint(scope["path"]), headers) as context:
+            context.status = "500"  # the client sees this if the app sends no response
 
-            async def note(message: Message) -> None:
+            async def send_and_record(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    observed.status = str(message["status"])
-                    MutableHeaders(scope=message)[REQUEST_ID] = observed.id
+                    context.status = str(message["status"])
+                    MutableHeaders(scope=message)[REQUEST_ID] = context.id
                 await send(message)
                 if not message.get("more_body", False) and message["type"].endswith("body"):
-                    observed.end()
+                    context.end()
 
-            await self._app(scope, receive, note)
+            await self._app(scope, receive, send_and_record)
 
 
-def looked_at(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return those headers that are looked at."""
+def context_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the headers that the request context uses: request id and trace headers."""
     return {
         name.decode("latin-1"): value.decode("latin-1")
         for name, value in headers
-        if name in LOOKED_AT
+        if name in CONTEXT_HEADERS
     }
 
 
-def _door(path: str) -> Door | None:
+def _endpoint(path: str) -> Endpoint | None:
     if path == PREDICT_PATH:
-        return Door.V1
-    return Door.V2 if path.startswith("/v2/") and path.endswith("/infer") else None
+        return Endpoint.V1
+    return Endpoint.V2 if path.startswith("/v2/") and path.endswith("/infer") else None
 
 
 def _traces() -> Observer:
@@ -128,6 +137,6 @@ def _traces() -> Observer:
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("opentelemetry"):
             raise
-        message = f"traces = true, and {error.name} is not installed"
+        message = f"traces = true, but {error.name} is not installed"
         raise MissingDependencyError(message, "pip install 'pipework[traces]'") from error
     return Traces()

@@ -1,7 +1,6 @@
-"""A trace of each request by OpenTelemetry, sent by OTLP over HTTP to where OTEL_* variables say.
+"""OpenTelemetry traces of requests, exported by OTLP over HTTP as the OTEL_* variables configure.
 
-The spans are made when the request is over, with the times that were measured: nothing is done for
-them while it is answered.
+Spans are created after the request, from the measured times, so tracing adds no work to it.
 
 https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/
 """
@@ -16,31 +15,31 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pipework import __version__
-from pipework.serve.request.context import Observed
+from pipework.serve.request.context import RequestContext
 
-FLUSH_S = 5.0  # at the end, where a collector is away, nobody waits longer
-NAMELESS = "unknown_service"
+FLUSH_S = 5.0  # limit for the export at shutdown if the collector does not respond
+DEFAULT_SERVICE = "unknown_service"
 
 
 class Traces:
-    """Makes a span of each request, and in it one of each stage."""
+    """Exports a span per request, with a child span per stage."""
 
     def __init__(self) -> None:
-        """Open the way to the collector, which need not be there yet."""
+        # The collector need not be running yet: the exporter connects when it sends.
         self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("pipework", __version__)
         self._propagator = TraceContextTextMapPropagator()
 
-    def finished(self, request: Observed) -> None:
-        """Make the spans of a request; they are sent later, by a thread."""
+    def finished(self, request: RequestContext) -> None:
+        """Create the spans of a request; a background thread exports them."""
         span = self._tracer.start_span(
-            f"{request.door} {request.model}".rstrip(),
+            f"{request.endpoint} {request.model}".rstrip(),
             context=self._propagator.extract(request.carrier),
             kind=SpanKind.SERVER,
-            start_time=request.began_ns,
+            start_time=request.started_ns,
             attributes={
-                "pipework.door": str(request.door),
+                "pipework.door": str(request.endpoint),
                 "pipework.model": request.model,
                 "pipework.version": request.version,
                 "pipework.texts": request.texts,
@@ -50,16 +49,16 @@ class Traces:
         )
         if span.is_recording():
             self._add_stages(span, request)
-        if not request.answered:
+        if not request.succeeded:
             span.set_status(StatusCode.ERROR, request.status)
-        span.end(request.began_ns + _ns(request.elapsed_s))
+        span.end(request.started_ns + _ns(request.elapsed_s))
 
-    def _add_stages(self, span: Span, request: Observed) -> None:
-        """Put the stages one behind the other, in the order that they were gone through."""
-        if request.stages is None:
+    def _add_stages(self, span: Span, request: RequestContext) -> None:
+        # Stages are consecutive: each starts when the previous stage ends.
+        if request.timings is None:
             return
-        start_ns = request.began_ns + _ns(request.stages_began_s - request.began_s)
-        for name, seconds in request.stages.named().items():
+        start_ns = request.started_ns + _ns(request.processing_started_s - request.started_s)
+        for name, seconds in request.timings.by_stage().items():
             child = self._tracer.start_span(
                 name, context=set_span_in_context(span), start_time=start_ns
             )
@@ -67,20 +66,22 @@ class Traces:
             child.end(start_ns)
 
     def close(self) -> None:
-        """Send what is kept. Blocks until then, and not for long."""
-        # The SDK would wait half a minute for a collector that is away.
+        """Export the remaining spans. Blocks for at most FLUSH_S."""
+        # In a thread, because the SDK waits 30 s for a collector that does not respond.
         flush = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         flush.start()
         flush.join(FLUSH_S)
 
 
 def _resource() -> Resource:
-    """Return what the spans say of this server; the variables of OpenTelemetry go first."""
-    given = Resource.create()
-    ours = {SERVICE_VERSION: __version__}
-    if str(given.attributes[SERVICE_NAME]).startswith(NAMELESS):
-        ours[SERVICE_NAME] = "pipework"
-    return Resource(ours).merge(given) if SERVICE_NAME not in ours else given.merge(Resource(ours))
+    """Return the resource attributes; the OTEL_* variables override the defaults."""
+    configured = Resource.create()
+    defaults = {SERVICE_VERSION: __version__}
+    if str(configured.attributes[SERVICE_NAME]).startswith(DEFAULT_SERVICE):
+        defaults[SERVICE_NAME] = "pipework"
+    if SERVICE_NAME not in defaults:
+        return Resource(defaults).merge(configured)
+    return configured.merge(Resource(defaults))
 
 
 def _ns(seconds: float) -> int:

@@ -1,1 +1,1 @@
-"""The state of one request: options, timings, context, statistics."""
+"""State of one request: options, timings, context and statistics."""

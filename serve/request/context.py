@@ -1,7 +1,8 @@
-"""What is seen of one request, from its door to its answer, whichever door it came through.
+"""The context of one request: its id, endpoint, model, timings and status.
 
-The door begins an `Observed`; what works on the request adds to it by `current`, as the request's
-context carries it along. So no door passes on what only logs and metrics want to know.
+The endpoint that receives a request creates its `RequestContext`. Code that works on the request
+finds it with `current_request`, because it is a context variable of the task. So functions need no
+extra parameter for values that only logs, metrics and traces use.
 """
 
 import random
@@ -12,18 +13,18 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pipework.serve.request.timings import Stages
+from pipework.serve.request.timings import StageTimings
 
 REQUEST_ID = "x-request-id"
-CARRIED = ("traceparent", "tracestate")  # https://www.w3.org/TR/trace-context/
-ANSWERED = frozenset({"200", "OK"})
-# Printable, without spaces, so that an id breaks no line of a log.
-_SANE = re.compile(r"[!-~]{1,128}", re.ASCII)
-_random = random.Random()  # noqa: S311  (ids are no secrets; the system's numbers cost a call each)
+TRACE_HEADERS = ("traceparent", "tracestate")  # https://www.w3.org/TR/trace-context/
+SUCCESS = frozenset({"200", "OK"})
+# Printable ASCII without spaces, so that an id cannot break a log line.
+_VALID_ID = re.compile(r"[!-~]{1,128}", re.ASCII)
+_random = random.Random()  # noqa: S311  (ids are not secret; SystemRandom costs a system call each)
 
 
-class Door(StrEnum):
-    """How a request came."""
+class Endpoint(StrEnum):
+    """The API through which a request arrived."""
 
     V1 = "v1"
     V2 = "v2"
@@ -31,98 +32,100 @@ class Door(StrEnum):
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class Observed:
-    """A request.
+class RequestContext:
+    """A request and its measurements.
 
     Attributes:
-        door: how it came; None for what asks no model, as a request for the metrics.
-        id: the client's own, or a new one.
-        carrier: the client's trace, as the headers of CARRIED.
-        began_s: when, on the clock of `time.perf_counter`.
-        began_ns: when, in nanoseconds since 1970.
-        model: that was asked; "" until one is found, so that it is never a made-up name.
-        version: of it.
-        texts: how many were asked.
-        status: of the answer: a number of HTTP, or a name of gRPC.
-        elapsed_s: from the head of the request to the end of its answer.
-        stages: where the time went, of an answered request.
-        stages_began_s: when the first of them began, on the clock of `began_s`.
+        endpoint: the API of the request; None if it is not an inference request.
+        id: the id sent by the client, or a new one.
+        carrier: the trace context of the client (the headers of TRACE_HEADERS).
+        started_s: arrival time, on the clock of `time.perf_counter`.
+        started_ns: arrival time, in nanoseconds since 1970.
+        model: name of the model; "" until a model is found, so it is never a name that does not
+            exist.
+        version: version of the model.
+        texts: number of texts in the request.
+        status: status of the response: an HTTP status code or the name of a gRPC status.
+        elapsed_s: time from the request head to the end of the response.
+        timings: time per stage, for a successful request.
+        processing_started_s: start of the first stage, on the clock of `started_s`.
     """
 
-    door: Door | None
+    endpoint: Endpoint | None
     id: str
     carrier: Mapping[str, str] = field(default_factory=dict)
-    began_s: float = field(default_factory=time.perf_counter)
-    began_ns: int = field(default_factory=time.time_ns)
+    started_s: float = field(default_factory=time.perf_counter)
+    started_ns: int = field(default_factory=time.time_ns)
     model: str = ""
     version: str = ""
     texts: int = 0
     status: str = ""
     elapsed_s: float = 0.0
-    stages: Stages | None = None
-    stages_began_s: float = 0.0
+    timings: StageTimings | None = None
+    processing_started_s: float = 0.0
 
     @property
-    def answered(self) -> bool:
-        """Whether it was answered as it should be."""
-        return self.status in ANSWERED
+    def succeeded(self) -> bool:
+        """Whether the response has a success status."""
+        return self.status in SUCCESS
 
     def end(self) -> None:
-        """Note that the answer has been sent; what is done after it does not count."""
-        self.elapsed_s = self.elapsed_s or time.perf_counter() - self.began_s
+        """Record the end of the response. Only the first call sets `elapsed_s`."""
+        self.elapsed_s = self.elapsed_s or time.perf_counter() - self.started_s
 
 
-_current: ContextVar[Observed | None] = ContextVar("observed", default=None)
+_current: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
 
 
-def begin(door: Door | None, headers: Mapping[str, str]) -> Observed:
-    """Begin to observe a request in this task, which keeps it to its end.
+def start_request(endpoint: Endpoint | None, headers: Mapping[str, str]) -> RequestContext:
+    """Create the context of a request and activate it in this task.
 
-    What is logged after the answer is the request's too. The arguments are those of `seen`.
+    It stays active after the response, so that later log lines of the task carry the request's id.
+    The arguments are those of `new_context`.
     """
-    observed = seen(door, headers)
-    work_on(observed)
-    return observed
+    context = new_context(endpoint, headers)
+    activate(context)
+    return context
 
 
-def work_on(observed: Observed) -> None:
-    """Have this task work on a request, to its end."""
-    _current.set(observed)
+def activate(context: RequestContext) -> None:
+    """Make a request the current request of this task."""
+    _current.set(context)
 
 
-def seen(door: Door | None, headers: Mapping[str, str]) -> Observed:
-    """Return a request that comes now.
+def new_context(endpoint: Endpoint | None, headers: Mapping[str, str]) -> RequestContext:
+    """Return the context of a request that arrives now.
 
     Args:
-        door: how it came.
-        headers: of HTTP, or metadata of gRPC, with names in lower case.
+        endpoint: the API of the request; None if it is not an inference request.
+        headers: HTTP headers or gRPC metadata, with names in lower case.
     """
-    given = headers.get(REQUEST_ID, "")
-    return Observed(
-        door=door,
-        id=given if _SANE.fullmatch(given) else f"{_random.getrandbits(64):016x}",
-        carrier={name: headers[name] for name in CARRIED if name in headers},
+    request_id = headers.get(REQUEST_ID, "")
+    return RequestContext(
+        endpoint=endpoint,
+        id=request_id if _VALID_ID.fullmatch(request_id) else f"{_random.getrandbits(64):016x}",
+        carrier={name: headers[name] for name in TRACE_HEADERS if name in headers},
     )
 
 
-def current() -> Observed | None:
-    """Return the request that this task works on; None where nobody observes."""
+def current_request() -> RequestContext | None:
+    """Return the request of this task; None outside of a request."""
     return _current.get()
 
 
-def saw_model(name: str, version: str) -> None:
-    """Note which model the request reached."""
-    if observed := current():
-        observed.model, observed.version = name, version
+def set_model(name: str, version: str) -> None:
+    """Record the model and version of the current request."""
+    if context := current_request():
+        context.model, context.version = name, version
 
 
-def saw_texts(texts: int) -> None:
-    """Note how many texts were asked; the first stage begins."""
-    if observed := current():
-        observed.texts, observed.stages_began_s = texts, time.perf_counter()
+def start_processing(texts: int) -> None:
+    """Record the number of texts of the current request and the start of its first stage."""
+    if context := current_request():
+        context.texts, context.processing_started_s = texts, time.perf_counter()
 
 
-def saw_stages(stages: Stages) -> None:
-    """Note where the time of an answer went."""
-    if observed := current():
-        observed.stages = stages
+def set_timings(timings: StageTimings) -> None:
+    """Record the stage timings of the current request."""
+    if context := current_request():
+        context.timings = timings

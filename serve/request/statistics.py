@@ -1,4 +1,4 @@
-"""What a model has done since it was loaded, in numbers that doors and metrics show."""
+"""Counters of a model version since it was loaded, for the status endpoints and the metrics."""
 
 import threading
 import time
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pipework.serve.request.timings import Stages
+from pipework.serve.request.timings import StageTimings
 
-# Of one stage of a request; steps of about 2 to 2.5 as Prometheus' own, from a tenth of a
-# millisecond, which is what the tokenizer takes for a text.
+# Histogram buckets of a stage. Steps of 2 to 2.5, as the Prometheus defaults; the first bucket is
+# 0.1 ms, the time to tokenize a text.
 BUCKETS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
@@ -18,8 +18,8 @@ BUCKETS_S = (
 Histogram = tuple[int, ...]
 
 
-class Refused(StrEnum):
-    """Why a request that came was not answered."""
+class RefusalReason(StrEnum):
+    """Reason why a request was rejected."""
 
     QUEUE_FULL = "queue_full"
     NOT_READY = "not_ready"
@@ -28,20 +28,20 @@ class Refused(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Load:
-    """How busy the engines of a model are: what waits now, and what was counted since the start.
+class EngineLoad:
+    """Load of a model's engines: the queue now, and counters since the version was loaded.
 
     Attributes:
-        waiting_requests: in the queue.
-        waiting_tokens: of them.
-        batches: that were computed.
-        batch_tokens: of those, without padding.
-        batch_texts: of those.
-        computed_tokens: of those, with padding.
-        compute_s: seconds that engines computed.
-        refused: requests that were not answered, by reason.
-        engines: that compute now.
-        deaths: of engines.
+        waiting_requests: requests in the queue.
+        waiting_tokens: tokens of these requests.
+        batches: computed batches.
+        batch_tokens: tokens of these batches, without padding.
+        batch_texts: texts of these batches.
+        computed_tokens: tokens of these batches, with padding.
+        compute_s: seconds that engines spent computing.
+        refused: rejected requests, by reason.
+        engines: engines that are running now.
+        crashes: engine crashes.
     """
 
     waiting_requests: int = 0
@@ -53,24 +53,24 @@ class Load:
     compute_s: float = 0.0
     refused: Mapping[str, int] = field(default_factory=dict)
     engines: int = 1
-    deaths: int = 0
+    crashes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Totals:
-    """Requests of a model, and the seconds they spent.
+    """Requests of a model version and the time they took.
 
     Attributes:
-        answered: requests.
-        failed: requests.
-        texts: of the answered ones.
-        answered_s: of the answered requests, from the tokenizer to the decision.
-        failed_s: of the failed ones.
-        stages: where the time of the answered ones went.
-        histograms: by the name of a stage, how many of the answered ones took so long: more than
-            the bucket of BUCKETS_S before and not more than this one; the last number counts what
-            took longer than all.
-        last_s: when the last was answered, in seconds since 1970; 0 for never.
+        answered: successful requests.
+        failed: failed requests.
+        texts: texts of the successful requests.
+        answered_s: seconds of the successful requests, from tokenization to decoding.
+        failed_s: seconds of the failed requests.
+        timings: seconds of the successful requests per stage.
+        histograms: by stage, the number of successful requests per bucket of BUCKETS_S. A bucket
+            counts durations above the previous bound, up to and including its own. The last number
+            counts durations above all bounds.
+        last_s: time of the last successful request, in seconds since 1970; 0 if there was none.
     """
 
     answered: int = 0
@@ -78,25 +78,24 @@ class Totals:
     texts: int = 0
     answered_s: float = 0.0
     failed_s: float = 0.0
-    stages: Stages = field(default_factory=Stages)
+    timings: StageTimings = field(default_factory=StageTimings)
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     last_s: float = 0.0
 
 
 class Statistics:
-    """Counts requests, for several threads."""
+    """Counts requests. Thread-safe."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
         self._lock = threading.Lock()
         self._answered = self._failed = self._texts = 0
         self._failed_s = self._last_s = 0.0
-        self._seconds = Stages().named()
+        self._seconds = StageTimings().by_stage()
         self._histograms = {name: [0] * (len(BUCKETS_S) + 1) for name in self._seconds}
 
     @property
     def totals(self) -> Totals:
-        """What was counted."""
+        """The counts so far."""
         with self._lock:
             return Totals(
                 answered=self._answered,
@@ -104,23 +103,25 @@ class Statistics:
                 texts=self._texts,
                 answered_s=sum(self._seconds.values()),
                 failed_s=self._failed_s,
-                stages=Stages(**{f"{name}_s": spent for name, spent in self._seconds.items()}),
+                timings=StageTimings(
+                    **{f"{name}_s": seconds for name, seconds in self._seconds.items()}
+                ),
                 histograms={name: tuple(counts) for name, counts in self._histograms.items()},
                 last_s=self._last_s,
             )
 
-    def answered(self, texts: int, stages: Stages) -> None:
-        """Count a request that was answered."""
+    def record_success(self, texts: int, timings: StageTimings) -> None:
+        """Count a successful request."""
         with self._lock:
             self._answered += 1
             self._texts += texts
             self._last_s = time.time()
-            for name, seconds in stages.named().items():
+            for name, seconds in timings.by_stage().items():
                 self._seconds[name] += seconds
                 self._histograms[name][bisect_left(BUCKETS_S, seconds)] += 1
 
-    def failed(self, seconds: float) -> None:
-        """Count a request that was not."""
+    def record_failure(self, seconds: float) -> None:
+        """Count a failed request that took this many seconds."""
         with self._lock:
             self._failed += 1
             self._failed_s += seconds

@@ -1,4 +1,4 @@
-"""Where the time of a request went."""
+"""Time that a request spends in each stage."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -7,14 +7,14 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stages:
+class StageTimings:
     """Seconds that a request spent in each stage.
 
     Attributes:
-        tokenize_s: text to ids, with the wait for a thread that does it.
-        queue_s: waiting for an engine, between the batches of a large request too.
-        infer_s: in engines, of the whole batches that it was part of.
-        decode_s: logits to labels.
+        tokenize_s: conversion of texts to ids, including the wait for a tokenizer thread.
+        queue_s: wait for an engine, including the waits between the batches of a large request.
+        infer_s: time in engines: the full duration of each batch that contained the request.
+        decode_s: conversion of logits to labels.
     """
 
     tokenize_s: float = 0.0
@@ -22,8 +22,8 @@ class Stages:
     infer_s: float = 0.0
     decode_s: float = 0.0
 
-    def named(self) -> dict[str, float]:
-        """Return the seconds by the name of the stage."""
+    def by_stage(self) -> dict[str, float]:
+        """Return the seconds by stage name."""
         return {
             "tokenize": self.tokenize_s,
             "queue": self.queue_s,
@@ -31,8 +31,8 @@ class Stages:
             "decode": self.decode_s,
         }
 
-    def header(self) -> str:
-        """Return them as the value of a Server-Timing header, in milliseconds.
+    def server_timing(self) -> str:
+        """Return the value of a Server-Timing header, in milliseconds.
 
         https://www.w3.org/TR/server-timing/
         """
@@ -43,8 +43,8 @@ class Stages:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Timed(Generic[T_co]):
-    """An answer and where its time went."""
+class TimedResult(Generic[T_co]):
+    """A result and the stage timings of its request."""
 
     value: T_co
-    stages: Stages
+    timings: StageTimings

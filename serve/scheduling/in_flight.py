@@ -1,4 +1,4 @@
-"""A batch that an engine computes, while its thread answers the batch before; and their sums.
+"""Batches that engines are computing, and the totals of finished batches.
 
 Shapes: N inputs of the batch, C classes.
 """
@@ -17,18 +17,19 @@ from pipework.serve.scheduling.queue import Batch, tokens
 from pipework.text.encoding import Encoding
 
 Logits = NDArray[np.float32]
-MEMORY = 0.9  # of the rate: how much the past counts at each batch
+RATE_DECAY = 0.9  # weight of earlier batches in the moving average of the token rate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Done:
-    """What came of a batch.
+class ComputedBatch:
+    """The logits of a finished batch and what it cost.
 
     Attributes:
+        batch: the batch.
         logits_NC: float32 [N, C].
-        elapsed_s: from its beginning to its end.
-        end_s: when, on the clock of `time.perf_counter`.
-        computed_tokens: with those that fill up rows.
+        elapsed_s: seconds from start to end of the computation.
+        end_s: end of the computation, on the clock of `time.perf_counter`.
+        computed_tokens: number of tokens including padding.
     """
 
     batch: Batch
@@ -39,8 +40,8 @@ class Done:
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class Sums:
-    """What all batches came to; `recent_` is what counts for the rate."""
+class BatchTotals:
+    """Totals over all batches; the `recent_` fields are decayed sums for the token rate."""
 
     batches: int = 0
     tokens: int = 0
@@ -50,54 +51,54 @@ class Sums:
     recent_tokens: float = 0.0
     recent_s: float = 0.0
 
-    def add(self, done: Done) -> None:
-        """Add a batch."""
-        size = tokens(done.batch)
+    def add(self, computed: ComputedBatch) -> None:
+        """Add a finished batch."""
+        size = tokens(computed.batch)
         self.batches += 1
         self.tokens += size
-        self.texts += sum(take.stop - take.start for take in done.batch)
-        self.computed_tokens += done.computed_tokens
-        self.compute_s += done.elapsed_s
-        self.recent_tokens = MEMORY * self.recent_tokens + size
-        self.recent_s = MEMORY * self.recent_s + done.elapsed_s
+        self.texts += sum(part.stop - part.start for part in computed.batch)
+        self.computed_tokens += computed.computed_tokens
+        self.compute_s += computed.elapsed_s
+        self.recent_tokens = RATE_DECAY * self.recent_tokens + size
+        self.recent_s = RATE_DECAY * self.recent_s + computed.elapsed_s
 
     def seconds(self, tokens: int) -> float:
-        """Return how long an engine takes for so many tokens; 0 where none has computed yet."""
+        """Return the estimated seconds for a number of tokens; 0 before the first batch."""
         return tokens * self.recent_s / self.recent_tokens if self.recent_tokens else 0.0
 
 
-class Computing:
-    """A batch that an engine has begun to compute; one at a time.
+class InFlightBatch:
+    """A batch that an engine is computing. An engine computes one batch at a time.
 
     Attributes:
-        batch: see there.
-        engine: see there.
+        batch: the batch.
+        engine: the engine that computes it.
     """
 
     def __init__(self, engine: Engine, batch: Batch) -> None:
-        """Begin, if the engine can without this thread; `finish` tells what went wrong."""
+        """Start the computation if the engine is asynchronous; `finish` raises any error."""
         self.engine = engine
         self.batch = batch
         self._before = _computed_tokens(engine)
         self._start_s = time.perf_counter()
-        encodings = [one for take in batch for one in take.encodings]
-        self._early = isinstance(engine, CollatedEngine)
+        encodings = [encoding for part in batch for encoding in part.encodings]
+        self._started_early = isinstance(engine, CollatedEngine)
         try:
-            self._wait = _begun(engine, encodings)
-        except BaseException as error:  # noqa: BLE001  (it is raised where others are)
+            self._wait = _start(engine, encodings)
+        except BaseException as error:  # noqa: BLE001  (`finish` raises it)
             self._wait = partial(_fail, error)
 
-    def finish(self) -> Done:
-        """Wait for the logits, once; raises what the engine raises."""
+    def finish(self) -> ComputedBatch:
+        """Wait for the logits. Call this once; errors of the engine are raised here."""
         wait = self._wait
-        del self._wait  # an error that it holds knows this frame
-        if not self._early:
+        del self._wait  # avoids a reference cycle: error -> traceback -> this frame -> error
+        if not self._started_early:
             self._start_s = time.perf_counter()
         logits_NC = wait()
         end_s = time.perf_counter()
-        # An engine that does not say what it computes is taken to compute what it was asked.
+        # Engines without a token counter are assumed to add no padding.
         computed = _computed_tokens(self.engine) - self._before or tokens(self.batch)
-        return Done(
+        return ComputedBatch(
             batch=self.batch,
             logits_NC=logits_NC,
             elapsed_s=end_s - self._start_s,
@@ -106,7 +107,7 @@ class Computing:
         )
 
 
-def _begun(engine: Engine, encodings: Sequence[Encoding]) -> Callable[[], Logits]:
+def _start(engine: Engine, encodings: Sequence[Encoding]) -> Callable[[], Logits]:
     if isinstance(engine, CollatedEngine):
         return engine.start(encodings)
     return partial(engine.infer, encodings)

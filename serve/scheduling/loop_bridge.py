@@ -1,7 +1,7 @@
-"""What threads have computed reaches those who await it in an event loop.
+"""Passes results of engine threads to coroutines that await them in an event loop.
 
-`asyncio.wrap_future` wakes the loop once for each future, from the thread that fulfils it. An
-engine fulfils those of a whole batch one after the other: here they wake the loop once.
+`asyncio.wrap_future` wakes the loop once per future. An engine completes the futures of a whole
+batch in a row, so here they wake the loop once per batch.
 """
 
 import asyncio
@@ -14,21 +14,20 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Handover:
-    """Where the results for one event loop lie until it takes them.
+class LoopBridge:
+    """Collects results for one event loop and wakes the loop once for many of them.
 
     Attributes:
-        loop: see there.
+        loop: the event loop that awaits the results.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin with nothing."""
         self.loop = loop
         self._ready: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
-        self._called = False
+        self._wake_scheduled = False
 
     async def wait(self, future: "Future[T]") -> T:
-        """Await a future that a thread fulfils; cancelling this cancels it."""
+        """Await a future that a thread completes; cancelling this coroutine cancels the future."""
         waiter: asyncio.Future[T] = self.loop.create_future()
         future.add_done_callback(partial(self._done, waiter))
         try:
@@ -37,26 +36,29 @@ class Handover:
             future.cancel()
             raise
         finally:
-            del waiter, future  # an error knows this frame: with them it would be in a cycle
+            del (
+                waiter,
+                future,
+            )  # avoids a cycle: error -> traceback -> this frame -> future -> error
 
     def _done(self, waiter: "asyncio.Future[T]", future: "Future[T]") -> None:
-        """Call the loop, in whichever thread, unless it is called and has not come yet."""
+        """Wake the loop, from any thread, unless a wake-up is already scheduled."""
         self._ready.append((waiter, future))
-        if not self._called:
-            self._called = True
-            with suppress(RuntimeError):  # the loop has ended: nobody waits
-                self.loop.call_soon_threadsafe(self._take)
+        if not self._wake_scheduled:
+            self._wake_scheduled = True
+            with suppress(RuntimeError):  # the loop is closed, so no coroutine waits
+                self.loop.call_soon_threadsafe(self._deliver)
 
-    def _take(self) -> None:
-        self._called = False  # first: what comes from now on calls again
+    def _deliver(self) -> None:
+        self._wake_scheduled = False  # reset first: later results must schedule a new wake-up
         while self._ready:
             waiter, future = self._ready.popleft()
-            if waiter.done():  # nobody waits any more
+            if waiter.done():  # it was cancelled
                 continue
             if future.cancelled():
                 waiter.cancel()
             elif (error := future.exception()) is not None:
-                stops = isinstance(error, StopIteration)  # which no coroutine may raise
-                waiter.set_exception(RuntimeError(repr(error)) if stops else error)
+                is_stop = isinstance(error, StopIteration)  # not allowed in a coroutine
+                waiter.set_exception(RuntimeError(repr(error)) if is_stop else error)
             else:
                 waiter.set_result(future.result())

@@ -1,4 +1,4 @@
-"""What the doors need of one version of a model."""
+"""The interface between the endpoints and one version of a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest
 from pipework.run_folder.task import TaskKind
 from pipework.scoring.predictions import Prediction
-from pipework.serve.request.options import Terms
-from pipework.serve.request.statistics import Load, Totals
-from pipework.serve.request.timings import Timed
-from pipework.serve.text_tensors import Answer, Texts
+from pipework.serve.request.options import RequestOptions
+from pipework.serve.request.statistics import EngineLoad, Totals
+from pipework.serve.request.timings import TimedResult
+from pipework.serve.text_tensors import InputTexts, OutputTensors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Card:
-    """A version of a model.
+class ModelCard:
+    """Description of one version of a model.
 
     Attributes:
-        kind: whether it gives one label, several, or a number.
-        labels: in the order of its logits.
-        thresholds: of each label, where it gives several, and it was given some.
-        entities: whether a text has two marked entities.
-        precision: that its engine computes in.
+        kind: single-label, multi-label or regression.
+        labels: in the order of the logits.
+        thresholds: one per label for multi-label models that have tuned thresholds, else empty.
+        entities: whether each input text has two marked entities.
+        precision: number format that the engine computes in.
     """
 
     kind: TaskKind
@@ -34,8 +34,8 @@ class Card:
     precision: str = ""
 
     @classmethod
-    def of(cls, manifest: Manifest, record: EngineRecord) -> "Card":
-        """Return the card of a run that is answered with one of its engines."""
+    def of(cls, manifest: Manifest, record: EngineRecord) -> "ModelCard":
+        """Return the card of a run that is served with the given engine."""
         return cls(
             kind=manifest.task.kind,
             labels=tuple(manifest.task.labels),
@@ -45,51 +45,56 @@ class Card:
         )
 
 
-class Answerer(Protocol):
-    """What the doors need of one version of a model."""
+class ServedModel(Protocol):
+    """The interface between the endpoints and one version of a model."""
 
     name: str
     version: str
     engine: str
 
     @property
-    def card(self) -> Card:
-        """What it says of itself."""
+    def card(self) -> ModelCard:
+        """Description of this version."""
 
     @property
     def alive(self) -> bool:
-        """Whether it can still answer."""
+        """Whether an engine runs or is being reopened."""
 
     @property
     def ready(self) -> bool:
-        """Whether it answers now."""
+        """Whether it accepts requests now."""
 
     @property
-    def load(self) -> Load:
-        """How busy it is."""
+    def load(self) -> EngineLoad:
+        """Queue length and engine counters."""
 
     @property
     def totals(self) -> Totals:
-        """What was asked of it."""
+        """Request counters."""
 
     @property
     def inputs(self) -> Sequence[str]:
-        """The names of the tensors that the model takes."""
+        """Names of the input tensors."""
 
     @property
     def classes(self) -> int:
-        """How many logits a text is answered with."""
+        """Number of logits per text."""
 
     def check_room(self) -> None:
         """Check that a request would be accepted now; see `Scheduler.check_room`."""
 
     async def predict(
-        self, examples: Sequence[Example], top_k: int | None = None, terms: Terms | None = None
-    ) -> Timed[list[Prediction]]:
-        """Answer each example."""
+        self,
+        examples: Sequence[Example],
+        top_k: int | None = None,
+        options: RequestOptions | None = None,
+    ) -> TimedResult[list[Prediction]]:
+        """Return a prediction for each example."""
 
-    async def answer(self, texts: Texts, terms: Terms | None = None) -> Timed[Answer]:
-        """Answer texts as tensors."""
+    async def answer(
+        self, texts: InputTexts, options: RequestOptions | None = None
+    ) -> TimedResult[OutputTensors]:
+        """Return predictions as tensors."""
 
     def close(self) -> None:
-        """Finish what was accepted, and free the engines. Blocks until then."""
+        """Finish accepted requests, then free the engines. Blocks until done."""

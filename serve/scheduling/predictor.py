@@ -1,4 +1,4 @@
-"""One version of a model answers: text in, predictions out, for any number of callers at once.
+"""Predicts with one version of a model: tokenizer, queue, engines and decoding. Thread-safe.
 
 Shapes: N texts, C classes.
 """
@@ -15,42 +15,42 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.closeable import Closing
-from pipework.data.examples import Example, fitting
+from pipework.closeable import Closeable
+from pipework.data.examples import Example, validate_example
 from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.predictions import Prediction, decide
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.cpu_threads import cpu_limit
-from pipework.serve.engines.openers import Here, Opener
-from pipework.serve.request.context import saw_stages, saw_texts
-from pipework.serve.request.options import Terms, too_late
-from pipework.serve.request.statistics import Load, Refused, Statistics, Totals
-from pipework.serve.request.timings import Stages, Timed
-from pipework.serve.scheduling.loop_bridge import Handover
-from pipework.serve.scheduling.model_protocol import Card
-from pipework.serve.scheduling.queue import Computed
+from pipework.serve.engines.openers import LocalOpener, Opener
+from pipework.serve.request.context import set_timings, start_processing
+from pipework.serve.request.options import RequestOptions, deadline_error
+from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics, Totals
+from pipework.serve.request.timings import StageTimings, TimedResult
+from pipework.serve.scheduling.loop_bridge import LoopBridge
+from pipework.serve.scheduling.model_protocol import ModelCard
+from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
-from pipework.serve.scheduling.tokenizer_pool import Intake
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR, Answer, Texts
+from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
+from pipework.serve.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
 from pipework.text.encoding import TextEncoder
 
-WARM_TEXT = "A text of usual length that wakes the engine before the first request."
-WARM_SPANS = ((2, 6), (37, 43))
-AT_ONCE = 20_000  # logits that are decided where all doors wait: milliseconds
+WARM_UP_TEXT = "A text of usual length that warms up the engine before the first request."
+WARM_UP_SPANS = ((2, 6), (37, 43))
+INLINE_LOGITS = 20_000  # more logits are decoded in a thread, so that the event loop is not blocked
 Logits = NDArray[np.float32]
 T = TypeVar("T")
 
 
-class Predictor(Closing):
-    """The model of a run folder behind its queue.
+class Predictor(Closeable):
+    """A served model: the classifier of a run folder with its request queue.
 
     Attributes:
-        name: of the model.
-        version: of it; if not given, a short digest of the engine's files, in decimal: clients of
-            the protocol (perf_analyzer is one) read versions as numbers.
-        engine: the name of the engine that answers.
-        card: what the version says of itself.
+        name: name of the model.
+        version: its version; by default a short digest of the engine's files, in decimal because
+            clients of the protocol such as perf_analyzer read versions as numbers.
+        engine: name of the engine.
+        card: description of the version.
     """
 
     def __init__(
@@ -63,79 +63,81 @@ class Predictor(Closing):
         queue: QueueSettings | None = None,
         opener: Opener | None = None,
     ) -> None:
-        """Open a run with the engine of that name, or the first that can answer.
+        """Open a run with the named engine, or the first engine that works on this machine.
 
         Args:
-            run: its folder.
-            engine: see above.
-            name: see there.
-            version: see there.
-            queue: before the engines.
-            opener: opens them; if not given, here, with the proofs that they have.
+            run: the run folder.
+            engine: name of an engine.
+            name: name of the model; by default that of the run.
+            version: version of the model; see the class.
+            queue: settings of the queue.
+            opener: opens the engines; by default in this process with their recorded parity.
 
         Raises:
-            RunFolderError: a file, a digest or a proof does not hold; the message names it.
+            RunFolderError: a file, a digest or a parity record is wrong; the message names it.
             MissingDependencyError: the engine's runtime is not installed.
-            CheckFailedError: a proof that was made when it was opened failed.
-            NotReadyError: a tritonserver that computes does not answer.
+            CheckFailedError: the parity check at opening failed.
+            NotReadyError: the tritonserver that computes does not respond.
         """
         manifest = read_classifier(run)
         queue = queue or QueueSettings()
-        opener = opener or Here()
+        opener = opener or LocalOpener()
         instances = queue.instances or opener.instances
-        threads = None if instances == 1 else -(-cpu_limit() // instances)  # none is left idle
-        record, opened = opener.first(run, manifest, engine, threads)
-        with ExitStack() as unfinished:
-            engines = [unfinished.enter_context(opened)]
-            again = partial(opener.again, run, manifest, record.name, threads)
-            engines.extend(unfinished.enter_context(again()) for _ in range(instances - 1))
+        threads = (
+            None if instances == 1 else -(-cpu_limit() // instances)
+        )  # rounded up, so that no CPU is idle
+        record, first = opener.first(run, manifest, engine, threads)
+        with ExitStack() as on_error:
+            engines = [on_error.enter_context(first)]
+            reopen = partial(opener.again, run, manifest, record.name, threads)
+            engines.extend(on_error.enter_context(reopen()) for _ in range(instances - 1))
             encoder = TextEncoder.open(
                 run / manifest.input.tokenizer.path,
                 max_length=manifest.input.max_length,
                 type_ids=manifest.input.type_ids,
             )
             self._scheduler = Scheduler(
-                engines, queue, reopen=again, alike=record.layout is Layout.PADDED
+                engines, queue, reopen=reopen, group_lengths=record.layout is Layout.PADDED
             )
-            unfinished.pop_all()
-        self._intake = Intake(encoder.encode, self._scheduler)
+            on_error.pop_all()
+        self._tokenizers = TokenizerPool(encoder.encode, self._scheduler)
         self._task = manifest.task
         self._input = manifest.input
         self._statistics = Statistics()
-        self._handover: Handover | None = None
+        self._bridge: LoopBridge | None = None
         self.name = name or manifest.identity.name
         self.version = version or str(int(record.digest[:12], 16))
         self.engine = record.name
-        self.card = Card.of(manifest, record)
+        self.card = ModelCard.of(manifest, record)
 
     @property
     def alive(self) -> bool:
-        """Whether an engine can still answer; where none can, only a restart helps."""
+        """Whether an engine runs or is being reopened; if not, only a restart helps."""
         return self._scheduler.alive
 
     @property
     def ready(self) -> bool:
-        """Whether an engine answers now."""
+        """Whether an engine is open and requests are accepted."""
         return self._scheduler.ready
 
     @property
-    def load(self) -> Load:
-        """What waits for the engines and what they did."""
+    def load(self) -> EngineLoad:
+        """Queue length and engine counters."""
         return self._scheduler.load
 
     @property
     def totals(self) -> Totals:
-        """What was asked."""
+        """Request counters."""
         return self._statistics.totals
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of the tensors that the model takes."""
+        """Names of the input tensors."""
         return (TEXT, TEXT_PAIR) if self._input.pair else (TEXT,)
 
     @property
     def classes(self) -> int:
-        """How many logits a text is answered with."""
+        """Number of logits per text."""
         return len(self._task.labels)
 
     def check_room(self) -> None:
@@ -143,113 +145,121 @@ class Predictor(Closing):
 
         Raises:
             TooBusyError: the queue is full.
-            NotReadyError: stopping, or the engine has died.
+            NotReadyError: the server is stopping, or no engine is left.
         """
         self._scheduler.check_room()
 
     def warm(self) -> None:
-        """Answer a text, for whose memory and threads the first request would else wait.
+        """Compute a text to allocate memory and start threads before the first request.
 
-        It is not counted among the requests. Blocks until it is answered.
+        It is not counted as a request. Blocks until done.
         """
-        given = self._input
-        pair = WARM_TEXT if given.pair else None
-        spans = WARM_SPANS if given.marked else None
-        example = Example(text=WARM_TEXT, text_pair=pair, entities=spans)
-        checked = fitting(example, given, "the text that warms")
-        found = self._intake.submit([checked], Terms()).result()
-        Answer.of(found.logits_NC, self._task)
+        pair = WARM_UP_TEXT if self._input.pair else None
+        spans = WARM_UP_SPANS if self._input.marked else None
+        example = Example(text=WARM_UP_TEXT, text_pair=pair, entities=spans)
+        checked = validate_example(example, self._input, "the warm-up text")
+        result = self._tokenizers.submit([checked], RequestOptions()).result()
+        OutputTensors.of(result.logits_NC, self._task)
 
     async def predict(
-        self, examples: Sequence[Example], top_k: int | None = None, terms: Terms | None = None
-    ) -> Timed[list[Prediction]]:
-        """Answer each example; `scores` keeps the `top_k` best labels, or all.
+        self,
+        examples: Sequence[Example],
+        top_k: int | None = None,
+        options: RequestOptions | None = None,
+    ) -> TimedResult[list[Prediction]]:
+        """Return a prediction for each example; `scores` has the `top_k` best labels, or all.
 
-        Cancelling takes the request out of the queue.
+        Cancelling removes the request from the queue.
 
         Raises:
-            InputError: an input that is not what the model takes, as a pair for one of single
-                texts or a text without the marks of its entities; not Unicode.
+            InputError: an input does not fit the model, for example a pair for a model of single
+                texts or a text without entity marks, or is not valid Unicode.
             TooBusyError: the queue is full.
-            DeadlineError: the deadline of `terms` passed.
-            NotReadyError: stopping, or the engine has died.
+            DeadlineError: the deadline of `options` passed.
+            NotReadyError: the server is stopping, or no engine is left.
         """
         checked = [
-            fitting(example, self._input, f"input {index}")
+            validate_example(example, self._input, f"input {index}")
             for index, example in enumerate(examples)
         ]
-        return await self._decided(
-            checked, terms or Terms(), lambda logits_NC: decide(logits_NC, self._task, top_k)
+        return await self._run(
+            checked,
+            options or RequestOptions(),
+            lambda logits_NC: decide(logits_NC, self._task, top_k),
         )
 
-    async def answer(self, texts: Texts, terms: Terms | None = None) -> Timed[Answer]:
-        """Answer texts as tensors; cancelling and errors are those of `predict`.
+    async def answer(
+        self, texts: InputTexts, options: RequestOptions | None = None
+    ) -> TimedResult[OutputTensors]:
+        """Return predictions as tensors; cancelling and errors are those of `predict`.
 
         Raises:
-            TooLargeError: a text is longer than is allowed.
+            TooLargeError: a text is longer than allowed.
         """
         examples = texts.examples(self._input)
-        return await self._decided(
-            examples, terms or Terms(), lambda logits_NC: Answer.of(logits_NC, self._task)
+        return await self._run(
+            examples,
+            options or RequestOptions(),
+            lambda logits_NC: OutputTensors.of(logits_NC, self._task),
         )
 
-    async def _decided(
-        self, examples: Sequence[Example], terms: Terms, decide: Callable[[Logits], T]
-    ) -> Timed[T]:
-        """Have examples computed and decided, and count how that ended.
+    async def _run(
+        self, examples: Sequence[Example], options: RequestOptions, decode: Callable[[Logits], T]
+    ) -> TimedResult[T]:
+        """Compute and decode examples, and record the outcome in the statistics.
 
-        The deadline is for what is computed: deciding it takes milliseconds.
+        The deadline covers the computation only: decoding takes milliseconds.
         """
-        saw_texts(len(examples))
-        came_s = time.perf_counter()
+        start_processing(len(examples))
+        arrived_s = time.perf_counter()
         try:
-            terms.check()
-            found = await self._computed(examples, terms)
+            options.check()
+            result = await self._compute(examples, options)
             start_s = time.perf_counter()
-            if found.logits_NC.size > AT_ONCE:
-                value = await asyncio.to_thread(decide, found.logits_NC)
+            if result.logits_NC.size > INLINE_LOGITS:
+                value = await asyncio.to_thread(decode, result.logits_NC)
             else:
-                value = decide(found.logits_NC)
+                value = decode(result.logits_NC)
         except asyncio.CancelledError:
-            self._scheduler.count(Refused.CANCELLED)
+            self._scheduler.count(RefusalReason.CANCELLED)
             raise
         except Exception:
-            self._statistics.failed(time.perf_counter() - came_s)
+            self._statistics.record_failure(time.perf_counter() - arrived_s)
             raise
-        stages = Stages(
-            tokenize_s=found.tokenize_s,
-            queue_s=found.queue_s,
-            infer_s=found.infer_s,
+        timings = StageTimings(
+            tokenize_s=result.tokenize_s,
+            queue_s=result.queue_s,
+            infer_s=result.infer_s,
             decode_s=time.perf_counter() - start_s,
         )
-        self._statistics.answered(len(examples), stages)
-        saw_stages(stages)
-        return Timed(value=value, stages=stages)
+        self._statistics.record_success(len(examples), timings)
+        set_timings(timings)
+        return TimedResult(value=value, timings=timings)
 
-    async def _computed(self, examples: Sequence[Example], terms: Terms) -> Computed:
-        """Wait for the logits, and no longer than to the deadline."""
+    async def _compute(self, examples: Sequence[Example], options: RequestOptions) -> JobResult:
+        """Wait for the logits, at most until the deadline."""
         if not examples:
-            return Computed(logits_NC=np.empty((0, self.classes), np.float32))
-        computed = self._awaited(self._intake.submit(examples, terms))
-        if terms.deadline_s is None:
-            return await computed
-        limit = asyncio.timeout(terms.left_s)
+            return JobResult(logits_NC=np.empty((0, self.classes), np.float32))
+        result = self._awaited(self._tokenizers.submit(examples, options))
+        if options.deadline_s is None:
+            return await result
+        limit = asyncio.timeout(options.left_s)
         try:
             async with limit:
-                return await computed
+                return await result
         except TimeoutError as error:
-            if not limit.expired():  # it is an engine's
+            if not limit.expired():  # the engine raised it
                 raise
-            self._scheduler.count(Refused.DEADLINE)
-            raise too_late() from error
+            self._scheduler.count(RefusalReason.DEADLINE)
+            raise deadline_error() from error
 
-    def _awaited(self, future: "Future[Computed]") -> Coroutine[Any, Any, Computed]:
-        loop, handover = asyncio.get_running_loop(), self._handover
-        if handover is None or handover.loop is not loop:
-            self._handover = handover = Handover(loop)
-        return handover.wait(future)
+    def _awaited(self, future: "Future[JobResult]") -> Coroutine[Any, Any, JobResult]:
+        loop, bridge = asyncio.get_running_loop(), self._bridge
+        if bridge is None or bridge.loop is not loop:
+            self._bridge = bridge = LoopBridge(loop)
+        return bridge.wait(future)
 
     def close(self) -> None:
-        """Finish what was accepted, refuse the rest, free the engine. Blocks until then."""
-        self._intake.close()
+        """Reject new requests, finish accepted ones, free the engines. Blocks until done."""
+        self._tokenizers.close()
         self._scheduler.close()

@@ -1,16 +1,16 @@
-"""What waits for an engine, and which of it comes next. Not for several threads at once.
+"""Queue of requests that cuts batches for the engines. Not thread-safe: the scheduler locks it.
 
-Interactive requests go before bulk ones, which get what room they leave, and the first place in one
-batch of BULK_EVERY. In each kind the first that came comes first; a request larger than a batch
-takes one batch at a time and then goes behind the others, so that small ones wait for one batch of
-it and not for all, and it waits for each of them once.
+Interactive requests come before bulk requests. Bulk requests fill the remaining room of a batch,
+and come first in one of BULK_EVERY batches. Each class is served in order of arrival. A request
+larger than a batch gets one batch at a time and then moves to the end of its class, so that small
+requests wait for one of its batches and not for all.
 
-An engine leaves the others their share of what waits and is computed, in whole requests: what one
-took alone would be answered later, while another had nothing to do.
+Queued requests are shared evenly between engines, in whole requests, so that no engine is idle
+while another has a long batch.
 
-For engines that pad, requests like the first one in length come before others that came earlier:
-they are looked for among the next WINDOW batches, and one that was passed by PASSED times goes
-before all that were not.
+For engines that pad, a batch groups requests of similar length: the next WINDOW batches are
+searched for requests close to the first one in length. A request skipped MAX_SKIPS times is
+scheduled before requests that were skipped less often.
 
 Shapes: N inputs of a request, C classes.
 """
@@ -25,20 +25,22 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.serve.request.options import Terms
+from pipework.serve.request.options import RequestOptions
 from pipework.text.encoding import Encoding
 
 Logits = NDArray[np.float32]
-Span = tuple[float, float]  # from when to when, in seconds
+Span = tuple[float, float]  # start and end, in seconds
 BULK_EVERY = 4
 WINDOW = 4
-PASSED = 3
-SPARED = 0.75  # of a batch: the least that is too much to leave others a share of what waits
+MAX_SKIPS = 3
+FILL_UP_SHARE = (
+    0.75  # of a batch: with a larger share per engine, batches are filled up instead of shared
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Computed:
-    """Logits [N, C] of a request, and the seconds of its stages; see `Stages`."""
+class JobResult:
+    """Logits [N, C] of a request, and the seconds of its stages; see `StageTimings`."""
 
     logits_NC: Logits
     tokenize_s: float = 0.0
@@ -48,39 +50,46 @@ class Computed:
 
 @dataclass(kw_only=True, slots=True, weakref_slot=True, eq=False)
 class Job:
-    """A request of N >= 1 inputs: which are next, and the logits of those before.
+    """A request of N >= 1 inputs, with its progress through the engines.
 
     Attributes:
-        queued_s: when it came here, on the clock of `time.perf_counter`.
-        tokenize_s: seconds before.
-        passed: how many batches took others, which came later, for their length.
+        encodings: the tokenised inputs.
+        options: deadline and priority.
+        queued_s: time of arrival in the queue, on the clock of `time.perf_counter`.
+        tokenize_s: seconds spent in the tokenizer.
+        future: receives the result or the error.
+        next: index of the first input that no batch has taken.
+        left: number of inputs without logits.
+        computed: time spans in which parts were computed.
+        skipped: number of batches that took later requests because of their length.
+        logits_NC: logits so far, of a request that needs several batches.
     """
 
     encodings: Sequence[Encoding]
-    terms: Terms
+    options: RequestOptions
     queued_s: float
     tokenize_s: float = 0.0
-    future: "Future[Computed]" = field(default_factory=Future)
+    future: "Future[JobResult]" = field(default_factory=Future)
     next: int = 0
     left: int = 0
     computed: list[Span] = field(default_factory=list)
-    passed: int = 0
+    skipped: int = 0
     logits_NC: Logits | None = None
     # Engines fill parts of one request at the same time.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        """Count what is to be done."""
+        """Count the inputs to compute."""
         self.left = len(self.encodings)
 
     @property
     def tokens(self) -> int:
-        """Of the inputs that no batch has taken."""
+        """Number of tokens in the inputs that no batch has taken."""
         return sum(map(len, self.encodings[self.next :]))
 
     @property
     def longest(self) -> int:
-        """Of the tokens of an input."""
+        """Number of tokens in the longest input."""
         return max(map(len, self.encodings))
 
     @property
@@ -88,8 +97,8 @@ class Job:
         """Whether batches have taken all inputs."""
         return self.next == len(self.encodings)
 
-    def take(self, room: int, *, whole_batch: bool) -> "Take":
-        """Take the next inputs that fit; of a whole batch at least one."""
+    def take(self, room: int, *, whole_batch: bool) -> "JobSlice":
+        """Take the next inputs that fit into `room` tokens; at least one if it is a whole batch."""
         start = stop = self.next
         tokens = 0
         while stop < len(self.encodings):
@@ -99,43 +108,43 @@ class Job:
             tokens += size
             stop += 1
         self.next = stop
-        return Take(job=self, start=start, stop=stop, tokens=tokens)
+        return JobSlice(job=self, start=start, stop=stop, tokens=tokens)
 
-    def fill(self, take: "Take", logits_KC: Logits, infer_s: float, now_s: float) -> None:
-        """Keep the logits of some inputs; with the last ones the request is answered."""
+    def fill(self, part: "JobSlice", logits_KC: Logits, infer_s: float, now_s: float) -> None:
+        """Store the logits of K inputs; the last part completes the future."""
         with self.lock:
             whole = len(logits_KC) == len(self.encodings)
-            logits_NC = logits_KC if whole else self._kept(take, logits_KC)
-            self.left -= take.stop - take.start
+            logits_NC = logits_KC if whole else self._store(part, logits_KC)
+            self.left -= part.stop - part.start
             self.computed.append((now_s - infer_s, now_s))
-            if self.left or not waited_for(self.future):
+            if self.left or not claim(self.future):
                 return
-        took_s = infer_s if whole else covered(self.computed)
-        found = Computed(
+        took_s = infer_s if whole else covered_s(self.computed)
+        result = JobResult(
             logits_NC=logits_NC,
             tokenize_s=self.tokenize_s,
             queue_s=max(0.0, now_s - self.queued_s - took_s),
             infer_s=took_s,
         )
-        self.future.set_result(found)
+        self.future.set_result(result)
 
-    def _kept(self, take: "Take", logits_KC: Logits) -> Logits:
+    def _store(self, part: "JobSlice", logits_KC: Logits) -> Logits:
         if self.logits_NC is None:
             self.logits_NC = np.empty((len(self.encodings), logits_KC.shape[1]), np.float32)
-        self.logits_NC[take.start : take.stop] = logits_KC
+        self.logits_NC[part.start : part.stop] = logits_KC
         return self.logits_NC
 
     def fail(self, error: BaseException) -> None:
-        """Answer with an error, unless it is answered."""
+        """Complete the future with an error, unless it is already complete."""
         with self.lock:
-            failing = waited_for(self.future)
-        if failing:
+            claimed = claim(self.future)
+        if claimed:
             self.future.set_exception(error)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Take:
-    """Inputs [start, stop) of a request in a batch; `attempts` engines died of it."""
+class JobSlice:
+    """Inputs [start, stop) of a request in a batch; `attempts` counts crashes with this batch."""
 
     job: Job
     start: int
@@ -145,115 +154,119 @@ class Take:
 
     @property
     def encodings(self) -> Sequence[Encoding]:
-        """Return the inputs."""
+        """Inputs of this slice."""
         return self.job.encodings[self.start : self.stop]
 
 
-Batch = list[Take]
+Batch = list[JobSlice]
 
 
-class Waiting:
-    """Requests that wait, with their tokens."""
+class BatchQueue:
+    """Queued requests and the number of their tokens."""
 
-    def __init__(self, batch_tokens: int, *, alike: bool = False) -> None:
-        """Begin with none.
+    def __init__(self, batch_tokens: int, *, group_lengths: bool = False) -> None:
+        """Create an empty queue.
 
         Args:
-            batch_tokens: of a batch, without padding.
-            alike: whether a batch should have inputs of like lengths.
+            batch_tokens: most tokens of a batch, without padding.
+            group_lengths: whether a batch should have inputs of similar lengths.
         """
         self._batch_tokens = batch_tokens
-        self._alike = alike
+        self._group_lengths = group_lengths
         self._interactive: deque[Job] = deque()
         self._bulk: deque[Job] = deque()
         self._returned: deque[Batch] = deque()
-        self._bulk_passed = 0
-        self._computing = 0
+        self._bulk_skipped = 0
+        self._in_flight_tokens = 0
         self.tokens = 0
 
     def __len__(self) -> int:
-        """Return the number of requests."""
+        """Number of queued requests."""
         return len(self._interactive) + len(self._bulk)
 
     def __bool__(self) -> bool:
-        """Whether there is a batch to compute."""
+        """Whether a batch can be cut."""
         return bool(self._returned or self._interactive or self._bulk)
 
     def add(self, job: Job) -> None:
-        """Put a request behind the others of its kind."""
+        """Append a request to its class."""
         self._of(job).append(job)
         self.tokens += job.tokens
 
-    def give_back(self, batch: Batch) -> None:
-        """Put a batch, that an engine took and did not compute, before all others."""
+    def return_batch(self, batch: Batch) -> None:
+        """Put a batch that was not computed in front of all others."""
         self._returned.append(batch)
 
     def discard(self, job: Job) -> None:
-        """Take a request out, unless batches have taken all of it."""
+        """Remove a request, unless batches have taken all of it."""
         if not job.taken and job in self._of(job):
             self._of(job).remove(job)
             self.tokens -= job.tokens
 
     def expired(self, now_s: float) -> list[Job]:
-        """Take out and return what nobody waits for any more; `now_s` of `time.monotonic`."""
-        late = [job for job in self._jobs() if (job.terms.deadline_s or now_s) < now_s]
+        """Remove and return the requests past their deadline; `now_s` is `time.monotonic()`."""
+        late = [job for job in self._jobs() if (job.options.deadline_s or now_s) < now_s]
         for job in late:
             self.discard(job)
         return late
 
     def clear(self) -> list[Job]:
-        """Take out and return all."""
-        jobs = [*self._jobs(), *(take.job for batch in self._returned for take in batch)]
-        for waiting in (self._interactive, self._bulk, self._returned):
-            waiting.clear()
+        """Remove and return all requests."""
+        jobs = [*self._jobs(), *(part.job for batch in self._returned for part in batch)]
+        for queue in (self._interactive, self._bulk, self._returned):
+            queue.clear()
         self.tokens = 0
         return jobs
 
-    def cut(self, engines: int = 1) -> Batch:
-        """Take out the next batch for one of so many engines; empty where nothing waits.
+    def next_batch(self, engines: int = 1) -> Batch:
+        """Remove and return the next batch for one of `engines` engines; [] if none is queued.
 
-        Each batch that was cut is to be ended.
+        Each batch must be passed to `finish`.
         """
         batch = self._returned.popleft() if self._returned else self._next(engines)
-        self._computing += tokens(batch)
+        self._in_flight_tokens += tokens(batch)
         return batch
 
-    def end(self, batch: Batch) -> None:
-        """Note that no engine computes a batch any more."""
-        self._computing -= tokens(batch)
+    def finish(self, batch: Batch) -> None:
+        """Record that an engine has stopped computing a batch."""
+        self._in_flight_tokens -= tokens(batch)
 
     def _next(self, engines: int) -> Batch:
-        share = (self.tokens + self._computing) / engines
-        if share >= SPARED * self._batch_tokens:
-            share = inf  # a batch is filled up, if with a part of a request
+        share = (self.tokens + self._in_flight_tokens) / engines
+        if share >= FILL_UP_SHARE * self._batch_tokens:
+            share = inf  # fill the batch up, even with a part of a request
         first, second = self._interactive, self._bulk
         if self._bulk and self._interactive:
-            self._bulk_passed += 1
-            if self._bulk_passed == BULK_EVERY:
+            self._bulk_skipped += 1
+            if self._bulk_skipped == BULK_EVERY:
                 first, second = second, first
-                self._bulk_passed = 0
+                self._bulk_skipped = 0
         batch: Batch = []
         for jobs in (first, second):
-            like = len(jobs)
-            if self._alike and like > 1:
-                like = self._bring_forward(jobs, share, tokens(batch))
-            self._fill(batch, jobs, share, like)
+            similar = len(jobs)
+            if self._group_lengths and similar > 1:
+                similar = self._bring_forward(jobs, share, tokens(batch))
+            self._fill(batch, jobs, share, similar)
         self.tokens -= tokens(batch)
         return batch
 
     def _bring_forward(self, jobs: deque[Job], share: float, taken: int) -> int:
-        """Put the jobs of the window that are most like the first one in length behind it.
+        """Move the jobs of the window that are closest to the first one in length to the front.
+
+        `taken` is the number of tokens that are already in the batch.
 
         Returns:
-            How many there are of these, the first included, for a batch with so many tokens.
+            The number of these jobs, including the first.
         """
         window: list[Job] = []
         seen = 0
         while jobs and seen < WINDOW * self._batch_tokens:
             window.append(jobs.popleft())
             seen += window[-1].tokens
-        like = window[0].longest
-        ordered = sorted(window, key=lambda job: (job.passed < PASSED, abs(job.longest - like)))
+        first = window[0].longest
+        ordered = sorted(
+            window, key=lambda job: (job.skipped < MAX_SKIPS, abs(job.longest - first))
+        )
         ordered.remove(window[0])
         ordered.insert(0, window[0])
         chosen: list[Job] = []
@@ -262,10 +275,10 @@ class Waiting:
                 break
             chosen.append(job)
             taken += job.tokens
-        going = set(map(id, chosen))
-        rest = [job for job in window if id(job) not in going]
+        chosen_ids = set(map(id, chosen))
+        rest = [job for job in window if id(job) not in chosen_ids]
         for job in rest if chosen else ():
-            job.passed += 1
+            job.skipped += 1
         jobs.extendleft(reversed([*chosen, *rest]))
         return len(chosen)
 
@@ -276,43 +289,43 @@ class Waiting:
             taken = self._batch_tokens - room
             if share < inf and batch and (_beyond(share, taken, job) or job.tokens > room):
                 return
-            take = job.take(room, whole_batch=not batch)
-            if take.stop > take.start:
-                batch.append(take)
-                room -= take.tokens
+            part = job.take(room, whole_batch=not batch)
+            if part.stop > part.start:
+                batch.append(part)
+                room -= part.tokens
             if not job.taken:
                 if job is batch[0].job:
-                    jobs.rotate(-1)  # it had a whole batch: the others come first now
+                    jobs.rotate(-1)  # it got a whole batch, so the other requests come next
                 return
             jobs.popleft()
             most -= 1
 
     def _of(self, job: Job) -> deque[Job]:
-        return self._bulk if job.terms.bulk else self._interactive
+        return self._bulk if job.options.bulk else self._interactive
 
     def _jobs(self) -> list[Job]:
         return [*self._interactive, *self._bulk]
 
 
 def _beyond(share: float, taken: int, job: Job) -> bool:
-    """Return whether more of a job than not is beyond a share of which so much is taken."""
+    """Return whether more than half of a job exceeds the share, `taken` of which is used."""
     return share < inf and taken + job.tokens / 2 > share
 
 
-def waited_for(future: "Future[Computed]") -> bool:
-    """Return whether somebody waits for a future that has no answer yet, which then gets one."""
+def claim(future: "Future[JobResult]") -> bool:
+    """Mark a future as running; False if it is complete or cancelled. The caller completes it."""
     if future.running() or future.done():
         return False
-    return future.set_running_or_notify_cancel()  # False where it was cancelled meanwhile
+    return future.set_running_or_notify_cancel()  # False if it was cancelled in between
 
 
 def tokens(batch: Batch) -> int:
-    """Return how many tokens a batch has, without padding."""
-    return sum(take.tokens for take in batch)
+    """Return the number of tokens in a batch, without padding."""
+    return sum(part.tokens for part in batch)
 
 
-def covered(spans: Sequence[Span]) -> float:
-    """Return the seconds that spans cover together: engines compute parts at the same time."""
+def covered_s(spans: Sequence[Span]) -> float:
+    """Return the length of the union of time spans: parts may be computed at the same time."""
     total_s = until_s = 0.0
     for start_s, end_s in sorted(spans):
         total_s += max(0.0, end_s - max(start_s, until_s))
@@ -321,9 +334,16 @@ def covered(spans: Sequence[Span]) -> float:
 
 
 def deliver(batch: Batch, logits_NC: Logits, elapsed_s: float, now_s: float) -> None:
-    """Give each request of a batch, that took so long and is done now, its rows of the logits."""
+    """Pass each request of a finished batch its rows of the logits.
+
+    Args:
+        batch: the batch.
+        logits_NC: its logits.
+        elapsed_s: how long it took.
+        now_s: when it was finished, on the clock of `time.perf_counter`.
+    """
     start = 0
-    for take in batch:
-        stop = start + take.stop - take.start
-        take.job.fill(take, logits_NC[start:stop], elapsed_s, now_s)
+    for part in batch:
+        stop = start + part.stop - part.start
+        part.job.fill(part, logits_NC[start:stop], elapsed_s, now_s)
         start = stop

@@ -1,12 +1,12 @@
-"""Requests of all doors become batches: each engine takes what waits whenever it is free.
+"""Continuous batching: each engine takes a batch from the queue as soon as it is free.
 
-There is no timer: while the engines compute, requests gather, so batches grow with the load.
-`pipework.serve.scheduling.queue` says which requests come next. Requests are answered while their engine computes the
-next batch, for which it would else have to wait.
+There is no timer: requests queue up while the engines compute, so batches grow with the load.
+`pipework.serve.scheduling.queue` decides which requests come next. Results are delivered while the
+engine computes the next batch.
 
-An engine that dies is opened again and computes what it had taken; requests that wait go on
-waiting meanwhile. Where an engine fails with a batch of several requests, each of them is computed
-alone, so that a request is never answered with the error of another.
+An engine that crashes is reopened and its batch is retried; other requests stay queued. If an
+engine raises an error for a batch of several requests, each request is computed alone, so that no
+request gets the error of another.
 
 Shapes: N inputs of a request, C classes.
 """
@@ -22,30 +22,29 @@ from dataclasses import replace
 from functools import partial
 from weakref import ref
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.scoring.evaluation import Engine
 from pipework.serve.config import QueueSettings
-from pipework.serve.request.options import Terms, too_late
-from pipework.serve.request.statistics import Load, Refused
-from pipework.serve.scheduling.in_flight import Computing, Done, Sums
-from pipework.serve.scheduling.queue import Batch, Computed, Job, Waiting, deliver
-from pipework.text.encoding import Encoding
+from pipework.serve.request.options import deadline_error
+from pipework.serve.request.statistics import EngineLoad, RefusalReason
+from pipework.serve.scheduling.in_flight import BatchTotals, ComputedBatch, InFlightBatch
+from pipework.serve.scheduling.queue import Batch, BatchQueue, Job, JobResult, deliver
 
 log = logging.getLogger(__name__)
-DEATHS = 3  # of an engine, without a batch computed in between, until it is given up
-ATTEMPTS = 3  # of a request, with engines that died of its batch
-PAUSE_S = 4.0  # before an engine that could not be opened is tried again
-FAILURES = 3  # batches in a row that an engine failed with: it is as good as dead
+MAX_FAILURES = 3  # crashes of an engine without a finished batch in between, before it is given up
+MAX_ATTEMPTS = 3  # crashes with a request before it fails
+REOPEN_PAUSE_S = 4.0  # before the next attempt to open an engine
+MAX_FAILED_BATCHES = 3  # failed batches in a row after which an engine is reopened
 STOPPING = "the server is stopping"
 
 
-class _DeadError(Exception):
-    """An engine answers nothing any more."""
+class _EngineFailedError(Exception):
+    """An engine fails with every batch."""
 
 
-class Scheduler(Closing):
-    """A bounded queue before engines of one model, and a thread for each of them."""
+class Scheduler(Closeable):
+    """A bounded queue for the engines of one model, with one thread per engine."""
 
     def __init__(
         self,
@@ -53,30 +52,31 @@ class Scheduler(Closing):
         settings: QueueSettings | None = None,
         *,
         reopen: Callable[[], Engine] | None = None,
-        alike: bool = False,
+        group_lengths: bool = False,
     ) -> None:
-        """Take over engines, which are the scheduler's to close, and start their threads.
+        """Start one thread per engine. The scheduler closes the engines.
 
         Args:
             engines: at least one; each is called from one thread only.
-            settings: how large batches and the queue are.
-            reopen: opens an engine in the place of one that died; None where a death is final.
-            alike: whether a batch should have inputs of like lengths, as engines that pad want it.
+            settings: sizes of batches and of the queue.
+            reopen: opens a replacement for an engine that crashed; None if there is none.
+            group_lengths: whether a batch should have inputs of similar lengths, for engines
+                that pad.
         """
         self._settings = settings or QueueSettings()
         self._reopen = reopen
-        # Conditions are only for waiting and waking: entering one costs a call more.
+        # Conditions are used only to wait and notify: entering one costs an extra call.
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)  # engines wait here for what is to compute
-        self._closing = threading.Condition(self._lock)  # and here until one may be opened again
-        self._waiting = Waiting(self._settings.batch_tokens, alike=alike)
-        self._places = 0
-        self._deaths = 0
-        self._sums = Sums()
-        self._refused = dict.fromkeys(Refused, 0)
+        self._changed = threading.Condition(self._lock)  # engines wait here for a batch
+        self._closing = threading.Condition(self._lock)  # and here before they are reopened
+        self._queue = BatchQueue(self._settings.batch_tokens, group_lengths=group_lengths)
+        self._reserved = 0
+        self._crashes = 0
+        self._totals = BatchTotals()
+        self._refused = dict.fromkeys(RefusalReason, 0)
         self._refusal = ""
         self._abandoned = False
-        self._running = self._left = len(engines)
+        self._running = self._threads_left = len(engines)
         self._threads = [
             threading.Thread(target=self._work, args=(engine,), name=f"engine-{number}")
             for number, engine in enumerate(engines)
@@ -87,90 +87,78 @@ class Scheduler(Closing):
 
     @property
     def alive(self) -> bool:
-        """Whether there is an engine, or one is being opened."""
+        """Whether an engine runs or is being reopened."""
         return any(thread.is_alive() for thread in self._threads)
 
     @property
     def ready(self) -> bool:
-        """Whether an engine computes."""
+        """Whether an engine is open and requests are accepted."""
         return self._running > 0 and not self._refusal
 
     @property
-    def load(self) -> Load:
-        """What waits and what was counted."""
+    def load(self) -> EngineLoad:
+        """Queue length and engine counters."""
         with self._lock:
-            return Load(
-                waiting_requests=len(self._waiting),
-                waiting_tokens=self._waiting.tokens,
-                batches=self._sums.batches,
-                batch_tokens=self._sums.tokens,
-                batch_texts=self._sums.texts,
-                computed_tokens=self._sums.computed_tokens,
-                compute_s=self._sums.compute_s,
+            return EngineLoad(
+                waiting_requests=len(self._queue),
+                waiting_tokens=self._queue.tokens,
+                batches=self._totals.batches,
+                batch_tokens=self._totals.tokens,
+                batch_texts=self._totals.texts,
+                computed_tokens=self._totals.computed_tokens,
+                compute_s=self._totals.compute_s,
                 refused={str(reason): count for reason, count in self._refused.items()},
                 engines=self._running,
-                deaths=self._deaths,
+                crashes=self._crashes,
             )
 
     def check_room(self) -> None:
         """Check that a request would be accepted now.
 
         Raises:
-            NotReadyError: draining, or no engine is left.
+            NotReadyError: the scheduler is closing, or no engine is left.
             TooBusyError: the queue is full.
         """
         with self._lock:
-            self._admit()
+            self._check_admission()
 
     def reserve(self) -> None:
-        """Hold a place in the queue while a request is made ready for `enqueue`.
+        """Reserve a place in the queue for a request that is prepared for `enqueue`.
 
-        So the requests that are being tokenised are bounded too, and none is tokenised in vain.
-        Raises what `check_room` raises.
+        This bounds the requests in tokenisation too, and rejects them before that work is done.
+        Raises the same errors as `check_room`.
         """
         with self._lock:
-            self._admit()
-            self._places += 1
+            self._check_admission()
+            self._reserved += 1
 
     def enqueue(self, jobs: Sequence[Job], *, reserved: int) -> None:
-        """Queue requests, and give back so many places that were reserved for them and others.
+        """Queue requests and release `reserved` reservations, of these and of dropped requests.
 
-        Cancelling the future of a job takes it out of the queue. Behind its deadline a request is
-        not computed, and answered with DeadlineError.
+        Cancelling the future of a job removes it from the queue. After its deadline a request is
+        not computed and fails with DeadlineError.
         """
         with self._lock:
-            self._places -= reserved
+            self._reserved -= reserved
             abandoned = self._abandoned
             if not abandoned:
                 for job in jobs:
-                    self._waiting.add(job)
+                    self._queue.add(job)
                 self._changed.notify(len(jobs))
         for job in jobs:
             if abandoned:
                 job.fail(NotReadyError(self._refusal))
-            # A future keeps its callbacks: one that held the job would be a cycle, which waits for
-            # the garbage collection and makes it long (40 ms at twice the load that is borne).
-            job.future.add_done_callback(partial(self._forget, ref(job)))
+            # A future keeps its callbacks. A strong reference to the job would be a cycle that
+            # only the garbage collector frees, which pauses for 40 ms under overload.
+            job.future.add_done_callback(partial(self._remove, ref(job)))
 
-    def submit(
-        self, encodings: Sequence[Encoding], terms: Terms | None = None
-    ) -> "Future[Computed]":
-        """Queue N >= 1 inputs; the future gives their logits, float32 [N, C].
-
-        Raises what `check_room` raises.
-        """
-        job = Job(encodings=encodings, terms=terms or Terms(), queued_s=time.perf_counter())
-        self.reserve()
-        self.enqueue([job], reserved=1)
-        return job.future
-
-    def count(self, refused: Refused) -> None:
-        """Count a request that was given up elsewhere."""
+    def count(self, refused: RefusalReason) -> None:
+        """Count a request that was dropped outside of the scheduler."""
         with self._lock:
             self._refused[refused] += 1
 
     def close(self) -> None:
-        """Refuse what comes, finish what was accepted, close the engines. Blocks until then."""
+        """Reject new requests, finish accepted ones, close the engines. Blocks until done."""
         with self._lock:
             self._refusal = self._refusal or STOPPING
             self._changed.notify_all()
@@ -178,165 +166,166 @@ class Scheduler(Closing):
         for thread in self._threads:
             thread.join()
 
-    def _admit(self) -> None:
+    def _check_admission(self) -> None:
         if self._refusal:
-            self._refused[Refused.NOT_READY] += 1
+            self._refused[RefusalReason.NOT_READY] += 1
             raise NotReadyError(self._refusal)
-        requests, waiting = len(self._waiting) + self._places, self._waiting.tokens
-        if waiting >= self._settings.tokens or requests >= self._settings.requests:
-            self._refused[Refused.QUEUE_FULL] += 1
-            message = f"the queue is full: {requests} requests, {waiting} tokens wait"
-            raise TooBusyError(message, math.ceil(self._sums.seconds(waiting)) or 1)
+        requests, tokens = len(self._queue) + self._reserved, self._queue.tokens
+        if tokens >= self._settings.tokens or requests >= self._settings.requests:
+            self._refused[RefusalReason.QUEUE_FULL] += 1
+            message = f"the queue is full: {requests} requests, {tokens} tokens"
+            raise TooBusyError(message, math.ceil(self._totals.seconds(tokens)) or 1)
 
-    def _forget(self, kept: "ref[Job]", _: "Future[Computed]") -> None:
-        if (job := kept()) and not job.taken:
+    def _remove(self, job_ref: "ref[Job]", _: "Future[JobResult]") -> None:
+        if (job := job_ref()) and not job.taken:
             with self._lock:
-                self._waiting.discard(job)
+                self._queue.discard(job)
 
     def _work(self, engine: Engine) -> None:
         try:
-            self._live(engine)
+            self._run(engine)
         finally:
             with self._lock:
-                self._left -= 1
-                last = not self._left
+                self._threads_left -= 1
+                last = not self._threads_left
                 self._closing.notify_all()
             if last:
                 self._abandon()
 
-    def _live(self, engine: Engine) -> None:
-        """Compute until all is done; an engine that dies is replaced."""
+    def _run(self, engine: Engine) -> None:
+        """Compute batches until the scheduler is drained; replace the engine if it crashes."""
         current: Engine | None = engine
-        deaths = 0
+        failures = 0
         while current is not None:
-            batches, death = self._compute_all(current)
+            batches, crash = self._compute_all(current)
             with self._lock:
                 self._running -= 1
-                self._deaths += death is not None
+                self._crashes += crash is not None
             _close(current)
-            if death is None:
+            if crash is None:
                 break
-            log.error("an engine died", exc_info=death)
-            deaths = 1 if batches else deaths + 1
-            current = self._replacement(deaths)
+            log.error("an engine crashed", exc_info=crash)
+            failures = 1 if batches else failures + 1
+            current = self._replacement(failures)
 
-    def _replacement(self, deaths: int) -> Engine | None:
-        """Open an engine, unless that is of no use any more."""
-        while self._reopen is not None and deaths < DEATHS and not self._finished():
+    def _replacement(self, failures: int) -> Engine | None:
+        """Reopen the engine; None after too many failures or if no work is left."""
+        while self._reopen is not None and failures < MAX_FAILURES and not self._finished():
             try:
-                opened = self._reopen()
-            except BaseException:  # a thread's last: whatever it is, requests wait
-                log.exception("the engine could not be opened again")
-                deaths += 1
-                with self._lock:  # a moment, unless nobody is left to wait for it
-                    self._closing.wait_for(self._finished, PAUSE_S if deaths < DEATHS else 0)
+                engine = self._reopen()
+            except BaseException:  # any error: if this thread ended, requests would wait forever
+                log.exception("the engine could not be reopened")
+                failures += 1
+                pause_s = REOPEN_PAUSE_S if failures < MAX_FAILURES else 0
+                with self._lock:  # the pause ends early when no request needs the engine
+                    self._closing.wait_for(self._finished, pause_s)
                 continue
             with self._lock:
                 self._running += 1
-            log.warning("the engine was opened again")
-            return opened
+            log.warning("the engine was reopened")
+            return engine
         return None
 
     def _finished(self) -> bool:
-        return bool(self._refusal and not self._waiting and not self._places)
+        return bool(self._refusal and not self._queue and not self._reserved)
 
     def _compute_all(self, engine: Engine) -> tuple[int, BaseException | None]:
-        """Compute until all is done, or the engine dies.
+        """Compute batches until the scheduler is drained or the engine crashes.
 
         Returns:
-            How many batches it has computed, and what it died of.
+            The number of computed batches, and the error of the crash.
         """
         batches = failures = 0
-        with ExitStack() as answers:  # to the last batch
-            while batch := self._next(answers):
-                computing = Computing(engine, batch)
-                answers.close()
+        with ExitStack() as deliveries:  # results of the previous batch
+            while batch := self._next(deliveries):
+                in_flight = InFlightBatch(engine, batch)
+                deliveries.close()
                 try:
-                    computed = self._finish(computing, answers)
-                except BaseException as death:  # noqa: BLE001  (a thread's last: requests wait)
-                    answers.close()  # to those that were computed alone
-                    self._give_back(batch, death)
-                    return batches, death
+                    computed = self._finish(in_flight, deliveries)
+                except BaseException as crash:  # noqa: BLE001  (requests would wait forever)
+                    deliveries.close()  # requests of the batch that were computed alone
+                    self._retry(batch, crash)
+                    return batches, crash
                 finally:
                     with self._lock:
-                        self._waiting.end(batch)
+                        self._queue.finish(batch)
                 batches += computed
                 failures = 0 if computed else failures + 1
-                if failures == FAILURES:
-                    message = f"the engine failed with {FAILURES} batches in a row"
-                    return batches, _DeadError(message)
+                if failures == MAX_FAILED_BATCHES:
+                    message = f"the engine failed with {MAX_FAILED_BATCHES} batches in a row"
+                    return batches, _EngineFailedError(message)
         return batches, None
 
-    def _next(self, answers: ExitStack) -> Batch:
-        """Wait for a batch, and answer before; an empty one means that all is done."""
-        answered = False
+    def _next(self, deliveries: ExitStack) -> Batch:
+        """Deliver the last results and wait for a batch; an empty one means drained."""
+        delivered = False
         while True:
             with self._lock:
-                if answered:
-                    self._changed.wait_for(lambda: self._waiting or self._refusal)
-                late = self._waiting.expired(time.monotonic())
-                self._refused[Refused.DEADLINE] += len(late)
-                batch = self._waiting.cut(self._running)
-                if self._waiting:  # another engine's share, or the rest of a large request
+                if delivered:
+                    self._changed.wait_for(lambda: self._queue or self._refusal)
+                late = self._queue.expired(time.monotonic())
+                self._refused[RefusalReason.DEADLINE] += len(late)
+                batch = self._queue.next_batch(self._running)
+                if self._queue:  # the share of another engine, or the rest of a large request
                     self._changed.notify()
                 ending = bool(self._refusal)
             for job in late:
-                job.fail(too_late())
-            if batch or (ending and answered):
+                job.fail(deadline_error())
+            if batch or (ending and delivered):
                 return batch
-            answers.close()
-            answered = True
+            deliveries.close()
+            delivered = True
 
-    def _finish(self, computing: Computing, answers: ExitStack) -> bool:
-        """Wait for a batch, which is then to be answered.
+    def _finish(self, in_flight: InFlightBatch, deliveries: ExitStack) -> bool:
+        """Wait for a batch and schedule the delivery of its results.
 
         Returns:
-            Whether the engine gave an answer to any of it.
+            Whether the engine computed any of its requests.
         """
-        batch = computing.batch
+        batch = in_flight.batch
         try:
-            done = computing.finish()
+            computed = in_flight.finish()
         except Exception as error:  # noqa: BLE001  (the runtimes' errors share no narrower base)
             if len(batch) > 1:
                 log.warning("a batch failed, its requests are computed alone: %r", error)
-                alone = (Computing(computing.engine, [take]) for take in batch)
-                return sum(self._finish(one, answers) for one in alone) > 0
+                alone = (InFlightBatch(in_flight.engine, [part]) for part in batch)
+                return sum(self._finish(single, deliveries) for single in alone) > 0
             batch[0].job.fail(error)
             return isinstance(error, PipeError)
-        answers.callback(self._answer, done)
+        deliveries.callback(self._deliver, computed)
         return True
 
-    def _answer(self, done: Done) -> None:
+    def _deliver(self, computed: ComputedBatch) -> None:
         with self._lock:
-            self._sums.add(done)
+            self._totals.add(computed)
         try:
-            deliver(done.batch, done.logits_NC, done.elapsed_s, done.end_s)
-        except Exception as error:  # whatever it is, requests wait
-            log.exception("a batch could not be answered")
-            for take in done.batch:
-                take.job.fail(error)
+            deliver(computed.batch, computed.logits_NC, computed.elapsed_s, computed.end_s)
+        except Exception as error:  # any error: the requests would wait forever
+            log.exception("the results of a batch could not be delivered")
+            for part in computed.batch:
+                part.job.fail(error)
 
-    def _give_back(self, batch: Batch, death: BaseException) -> None:
-        """Have the requests of a batch, that an engine died of, computed by another."""
-        kept = []
-        for take in batch:
-            again = replace(take, attempts=take.attempts + 1)
-            if again.attempts >= ATTEMPTS:
-                error = NotReadyError(f"the engine died of each batch with this request: {death!r}")
-                take.job.fail(error)
-            elif not take.job.future.done():
-                kept.append(again)
-        if kept:
+    def _retry(self, batch: Batch, crash: BaseException) -> None:
+        """Queue the requests of a batch again after its engine crashed."""
+        retried = []
+        for part in batch:
+            again = replace(part, attempts=part.attempts + 1)
+            if again.attempts >= MAX_ATTEMPTS:
+                message = f"the engine crashed {MAX_ATTEMPTS} times with this request: {crash!r}"
+                part.job.fail(NotReadyError(message))
+            elif not part.job.future.done():
+                retried.append(again)
+        if retried:
             with self._lock:
-                self._waiting.give_back(kept)
+                self._queue.return_batch(retried)
                 self._changed.notify()
 
     def _abandon(self) -> None:
-        """Fail what waits; after a drain nothing does."""
+        """Fail all queued requests because no engine is left; after a drain there are none."""
         with self._lock:
             self._refusal = self._refusal or "the engine has stopped"
             self._abandoned = True
-            jobs = self._waiting.clear()
+            jobs = self._queue.clear()
         for job in jobs:
             job.fail(NotReadyError(self._refusal))
 

@@ -1,4 +1,4 @@
-"""Where a tritonserver is found, and what it needs to run."""
+"""Finds an installed tritonserver and checks that its Python backend works."""
 
 import os
 import shutil
@@ -11,17 +11,17 @@ import httpx
 from pipework.errors import MissingDependencyError
 from pipework.git import CHECKOUT
 
-HOME = CHECKOUT / ".triton"  # of `make triton`
+HOME = CHECKOUT / ".triton"  # folder that `make triton` installs into
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Installation:
-    """A tritonserver and where it finds what it needs.
+    """Paths of an installed tritonserver.
 
     Attributes:
-        binary: the program.
-        backends: the folder of its backends, or None for its own default.
-        venv: what its python models run in, or None for what the program finds by itself.
+        binary: the executable.
+        backends: folder of its backends; None for its default.
+        venv: virtual environment of its Python models; None for its default.
     """
 
     binary: Path
@@ -33,7 +33,7 @@ class Installation:
         """Return the tritonserver on PATH, or the one that `make triton` installed.
 
         Raises:
-            MissingDependencyError: there is neither.
+            MissingDependencyError: neither exists.
         """
         on_path = shutil.which("tritonserver")
         if on_path is not None:
@@ -46,13 +46,13 @@ class Installation:
         return cls(binary=binary, backends=root / "backends", venv=home / "venv")
 
     def environment(self) -> dict[str, str]:
-        """Return the variables to start it with.
+        """Return the environment variables for tritonserver.
 
-        The process that runs a python model takes the environment whose bin comes first on PATH,
-        and loads the library of that Python.
+        The process of a Python model uses the environment whose bin folder is first on PATH, and
+        loads the library of that Python.
 
         Raises:
-            MissingDependencyError: that Python does not run.
+            MissingDependencyError: that Python cannot be run.
         """
         inherited = dict(os.environ)
         if self.venv is None:
@@ -62,7 +62,7 @@ class Installation:
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603  (our own program)
         except (OSError, subprocess.SubprocessError) as error:
-            message = f"the Python of Triton's models does not run: {error}"
+            message = f"the Python of Triton's models cannot be run: {error}"
             raise MissingDependencyError(message, "make triton") from error
         return inherited | {
             "VIRTUAL_ENV": str(self.venv),
@@ -73,10 +73,11 @@ class Installation:
         }
 
 
-# Its python backend reads tensors through NumPy's binary interface. Built for another version of
-# NumPy than it finds, it answers with wrong numbers or dies, and says nothing before.
+# Triton's Python backend reads tensors through NumPy's binary interface. If it was built for
+# another version of NumPy, it returns wrong numbers or crashes, without a warning: hence this
+# echo model.
 
-SHOWN = 300  # characters of an answer that is no echo
+SHOWN = 300  # characters of a wrong response that the message repeats
 ECHO = "pipework_echo"
 ECHO_CONFIG = f"""\
 name: "{ECHO}"
@@ -98,7 +99,7 @@ class TritonPythonModel:
     def copied(self, tensor):
         return triton.Tensor(tensor.name(), tensor.as_numpy().copy())
 """
-SAID = {
+ECHO_REQUEST = {
     "inputs": [
         {"name": "numbers", "datatype": "INT64", "shape": [3], "data": [1, 2, 3]},
         {"name": "texts", "datatype": "BYTES", "shape": [2], "data": ["echo", "回声"]},
@@ -107,7 +108,7 @@ SAID = {
 
 
 def write_echo(models: Path) -> Path:
-    """Write the repository of the model that echoes, and return the folder of the model."""
+    """Write a repository with the echo model, and return the folder of the model."""
     folder = models / ECHO
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text(ECHO_CONFIG)
@@ -115,29 +116,29 @@ def write_echo(models: Path) -> Path:
     return folder
 
 
-def check_echo(door: httpx.Client, echo: Path) -> None:
-    """Check that it echoes, and take the model away.
+def check_echo(client: httpx.Client, echo: Path) -> None:
+    """Check that the echo model returns its inputs, and remove the model.
 
     Raises:
-        MissingDependencyError: it does not; the message holds what came back.
+        MissingDependencyError: it returns something else; the message has it.
     """
-    said = [one["data"] for one in SAID["inputs"]]
-    heard = _heard(door)
-    if heard != said:
-        message = f"tritonserver's python backend does not echo {said}: {heard}"
-        hint = "give its Python the NumPy that it was built for, 'numpy<2': make triton"
+    expected = [tensor["data"] for tensor in ECHO_REQUEST["inputs"]]
+    found = _echoed(client)
+    if found != expected:
+        message = f"tritonserver's python backend does not echo {expected}: {found}"
+        hint = "its Python needs the NumPy that it was built for, 'numpy<2': make triton"
         raise MissingDependencyError(message, hint)
     shutil.rmtree(echo)
 
 
-def _heard(door: httpx.Client) -> object:
-    """Return what the echo says, or in its place why it says nothing: its process may have died."""
+def _echoed(client: httpx.Client) -> object:
+    """Return the tensors of the echo model, or an error text: its process may have crashed."""
     try:
-        answer = door.post(f"/v2/models/{ECHO}/infer", json=SAID)
-        door.post(f"/v2/repository/models/{ECHO}/unload", json={})
+        response = client.post(f"/v2/models/{ECHO}/infer", json=ECHO_REQUEST)
+        client.post(f"/v2/repository/models/{ECHO}/unload", json={})
     except httpx.HTTPError as error:
         return f"{type(error).__name__}: {error}"
     try:
-        return [one["data"] for one in answer.json()["outputs"]]
+        return [tensor["data"] for tensor in response.json()["outputs"]]
     except (ValueError, KeyError, TypeError):
-        return " ".join(answer.text.split())[:SHOWN] or "it said nothing"
+        return " ".join(response.text.split())[:SHOWN] or "an empty response"

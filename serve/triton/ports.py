@@ -1,4 +1,4 @@
-"""Where a tritonserver listens, and what its doors are open for."""
+"""Ports and command line options of a tritonserver."""
 
 import socket
 from contextlib import ExitStack, suppress
@@ -7,42 +7,42 @@ from uuid import uuid4
 
 from pipework.errors import ConfigError
 
-METRICS_BESIDE = 2  # Triton's own ports are 8000, 8001 and 8002
-# Who may register memory or write traces may do more than ask: a region of the python backend's
-# own memory can be registered too (CVE-2025-23319, CVE-2025-23320, CVE-2025-23334).
-CLOSED = ("shared-memory", "trace", "logging")
-KEY = "pipework-launcher"
+METRICS_OFFSET = 2  # Triton's default ports are 8000, 8001 and 8002
+# Restricted because these APIs allow more than inference: clients could register the shared memory
+# of the python backend itself (CVE-2025-23319, CVE-2025-23320, CVE-2025-23334).
+RESTRICTED = ("shared-memory", "trace", "logging")
+ACCESS_HEADER = "pipework-launcher"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Doors:
-    """Where a tritonserver listens; a port 0 stands for any free one."""
+class Ports:
+    """Host and ports of a tritonserver; port 0 means any free port."""
 
     host: str = "127.0.0.1"
     http: int = 0
     grpc: int = 0
     metrics: int = 0
 
-    def chosen(self) -> "Doors":
-        """Return the same with a free port in place of each 0.
+    def chosen(self) -> "Ports":
+        """Return a copy with a free port in place of each 0.
 
-        That of metrics is the second after the port of HTTP, where that one is given and free.
+        If the HTTP port is not 0, the metrics port is that plus 2, if free.
 
         Raises:
-            ConfigError: a port that is given is taken.
+            ConfigError: a port is already in use.
         """
-        with ExitStack() as held:  # until all are chosen: a port that is let go may be given again
+        with ExitStack() as held:  # keeps all ports until the last is chosen, so that they differ
             http, grpc = (_bound(self.host, port, held) for port in (self.http, self.grpc))
             metrics = self.metrics
             if self.http and not metrics:
                 with suppress(ConfigError):
-                    metrics = _bound(self.host, self.http + METRICS_BESIDE, held)
-            if metrics != self.http + METRICS_BESIDE:
+                    metrics = _bound(self.host, self.http + METRICS_OFFSET, held)
+            if metrics != self.http + METRICS_OFFSET:
                 metrics = _bound(self.host, metrics, held)
-        return Doors(host=self.host, http=http, grpc=grpc, metrics=metrics)
+        return Ports(host=self.host, http=http, grpc=grpc, metrics=metrics)
 
     def options(self) -> list[str]:
-        """Return them as options of tritonserver."""
+        """Return the command line options of tritonserver."""
         return [
             *(f"--http-address={self.host}", f"--http-port={self.http}"),
             *(f"--grpc-address={self.host}", f"--grpc-port={self.grpc}"),
@@ -51,16 +51,16 @@ class Doors:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
-    """What a tritonserver does and lets others do.
+class ServerOptions:
+    """Behaviour and access rules of a tritonserver.
 
     Attributes:
-        control: whether clients may load and unload models, and read the index of the repository:
-            to Triton that is one door.
-        strict: whether a version that does not load keeps all others from being served.
-        exit_s: seconds that requests have to end when it is told to stop.
-        secret: what the launcher names at the doors that are closed to others. It stands in the
-            command line, which other users of the same machine can read.
+        control: whether clients may load and unload models and read the repository index; Triton
+            restricts these together.
+        strict: whether the server fails if one version cannot be loaded.
+        exit_s: seconds for running requests to finish after a stop signal.
+        secret: value of the header that opens the restricted APIs for the launcher. Other users of
+            the same machine can read it in the command line.
     """
 
     control: bool = False
@@ -69,23 +69,21 @@ class Rules:
     secret: str = field(default_factory=lambda: uuid4().hex, repr=False)
 
     def options(self) -> list[str]:
-        """Return them as options of tritonserver.
-
-        It does not poll: where it does, it starts a version that failed anew at each look, and may
-        hang when it is told to stop meanwhile (seen with 2.51).
-        """
-        closed = CLOSED if self.control else ("model-repository", *CLOSED)
-        named = f"{','.join(closed)}:{KEY}={self.secret}"
+        """Return the command line options of tritonserver."""
+        # Explicit model control: with polling, tritonserver retries failed versions at each poll,
+        # and may hang if it is stopped during that (seen with 2.51).
+        restricted = RESTRICTED if self.control else ("model-repository", *RESTRICTED)
+        rule = f"{','.join(restricted)}:{ACCESS_HEADER}={self.secret}"
         return [
             *("--model-control-mode=explicit", "--load-model=*"),
-            *(f"--http-restricted-api={named}", f"--grpc-restricted-protocol={named}"),
+            *(f"--http-restricted-api={rule}", f"--grpc-restricted-protocol={rule}"),
             *([] if self.strict else ["--exit-on-error=false", "--strict-readiness=false"]),
             f"--exit-timeout-secs={self.exit_s}",
         ]
 
     def headers(self) -> dict[str, str]:
-        """Return what opens the closed doors of HTTP."""
-        return {KEY: self.secret}
+        """Return the HTTP headers that open the restricted APIs."""
+        return {ACCESS_HEADER: self.secret}
 
 
 def _bound(host: str, port: int, held: ExitStack) -> int:

@@ -1,7 +1,7 @@
-"""What a Triton python model is: the `model.py` of a written repository names this class.
+"""The Python model for Triton, which the `model.py` of an exported repository imports.
 
-It is imported by the process that Triton's python backend starts, and only there is the module
-`triton_python_backend_utils`, whose classes come after this has been imported. Its interface is
+Triton's Python backend imports it in a process of its own. Only that process has the module
+`triton_python_backend_utils`, whose classes are added after this import. Interface:
 https://github.com/triton-inference-server/python_backend#usage
 """
 
@@ -19,16 +19,16 @@ from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.evaluation import Engine
 from pipework.serve.engines import open_proven
 from pipework.serve.engines.base import Arrays
-from pipework.serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, open_behind
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR, Answer, Texts
+from pipework.serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, open_tensor_model
+from pipework.serve.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
 from pipework.serve.triton.text_model import TextModel
 
 
 class TritonPythonModel:
-    """Answers texts by the run folder that the folder of a version is."""
+    """Serves the run folder of a version: texts in, predictions out."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Open the version; an error here is why Triton does not load it."""
+        """Open the version; Triton reports an error here as the reason of a failed load."""
         version = args["model_version"]
         run = Path(args["model_repository"]) / version
         manifest = read_classifier(run)
@@ -36,26 +36,28 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         parameters = config.get("parameters", {})
         if TENSOR_MODEL in parameters:
-            behind = Behind(name=parameters[TENSOR_MODEL]["string_value"], version=int(version))
-            engine: Engine = open_behind(
+            tensor_model = TensorModelCall(
+                name=parameters[TENSOR_MODEL]["string_value"], version=int(version)
+            )
+            engine: Engine = open_tensor_model(
                 run,
                 manifest,
-                behind,
+                tensor_model,
                 first_only=parameters[FIRST_ONLY]["string_value"] == "true",
                 batch=config["max_batch_size"],
-                beside=run.parents[1] / behind.name / version,
+                model_folder=run.parents[1] / tensor_model.name / version,
             )
         else:
             engine = open_proven(run, manifest)
         self._model = TextModel(run, manifest, engine)
-        triton.Logger.log_info(f"{args['model_name']} {version} answers with {record.name}")
+        triton.Logger.log_info(f"{args['model_name']} {version} uses engine {record.name}")
 
     def execute(self, requests: "Sequence[triton.InferenceRequest]") -> list[object]:
-        """Answer what Triton's dynamic batcher has merged, in one call."""
-        answers: Sequence[Answer | PipeError]
+        """Compute the requests of one dynamic batch in one call."""
+        answers: Sequence[OutputTensors | PipeError]
         try:
             answers = self._model.answer([_texts(request) for request in requests])
-        except PipeError as error:  # of the engine: it is not there, or not proven
+        except PipeError as error:  # the tensor model is not loaded, or its parity check failed
             answers = [error] * len(requests)
         return [_response(answer) for answer in answers]
 
@@ -65,8 +67,8 @@ class TritonPythonModel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Behind:
-    """Another model of this server, asked by what Triton calls business logic scripting."""
+class TensorModelCall:
+    """Calls a tensor model of the same server through Triton's business logic scripting."""
 
     name: str
     version: int
@@ -86,20 +88,20 @@ class Behind:
         )
         response = request.exec()
         if response.has_error():
-            message = f"model {self.name} {self.version} did not answer: "
+            message = f"model {self.name} {self.version} failed: "
             raise NotReadyError(message + response.error().message())
         logits = triton.get_output_tensor_by_name(response, "logits").as_numpy()
         return np.asarray(logits, np.float32)
 
 
-def _texts(request: "triton.InferenceRequest") -> Texts:
+def _texts(request: "triton.InferenceRequest") -> InputTexts:
     tensors = {tensor.name(): tensor.as_numpy().ravel().tolist() for tensor in request.inputs()}
-    return Texts(text=tensors[TEXT], text_pair=tensors.get(TEXT_PAIR))
+    return InputTexts(text=tensors[TEXT], text_pair=tensors.get(TEXT_PAIR))
 
 
-def _response(answer: Answer | PipeError) -> object:
+def _response(answer: OutputTensors | PipeError) -> object:
     match answer:
-        case Answer():
+        case OutputTensors():
             tensors = answer.tensors().items()
             return triton.InferenceResponse([triton.Tensor(*named) for named in tensors])
         case PipeError():

@@ -1,4 +1,4 @@
-"""What changes in a repository is loaded, and what changes in a tritonserver is said."""
+"""Loads changes of a repository into a tritonserver and reports changes of model states."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,111 +7,115 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Protocol
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.serve.models.registry import Entry, State
 
 log = logging.getLogger(__name__)
 CONFIG = "config.pbtxt"
-LOOK_S = 2.0  # between two looks at the states, where the repository is not looked at
-Held = Mapping[str, tuple[int, tuple[str, ...]]]  # of each model: its config's time, its versions
+POLL_S = 2.0  # between polls of the states if the repository is not polled
+VersionsByModel = Mapping[
+    str, tuple[int, tuple[str, ...]]
+]  # per model: time of its config, versions
 
 
-class Loading(Protocol):
-    """What a watch needs of a server."""
+class ModelLoader(Protocol):
+    """The methods of a server that RepositorySync uses."""
 
     def index(self) -> list[Entry]:
-        """Return the versions and their states; [] where it does not say."""
+        """Return the versions and their states; [] if unknown."""
 
     def load(self, model: str) -> bool:
-        """Load the versions that are there now."""
+        """Load the current versions of a model; return whether all were loaded."""
 
     def unload(self, model: str) -> bool:
-        """Take a model away."""
+        """Unload a model; return whether that was done."""
 
 
-class Watch(Closing):
-    """Looks at a repository and at the server of its models, until it is closed."""
+class RepositorySync(Closeable):
+    """Polls a repository and the server of its models in a thread until closed."""
 
     def __init__(
         self,
-        server: Loading,
+        server: ModelLoader,
         repository: Path,
         known: Sequence[Entry],
         *,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         poll_s: float,
     ) -> None:
-        """Start.
+        """Start the thread.
 
         Args:
-            server: of the repository.
-            repository: its folder.
-            known: the states that were said before.
-            say: is told each change in a line.
-            poll_s: seconds between two looks at the repository; 0 where it is not looked at.
+            server: the server of the repository.
+            repository: folder of the repository.
+            known: the states that were reported before.
+            report: called with a line for each change.
+            poll_s: seconds between polls of the repository; 0 to poll never.
         """
-        self._server, self._repository, self._say = server, repository, say
-        self._known, self._held = known, held(repository)
-        self._polls, self._every_s = bool(poll_s), poll_s or LOOK_S
+        self._server, self._repository, self._report = server, repository, report
+        self._known, self._versions = known, read_versions(repository)
+        self._polls, self._every_s = bool(poll_s), poll_s or POLL_S
         self._ended = Event()
-        Thread(target=self._watch, name="triton-watch", daemon=True).start()
+        Thread(target=self._poll_forever, name="triton-watch", daemon=True).start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         self._ended.set()
 
-    def look(self) -> None:
-        """Load what is new, and say what changed. What failed is tried again when it changes."""
+    def poll(self) -> None:
+        """Load new versions and report state changes. A failed version is retried if it changes."""
         if self._polls:
-            now = held(self._repository)
-            for model in sorted({*self._held, *now}):
-                if model not in now:
+            versions = read_versions(self._repository)
+            for model in sorted({*self._versions, *versions}):
+                if model not in versions:
                     self._server.unload(model)
-                elif now[model] != self._held.get(model):
+                elif versions[model] != self._versions.get(model):
                     self._server.load(model)
-            self._held = now
-        found = self._server.index() or self._known  # nothing is said by one that is ending
-        for one in changes(self._known, found):
-            self._say(in_a_line(one))
-        self._known = found
+            self._versions = versions
+        entries = self._server.index() or self._known  # a stopping server returns []
+        for entry in changes(self._known, entries):
+            self._report(describe_entry(entry))
+        self._known = entries
 
-    def _watch(self) -> None:
+    def _poll_forever(self) -> None:
         while not self._ended.wait(self._every_s):
             try:
-                self.look()
-            except Exception:  # a bug must not end the looking
-                log.exception("the repository could not be looked at")
+                self.poll()
+            except Exception:  # a bug must not end the polling
+                log.exception("the repository could not be polled")
 
 
-def held(repository: Path) -> Held:
-    """Return which models and versions a repository has."""
-    found = {}
+def read_versions(repository: Path) -> VersionsByModel:
+    """Return the models of a repository with their config times and versions."""
+    models = {}
     for config in repository.glob(f"*/{CONFIG}"):
-        with suppress(FileNotFoundError):  # it is being taken away
-            versions = sorted(one.name for one in config.parent.iterdir() if one.name.isdecimal())
-            found[config.parent.name] = (config.stat().st_mtime_ns, tuple(versions))
-    return found
+        with suppress(FileNotFoundError):  # it is being removed
+            versions = sorted(
+                path.name for path in config.parent.iterdir() if path.name.isdecimal()
+            )
+            models[config.parent.name] = (config.stat().st_mtime_ns, tuple(versions))
+    return models
 
 
 def changes(before: Sequence[Entry], now: Sequence[Entry]) -> Iterator[Entry]:
-    """Yield the versions that are new or in another state, and those that are gone.
+    """Yield the versions that are new, removed or in another state.
 
-    What is being loaded is not said: it will be in another state.
+    Versions that are being loaded or unloaded are omitted: another state will follow.
     """
-    known = {(one.name, one.version): one for one in before}
-    for one in now:
-        earlier = known.pop((one.name, one.version), None)
-        if earlier != one and one.state not in {State.LOADING, State.UNLOADING}:
-            yield one
-    for one in known.values():
-        if one.state is State.READY:
+    known = {(entry.name, entry.version): entry for entry in before}
+    for entry in now:
+        earlier = known.pop((entry.name, entry.version), None)
+        if earlier != entry and entry.state not in {State.LOADING, State.UNLOADING}:
+            yield entry
+    for entry in known.values():
+        if entry.state is State.READY:
             yield Entry(
-                name=one.name, version=one.version, state=State.UNAVAILABLE, reason="taken away"
+                name=entry.name, version=entry.version, state=State.UNAVAILABLE, reason="removed"
             )
 
 
-def in_a_line(entry: Entry) -> str:
+def describe_entry(entry: Entry) -> str:
     """Return the state of a version, with the first line of its reason."""
     reason = next(iter(entry.reason.splitlines()), "")
-    named = " ".join(filter(None, (entry.name, entry.version)))
-    return f"{named}: {entry.state}{f', {reason}' if reason else ''}"
+    model = " ".join(filter(None, (entry.name, entry.version)))
+    return f"{model}: {entry.state}{f', {reason}' if reason else ''}"

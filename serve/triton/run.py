@@ -1,106 +1,108 @@
-"""Serve a repository by a tritonserver until told to stop, and say how its models are."""
+"""Serves a repository with tritonserver until a stop signal, and reports model states."""
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pipework.errors import ConfigError, NotReadyError
-from pipework.run_folder.files import FILE_NAME as MANIFEST
+from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.serve.config import ServeSettings
-from pipework.serve.http.shutdown import ending_at_once
+from pipework.serve.http.shutdown import exit_on_signal
 from pipework.serve.models.registry import State
-from pipework.serve.run import Address, Listening
-from pipework.serve.triton.ports import Doors, Rules
-from pipework.serve.triton.repository_sync import CONFIG, Watch, in_a_line
+from pipework.serve.run import BoundAddress, ListenAddress
+from pipework.serve.triton.ports import Ports, ServerOptions
+from pipework.serve.triton.repository_sync import CONFIG, RepositorySync, describe_entry
 from pipework.serve.triton.server import TritonServer
 from pipework.settings import Settings
 
-KEPT = ("models", "grace_s")  # the settings that a tritonserver follows
-IN_FRONT = "serve it by our own server: leave out --backend triton"
+FOLLOWED = ("models", "grace_s")  # the settings that a tritonserver follows
+OWN_SERVER_HINT = "use pipework's own server: omit --backend triton"
 
 
 def serve_triton(
     repository: Path,
     settings: ServeSettings,
     *,
-    address: Address,
-    ready: Callable[[Listening], None],
-    say: Callable[[str], None],
+    address: ListenAddress,
+    ready: Callable[[BoundAddress], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Serve a repository by a tritonserver until SIGTERM or SIGINT.
+    """Serve a repository with tritonserver until SIGTERM or SIGINT.
 
     Args:
-        repository: what `pipe export --to triton` wrote.
-        settings: how to serve it; of them `models` and `grace_s`.
-        address: where to listen.
-        ready: called once when requests are accepted, with where.
-        say: is told each version's state, and each change of it, in a line.
+        repository: folder that `pipe export --to triton` wrote.
+        settings: settings; only `models` and `grace_s` apply.
+        address: address to listen on.
+        ready: called once with the bound address when requests are accepted.
+        report: called with a line for each version's state and each change.
 
     Raises:
-        ConfigError: that is no repository, a port is taken, or a setting is not for Triton.
-        MissingDependencyError: there is no tritonserver.
-        NotReadyError: it did not start, no version loaded, or it ended by itself.
+        ConfigError: the folder is not a repository, a port is taken, or a setting does not apply.
+        MissingDependencyError: tritonserver is not installed.
+        NotReadyError: it did not start, loaded no version, or exited unexpectedly.
     """
     check_repository(repository)
     check_settings(settings)
-    rules = Rules(
+    options = ServerOptions(
         control=settings.models.control,
-        strict=False,  # what loads is served, though another version does not
+        strict=False,  # serve the other versions if one cannot be loaded
         exit_s=settings.grace_s,
     )
-    doors = Doors(host=address.host, http=address.port, grpc=address.grpc_port)
-    with ending_at_once(), TritonServer(repository, doors, rules) as server:
+    ports = Ports(host=address.host, http=address.port, grpc=address.grpc_port)
+    with exit_on_signal(), TritonServer(repository, ports, options) as server:
         first = server.index()
-        if not any(one.state is State.READY for one in first):
+        if not any(entry.state is State.READY for entry in first):
             message = "tritonserver loaded no version of any model"
-            hint = "mend one, or export the run again: pipe export RUN --to triton"
-            raise NotReadyError(message, hint, "\n".join(map(in_a_line, first)))
-        for one in first:
-            say(in_a_line(one))
-        say(f"metrics on {server.metrics}")
-        ready(Listening(url=server.url, grpc=server.grpc))
-        with Watch(server, repository, first, say=say, poll_s=settings.models.poll_s):
+            hint = "fix a model, or export the run again: pipe export RUN --to triton"
+            raise NotReadyError(message, hint, "\n".join(map(describe_entry, first)))
+        for entry in first:
+            report(describe_entry(entry))
+        report(f"metrics on {server.metrics}")
+        ready(BoundAddress(url=server.url, grpc=server.grpc))
+        with RepositorySync(
+            server, repository, first, report=report, poll_s=settings.models.poll_s
+        ):
             server.wait()
 
 
 def check_repository(path: Path) -> None:
-    """Check that a folder is a repository of models.
+    """Check that a folder is a model repository.
 
     Raises:
-        ConfigError: it is not; for a run folder the hint says how to make one of it.
+        ConfigError: it is not; for a run folder the hint has the export command.
     """
-    how = "pipe export RUN --to triton --repository DIR"
+    export = "pipe export RUN --to triton --repository DIR"
     if not path.is_dir():
-        message = f"{path} is not a folder: expected a repository of models"
-        raise ConfigError(message, f"make one: {how}")
+        message = f"{path} is not a folder: expected a model repository"
+        raise ConfigError(message, f"create it: {export}")
     if (path / MANIFEST).is_file():
-        message = f"{path} is a run folder, and tritonserver serves a repository of models"
-        raise ConfigError(message, f"make one: {how.replace('RUN', str(path))}")
+        message = f"{path} is a run folder, but tritonserver needs a model repository"
+        raise ConfigError(message, f"create it: {export.replace('RUN', str(path))}")
     if not any(path.glob(f"*/{CONFIG}")):
-        message = f"{path} holds no model: no folder in it has a {CONFIG}"
-        raise ConfigError(message, f"add one: {how}")
+        message = f"{path} has no models: none of its folders has a {CONFIG}"
+        raise ConfigError(message, f"add one: {export}")
 
 
 def check_settings(settings: ServeSettings) -> None:
-    """Check that nothing is asked for that a tritonserver does not do.
+    """Check that all settings apply to tritonserver.
 
     Raises:
-        ConfigError: naming a setting that only our own server follows.
+        ConfigError: a setting applies to our own server only; the message names it.
     """
     if os.environ.get("PIPEWORK_API_KEYS"):
-        message = "PIPEWORK_API_KEYS is set, and tritonserver checks no API keys"
-        raise ConfigError(message, IN_FRONT)
-    given = settings.model_copy(update={name: getattr(ServeSettings(), name) for name in KEPT})
-    apart = [*_apart(given, ServeSettings())]
-    if apart:
-        message = f"--backend triton does not follow the setting {apart[0]}"
-        raise ConfigError(message, IN_FRONT)
+        message = "PIPEWORK_API_KEYS is set, but tritonserver does not check API keys"
+        raise ConfigError(message, OWN_SERVER_HINT)
+    others = settings.model_copy(update={name: getattr(ServeSettings(), name) for name in FOLLOWED})
+    changed = [*_changed_settings(others, ServeSettings())]
+    if changed:
+        message = f"--backend triton does not support the setting {changed[0]}"
+        raise ConfigError(message, OWN_SERVER_HINT)
 
 
-def _apart(one: Settings, other: Settings, prefix: str = "") -> Iterator[str]:
-    for name, value in one:
-        default = getattr(other, name)
+def _changed_settings(settings: Settings, defaults: Settings, prefix: str = "") -> Iterator[str]:
+    for name, value in settings:
+        default = getattr(defaults, name)
         if isinstance(value, Settings):
-            yield from _apart(value, default, f"{prefix}{name}.")
+            yield from _changed_settings(value, default, f"{prefix}{name}.")
         elif value != default:
             yield prefix + name

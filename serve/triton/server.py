@@ -1,4 +1,4 @@
-"""Starts NVIDIA's tritonserver on a model repository."""
+"""Starts and stops NVIDIA's tritonserver on a model repository."""
 
 import ctypes
 import os
@@ -19,56 +19,56 @@ from uuid import uuid4
 
 import httpx
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.errors import NotReadyError, PipeError
-from pipework.serve.http.shutdown import ending_at_once, handled_by
+from pipework.serve.http.shutdown import exit_on_signal, signal_handlers
 from pipework.serve.models.registry import Entry, State
 from pipework.serve.triton.installation import Installation, check_echo, write_echo
-from pipework.serve.triton.ports import Doors, Rules
+from pipework.serve.triton.ports import Ports, ServerOptions
 
 START_S, POLL_S, LATE_S = 120.0, 0.05, 3.0
 TAIL = 20  # lines of a log that are shown
-LOG_BYTES = 8 * 2**20  # a log that grows beyond is begun anew
-PR_SET_PDEATHSIG = 1  # of Linux's prctl
+LOG_BYTES = 8 * 2**20  # a larger log is truncated
+PR_SET_PDEATHSIG = 1  # option of Linux's prctl
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (where the python backend passes tensors)
 
 
-class TritonServer(Closing):
-    """A tritonserver that has loaded a repository, and has echoed what it was told.
+class TritonServer(Closeable):
+    """A running tritonserver with a loaded repository and a checked Python backend.
 
     Attributes:
-        url: of its HTTP door.
-        grpc: host:port of its gRPC door.
-        metrics: the URL of its metrics.
+        url: URL of its HTTP port.
+        grpc: host:port of its gRPC port.
+        metrics: URL of its metrics.
     """
 
     def __init__(
         self,
         repository: Path,
-        doors: Doors | None = None,
-        rules: Rules | None = None,
+        ports: Ports | None = None,
+        options: ServerOptions | None = None,
         *,
         installation: Installation | None = None,
         start_s: float = START_S,
     ) -> None:
-        """Start it and wait until the models of the repository are loaded.
+        """Start tritonserver and wait until the models of the repository are loaded.
 
         Raises:
-            ConfigError: a port is taken.
-            MissingDependencyError: there is no tritonserver, or its Python has a NumPy that it
-                was not built for.
-            NotReadyError: it did not start; the message holds its reason, the details its log.
+            ConfigError: a port is already in use.
+            MissingDependencyError: tritonserver is not installed, or it was built for another
+                version of NumPy.
+            NotReadyError: it did not start; the message has the reason, the details its log.
         """
         installation = installation or Installation.find()
-        doors, self._rules = (doors or Doors()).chosen(), rules or Rules()
-        self.url = f"http://{doors.host}:{doors.http}"
-        self.grpc = f"{doors.host}:{doors.grpc}"
-        self.metrics = f"http://{doors.host}:{doors.metrics}/metrics"
+        ports, self._options = (ports or Ports()).chosen(), options or ServerOptions()
+        self.url = f"http://{ports.host}:{ports.http}"
+        self.grpc = f"{ports.host}:{ports.grpc}"
+        self.metrics = f"http://{ports.host}:{ports.metrics}/metrics"
         self._name, self._ended = f"pipework-triton-{uuid4().hex}", False
         self._folder = TemporaryDirectory(prefix=self._name)
         self._log = Path(self._folder.name) / "triton.log"
         echo = write_echo(Path(self._folder.name) / "models")
-        command = [str(installation.binary), *doors.options(), *self._rules.options()]
+        command = [str(installation.binary), *ports.options(), *self._options.options()]
         command += [f"--model-repository={repository}", f"--model-repository={echo.parent}"]
         command.append("--disable-auto-complete-config")
         command.append(f"--backend-config=python,shm-region-prefix-name={self._name}")
@@ -77,92 +77,92 @@ class TritonServer(Closing):
         with self._log.open("a") as log:
             self._process = _start(command, installation.environment(), log)
         try:
-            # Closed when done: the server's end would wait for an open connection.
-            with self._door(start_s) as door:
-                self._wait_ready(door, time.monotonic() + start_s)
-                check_echo(door, echo)
+            # The client is closed here: tritonserver waits for open connections when it stops.
+            with self._client(start_s) as client:
+                self._wait_ready(client, time.monotonic() + start_s)
+                check_echo(client, echo)
         except BaseException:
-            self._end()  # it has accepted nothing yet
+            self._end()  # it has no requests yet
             raise
 
     def index(self) -> list[Entry]:
-        """Return the versions that it has tried to load; [] where it does not say.
+        """Return the versions that it has tried to load; [] if it does not respond.
 
-        A model of which no version was found is an entry without a version.
+        A model without versions is an entry without a version.
         """
         if self._log.stat().st_size > LOG_BYTES:
             os.truncate(self._log, 0)  # the server appends to it
         try:
-            with self._door(START_S) as door:
-                found = door.post("/v2/repository/index", json={}).json()
-            return [_entry(**one) for one in found]
+            with self._client(START_S) as client:
+                entries = client.post("/v2/repository/index", json={}).json()
+            return [_entry(**entry) for entry in entries]
         except (httpx.HTTPError, ValueError, TypeError):
-            return []  # it is ending
+            return []  # it is stopping
 
     def load(self, model: str) -> bool:
-        """Load the versions of a model that are in the repository now; return whether all are.
+        """Load the current versions of a model; return whether all were loaded.
 
-        Versions that were loaded serve on until the new ones do, or if those fail.
+        Old versions are served until the new ones are loaded, or longer if loading fails.
         """
         return self._control(model, "load")
 
     def unload(self, model: str) -> bool:
-        """Let a model finish what it accepted, and take it away; return whether that was done."""
+        """Unload a model after its accepted requests; return whether that was done."""
         return self._control(model, "unload")
 
     def _control(self, model: str, verb: str) -> bool:
         try:
-            with self._door(START_S) as door:
-                done = door.post(f"/v2/repository/models/{model}/{verb}", json={})
+            with self._client(START_S) as client:
+                response = client.post(f"/v2/repository/models/{model}/{verb}", json={})
         except httpx.HTTPError:
-            return False  # it is ending
-        return done.status_code == HTTPStatus.OK
+            return False  # it is stopping
+        return response.status_code == HTTPStatus.OK
 
     def wait(self) -> None:
-        """Pass SIGTERM and SIGINT on, and wait until it ends; a second SIGINT kills it.
+        """Forward SIGTERM and SIGINT and wait until it exits; a second SIGINT kills it.
 
-        So does the end of the time that it has: it may hang where it is told to stop while it
-        loads a model.
+        It is also killed after its exit timeout: it may hang if it is stopped while it loads a
+        model.
 
         Raises:
-            NotReadyError: it ended by itself; the details are the end of its log.
+            NotReadyError: it exited unexpectedly; the details are the end of its log.
         """
-        told: list[int] = []
-        late = Timer(self._rules.exit_s + LATE_S, self._process.kill)
-        late.daemon = True
+        signals: list[int] = []
+        kill_timer = Timer(self._options.exit_s + LATE_S, self._process.kill)
+        kill_timer.daemon = True
 
-        def pass_on(sign: int, _: FrameType | None) -> None:
-            again = signal.SIGINT in told and sign == signal.SIGINT
-            if not told:
-                late.start()
-            told.append(sign)
-            (self._process.kill if again else self._process.terminate)()
+        def forward(sign: int, _: FrameType | None) -> None:
+            second = signal.SIGINT in signals and sign == signal.SIGINT
+            if not signals:
+                kill_timer.start()
+            signals.append(sign)
+            (self._process.kill if second else self._process.terminate)()
 
-        with handled_by(pass_on):
+        with signal_handlers(forward):
             code = self._process.wait()
-        late.cancel()
-        # A client that stays connected makes it wait and call that an error.
-        if not told:
+        kill_timer.cancel()
+        # After a signal the exit code is ignored: connected clients make it exit with an error.
+        if not signals:
             log = self._log.read_text(errors="replace")
-            how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-            message = f"tritonserver ended by itself, {how}: {reason(log)}"
+            status = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+            message = f"tritonserver exited unexpectedly, {status}: {reason(log)}"
             tail = "\n".join(log.splitlines()[-TAIL:])
-            raise NotReadyError(message, "the end of its log stands above this line", tail)
+            raise NotReadyError(message, "the end of its log is above this line", tail)
 
     def close(self) -> None:
-        """Let it finish what it accepted, and end it. Closing twice is allowed."""
+        """Finish accepted requests and stop. Closing twice is allowed."""
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(2 * self._rules.exit_s)
+            self._process.wait(2 * self._options.exit_s)
         self._end()
 
-    def _door(self, timeout_s: float) -> httpx.Client:
+    def _client(self, timeout_s: float) -> httpx.Client:
         return httpx.Client(
-            base_url=self.url, timeout=timeout_s, trust_env=False, headers=self._rules.headers()
+            base_url=self.url, timeout=timeout_s, trust_env=False, headers=self._options.headers()
         )
 
     def _end(self) -> None:
-        """Kill what still runs, the processes of its models too, and remove what they leave."""
+        """Kill all its processes and remove their files and shared memory."""
         if self._ended:
             return
         self._ended = True
@@ -173,26 +173,26 @@ class TritonServer(Closing):
             region.unlink(missing_ok=True)
         self._folder.cleanup()
 
-    def _wait_ready(self, door: httpx.Client, end_s: float) -> None:
+    def _wait_ready(self, client: httpx.Client, end_s: float) -> None:
         while time.monotonic() < end_s:
             if self._process.poll() is not None:
                 break
             try:
-                if door.get("/v2/health/ready").status_code == HTTPStatus.OK:
+                if client.get("/v2/health/ready").status_code == HTTPStatus.OK:
                     return
             except httpx.HTTPError:
                 pass  # it does not listen yet
             time.sleep(POLL_S)
         log = self._log.read_text(errors="replace")
         message = f"tritonserver did not start: {reason(log)}"
-        raise NotReadyError(message, "its log stands above this line", log)
+        raise NotReadyError(message, "its log is above this line", log)
 
 
 def reason(log: str) -> str:
-    """Return what a tritonserver's log says of why it ended: a model, or else its last error."""
+    """Return the reason of an exit from a log: a model that failed to load, or the last error."""
     models = re.findall(r'"(failed to load .+? version .+?)(?:\\n|"$)', log, re.MULTILINE)
     errors = re.findall(r"^(?:error: |E\d{4} .*?\] )(.+)$", log, re.MULTILINE)
-    return str([*models[:1], *errors[-1:], "it said nothing"][0]).strip('"')
+    return str([*models[:1], *errors[-1:], "no error in its log"][0]).strip('"')
 
 
 def _entry(name: str, version: str = "", state: str = "UNAVAILABLE", reason: str = "") -> Entry:
@@ -200,10 +200,10 @@ def _entry(name: str, version: str = "", state: str = "UNAVAILABLE", reason: str
 
 
 def _start(command: list[str], environment: dict[str, str], log: TextIO) -> "subprocess.Popen[str]":
-    """Start it so that it is told to stop when the thread that starts it ends, even if killed."""
+    """Start a process that gets SIGTERM when the calling thread ends, even if killed."""
     libc = ctypes.CDLL(None)
     try:
-        # In a session of its own: Ctrl-C reaches this process, which passes it on once.
+        # In its own session, so that Ctrl-C reaches only this process, which forwards it once.
         return subprocess.Popen(  # noqa: S603  (found by Installation)
             command,
             env=environment,
@@ -212,7 +212,7 @@ def _start(command: list[str], environment: dict[str, str], log: TextIO) -> "sub
             stderr=subprocess.STDOUT,
             start_new_session=True,
             text=True,
-            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),  # noqa: PLW1509  (a call of the system, no lock)
+            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),  # noqa: PLW1509  (a system call without locks)
         )
     except OSError as error:
         message = f"{command[0]} cannot be started: {error.strerror}"
@@ -220,11 +220,11 @@ def _start(command: list[str], environment: dict[str, str], log: TextIO) -> "sub
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve the repository that is named until told to stop; without one, check the echo."""
-    with ending_at_once(), TemporaryDirectory() as empty:
+    """Serve a repository until a stop signal; without an argument, check the Python backend."""
+    with exit_on_signal(), TemporaryDirectory() as empty:
         repository = Path(arguments[0] if arguments else empty)
         with TritonServer(repository) as server:
-            sys.stdout.write(f"tritonserver echoes; {server.url}, gRPC {server.grpc}\n")
+            sys.stdout.write(f"tritonserver works; {server.url}, gRPC {server.grpc}\n")
             sys.stdout.flush()
             if arguments:
                 server.wait()

@@ -1,32 +1,32 @@
-"""Answers requests of texts together: one call of the tokenizer and one of the engine for all."""
+"""Computes several text requests together, with one tokenizer call and one engine call."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.data.examples import Example
 from pipework.errors import InputError
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
-from pipework.serve.text_tensors import Answer, Texts
+from pipework.serve.text_tensors import InputTexts, OutputTensors
 from pipework.text.encoding import TextEncoder
 
 
-class TextModel(Closing):
+class TextModel(Closeable):
     """A run folder's tokenizer and task around an engine."""
 
     def __init__(self, run: Path, manifest: Manifest, engine: Engine) -> None:
-        """Take over an engine, which is closed if the tokenizer does not open.
+        """Take ownership of an engine, which is closed if the tokenizer cannot be opened.
 
         Raises:
             RunFolderError: the tokenizer is missing or changed.
         """
-        given = manifest.input
+        form = manifest.input
         try:
-            verify_files(run, (given.tokenizer,))
+            verify_files(run, (form.tokenizer,))
             self._encoder = TextEncoder.open(
-                run / given.tokenizer.path, max_length=given.max_length, type_ids=given.type_ids
+                run / form.tokenizer.path, max_length=form.max_length, type_ids=form.type_ids
             )
         except BaseException:
             engine.close()
@@ -34,23 +34,25 @@ class TextModel(Closing):
         self._manifest = manifest
         self._engine = engine
 
-    def answer(self, batch: Sequence[Texts]) -> list[Answer | InputError]:
-        """Answer requests; one whose input is wrong is answered with that, and no other is."""
-        read = [self._read(texts) for texts in batch]
-        examples = [example for one in read if isinstance(one, list) for example in one]
+    def answer(self, batch: Sequence[InputTexts]) -> list[OutputTensors | InputError]:
+        """Return the outputs of each request, or its own error if its input is invalid."""
+        parsed = [self._read(texts) for texts in batch]
+        examples = [
+            example for request in parsed if isinstance(request, list) for example in request
+        ]
         logits_NC = self._engine.infer(self._encoder.encode(examples))
-        whole = Answer.of(logits_NC, self._manifest.task)
-        answers: list[Answer | InputError] = []
+        whole = OutputTensors.of(logits_NC, self._manifest.task)
+        answers: list[OutputTensors | InputError] = []
         start = 0
-        for one in read:
-            if isinstance(one, InputError):
-                answers.append(one)
+        for request in parsed:
+            if isinstance(request, InputError):
+                answers.append(request)
                 continue
-            answers.append(whole.rows(start, start + len(one)))
-            start += len(one)
+            answers.append(whole.rows(start, start + len(request)))
+            start += len(request)
         return answers
 
-    def _read(self, texts: Texts) -> list[Example] | InputError:
+    def _read(self, texts: InputTexts) -> list[Example] | InputError:
         try:
             return texts.examples(self._manifest.input)
         except InputError as error:

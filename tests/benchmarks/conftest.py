@@ -1,4 +1,4 @@
-"""A server whose behaviour is known, and results that look like real ones."""
+"""A fake server with scripted behaviour, and realistic results."""
 
 import json
 import threading
@@ -42,7 +42,7 @@ DROP = -1
 
 
 class FakeServer:
-    """Answers `POST /v1/predict` after `delay_s`, with the status that `behave(number)` returns."""
+    """Answers `POST /v1/predict` after `delay_s` with the status returned by `behave(number)`."""
 
     def __init__(self, delay_s: float, behave: Callable[[int], int]) -> None:
         self.bodies: list[dict] = []
@@ -67,10 +67,10 @@ class FakeServer:
                     self.close_connection = True
                     return
                 texts = body.get("texts") or body["inputs"]
-                answer = {"model": "fake", "version": "1", "predictions": [{}] * len(texts)}
+                content = {"model": "fake", "version": "1", "predictions": [{}] * len(texts)}
                 if status != 200:
-                    answer = {"error": "not\nnow"}
-                content = json.dumps(answer).encode()
+                    content = {"error": "not\nnow"}
+                content = json.dumps(content).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
@@ -79,10 +79,10 @@ class FakeServer:
             def log_message(self, *_):
                 pass
 
-        class Patient(ThreadingHTTPServer):
-            request_queue_size = 256  # of the default, 5, the rest would connect a second later
+        class LongBacklogServer(ThreadingHTTPServer):
+            request_queue_size = 256  # with the default of 5, further clients connect 1 s later
 
-        self._server = Patient(("127.0.0.1", 0), Handler)
+        self._server = LongBacklogServer(("127.0.0.1", 0), Handler)
         self.port = self._server.server_port
         self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
@@ -105,7 +105,7 @@ class FakeServer:
 
 @pytest.fixture
 def serve():
-    """Start servers that are stopped after the test."""
+    """Return a function that starts servers; they are stopped after the test."""
     started = []
 
     def start(delay_s=0.0, behave=lambda _number: 200):
@@ -143,7 +143,7 @@ def workload() -> WorkloadSummary:
 
 
 def level(concurrency: int, errors: dict[str, int] | None = None) -> Level:
-    """Make up a level of a server that does at most 640 texts/s."""
+    """Return a level of an imaginary server with a maximum of 640 texts/s."""
     rate = 640 * concurrency / (concurrency + 1.5)
     random = np.random.default_rng(concurrency)
     latencies_s = random.lognormal(np.log(concurrency * 8 / rate), 0.35, round(rate * 5 / 8))
@@ -204,7 +204,7 @@ def offline() -> BenchResult:
 
 @pytest.fixture
 def trained() -> TrainingResult:
-    """An accuracy with two floors."""
+    """An accuracy with two baselines."""
     return TrainingResult(
         dataset="THUCNews headlines",
         metric="accuracy",
@@ -221,7 +221,7 @@ def trained() -> TrainingResult:
 
 @pytest.fixture
 def fitted() -> FamiliesResult:
-    """Two families: one that learns with both heads, one that does not."""
+    """Two families: the first learns with both heads, the second does not."""
     fits = (
         Fit(family="bert", head="linear", steps=70),
         Fit(family="bert", head="cnn", steps=30),
@@ -232,7 +232,7 @@ def fitted() -> FamiliesResult:
 
 @pytest.fixture
 def proven_engines() -> EnginesResult:
-    """Two engines beside what is put together by hand."""
+    """Two engines and a manual baseline."""
     engines = tuple(
         EngineResult(
             name=name,
@@ -270,7 +270,7 @@ def proven_engines() -> EnginesResult:
 
 @pytest.fixture
 def compared() -> PeerTrainingResult:
-    """Two seeds of pipework and of two others."""
+    """Two seeds of pipework and of two competitors."""
     rates = {"pipework": (60.0, 66.0), "Trainer, defaults": (20.0, 20.0), "Trainer, best": (50, 44)}
     return PeerTrainingResult(
         dataset="MRPC",
@@ -299,7 +299,7 @@ def compared() -> PeerTrainingResult:
 
 @pytest.fixture
 def filled() -> MatrixResult:
-    """Two families as three engines: proven, built, and neither for two reasons."""
+    """Two families with three engines: proven, built without proof, and failed for two reasons."""
     cells = (
         Cell(family="bert", head="gru", engine="onnx-fp32", max_abs=1.4e-7, reason=None),
         Cell(family="bert", head="gru", engine="onnx-fp32-packed", max_abs=2e-7, reason=None),
@@ -313,7 +313,7 @@ def filled() -> MatrixResult:
 
 @pytest.fixture
 def open_level():
-    """Make open-loop levels; `share` of what was sent is answered within one."""
+    """Return a function that creates open-loop levels; `share` is answered within the level."""
 
     def make(rate=100.0, p99=40.0, *, seconds=10.0, share=1.0, late=0, errors=None):
         sent, failed = round(rate * seconds), sum((errors or {}).values())
@@ -340,7 +340,7 @@ def open_level():
 
 @pytest.fixture
 def loaded(served, open_level) -> BenchResult:
-    """Closed and open levels with all that can be known of them, and an objective that was met."""
+    """Closed-loop and open-loop levels with all optional fields, and an objective that was met."""
     known = {
         "stages_ms": {"tokenize": 0.4, "queue": 1.9, "infer": 6.1, "decode": 0.1},
         "cost_per_million": 0.42,

@@ -1,4 +1,4 @@
-"""The demo shows and runs the public commands, and leaves nothing running, however it ends."""
+"""The demo prints and runs the public commands, and never leaves a process running."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from pipework.benchmarks import demo
 from pipework.benchmarks.demo import Demo, StageError, main
 
-# Stands for `pipe`: keeps what it was asked, serves like `pipe serve`, fails where FAIL says.
+# Replaces `pipe`: records its arguments, serves like `pipe serve`, and fails at the stage of FAIL.
 FAKE = """#!{python}
 import json, os, signal, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -35,8 +35,8 @@ if stage == "serve":
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            one = {{"label": "sports", "score": 0.9, "scores": {{"sports": 0.9}}}}
-            predictions = [one] * len(body["texts"])
+            sports = {{"label": "sports", "score": 0.9, "scores": {{"sports": 0.9}}}}
+            predictions = [sports] * len(body["texts"])
             self.answer(200, {{"model": "m", "version": "1", "predictions": predictions}})
 
         def answer(self, status, content):
@@ -58,7 +58,7 @@ if stage == "serve":
 
 @pytest.fixture
 def pipe(tmp_path):
-    """Make a `pipe` that serves the run folder `runs/demo`."""
+    """Create a fake `pipe` that serves the run folder `runs/demo`."""
     run, log = tmp_path / "runs" / "demo", tmp_path / "log"
     path = tmp_path / "pipe"
     path.write_text(FAKE.format(python=sys.executable, run=str(run), log=str(log)))
@@ -85,12 +85,12 @@ def server_runs(pipe):
     return True
 
 
-def play(pipe):
-    Demo(pipe, pipe.parent / "runs" / "demo").play()
+def run_demo(pipe):
+    Demo(pipe, pipe.parent / "runs" / "demo").run_stages()
 
 
-def test_the_demo_runs_the_whole_line_and_says_where_the_report_lies(pipe, capfd):
-    play(pipe)
+def test_the_demo_runs_all_stages_and_prints_the_path_of_the_report(pipe, capfd):
+    run_demo(pipe)
     run = str(pipe.parent / "runs" / "demo")
     done = commands(pipe)
     assert done[:4] == [
@@ -113,23 +113,23 @@ def test_the_demo_runs_the_whole_line_and_says_where_the_report_lies(pipe, capfd
 
 
 @pytest.mark.parametrize("stage", ["train", "eval", "export", "serve", "bench"])
-def test_a_stage_that_fails_ends_the_demo_with_its_exit_code(pipe, stage, monkeypatch):
+def test_a_failed_stage_ends_the_demo_with_its_exit_code(pipe, stage, monkeypatch):
     monkeypatch.setenv("FAIL", stage)
-    with pytest.raises(StageError, match=rf"{stage} .* ended with 3") as caught:
-        play(pipe)
+    with pytest.raises(StageError, match=rf"{stage} .* failed with exit code 3") as caught:
+        run_demo(pipe)
     assert caught.value.code == 3
     assert commands(pipe)[-1][0] == stage
     if stage == "bench":
         assert not server_runs(pipe)
 
 
-def test_a_server_that_does_not_end_with_0_fails_the_demo(pipe, monkeypatch):
+def test_a_server_with_another_exit_code_than_0_fails_the_demo(pipe, monkeypatch):
     monkeypatch.setenv("STOP_CODE", "7")
-    with pytest.raises(StageError, match=r"serve .* ended with 7"):
-        play(pipe)
+    with pytest.raises(StageError, match=r"serve .* failed with exit code 7"):
+        run_demo(pipe)
 
 
-def test_a_second_demo_takes_a_fresh_folder(tmp_path, pipe, monkeypatch, capsys):
+def test_a_second_demo_uses_a_new_folder(tmp_path, pipe, monkeypatch, capsys):
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "PIPE", pipe)
@@ -137,21 +137,26 @@ def test_a_second_demo_takes_a_fresh_folder(tmp_path, pipe, monkeypatch, capsys)
     monkeypatch.setenv("FAIL", "train")
     assert main() == 3
     assert commands(pipe) == [["train", "sample", "--out", "runs/demo-2"]]
-    assert "The demo stopped" in capsys.readouterr().err
+    assert "The demo failed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_demo_that_is_ended_leaves_no_server(pipe, number, code):
-    words = f"from pathlib import Path; from pipework.benchmarks import demo; demo.PIPE = Path({str(pipe)!r})"
-    command = [sys.executable, "-c", f"{words}; raise SystemExit(demo.main())"]
+def test_a_demo_that_is_stopped_by_a_signal_leaves_no_server(pipe, number, code):
+    code_lines = (
+        "from pathlib import Path",
+        "from pipework.benchmarks import demo",
+        f"demo.PIPE = Path({str(pipe)!r})",
+        "raise SystemExit(demo.main())",
+    )
+    command = [sys.executable, "-c", "; ".join(code_lines)]
     environment = os.environ | {"HANG": "bench", "PYTHONPATH": str(Path(demo.__file__).parents[2])}
     with subprocess.Popen(
         command, cwd=pipe.parent, env=environment, stdout=subprocess.DEVNULL
-    ) as player:
+    ) as process:
         deadline_s = time.monotonic() + 180
         while not reached(pipe, "bench"):
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
-        player.send_signal(number)
-        assert player.wait(60) == code
+        process.send_signal(number)
+        assert process.wait(60) == code
     assert not server_runs(pipe)

@@ -1,4 +1,4 @@
-"""The whole line by its public commands, on real components."""
+"""Training, export and serving with the public commands on real components."""
 
 import itertools
 import os
@@ -17,13 +17,13 @@ from pipework.run_folder.task import Metric
 from pipework.serve.client import Client
 
 PIPE = Path(sys.executable).with_name("pipe")
-PATIENCE_S = 120
-FEW = ("--set", "train.max_steps=40", "--set", "train.precision=fp32")
+TIMEOUT_S = 120
+FEW_STEPS = ("--set", "train.max_steps=40", "--set", "train.precision=fp32")
 
 
-def pipe(*words):
+def pipe(*arguments):
     return subprocess.run(
-        [PIPE, *map(str, words)],
+        [PIPE, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
@@ -43,31 +43,33 @@ def served(run):
             server.kill()
 
 
-def each_at_night(*pairs):
-    """Return the pairs, and, marked as slow, every other of their firsts and seconds."""
+def with_slow_combinations(*pairs):
+    """Return the pairs, and all other combinations of their values marked as slow."""
     every = itertools.product(*(dict.fromkeys(side) for side in zip(*pairs, strict=True)))
     others = [pytest.param(*pair, marks=pytest.mark.slow) for pair in every if pair not in pairs]
     return [*pairs, *others]
 
 
-def test_the_server_answers_what_predict_answers_and_stops_with_0(exported_run):
+def test_the_server_returns_the_predictions_of_pipe_predict_and_stops_with_0(exported_run):
     texts = ["The match went to extra time", "今天下午有雷阵雨", "", "word " * 500]
     printed = pipe("predict", exported_run, *texts[:2]).stdout
     with served(exported_run) as (server, url):
         with Client(url) as client:
-            answers = client.predict(texts)
-            one_by_one = [client.predict([text])[0] for text in texts]
-        assert [one.label for one in answers] == [one.label for one in one_by_one]
-        assert [line.split("\t")[0] for line in printed.splitlines()] == [
-            one.label for one in answers[:2]
+            predictions = client.predict(texts)
+            single_predictions = [client.predict([text])[0] for text in texts]
+        assert [prediction.label for prediction in predictions] == [
+            prediction.label for prediction in single_predictions
         ]
-        for line, one in zip(printed.splitlines(), answers, strict=False):
-            assert float(line.split("\t")[1]) == pytest.approx(one.score, abs=1e-4)
+        assert [line.split("\t")[0] for line in printed.splitlines()] == [
+            prediction.label for prediction in predictions[:2]
+        ]
+        for line, prediction in zip(printed.splitlines(), predictions, strict=False):
+            assert float(line.split("\t")[1]) == pytest.approx(prediction.score, abs=1e-4)
         server.send_signal(signal.SIGTERM)
-        assert server.wait(PATIENCE_S) == 0
+        assert server.wait(TIMEOUT_S) == 0
 
 
-def test_the_serving_process_holds_no_torch_and_little_memory(exported_run):
+def test_the_serving_process_has_no_torch_and_little_memory(exported_run):
     with served(exported_run) as (server, url), Client(url) as client:
         client.predict(["one text"] * 64)
         mapped = Path(f"/proc/{server.pid}/maps").read_text()
@@ -79,7 +81,7 @@ def test_the_serving_process_holds_no_torch_and_little_memory(exported_run):
 
 def wait_for(process, path):
     """Wait until a file exists or the process has ended."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     while (
         time.monotonic() < end and process.poll() is None and not list(path.parent.glob(path.name))
     ):
@@ -87,49 +89,49 @@ def wait_for(process, path):
 
 
 @pytest.mark.parametrize(
-    ("moment", "how"),
-    each_at_night(
+    ("moment", "signal_number"),
+    with_slow_combinations(
         ("config.toml", signal.SIGINT),
         ("log.jsonl", signal.SIGTERM),
         ("checkpoint*", signal.SIGKILL),
     ),
 )
-def test_a_training_that_is_ended_leaves_no_run(tmp_path, moment, how):
+def test_a_stopped_training_leaves_no_finished_run(tmp_path, moment, signal_number):
     run = tmp_path / "run"
     with subprocess.Popen(
-        [PIPE, "train", "sample", "--out", run, *FEW, "--set", "train.eval_every=2"],
+        [PIPE, "train", "sample", "--out", run, *FEW_STEPS, "--set", "train.eval_every=2"],
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env=os.environ,
     ) as process:
         wait_for(process, run / moment)
-        process.send_signal(how)
-        assert process.wait(PATIENCE_S) != 0
+        process.send_signal(signal_number)
+        assert process.wait(TIMEOUT_S) != 0
     assert not (run / "manifest.json").exists()
-    refused = pipe("serve", run, "--port", "0")
-    assert refused.returncode == 2
-    assert "its training did not finish" in refused.stderr
+    serving = pipe("serve", run, "--port", "0")
+    assert serving.returncode == 2
+    assert "its training did not finish" in serving.stderr
 
 
-def test_after_an_ended_training_a_second_run_says_what_it_found(tmp_path):
+def test_a_second_training_reports_the_unfinished_run(tmp_path):
     run = tmp_path / "run"
     with subprocess.Popen(
         [PIPE, "train", "sample", "--out", run], stderr=subprocess.DEVNULL, env=os.environ
     ) as process:
         wait_for(process, run / "log.jsonl")
         process.kill()
-    again = pipe("train", "sample", "--out", run, *FEW, "--set", "train.learning_rate=3e-3")
-    assert "holds an unfinished run" in again.stderr
+    again = pipe("train", "sample", "--out", run, *FEW_STEPS, "--set", "train.learning_rate=3e-3")
+    assert "contains an unfinished run" in again.stderr
     assert (run / "manifest.json").exists()
 
 
 @pytest.mark.parametrize(
-    ("moment", "how"),
-    each_at_night(
+    ("moment", "signal_number"),
+    with_slow_combinations(
         ("engines", signal.SIGINT), ("engines/onnx-fp32/partial/model.onnx", signal.SIGKILL)
     ),
 )
-def test_an_export_that_is_ended_leaves_no_engine(run, moment, how):
+def test_a_stopped_export_leaves_no_engine(run, moment, signal_number):
     before = (run / "manifest.json").read_bytes()
     with subprocess.Popen(
         [PIPE, "export", run, "--to", "onnx"],
@@ -138,19 +140,19 @@ def test_an_export_that_is_ended_leaves_no_engine(run, moment, how):
         env=os.environ,
     ) as process:
         wait_for(process, run / moment)
-        process.send_signal(how)
-        assert process.wait(PATIENCE_S) != 0
+        process.send_signal(signal_number)
+        assert process.wait(TIMEOUT_S) != 0
     assert (run / "manifest.json").read_bytes() == before
-    refused = pipe("serve", run, "--port", "0")
-    assert refused.returncode == 2
-    assert "lacks an engine" in refused.stderr
+    serving = pipe("serve", run, "--port", "0")
+    assert serving.returncode == 2
+    assert "has no engine" in serving.stderr
     again = pipe("export", run, "--to", "onnx")
     assert again.returncode == 0, again.stderr
     assert len(read_manifest(run).engines) == 1
 
 
-def test_pairs_of_real_data_go_through_the_whole_line(shared_data, tmp_path):
-    """MRPC, a preset from scratch for a few steps: what is tested is the way, not the score."""
+def test_pairs_of_real_data_are_trained_exported_and_served(shared_data, tmp_path):
+    """MRPC with a preset for a few steps; the score is not tested."""
     run, config = tmp_path / "run", tmp_path / "mrpc.toml"
     config.write_text(
         f'[task]\nlabels = ["different", "paraphrase"]\n[data]\nroot = "{shared_data / "mrpc"}"\n'
@@ -160,7 +162,9 @@ def test_pairs_of_real_data_go_through_the_whole_line(shared_data, tmp_path):
         "[train]\nmax_steps = 20\nlearning_rate = 1e-3\n"
     )
     trained = pipe("train", config, "--out", run)
-    assert trained.returncode in (0, 3), trained.stderr  # 3: so few steps may teach nothing
+    assert trained.returncode in (0, 3), (
+        trained.stderr
+    )  # 3: the model may not learn anything in this few steps
     exported = pipe("export", run, "--to", "onnx")
     assert exported.returncode == 0, exported.stderr
     with served(run) as (_, url), Client(url) as client:

@@ -1,4 +1,4 @@
-"""`pipe predict --url` answers as `pipe predict RUN` does, whoever serves."""
+"""`pipe predict --url` returns the predictions of `pipe predict RUN` with every server."""
 
 import json
 import re
@@ -13,8 +13,8 @@ import pytest
 
 from pipework.errors import MissingDependencyError
 from pipework.export.config import TritonSettings
-from pipework.export.triton.model_repository import Wanted, add_version
-from pipework.progress import Silent
+from pipework.export.triton.model_repository import EngineChoice, add_version
+from pipework.progress import NullProgress
 from pipework.serve.triton.installation import Installation
 from pipework.serve.triton.server import TritonServer
 
@@ -24,48 +24,48 @@ ROWS = [
 ]
 
 
-def pipe(*words, stdin=""):
+def pipe(*arguments, stdin=""):
     return subprocess.run(
-        [PIPE, *map(str, words)], capture_output=True, text=True, check=False, input=stdin
+        [PIPE, *map(str, arguments)], capture_output=True, text=True, check=False, input=stdin
     )
 
 
 @contextmanager
-def served(*words):
-    command = [PIPE, "serve", *map(str, words), "--port", "0", "--grpc-port", "0"]
+def served(*arguments):
+    command = [PIPE, "serve", *map(str, arguments), "--port", "0", "--grpc-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        alarm = Timer(120, process.kill)
-        alarm.start()
+        timer = Timer(120, process.kill)
+        timer.start()
         try:
             lines = []
             while not lines or not lines[-1].startswith("serving on "):
                 lines.append(process.stdout.readline())
                 assert lines[-1]
-            alarm.cancel()
+            timer.cancel()
             yield lines
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
         finally:
-            alarm.cancel()
+            timer.cancel()
             process.kill()
 
 
 @pytest.fixture(scope="module")
-def ours(exported_run):
+def pipework_server(exported_run):
     with served(exported_run) as lines:
         _, _, http, *_, grpc = lines[-1].split()
         yield {"http": http, "grpc": f"grpc://{grpc}"}
 
 
 @pytest.fixture(scope="module")
-def triton(exported_run, tmp_path_factory):
-    """The URLs of both doors of a real tritonserver."""
+def triton_server(exported_run, tmp_path_factory):
+    """URLs of the HTTP and gRPC ports of a real tritonserver."""
     try:
         installation = Installation.find()
     except MissingDependencyError as error:
         pytest.skip(f"{error}: {error.hint}")
     folder = tmp_path_factory.mktemp("triton") / "repository"
-    add_version(exported_run, folder, TritonSettings(name="topics"), Wanted(), Silent())
+    add_version(exported_run, folder, TritonSettings(name="topics"), EngineChoice(), NullProgress())
     with TritonServer(folder, installation=installation) as server:
         yield {"http": server.url, "grpc": f"grpc://{server.grpc}"}
 
@@ -77,40 +77,51 @@ def rows(tmp_path_factory):
     return path
 
 
-@pytest.fixture(params=["ours http", "ours grpc", "triton http", "triton grpc"])
+@pytest.fixture(
+    params=[
+        "pipework_server http",
+        "pipework_server grpc",
+        "triton_server http",
+        "triton_server grpc",
+    ]
+)
 def url(request):
-    """Each door of each server; Triton's model is named, as its index is closed."""
-    who, door = request.param.split()
-    return request.getfixturevalue(who)[door] + ("/v2/models/topics" if who == "triton" else "")
+    """Each protocol of each server; Triton's URL names the model because its index is closed."""
+    server, protocol = request.param.split()
+    return request.getfixturevalue(server)[protocol] + (
+        "/v2/models/topics" if server == "triton_server" else ""
+    )
 
 
 @pytest.fixture(scope="module")
 def local(exported_run, rows, tmp_path_factory):
-    """What the run folder answers to the rows, as jsonl."""
+    """Predictions of the run folder for the rows, as read from jsonl."""
     out = tmp_path_factory.mktemp("local") / "out.jsonl"
     pipe("predict", exported_run, "--file", rows, "--out", out)
     return read(out)
 
 
-def test_a_server_answers_a_file_as_the_run_folder_does(rows, url, local, tmp_path):
+def test_a_server_returns_the_predictions_of_the_run_folder_for_a_file(rows, url, local, tmp_path):
     out = tmp_path / "out.jsonl"
     done = pipe("predict", "--url", url, "--file", rows, "--out", out)
-    assert done.stderr.endswith(f"150 predictions in {out}\n"), done.stderr
-    assert re.search(r"asking .*: 150 of 150 rows, [\d,]+ rows/s", done.stderr)
-    for found, expected in zip(read(out), local, strict=True):
-        assert found.pop("scores") == pytest.approx(expected["scores"], abs=1e-6)
-        assert found.pop("score") == pytest.approx(expected["score"], abs=1e-6)
-        assert found == {name: expected[name] for name in ("text", "label")}
+    assert done.stderr.endswith(f"wrote 150 predictions to {out}\n"), done.stderr
+    assert re.search(r"predict with .*: 150 of 150 rows, [\d,]+ rows/s", done.stderr)
+    for prediction, expected in zip(read(out), local, strict=True):
+        assert prediction.pop("scores") == pytest.approx(expected["scores"], abs=1e-6)
+        assert prediction.pop("score") == pytest.approx(expected["score"], abs=1e-6)
+        assert prediction == {name: expected[name] for name in ("text", "label")}
 
 
-def test_texts_and_lines_look_as_those_of_the_run_folder(exported_run, ours, tmp_path):
+def test_texts_and_lines_are_printed_like_those_of_the_run_folder(
+    exported_run, pipework_server, tmp_path
+):
     expected = pipe("predict", exported_run, *ROWS[:3]).stdout
-    assert pipe("predict", "--url", ours["http"], *ROWS[:3]).stdout == expected
+    assert pipe("predict", "--url", pipework_server["http"], *ROWS[:3]).stdout == expected
     lines = "\n".join(ROWS[:3]) + "\n"
-    assert pipe("predict", "--url", ours["http"], stdin=lines).stdout == expected
+    assert pipe("predict", "--url", pipework_server["http"], stdin=lines).stdout == expected
     path = tmp_path / "rows.csv"
     path.write_text("".join(f"7,{row}\n" for row in ROWS[:3]))
-    words = ("--url", ours["grpc"], "--file", path, "--columns", "text=1")
+    words = ("--url", pipework_server["grpc"], "--file", path, "--columns", "text=1")
     assert pipe("predict", *words).stdout == expected
 
 
@@ -118,10 +129,10 @@ def read(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_what_one_row_is_refused_for_leaves_no_file(ours, tmp_path):
+def test_a_rejected_row_leaves_no_output_file(pipework_server, tmp_path):
     path, out = tmp_path / "rows.tsv", tmp_path / "out.tsv"
     path.write_text("text\n" + "word\n" * 70 + "long " * 30_000 + "\n")
-    done = pipe("predict", "--url", ours["http"], "--file", path, "--out", out)
+    done = pipe("predict", "--url", pipework_server["http"], "--file", path, "--out", out)
     assert done.returncode == 2
     assert "error: of inputs 65 to 71: input 6: expected at most 100000 characters" in done.stderr
     assert [*tmp_path.iterdir()] == [path]
@@ -133,15 +144,15 @@ def test_what_one_row_is_refused_for_leaves_no_file(ours, tmp_path):
         ((), "expected a run folder or --url, found neither"),
         (("{run}", "--url", "http://127.0.0.1:9"), "expected a run folder or --url, found both: "),
         (("--url", "http://127.0.0.1:9", "text", "--file", "f.tsv"), "texts or --file, found both"),
-        (("{run}", "--file", "f.tsv", "--columns", "text=0"), "--columns is for a --file that a"),
+        (("{run}", "--file", "f.tsv", "--columns", "text=0"), "--columns needs --url and --file"),
         (("--url", "ftp://here", "text"), "ftp://here: expected http://, https://, grpc://"),
         (("--url", "http://127.0.0.1:9", "text"), "http://127.0.0.1:9 cannot be reached"),
         (("--url", "grpc://127.0.0.1:9/v2/models/a", "x"), "grpc://127.0.0.1:9 cannot be reached"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line(exported_run, words, message):
+def test_user_errors_are_one_line(exported_run, words, message):
     done = pipe("predict", *(word.format(run=exported_run) for word in words))
     assert done.returncode == 2
-    (line,) = (one for one in done.stderr.splitlines() if one.startswith("error:"))
+    (line,) = (line_ for line_ in done.stderr.splitlines() if line_.startswith("error:"))
     assert message in line
     assert "Traceback" not in done.stderr

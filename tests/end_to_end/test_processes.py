@@ -1,4 +1,4 @@
-"""Several processes, and signals, as a scheduler and a user see them."""
+"""Training with several processes, and its reaction to signals."""
 
 import json
 import os
@@ -14,19 +14,21 @@ import pytest
 from pipework.run_folder.manifest import read_manifest
 
 PIPE = Path(sys.executable).with_name("pipe")
-PATIENCE_S = 180
+TIMEOUT_S = 180
 SETTINGS = ("precision=fp32", "report=false", "save_every=5", "max_steps=60")
 
 
-def words(out, *more):
-    sets = [word for one in SETTINGS for word in ("--set", f"train.{one}")]
-    return [str(w) for w in (PIPE, "train", "sample", "--out", out, *sets, *more)]
+def train_command(out, *options):
+    sets = [word for setting in SETTINGS for word in ("--set", f"train.{setting}")]
+    return [str(argument) for argument in (PIPE, "train", "sample", "--out", out, *sets, *options)]
 
 
 def wait_for_step(process, run, step):
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end and process.poll() is None:
-        if any(int(one.name[5:]) >= step for one in run.glob("state/step-" + "[0-9]" * 8)):
+        if any(
+            int(checkpoint.name[5:]) >= step for checkpoint in run.glob("state/step-" + "[0-9]" * 8)
+        ):
             return
         time.sleep(0.01)
     pytest.fail(f"no checkpoint of step {step}")
@@ -38,34 +40,38 @@ def steps(run):
 
 
 @pytest.mark.parametrize(
-    ("how", "code"),
+    ("signal_number", "code"),
     [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
 )
-def test_a_signal_leaves_a_checkpoint_from_which_the_run_goes_on(tmp_path, how, code):
+def test_a_signal_leaves_a_checkpoint_from_which_the_run_resumes(tmp_path, signal_number, code):
     run = tmp_path / "run"
-    with subprocess.Popen(words(run), stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(train_command(run), stderr=subprocess.PIPE, text=True) as process:
         wait_for_step(process, run, 5)
-        process.send_signal(how)
-        _, said = process.communicate(timeout=PATIENCE_S)
+        process.send_signal(signal_number)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == code
-    (stopped,) = re.findall(r"stopped by a signal after step (\d+) of 60", said)
-    assert "go on with --resume" in said
+    (stopped,) = re.findall(r"stopped by a signal after step (\d+) of 60", stderr)
+    assert "with --resume to continue" in stderr
     assert (run / "state" / f"step-{int(stopped):08d}").is_dir()
-    again = subprocess.run(words(run, "--resume"), capture_output=True, text=True, check=False)
+    again = subprocess.run(
+        train_command(run, "--resume"), capture_output=True, text=True, check=False
+    )
     assert again.returncode in (0, 3), again.stderr
-    assert f"going on after step {stopped}" in again.stderr
+    assert f"resuming after step {stopped}" in again.stderr
     assert steps(run) == sorted(set(steps(run)))
     assert read_manifest(run).data.metrics["dev"]
 
 
 def children(pid):
-    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-    return [int(line) for line in found.stdout.split()]
+    result = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line) for line in result.stdout.split()]
 
 
-def test_a_process_that_dies_ends_the_job_and_a_second_one_goes_on(tmp_path):
+def test_a_killed_process_stops_the_job_and_a_second_job_resumes(tmp_path):
     run = tmp_path / "run"
-    with subprocess.Popen(words(run, "--nproc", "2"), stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        train_command(run, "--nproc", "2"), stderr=subprocess.PIPE, text=True
+    ) as process:
         wait_for_step(process, run, 5)
         ranks = [
             pid
@@ -73,21 +79,21 @@ def test_a_process_that_dies_ends_the_job_and_a_second_one_goes_on(tmp_path):
             if "RANK=1" in Path(f"/proc/{pid}/environ").read_text().split("\0")
         ]
         os.kill(ranks[0], signal.SIGKILL)
-        _, said = process.communicate(timeout=PATIENCE_S)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 1
-    assert "process 1 of the job died (killed by SIGKILL); the others were stopped" in said
+    assert "process 1 of the job failed (killed by SIGKILL); the others were stopped" in stderr
     assert not (run / "manifest.json").exists()
     again = subprocess.run(
-        words(run, "--nproc", "2", "--resume"), capture_output=True, text=True, check=False
+        train_command(run, "--nproc", "2", "--resume"), capture_output=True, text=True, check=False
     )
     assert again.returncode in (0, 3), again.stderr
-    assert "going on after step" in again.stderr
+    assert "resuming after step" in again.stderr
     assert read_manifest(run).data.metrics["dev"]
 
 
-def test_a_config_that_does_not_hold_is_told_once_by_several_processes(tmp_path):
+def test_an_invalid_config_is_reported_once_by_several_processes(tmp_path):
     done = subprocess.run(
-        words(tmp_path / "run", "--nproc", "2", "--set", "model.vocab=none.txt"),
+        train_command(tmp_path / "run", "--nproc", "2", "--set", "model.vocab=none.txt"),
         capture_output=True,
         text=True,
         check=False,

@@ -1,4 +1,4 @@
-"""A written repository on the real tritonserver, asked by NVIDIA's own client."""
+"""An exported model repository on a real tritonserver, called by NVIDIA's client."""
 
 import asyncio
 import shutil
@@ -16,19 +16,19 @@ from tritonclient.utils import InferenceServerException
 from pipework.cpu import computes_bf16
 from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, NotReadyError
-from pipework.export.config import Backend, ExportSettings, TritonSettings
+from pipework.export.config import ExportSettings, TritonBackend, TritonSettings
 from pipework.export.inference import open_encoder, predict_run
 from pipework.export.run import export
-from pipework.export.triton.model_repository import Wanted, add_version
+from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.export.triton.triton_config import FILE_NAME, from_text, to_text
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.config import ServeSettings
 from pipework.serve.engines import open_proven
 from pipework.serve.models.open_models import open_models
 from pipework.serve.triton.installation import Installation
-from pipework.serve.triton.ports import Doors
+from pipework.serve.triton.ports import Ports
 from pipework.serve.triton.server import TritonServer
 
 LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
@@ -36,8 +36,8 @@ PACKED = Variant(format=EngineFormat.OPENVINO, precision=LOWEST, layout=Layout.P
 TEXTS = ["The match went to extra time", "今天下午有雷阵雨", "", "word " * 500, "票房 of the film"]
 CLIENTS, REQUESTS = 32, 4
 LONG = ["word " * 500] * 32
-# In place of the vendor's onnxruntime backend, which is not on PyPI: the same tensors by name.
-STAND_IN = """
+# Replaces the onnxruntime backend of Triton, which is not on PyPI; it has the same tensors.
+FAKE_BACKEND = """
 import onnxruntime
 import triton_python_backend_utils as triton
 
@@ -48,9 +48,9 @@ class TritonPythonModel:
         self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
     def execute(self, requests):
-        return [self.answered(request) for request in requests]
+        return [self.infer(request) for request in requests]
 
-    def answered(self, request):
+    def infer(self, request):
         arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         (logits,) = self.session.run(["logits"], arrays)
         return triton.InferenceResponse([triton.Tensor("logits", logits)])
@@ -59,27 +59,27 @@ class TritonPythonModel:
 
 @pytest.fixture(scope="module")
 def packed_run(exported_run, tmp_path_factory):
-    """The exported run with a packed engine of OpenVINO beside its first."""
+    """The exported run with an additional packed OpenVINO engine."""
     run = tmp_path_factory.mktemp("runs") / "both"
     shutil.copytree(exported_run, run)
-    export(run, Silent(), [PACKED], settings=ExportSettings(speed_s=0.2))
+    export(run, NullProgress(), [PACKED], settings=ExportSettings(speed_s=0.2))
     return run
 
 
 @pytest.fixture(scope="module")
 def repository(exported_run, packed_run, tmp_path_factory):
-    """Version 1 with the ONNX engine, version 2 with the packed one, and a model over another."""
+    """Version 1 with the ONNX engine, version 2 with the packed engine, and a two-model setup."""
     folder = tmp_path_factory.mktemp("triton") / "repository"
     text = TritonSettings(name="text")
-    add_version(exported_run, folder, text, Wanted(), Silent())
-    add_version(packed_run, folder, text, Wanted(layout=Layout.PACKED), Silent())
-    behind = TritonSettings(name="front", backend=Backend.ONNXRUNTIME)
-    add_version(exported_run, folder, behind, Wanted(), Silent())
+    add_version(exported_run, folder, text, EngineChoice(), NullProgress())
+    add_version(packed_run, folder, text, EngineChoice(layout=Layout.PACKED), NullProgress())
+    front = TritonSettings(name="front", backend=TritonBackend.ONNXRUNTIME)
+    add_version(exported_run, folder, front, EngineChoice(), NullProgress())
     stand_in = folder / "front-engine"
     config = from_text((stand_in / FILE_NAME).read_text())
     config.platform, config.backend, config.default_model_filename = "", "python", "model.py"
     (stand_in / FILE_NAME).write_text(to_text(config))
-    (stand_in / "1" / "model.py").write_text(STAND_IN)
+    (stand_in / "1" / "model.py").write_text(FAKE_BACKEND)
     return folder
 
 
@@ -105,48 +105,52 @@ def grpc(server):
         yield client
 
 
-def ask(client, texts, model="text", version="", names=("label", "probabilities", "logits")):
+def infer(client, texts, model="text", version="", names=("label", "probabilities", "logits")):
     kind = grpc_client if isinstance(client, grpc_client.InferenceServerClient) else http_client
-    given = kind.InferInput("text", [len(texts), 1], "BYTES")
-    encoded = [one if isinstance(one, bytes) else one.encode() for one in texts]
-    given.set_data_from_numpy(np.array(encoded, np.object_)[:, None])
+    infer_input = kind.InferInput("text", [len(texts), 1], "BYTES")
+    encoded = [text if isinstance(text, bytes) else text.encode() for text in texts]
+    infer_input.set_data_from_numpy(np.array(encoded, np.object_)[:, None])
     outputs = [kind.InferRequestedOutput(name) for name in names]
-    found = client.infer(model, [given], model_version=version, outputs=outputs)
-    return {name: found.as_numpy(name) for name in names}
+    result = client.infer(model, [infer_input], model_version=version, outputs=outputs)
+    return {name: result.as_numpy(name) for name in names}
 
 
 def predicted(run, texts):
-    """Labels, and probabilities in the order of the logits, as `pipe predict` has them."""
+    """Return labels, and probabilities in the order of the logits, as `pipe predict` does."""
     labels = read_manifest(run).task.labels
-    answers = [one for _, one in predict_run(run, [Example(text=text) for text in texts])]
-    scores = [[one.scores[label] for label in labels] for one in answers]
-    return [one.label for one in answers], np.array(scores)
+    predictions = [
+        prediction for _, prediction in predict_run(run, [Example(text=text) for text in texts])
+    ]
+    scores = [[prediction.scores[label] for label in labels] for prediction in predictions]
+    return [prediction.label for prediction in predictions], np.array(scores)
 
 
-@pytest.mark.parametrize("door", ["http", "grpc"])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize(("model", "version"), [("text", "1"), ("front", "")])
-def test_triton_answers_what_predict_answers(request, exported_run, door, model, version):
-    client = request.getfixturevalue(door)
+def test_triton_returns_the_predictions_of_pipe_predict(
+    request, exported_run, protocol, model, version
+):
+    client = request.getfixturevalue(protocol)
     labels, probabilities = predicted(exported_run, TEXTS)
     for texts in (TEXTS, TEXTS[:1]):
-        found = ask(client, texts, model, version)
-        assert [label.decode() for label in found["label"][:, 0]] == labels[: len(texts)]
-        assert found["probabilities"] == pytest.approx(probabilities[: len(texts)], abs=1e-6)
+        result = infer(client, texts, model, version)
+        assert [label.decode() for label in result["label"][:, 0]] == labels[: len(texts)]
+        assert result["probabilities"] == pytest.approx(probabilities[: len(texts)], abs=1e-6)
 
 
-def test_the_newest_version_answers_and_the_one_before_it_can_be_asked(grpc):
-    newest = ask(grpc, TEXTS)["logits"]
-    assert np.array_equal(newest, ask(grpc, TEXTS, version="2")["logits"])
-    before = ask(grpc, TEXTS, version="1")["logits"]
+def test_the_latest_version_is_the_default_and_older_versions_can_be_requested(grpc):
+    newest = infer(grpc, TEXTS)["logits"]
+    assert np.array_equal(newest, infer(grpc, TEXTS, version="2")["logits"])
+    before = infer(grpc, TEXTS, version="1")["logits"]
     assert 0 < np.abs(newest - before).max() < 0.1
 
 
-def test_a_packed_engine_gives_in_triton_the_logits_that_it_gives_here(grpc, packed_run):
+def test_a_packed_engine_has_the_same_logits_in_triton(grpc, packed_run):
     manifest = read_manifest(packed_run)
     encodings = open_encoder(packed_run, manifest).encode([Example(text=text) for text in TEXTS])
     with open_proven(packed_run, manifest, PACKED.label) as engine:
         expected = engine.infer(encodings)
-    assert ask(grpc, TEXTS, version="2")["logits"] == pytest.approx(expected, abs=1e-6)
+    assert infer(grpc, TEXTS, version="2")["logits"] == pytest.approx(expected, abs=1e-6)
 
 
 def counts(client):
@@ -154,117 +158,119 @@ def counts(client):
     return of_version["inference_count"], of_version["execution_count"]
 
 
-def kept_busy(server, answered):
-    """Ask what takes long, again and again, and return how often: what else comes must wait."""
+def keep_busy(server, answered):
+    """Send slow requests until `answered` is set, so that others queue up; return their number."""
     count = 0
-    with grpc_client.InferenceServerClient(server.grpc) as one:
+    with grpc_client.InferenceServerClient(server.grpc) as busy_client:
         while not answered.is_set():
-            ask(one, LONG, version="1")
+            infer(busy_client, LONG, version="1")
             count += 1
     return count
 
 
-def test_the_requests_of_32_clients_are_merged_and_each_gets_its_own_answer(
+def test_requests_of_32_clients_are_batched_and_each_gets_its_own_result(
     server, http, exported_run
 ):
     texts = [f"{text} {number}" for number in range(CLIENTS) for text in TEXTS[:REQUESTS]]
     labels, probabilities = predicted(exported_run, texts)
-    together = threading.Barrier(CLIENTS)
+    start = threading.Barrier(CLIENTS)
 
     def client(number):
         kind, url = [(http_client, server.url.removeprefix("http://")), (grpc_client, server.grpc)][
             number % 2
         ]
-        mine = range(number * REQUESTS, (number + 1) * REQUESTS)
-        with kind.InferenceServerClient(url) as one:
-            together.wait()
-            return [ask(one, [texts[index]], version="1") for index in mine]
+        own_indices = range(number * REQUESTS, (number + 1) * REQUESTS)
+        with kind.InferenceServerClient(url) as own_client:
+            start.wait()
+            return [infer(own_client, [texts[index]], version="1") for index in own_indices]
 
     answered = threading.Event()
     before = counts(http)
     with ThreadPoolExecutor(CLIENTS + 1) as threads:
-        beside = threads.submit(kept_busy, server, answered)
+        busy = threads.submit(keep_busy, server, answered)
         try:
-            found = [one for answers in threads.map(client, range(CLIENTS)) for one in answers]
+            results = [
+                result for answers in threads.map(client, range(CLIENTS)) for result in answers
+            ]
         finally:
             answered.set()
-    asked = CLIENTS * REQUESTS + len(LONG) * beside.result()
-    # Triton counts requests after it has answered them.
-    until = time.monotonic() + 30
-    while (after := counts(http))[0] < before[0] + asked and time.monotonic() < until:
+    expected = CLIENTS * REQUESTS + len(LONG) * busy.result()
+    # Triton counts requests after it has sent the responses.
+    deadline_s = time.monotonic() + 30
+    while (after := counts(http))[0] < before[0] + expected and time.monotonic() < deadline_s:
         time.sleep(0.01)
     inferences, executions = np.subtract(after, before)
-    assert [one["label"][0, 0].decode() for one in found] == labels
-    assert np.concatenate([one["probabilities"] for one in found]) == pytest.approx(
+    assert [result["label"][0, 0].decode() for result in results] == labels
+    assert np.concatenate([result["probabilities"] for result in results]) == pytest.approx(
         probabilities, abs=1e-6
     )
-    assert inferences == asked
-    assert executions - beside.result() < CLIENTS * REQUESTS / 2
+    assert inferences == expected
+    assert executions - busy.result() < CLIENTS * REQUESTS / 2
 
 
-def test_a_wrong_text_is_the_error_of_its_own_request(server, http):
-    """Its batch mates are answered: the requests wait together behind one that takes long."""
+def test_an_invalid_text_fails_only_its_own_request(server, http):
+    """The other requests of the batch succeed; all of them queue up after a slow request."""
     surrogate, last = "\ud800".encode(errors="surrogatepass"), []
 
     def client(text):
-        with grpc_client.InferenceServerClient(server.grpc) as one:
+        with grpc_client.InferenceServerClient(server.grpc) as own_client:
             try:
-                return ask(one, [text], version="1")["label"].tolist()
+                return infer(own_client, [text], version="1")["label"].tolist()
             except InferenceServerException as error:
                 return error.message()
 
-    given = ["good"] * 7 + [surrogate] + ["good"] * 8
-    with ThreadPoolExecutor(len(given) + 1) as threads:
-        last.append(threads.submit(ask, http, ["word " * 500] * 32, version="1"))
-        found = list(threads.map(client, given))
-    bad = found.pop(7)
+    texts = ["good"] * 7 + [surrogate] + ["good"] * 8
+    with ThreadPoolExecutor(len(texts) + 1) as threads:
+        last.append(threads.submit(infer, http, ["word " * 500] * 32, version="1"))
+        results = list(threads.map(client, texts))
+    bad = results.pop(7)
     assert bad == "input 0: text is not UTF-8: invalid continuation byte at byte 0"
-    assert found == [found[0]] * len(found)
+    assert results == [results[0]] * len(results)
 
 
-def test_a_text_pair_is_refused_by_a_model_of_single_texts(http):
+def test_a_model_of_single_texts_rejects_pairs(http):
     inputs = [http_client.InferInput(name, [1, 1], "BYTES") for name in ("text", "text_pair")]
-    for one in inputs:
-        one.set_data_from_numpy(np.array([[b"text"]], np.object_))
+    for infer_input in inputs:
+        infer_input.set_data_from_numpy(np.array([[b"text"]], np.object_))
     with pytest.raises(InferenceServerException, match="text_pair"):
         http.infer("text", inputs)
 
 
 @pytest.mark.usefixtures("server")
-def test_our_server_in_front_of_triton_answers_as_predict_does_and_recovers_with_it(
+def test_pipe_serve_with_remote_triton_engines_recovers_when_triton_restarts(
     repository, exported_run, tmp_path
 ):
-    """Texts are tokenised here and computed by `front-engine` there, proven before they count."""
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    shutil.copytree(repository / "front", ours / "front")
-    shutil.copytree(repository / "front-engine", theirs / "front-engine")
-    doors = Doors(grpc=Doors().chosen().grpc)  # the same again, when it is started again
-    settings = ServeSettings(triton_url=f"127.0.0.1:{doors.grpc}")
+    """Texts are tokenised by `pipe serve` and computed by `front-engine` in Triton."""
+    front_folder, triton_folder = tmp_path / "ours", tmp_path / "theirs"
+    shutil.copytree(repository / "front", front_folder / "front")
+    shutil.copytree(repository / "front-engine", triton_folder / "front-engine")
+    ports = Ports(grpc=Ports().chosen().grpc)  # the same port after a restart
+    settings = ServeSettings(triton_url=f"127.0.0.1:{ports.grpc}")
     labels, probabilities = predicted(exported_run, TEXTS)
 
     def check(models):
-        with models.lease("front") as one:
-            found = asyncio.run(one.predict([Example(text=text) for text in TEXTS])).value
-        assert [each.label for each in found] == labels
+        with models.lease("front") as model:
+            predictions = asyncio.run(model.predict([Example(text=text) for text in TEXTS])).value
+        assert [prediction.label for prediction in predictions] == labels
         names = read_manifest(exported_run).task.labels
-        scores = [[each.scores[name] for name in names] for each in found]
+        scores = [[prediction.scores[name] for name in names] for prediction in predictions]
         assert scores == pytest.approx(probabilities, abs=1e-6)
 
-    with ExitStack() as opened:
-        with TritonServer(theirs, doors):
-            models = opened.enter_context(open_models(ours, settings))
+    with ExitStack() as stack:
+        with TritonServer(triton_folder, ports):
+            models = stack.enter_context(open_models(front_folder, settings))
             check(models)
         with pytest.raises(NotReadyError, match=r"front-engine 1 on .*: UNAVAILABLE"):
             check(models)
-        with TritonServer(theirs, doors):
-            answered_at_last(lambda: check(models))
+        with TritonServer(triton_folder, ports):
+            retry_until_ready(lambda: check(models))
 
 
-def answered_at_last(ask):
+def retry_until_ready(infer):
     end_s = time.monotonic() + 30
     while time.monotonic() < end_s:
         try:
-            return ask()
+            return infer()
         except NotReadyError:
             time.sleep(0.2)
-    return ask()
+    return infer()

@@ -1,4 +1,4 @@
-"""Two machines on one: two network namespaces joined by a cable train one model."""
+"""Training on two simulated machines: two connected network namespaces."""
 
 import json
 import os
@@ -17,10 +17,10 @@ import pytest
 from pipework.run_folder.manifest import read_manifest
 
 PIPE = Path(sys.executable).with_name("pipe")
-PATIENCE_S = 300
-# Else the surviving agent does not say again where the store is, and who rejoins waits in vain.
+TIMEOUT_S = 300
+# Without this the surviving agent does not publish its store again, and a rejoining agent hangs.
 FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-PORT = 29400  # in namespaces of our own nobody else has it
+PORT = 29400  # free, because the namespaces are new
 STEPS, SAVE_EVERY = 90, 6
 SETTINGS = (
     f"train.max_steps={STEPS}",
@@ -31,35 +31,35 @@ SETTINGS = (
 )
 
 
-def ip(*words):
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+def ip(*arguments):
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        message = f"ip {' '.join(words)}: {done.stderr.strip()}"
+        message = f"ip {' '.join(arguments)}: {done.stderr.strip()}"
         raise OSError(message)
     return done.stdout
 
 
 @dataclass
-class Machine:
-    """A network namespace with one interface, whose processes are a machine's."""
+class NamespaceMachine:
+    """Network namespace with one interface that simulates a machine."""
 
     name: str
     interface: str
     address: str
 
-    def start(self, words, log):
-        """Run a command on it; what it prints goes to a file."""
+    def start(self, arguments, log):
+        """Start a command in the namespace; its output is appended to a file."""
         with log.open("ab") as file:
             return subprocess.Popen(
-                ["ip", "netns", "exec", self.name, *map(str, words)],
+                ["ip", "netns", "exec", self.name, *map(str, arguments)],
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "GLOO_SOCKET_IFNAME": self.interface, **FRESH_STORE},
             )
 
-    def lose_power(self):
-        """Kill every process on it."""
+    def kill_all(self):
+        """Kill every process in the namespace, as in a power failure."""
         for pid in ip("netns", "pids", self.name).split():
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
@@ -67,19 +67,21 @@ class Machine:
 
 @pytest.fixture
 def machines():
-    """Two machines joined by a cable; gone after the test with all that runs on them."""
+    """Two connected machines; they are removed with their processes after the test."""
     if shutil.which("ip") is None:
         pytest.skip("two machines need the command ip: apt-get install iproute2")
-    mark = secrets.token_hex(3)
-    pair = [Machine(f"pw-{mark}-{n}", f"pw-{mark}-{n}", f"10.77.0.{n}") for n in (1, 2)]
-    made = []
+    suffix = secrets.token_hex(3)
+    pair = [
+        NamespaceMachine(f"pw-{suffix}-{n}", f"pw-{suffix}-{n}", f"10.77.0.{n}") for n in (1, 2)
+    ]
+    created = []
     try:
         for machine in pair:
             try:
                 ip("netns", "add", machine.name)
             except OSError as error:
-                pytest.skip(f"no right to make network namespaces: {error}")
-            made.append(machine)
+                pytest.skip(f"no permission to create network namespaces: {error}")
+            created.append(machine)
         ip("link", "add", pair[0].interface, "type", "veth", "peer", "name", pair[1].interface)
         for machine in pair:
             ip("link", "set", machine.interface, "netns", machine.name)
@@ -89,24 +91,25 @@ def machines():
                 ip(*inside, "link", "set", interface, "up")
         yield pair
     finally:
-        for machine in made:
-            machine.lose_power()
-            ip("netns", "delete", machine.name)  # and with it the interface
+        for machine in created:
+            machine.kill_all()
+            ip("netns", "delete", machine.name)  # also deletes the interface
 
 
-def torchrun(*words):
-    options = ("--nnodes", "2", "--nproc-per-node", "1", *words)
+def torchrun(*arguments):
+    options = ("--nnodes", "2", "--nproc-per-node", "1", *arguments)
     return (sys.executable, "-m", "torch.distributed.run", *options, "--no-python")
 
 
 def static(machines, rank):
-    """Take places that are known beforehand."""
+    """Return the command of a job with fixed ranks."""
     host = machines[0].address
     return torchrun("--node-rank", rank, "--master-addr", host, "--master-port", PORT)
 
 
 def elastic(machines, rank):
-    """Meet at a place that the first machine keeps; its name resolves to loopback, so say who."""
+    """Return the command of an elastic job with its rendezvous on the first machine."""
+    # The host name resolves to loopback, so is_host must be given.
     return torchrun(
         *("--max-restarts", 3, "--rdzv-backend", "c10d", "--rdzv-id", "job"),
         *("--rdzv-endpoint", f"{machines[0].address}:{PORT}"),
@@ -121,8 +124,8 @@ def training(out, *options):
 
 
 def wait(processes, logs):
-    """Wait until all have ended; return their exit codes."""
-    end = time.monotonic() + PATIENCE_S
+    """Wait until all processes have ended; return their exit codes."""
+    end = time.monotonic() + TIMEOUT_S
     for process in processes:
         try:
             process.wait(max(1, end - time.monotonic()))
@@ -137,14 +140,14 @@ def log_lines(run):
 
 
 def losses(run):
-    """The training losses by step, in the order of the log."""
+    """Return the steps and training losses in the order of the log."""
     lines = [json.loads(line) for line in log_lines(run)]
     return [(line["step"], line["loss"]) for line in lines if line["group"] == "train"]
 
 
 def wait_for_step(run, step, process, log):
-    """Wait until the log has a step; return its lines."""
-    end = time.monotonic() + PATIENCE_S
+    """Wait until the log contains a step; return its lines."""
+    end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end and process.poll() is None:
         lines = [line for line in log_lines(run) if line.endswith("\n")]
         if lines and json.loads(lines[-1])["step"] >= step:
@@ -155,7 +158,7 @@ def wait_for_step(run, step, process, log):
 
 @pytest.fixture(scope="module")
 def one_machine(tmp_path_factory):
-    """The same training by two processes of one machine."""
+    """The same training with two processes on one machine."""
     run = tmp_path_factory.mktemp("one") / "run"
     done = subprocess.run(
         [*map(str, training(run, "--nproc", "2"))], capture_output=True, text=True, check=False
@@ -164,55 +167,57 @@ def one_machine(tmp_path_factory):
     return run
 
 
-def same_training(run, other):
-    """The same losses at the same steps, and the same answers in the end."""
-    found, expected = losses(run), losses(other)
-    assert [step for step, _ in found] == [step for step, _ in expected]
-    assert found[-1][0] == STEPS
-    assert [loss for _, loss in found] == pytest.approx([loss for _, loss in expected], abs=1e-5)
-    dev = [read_manifest(one).data.metrics["dev"] for one in (run, other)]
+def assert_same_training(run, other):
+    """Check that losses, steps and final dev metrics are the same."""
+    actual, expected = losses(run), losses(other)
+    assert [step for step, _ in actual] == [step for step, _ in expected]
+    assert actual[-1][0] == STEPS
+    assert [loss for _, loss in actual] == pytest.approx([loss for _, loss in expected], abs=1e-5)
+    dev = [read_manifest(folder).data.metrics["dev"] for folder in (run, other)]
     assert dev[0] == dev[1]
 
 
-@pytest.mark.slow  # the next test compares with one machine too
-def test_two_machines_train_to_the_same_losses_as_one(machines, one_machine, tmp_path):
+@pytest.mark.slow  # the next test also compares with one machine
+def test_two_machines_have_the_same_losses_as_one_machine(machines, one_machine, tmp_path):
     run, logs = tmp_path / "run", [tmp_path / "1.log", tmp_path / "2.log"]
     processes = [
         machine.start((*static(machines, rank), *training(run)), logs[rank])
         for rank, machine in enumerate(machines)
     ]
     assert wait(processes, logs) == [0, 0], "\n".join(log.read_text() for log in logs)
-    same_training(run, one_machine)
+    assert_same_training(run, one_machine)
 
 
-def test_a_machine_that_lost_power_rejoins_and_nothing_is_lost(machines, one_machine, tmp_path):
+def test_a_failed_machine_rejoins_and_no_step_is_lost(machines, one_machine, tmp_path):
     run, logs = tmp_path / "run", [tmp_path / "1.log", tmp_path / "2.log"]
 
     def start(rank):
-        words = (*elastic(machines, rank), *training(run, "--resume"))
-        return machines[rank].start(words, logs[rank])
+        arguments = (*elastic(machines, rank), *training(run, "--resume"))
+        return machines[rank].start(arguments, logs[rank])
 
     first, second = start(0), start(1)
     before = wait_for_step(run, 2 * SAVE_EVERY, first, logs[0])
-    machines[1].lose_power()
-    second.wait(PATIENCE_S)
+    machines[1].kill_all()
+    second.wait(TIMEOUT_S)
     assert losses(run)[-1][0] < STEPS
     again = start(1)
     assert wait([first, again], logs) == [0, 0], "\n".join(log.read_text() for log in logs)
-    assert log_lines(run)[0] == before[0], "it began anew instead of going on from a checkpoint"
-    same_training(run, one_machine)
+    assert log_lines(run)[0] == before[0], (
+        "it started from the beginning instead of resuming from a checkpoint"
+    )
+    assert_same_training(run, one_machine)
 
 
 @pytest.mark.slow
-def test_without_a_restart_the_loss_of_a_machine_ends_the_job(machines, tmp_path):
+def test_without_restarts_the_failure_of_a_machine_ends_the_job(machines, tmp_path):
     run, logs = tmp_path / "run", [tmp_path / "1.log", tmp_path / "2.log"]
     first, second = (
         machine.start((*static(machines, rank), *training(run)), logs[rank])
         for rank, machine in enumerate(machines)
     )
     wait_for_step(run, 1, first, logs[0])
-    machines[1].lose_power()
-    second.wait(PATIENCE_S)
+    machines[1].kill_all()
+    second.wait(TIMEOUT_S)
     assert wait([first], logs)[0] not in {0, None}
     assert not (run / "manifest.json").exists()
     assert "Traceback" in logs[0].read_text()

@@ -1,6 +1,6 @@
-"""A server under load: each answer is the checkpoint's, and none is lost.
+"""A server under load: each response has the checkpoint's scores, and no request is lost.
 
-Versions are switched, an engine is killed, clients hang up, and SIGTERM comes last.
+Versions are switched, an engine crashes, clients disconnect, and finally SIGTERM is sent.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from pipework.data.examples import Example
 from pipework.export.config import ExportSettings, TritonSettings
 from pipework.export.inference import open_encoder
 from pipework.export.run import export
-from pipework.export.triton.model_repository import Wanted, add_version
-from pipework.progress import Silent
+from pipework.export.triton.model_repository import EngineChoice, add_version
+from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.predictions import probabilities
@@ -35,74 +35,76 @@ from pipework.train.model.checkpoint_engine import open_reference
 
 LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
 PACKED = Variant(format=EngineFormat.OPENVINO, precision=LOWEST, layout=Layout.PACKED)
-CLIENTS, HANG_UPS = 12, 200
-APART = 0.02  # of a probability: what bf16 may change
-PATIENCE_S = 60
+CLIENTS, DISCONNECTS = 12, 200
+TOLERANCE = 0.02  # of a probability, for bf16
+TIMEOUT_S = 60
 TEXTS = [
     f"{first} {middle} {last}"
     for first in ("The match", "Shares of the bank", "A new phone", "今天的电影")
     for middle in ("went to extra time", "fell again", "", "was seen by " + "many " * 30)
     for last in ("on Sunday", "in the rain, they said")
 ]
-# What `pipe serve` does. On SIGUSR1 an engine's thread dies of its next batch; SIGUSR2 holds the
-# engines before their next batch, and lets them go on when it comes again.
+# Does the same as `pipe serve`. SIGUSR1 makes an engine's thread crash with its next batch; SIGUSR2
+# pauses the engines before their next batch, and a second SIGUSR2 resumes them.
 SERVER = """
 import faulthandler, signal, sys
 from pathlib import Path
 from threading import Event
-from pipework.serve.config import ModelSettings, QueueSettings, ServeSettings
+from pipework.serve.config import RepositorySettings, QueueSettings, ServeSettings
 from pipework.serve.engines.base import CollatedEngine
-from pipework.serve.run import Address, serve
+from pipework.serve.run import ListenAddress, serve
 
 faulthandler.enable()
 start, killed, free = CollatedEngine.start, [], Event()
 free.set()
 
-def deadly(engine, encodings):
+def crashing_start(engine, encodings):
     free.wait()
     if killed:
         killed.clear()
         raise SystemExit
     return start(engine, encodings)
 
-CollatedEngine.start = deadly
+CollatedEngine.start = crashing_start
 signal.signal(signal.SIGUSR1, lambda *_: killed.append(True))
 signal.signal(signal.SIGUSR2, lambda *_: free.clear() if free.is_set() else free.set())
 instances, batch_tokens = map(int, sys.argv[2:])
 serve(
     Path(sys.argv[1]),
     ServeSettings(
-        models=ModelSettings(poll_s=0.1),
+        models=RepositorySettings(poll_s=0.1),
         queue=QueueSettings(instances=instances, batch_tokens=batch_tokens, tokens=10_000_000),
     ),
-    address=Address(port=0, grpc_port=0),
-    ready=lambda said: print(said, flush=True),
+    address=ListenAddress(port=0, grpc_port=0),
+    ready=lambda line: print(line, flush=True),
 )
 """
 
 
 @dataclass(kw_only=True)
-class Seen:
-    """What the clients saw; with `last` set they send nothing more."""
+class Observed:
+    """Observations of the clients; once `last` is set, they stop sending."""
 
     answers: int = 0
     wrong: list[str] = field(default_factory=list)
     versions: set[str] = field(default_factory=set)
     last: bool = False
     late: int = 0
-    hung_up: float = 0
+    disconnected: float = 0
     batch_tokens: float = 0
 
 
 @pytest.fixture(scope="module")
 def repository(exported_run, tmp_path_factory):
-    """Version 1 with the ONNX engine, version 2 with a packed one of OpenVINO."""
+    """Version 1 with the ONNX engine, version 2 with a packed OpenVINO engine."""
     both = tmp_path_factory.mktemp("runs") / "both"
     shutil.copytree(exported_run, both)
-    export(both, Silent(), [PACKED], settings=ExportSettings(speed_s=0.2))
+    export(both, NullProgress(), [PACKED], settings=ExportSettings(speed_s=0.2))
     folder = tmp_path_factory.mktemp("served") / "repository"
     for run, layout in ((exported_run, None), (both, Layout.PACKED)):
-        add_version(run, folder, TritonSettings(name="text"), Wanted(layout=layout), Silent())
+        add_version(
+            run, folder, TritonSettings(name="text"), EngineChoice(layout=layout), NullProgress()
+        )
     return folder
 
 
@@ -110,59 +112,61 @@ def repository(exported_run, tmp_path_factory):
 def expected(exported_run):
     """The checkpoint's probabilities by text, and the labels in their order."""
     manifest = read_manifest(exported_run)
-    encodings = open_encoder(exported_run, manifest).encode([Example(text=one) for one in TEXTS])
+    encodings = open_encoder(exported_run, manifest).encode([Example(text=text) for text in TEXTS])
     with open_reference(exported_run, manifest) as checkpoint:
         scores_NC = probabilities(checkpoint.infer(encodings), manifest.task)
     return manifest.task.labels, dict(zip(TEXTS, scores_NC, strict=True))
 
 
-async def client(session, url, expected, seen, seed):
-    """Ask until the last request, and hold each answer against the checkpoint's."""
+async def client(session, url, expected, observed, seed):
+    """Send requests until the last one, and compare each response with the checkpoint."""
     labels, scores = expected
     choose = random.Random(seed)
-    while not (seen.last or seen.wrong):
+    while not (observed.last or observed.wrong):
         texts = choose.choices(TEXTS, k=choose.choice([1, 1, 2, 8]))
         try:
             async with session.post(f"{url}/v1/predict", json={"texts": texts}) as answer:
-                found = await answer.json()
+                content = await answer.json()
         except (aiohttp.ClientError, OSError) as error:
-            seen.wrong.append(repr(error))
+            observed.wrong.append(repr(error))
             return
         if answer.status != 200:
-            seen.wrong.append(f"{answer.status}: {found}")
+            observed.wrong.append(f"{answer.status}: {content}")
             return
-        seen.answers += 1
-        seen.versions.add(found["version"])
-        for text, one in zip(texts, found["predictions"], strict=True):
-            given = np.array([one["scores"][label] for label in labels])
-            if np.abs(given - scores[text]).max() > APART:
-                seen.wrong.append(f"{text!r}: {one}, version {found['version']}")
+        observed.answers += 1
+        observed.versions.add(content["version"])
+        for text, prediction in zip(texts, content["predictions"], strict=True):
+            scores_C = np.array([prediction["scores"][label] for label in labels])
+            if np.abs(scores_C - scores[text]).max() > TOLERANCE:
+                observed.wrong.append(f"{text!r}: {prediction}, version {content['version']}")
 
 
-async def until(condition):
-    limit_s = time.monotonic() + PATIENCE_S
+async def wait_until(condition):
+    limit_s = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < limit_s, "it did not happen"
+        assert time.monotonic() < limit_s, "timeout"
         await asyncio.sleep(0.02)
 
 
-async def goes_on(seen, answers=60):
-    before = seen.answers
-    await until(lambda: seen.answers >= before + answers or seen.wrong)
+async def wait_for_answers(observed, answers=60):
+    before = observed.answers
+    await wait_until(lambda: observed.answers >= before + answers or observed.wrong)
 
 
-async def switch_versions(repository, seen, switches):
+async def switch_versions(repository, observed, switches):
     model = repository / "text"
     for version in range(3, 3 + switches):
         partial = repository.with_name("partial")
         shutil.copytree(model / str(version - 2), partial)
         partial.rename(model / str(version))
-        await until(lambda version=version: str(version) in seen.versions or seen.wrong)
-        await goes_on(seen, 10)
+        await wait_until(
+            lambda version=version: str(version) in observed.versions or observed.wrong
+        )
+        await wait_for_answers(observed, 10)
 
 
-def hang_up(url):
-    """Send a request and do not wait for its answer."""
+def disconnect(url):
+    """Send a request and disconnect without waiting for the response."""
     host, port = url.removeprefix("http://").split(":")
     body = json.dumps({"texts": TEXTS}).encode()
     head = f"POST /v1/predict HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -170,7 +174,7 @@ def hang_up(url):
         connection.sendall(head.encode() + body)
 
 
-async def counted(session, url, name, **labels):
+async def metric_sum(session, url, name, **labels):
     """Return the sum of a metric's series that have these labels."""
     async with session.get(f"{url}/metrics") as answer:
         text = await answer.text()
@@ -183,7 +187,7 @@ async def counted(session, url, name, **labels):
 
 
 def refuses(url):
-    """Whether no connection is taken any more: SIGTERM has come."""
+    """Return whether the server refuses new connections, as it does after SIGTERM."""
     host, port = url.removeprefix("http://").split(":")
     try:
         socket.create_connection((host, int(port))).close()
@@ -192,45 +196,49 @@ def refuses(url):
     return False
 
 
-async def stop(session, process, url, seen):
-    """Stop the server while it has read one request of each client and answered none.
+async def stop(session, process, url, observed):
+    """Stop the server when it has read one request of each client and answered none of them.
 
-    What a server reads after SIGTERM it may lose: so nothing is sent then, and the two answers
-    before it show that it has looked at its connections since the clients sent.
+    Requests read after SIGTERM may be lost, so none is sent then. The two metric requests before
+    SIGTERM ensure that the server has read its connections since the clients sent.
     """
     process.send_signal(signal.SIGUSR2)
     answers = -1
-    while answers != seen.answers:  # all clients wait
-        answers = seen.answers
+    while answers != observed.answers:  # until all clients are waiting
+        answers = observed.answers
         await asyncio.sleep(0.3)
-    seen.last = True
+    observed.last = True
     for _ in range(2):
-        await counted(session, url, "pipework_batches_total")
+        await metric_sum(session, url, "pipework_batches_total")
     process.send_signal(signal.SIGTERM)
-    await until(lambda: refuses(url))
+    await wait_until(lambda: refuses(url))
     process.send_signal(signal.SIGUSR2)
-    seen.late = -answers
+    observed.late = -answers
 
 
-async def ordeal(repository, process, url, expected, seen, switches):
+async def run_load(repository, process, url, expected, observed, switches):
     async with aiohttp.ClientSession() as session:
         clients = [
-            asyncio.create_task(client(session, url, expected, seen, seed))
+            asyncio.create_task(client(session, url, expected, observed, seed))
             for seed in range(CLIENTS)
         ]
-        await goes_on(seen)
-        await switch_versions(repository, seen, switches)
+        await wait_for_answers(observed)
+        await switch_versions(repository, observed, switches)
         process.send_signal(signal.SIGUSR1)
-        await goes_on(seen, 200)
-        for _ in range(HANG_UPS):
-            await asyncio.to_thread(hang_up, url)
-        await goes_on(seen)
-        seen.hung_up = await counted(session, url, "pipework_requests_total", status="499")
-        batches = await counted(session, url, "pipework_batches_total")
-        seen.batch_tokens = await counted(session, url, "pipework_batch_tokens_total") / batches
-        await stop(session, process, url, seen)
-        await asyncio.wait_for(asyncio.gather(*clients), PATIENCE_S)
-        seen.late += seen.answers
+        await wait_for_answers(observed, 200)
+        for _ in range(DISCONNECTS):
+            await asyncio.to_thread(disconnect, url)
+        await wait_for_answers(observed)
+        observed.disconnected = await metric_sum(
+            session, url, "pipework_requests_total", status="499"
+        )
+        batches = await metric_sum(session, url, "pipework_batches_total")
+        observed.batch_tokens = (
+            await metric_sum(session, url, "pipework_batch_tokens_total") / batches
+        )
+        await stop(session, process, url, observed)
+        await asyncio.wait_for(asyncio.gather(*clients), TIMEOUT_S)
+        observed.late += observed.answers
 
 
 @pytest.mark.parametrize(
@@ -252,21 +260,23 @@ def test_no_request_is_lost_or_answered_wrongly(
         ) as process,
     ):
         url = next(word for word in process.stdout.readline().split() if "://" in word)
-        seen = Seen()
+        observed = Observed()
         try:
-            asyncio.run(ordeal(served, process, url, expected, seen, switches))
-            code = process.wait(PATIENCE_S)
+            asyncio.run(run_load(served, process, url, expected, observed, switches))
+            code = process.wait(TIMEOUT_S)
         finally:
             ended = process.poll()
             process.kill()
             log.seek(0)
-            said = log.read()
-            print(seen, ended, said)  # noqa: T201  (shown where the test fails)
-    assert seen.wrong == []
-    assert {str(number) for number in range(2, 3 + switches)} <= seen.versions
-    assert "an engine died" in said
-    assert "was opened again" in said
-    assert seen.hung_up > HANG_UPS / 4  # others are answered before it is known
-    assert 0 < seen.batch_tokens <= batch_tokens
-    assert seen.late == CLIENTS
+            log_text = log.read()
+            print(observed, ended, log_text)  # noqa: T201  (shown if the test fails)
+    assert observed.wrong == []
+    assert {str(number) for number in range(2, 3 + switches)} <= observed.versions
+    assert "an engine crashed" in log_text
+    assert "was reopened" in log_text
+    assert (
+        observed.disconnected > DISCONNECTS / 4
+    )  # the others are answered before the disconnect is noticed
+    assert 0 < observed.batch_tokens <= batch_tokens
+    assert observed.late == CLIENTS
     assert code == 0

@@ -1,4 +1,4 @@
-"""Untrained runs of the tasks that the sample is not: what they answer is enough to compare."""
+"""Untrained runs for tasks that the sample does not cover; their logits suffice to compare."""
 
 import shutil
 from pathlib import Path
@@ -7,10 +7,10 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from pipework.benchmarks.studies.families import Family, publish
-from pipework.progress import Silent
+from pipework.benchmarks.studies.families import EncoderFamily, publish
+from pipework.progress import NullProgress
 from pipework.run_folder.files import file_digest, record_file
-from pipework.run_folder.manifest import Reading, Split, read_manifest, write_manifest
+from pipework.run_folder.manifest import ReadOptions, Split, read_manifest, write_manifest
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.model import checkpoint
@@ -19,8 +19,8 @@ from pipework.train.model.classifier import build, padding_of
 WORDS = ("rain", "goal", "bank", "soup", "book", "wind", "team", "票房", "明天")
 
 
-class Noting(Silent):
-    """Keeps what it is told."""
+class Noting(NullProgress):
+    """Records the notes."""
 
     def __init__(self):
         self.lines = []
@@ -34,13 +34,13 @@ def noting() -> Noting:
     return Noting()
 
 
-def make_run(trained: Path, run: Path, task: Task, reading: Reading, rows: list[str]) -> Path:
-    """Make a run folder with the tokenizer of another and `rows` as its dev file."""
+def make_run(trained: Path, run: Path, task: Task, reading: ReadOptions, rows: list[str]) -> Path:
+    """Create a run folder with the tokenizer of `trained` and `rows` as its dev file."""
     shutil.copytree(trained, run)
     dev = run.with_suffix(".rows")
     dev.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
-    tokenizer.add_tokens(["$", "#"])  # the marks of entities, which the sample's texts lack
+    tokenizer.add_tokens(["$", "#"])  # entity marks, which the sample's texts lack
     tokenizer.save(str(run / "tokenizer.json"))
     torch.manual_seed(0)
     model = build(ModelSettings(preset="tiny", max_length=64), tokenizer, task)
@@ -69,8 +69,8 @@ def make_run(trained: Path, run: Path, task: Task, reading: Reading, rows: list[
 
 def reading(
     kind: TaskKind = TaskKind.SINGLE_LABEL, *, marked: bool = False, pair: bool = False
-) -> Reading:
-    return Reading(
+) -> ReadOptions:
+    return ReadOptions(
         text=0,
         text_pair=2 if pair else None,
         label=1,
@@ -84,20 +84,20 @@ def reading(
 
 @pytest.fixture(scope="session")
 def multi_run(trained_run, tmp_path_factory) -> Path:
-    """A run with several labels; read it only."""
+    """A multi-label run; read-only."""
     kind = TaskKind.MULTI_LABEL
     thresholds = (0.4, 0.5, 0.6)
     labels = ("a", "b", "c")
     task = Task(kind=kind, labels=labels, metric=Metric.MICRO_F1, thresholds=thresholds)
-    given = ("", "a", "b|c", "a|b|c")
-    rows = [f"{word} and {word}{n % 7}\t{given[n % 4]}" for n, word in enumerate(WORDS * 5)]
+    labels_of_row = ("", "a", "b|c", "a|b|c")
+    rows = [f"{word} and {word}{n % 7}\t{labels_of_row[n % 4]}" for n, word in enumerate(WORDS * 5)]
     folder = tmp_path_factory.mktemp("runs") / "multi"
     return make_run(trained_run, folder, task, reading(kind), rows)
 
 
 @pytest.fixture(scope="session")
 def regression_run(trained_run, tmp_path_factory) -> Path:
-    """A run whose numbers correlate positively, so that they can fall; read it only."""
+    """A regression run with a positive correlation, which can fall; read-only."""
     kind = TaskKind.REGRESSION
     task = Task(kind=kind, labels=("score",), metric=Metric.PEARSON)
     rows = [f"{word} {n}\t{-n / 4}" for n, word in enumerate(WORDS * 5)]
@@ -107,7 +107,7 @@ def regression_run(trained_run, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def marked_run(trained_run, tmp_path_factory) -> Path:
-    """A run for texts with two entities, with the linear head; read it only."""
+    """A run for texts with two entities and the linear head; read-only."""
     labels = ("Other", "R-S(e1,e2)", "R-S(e2,e1)")
     task = Task(kind=TaskKind.SINGLE_LABEL, labels=labels, metric=Metric.DIRECTIONAL_F1)
     forms = ("<e1>{word}</e1> of <e2>soup</e2>", "<e2>{word}</e2> of <e1>soup</e1>")
@@ -122,7 +122,7 @@ def marked_run(trained_run, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def pair_run(trained_run, tmp_path_factory) -> Path:
-    """A run for pairs of texts; read it only."""
+    """A run for text pairs; read-only."""
     task = Task(kind=TaskKind.SINGLE_LABEL, labels=("no", "yes"), metric=Metric.ACCURACY)
     rows = [
         f"{word} and {WORDS[n % 5]}{' rain' * (n % 4)}\t{task.labels[n % 2]}\t{WORDS[n % 7]} {n}"
@@ -134,9 +134,9 @@ def pair_run(trained_run, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def family_run(trained_run, tmp_path_factory):
-    """Make an untrained run of a family with a head; read it only."""
+    """Create an untrained run of a family with a head; read-only."""
 
-    def make(family: Family, head: Head) -> Path:
+    def make(family: EncoderFamily, head: Head) -> Path:
         folder = tmp_path_factory.mktemp("families") / f"{family}-{head}"
         marked = head is Head.ENTITY
         labels = ("Other", "R-S(e1,e2)", "R-S(e2,e1)")
@@ -153,7 +153,7 @@ def family_run(trained_run, tmp_path_factory):
         shutil.rmtree(run / checkpoint.FOLDER)
         classifier.save(run / checkpoint.FOLDER)
         manifest, padding = read_manifest(run), padding_of(classifier)
-        given = {
+        input_fields = {
             "max_length": 40,
             "pad_id": padding.pad_id,
             "type_ids": padding.type_ids,
@@ -165,7 +165,7 @@ def family_run(trained_run, tmp_path_factory):
             run,
             manifest.model_copy(
                 update={
-                    "input": manifest.input.model_copy(update=given),
+                    "input": manifest.input.model_copy(update=input_fields),
                     "model": manifest.model.model_copy(update=model),
                 }
             ),

@@ -7,7 +7,7 @@ from pipework.export.report import page, write_page
 from pipework.run_folder.manifest import read_manifest
 
 
-def test_every_engine_is_drawn_and_listed(exported_run):
+def test_every_engine_is_plotted_and_listed(exported_run):
     manifest = read_manifest(exported_run)
     drawn = page(manifest)
     assert drawn.count("<svg") == 2
@@ -15,12 +15,12 @@ def test_every_engine_is_drawn_and_listed(exported_run):
     assert "proven" in drawn
 
 
-def test_the_page_loads_nothing(exported_run):
+def test_the_page_has_no_external_resources(exported_run):
     drawn = page(read_manifest(exported_run))
     assert not re.search(r'(?:src|href)="(?!#)', drawn)
 
 
-def test_an_engine_that_was_never_run_says_so(exported_run):
+def test_an_engine_that_was_not_run_is_labelled(exported_run):
     manifest = read_manifest(exported_run)
     engine = manifest.engines[0].model_copy(update={"parity": None, "speed": None})
     drawn = page(manifest.model_copy(update={"engines": (engine,)}))
@@ -28,10 +28,10 @@ def test_an_engine_that_was_never_run_says_so(exported_run):
     assert "<svg" not in drawn
 
 
-def test_a_run_without_engines_and_a_place_that_cannot_be_written_are_one_line(
+def test_a_run_without_engines_and_an_unwritable_path_are_reported(
     trained_run, exported_run, tmp_path
 ):
-    with pytest.raises(ConfigError, match="has no engines to draw"):
+    with pytest.raises(ConfigError, match="has no engines to report"):
         write_page(tmp_path / "page.html", read_manifest(trained_run))
     with pytest.raises(ConfigError, match="cannot be written"):
         write_page(tmp_path / "no" / "page.html", read_manifest(exported_run))

@@ -32,9 +32,9 @@ def pipe(*words, stdin=""):
 
 def test_the_options_are_frozen():
     commands = get_command(app).commands
-    found = {name: [one.name for one in command.params] for name, command in commands.items()}
+    options = {name: [param.name for param in command.params] for name, command in commands.items()}
     expected = {name: names.split() for name, names in FROZEN.items()}
-    assert {name: [p for p in names if p != "help"] for name, names in found.items()} == expected
+    assert {name: [p for p in names if p != "help"] for name, names in options.items()} == expected
 
 
 def test_help_imports_nothing_heavy():
@@ -59,26 +59,35 @@ def test_help_imports_nothing_heavy():
         (("train", "nothing", "--out", "x"), "neither a config file nor a recipe"),
         (("serve", "nowhere"), "nowhere is not a folder"),
         (("export", "nowhere", "--to", "onnx"), "nowhere is not a folder"),
-        (("export", "nowhere", "--to", "triton"), "--to triton and --repository belong together"),
-        (("export", "nowhere", "--to", "onnx", "--repository", "x"), "belong together"),
+        (
+            ("export", "nowhere", "--to", "triton"),
+            "--to triton and --repository must be used together",
+        ),
+        (("export", "nowhere", "--to", "onnx", "--repository", "x"), "must be used together"),
         (("export", "nowhere", "--to", "triton", "--repository", "x"), "nowhere is not a folder"),
         (("bench", "nowhere"), "nowhere is not a folder"),
         (("bench", URL, "--concurrency", "some"), "expected numbers separated"),
         (("bench", URL, "--rate", "many"), "--rate many: expected numbers separated"),
         (("bench", URL, "--rate", "5", "--slo", "p99=1s"), "25 requests are too few for p99"),
-        (("bench", URL, "--slo", "p98=1s"), "--slo p98=1s: expected one of p50"),
-        (("bench", URL, "--price", "1", "--price", "2"), "--price: expected 1 at most"),
+        (
+            ("bench", URL, "--slo", "p98=1s"),
+            "--slo p98=1s: expected STATISTIC=TIME, with one of p50",
+        ),
+        (
+            ("bench", URL, "--price", "1", "--price", "2"),
+            "--price: expected at most 1 (one per server), found 2",
+        ),
         (("bench", URL, "--trace", "no.jsonl"), "no.jsonl cannot be read"),
-        (("bench", URL, "--rate", "5", "--arrivals", "trace"), "expected a --trace that says when"),
+        (("bench", URL, "--rate", "5", "--arrivals", "trace"), "expected --trace FILE, found none"),
         (("bench",), "expected a TARGET to measure, or --compare"),
         (("bench", "--compare", "a.json", "b.json"), "a.json cannot be read"),
         (("bench", "nowhere", "--json", "no/such/f.json"), "cannot be written"),
         (("check", "absent.tsv"), "absent.tsv cannot be read"),
         (("eval", "run", "file.tsv", "--split", "dev"), "a file or --split, found both"),
-        (("train", "sample", "--out", "/proc/none"), "/proc/none cannot be made"),
+        (("train", "sample", "--out", "/proc/none"), "cannot create /proc/none"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line_and_exit_2(words, message, tmp_path, monkeypatch):
+def test_a_user_error_is_one_line_and_exit_code_2(words, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = pipe(*words)
     assert done.returncode == 2
@@ -87,10 +96,10 @@ def test_what_the_user_can_mend_is_one_line_and_exit_2(words, message, tmp_path,
     assert "Traceback" not in done.stderr
 
 
-def test_show_prints_the_manifest_for_people_and_for_programs(exported_run):
+def test_show_prints_the_manifest_as_text_and_as_json(exported_run):
     shown = pipe("show", exported_run).stdout
     assert "onnx-fp32" in shown
-    assert re.search(r"beside it on dev, a linear SVM on .*: accuracy 0\.\d{4}", shown)
+    assert re.search(r"baseline on dev, a linear SVM on .*: accuracy 0\.\d{4}", shown)
     assert json.loads(pipe("show", exported_run, "--json").stdout)["engines"][0]["parity"]["passed"]
 
 
@@ -98,7 +107,7 @@ def test_export_adds_a_proven_engine_to_a_triton_repository_once(exported_run, t
     words = ("export", exported_run, "--to", "triton", "--repository", tmp_path)
     first, again = (pipe(*words, "--set", "triton.name=topics") for _ in range(2))
     assert first.stdout.startswith("added: onnx-fp32, "), first.stderr
-    assert again.stdout.startswith("there already: onnx-fp32, ")
+    assert again.stdout.startswith("already present: onnx-fp32, ")
     assert (tmp_path / "topics" / "1" / "manifest.json").is_file()
 
 
@@ -113,12 +122,12 @@ def test_predict_reads_texts_lines_and_files(exported_run, tmp_path):
     assert [line.split("\t")[2] for line in by_words.splitlines()] == texts
 
 
-def test_eval_prints_json_that_holds_the_confusion(exported_run):
-    found = json.loads(pipe("eval", exported_run, "--engine", "onnx-fp32", "--json").stdout)
-    assert sum(map(sum, found["confusion"])) == found["rows"] == 408
+def test_eval_prints_the_confusion_matrix_as_json(exported_run):
+    result = json.loads(pipe("eval", exported_run, "--engine", "onnx-fp32", "--json").stdout)
+    assert sum(map(sum, result["confusion"])) == result["rows"] == 408
 
 
-def test_check_says_what_is_in_the_sample():
+def test_check_has_no_findings_for_the_sample():
     done = pipe("check", "sample")
     assert "no findings" in done.stdout
     assert done.returncode == 0
@@ -131,7 +140,7 @@ def test_check_says_what_is_in_the_sample():
         ("tritonclient", ("export", "x", "--to", "triton", "--repository", "y"), "triton"),
     ],
 )
-def test_a_missing_package_is_told_with_its_extra(tmp_path, package, words, extra):
+def test_a_missing_package_is_reported_with_its_extra(tmp_path, package, words, extra):
     done = without(package, *words, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert package in done.stderr
@@ -159,7 +168,7 @@ def without(package, *words, cwd):
     )
 
 
-def test_standard_input_that_is_not_utf_8_is_told(exported_run):
+def test_standard_input_that_is_not_utf_8_is_reported(exported_run):
     done = subprocess.run(
         [PIPE, "predict", exported_run], capture_output=True, check=False, input=b"ok\n\xff\n"
     )

@@ -3,11 +3,11 @@ import re
 import pytest
 
 from pipework import console
-from pipework.console import Bars, Lines, complain
+from pipework.console import Bars, Lines, print_error
 from pipework.errors import PipeError
 
 
-def test_a_log_gets_a_line_with_rate_time_left_and_figures(capsys, monkeypatch):
+def test_a_log_line_has_rate_time_left_and_figures(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("pipework.console.time.monotonic", lambda: now[0])
     lines = Lines()
@@ -16,12 +16,12 @@ def test_a_log_gets_a_line_with_rate_time_left_and_figures(capsys, monkeypatch):
         now[0] += 5
         lines.advance(100, {"loss": "0.5"})
     lines.end()
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "train: 200 of 1,000 examples, 20 examples/s, 40 s left, loss 0.5"
-    assert len(said) == 3  # at 10 s, at 20 s, at the end
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[0] == "train: 200 of 1,000 examples, 20 examples/s, 40 s left, loss 0.5"
+    assert len(printed) == 3  # at 10 s, at 20 s, at the end
 
 
-def test_what_is_slow_has_a_rate_a_minute_and_what_has_not_begun_has_none(capsys, monkeypatch):
+def test_a_slow_stage_has_a_rate_per_minute_and_none_before_its_first_unit(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("pipework.console.time.monotonic", lambda: now[0])
     lines = Lines()
@@ -30,14 +30,13 @@ def test_what_is_slow_has_a_rate_a_minute_and_what_has_not_begun_has_none(capsys
     lines.advance(0, {"first": "step 5"})
     now[0] = 60
     lines.advance(2)
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
+    assert capsys.readouterr().err.splitlines() == [
         "trainings: 0 of 4 trainings, first step 5",
         "trainings: 2 of 4 trainings, 2.0 trainings/min, 60 s left, first step 5",
     ]
 
 
-def test_an_inner_stage_says_nothing_when_it_is_quick(capsys):
+def test_a_quick_inner_stage_prints_nothing(capsys):
     lines = Lines()
     lines.begin("train", 10, "examples")
     lines.begin("evaluate", 5, "rows")
@@ -57,14 +56,14 @@ def test_bars_nest_and_notes_stay_above_them():
         bars.begin("evaluate", 2, "rows")
         bars.advance(2)
         bars.end()
-        bars.note("a [note] as it is")
+        bars.note("a [note] with markup")
         bars.end()
         bars.close()
-    assert "a [note] as it is" in captured.get()
+    assert "a [note] with markup" in captured.get()
 
 
 @pytest.mark.parametrize("close_early", [True, False])
-def test_a_terminal_is_given_back_also_after_an_interrupt(close_early):
+def test_the_terminal_is_restored_also_after_an_interrupt(close_early):
     bars = Bars()
     bars.begin("train", 10, "examples")
     if not close_early:
@@ -73,8 +72,8 @@ def test_a_terminal_is_given_back_also_after_an_interrupt(close_early):
     assert not bars._bars.live.is_started  # noqa: SLF001
 
 
-def test_an_error_shows_its_line_details_and_hint_as_they_are(capsys):
-    complain(PipeError("found [bold]x[/]", "do [this]", "a  b\n1  2"))
+def test_an_error_is_printed_with_details_and_hint_without_markup(capsys):
+    print_error(PipeError("found [bold]x[/]", "do [this]", "a  b\n1  2"))
     assert capsys.readouterr().err.splitlines() == [
         "error: found [bold]x[/]",
         "a  b",

@@ -9,7 +9,7 @@ def git(root, *words):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_commit_says_when_files_differ_from_it(tmp_path):
+def test_the_commit_ends_in_dirty_when_files_differ(tmp_path):
     git(tmp_path, "init", "-q")
     (tmp_path / "file").write_text("1")
     git(tmp_path, "add", "file")
@@ -20,4 +20,4 @@ def test_the_commit_says_when_files_differ_from_it(tmp_path):
     assert git_commit(tmp_path) == f"{commit}-dirty"
     inner = tmp_path / "site-packages"
     inner.mkdir()
-    assert git_commit(inner) is None  # somebody else's repository
+    assert git_commit(inner) is None  # inside another repository

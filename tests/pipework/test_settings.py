@@ -22,11 +22,10 @@ FORMS = {
 
 
 @pytest.mark.parametrize("suffix", FORMS)
-def test_each_form_gives_the_same_config(tmp_path, suffix):
+def test_each_file_format_gives_the_same_config(tmp_path, suffix):
     path = tmp_path / f"c{suffix}"
     path.write_text(FORMS[suffix])
-    found = load_settings(Outer, path)
-    assert found == Outer(name="a", tags=("x", "y"), train=Inner(epochs=3))
+    assert load_settings(Outer, path) == Outer(name="a", tags=("x", "y"), train=Inner(epochs=3))
 
 
 class Nested(Settings):
@@ -42,11 +41,11 @@ def test_ini_values_are_read_as_toml_and_keep_percent_signs(tmp_path):
 def test_overrides_win_and_are_typed(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text(FORMS[".toml"])
-    found = load_settings(Outer, path, ["train.rate=1e-3", "name=some thing", 'tags=["z"]'])
-    assert (found.train.rate, found.name, found.tags) == (1e-3, "some thing", ("z",))
+    config = load_settings(Outer, path, ["train.rate=1e-3", "name=some thing", 'tags=["z"]'])
+    assert (config.train.rate, config.name, config.tags) == (1e-3, "some thing", ("z",))
 
 
-def test_an_unknown_key_names_near_matches(tmp_path):
+def test_an_unknown_key_is_reported_with_similar_keys(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text('name = "a"\n[train]\nepoch = 3\n')
     with pytest.raises(ConfigError, match=r"c\.toml: train\.epoch: unknown key") as caught:
@@ -54,7 +53,7 @@ def test_an_unknown_key_names_near_matches(tmp_path):
     assert caught.value.hint == "did you mean epochs?"
 
 
-def test_a_wrong_value_says_where_it_came_from(tmp_path):
+def test_a_wrong_value_is_reported_with_its_source(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text(FORMS[".toml"])
     with pytest.raises(ConfigError, match=r"--set train\.epochs: .*integer.*'many'"):
@@ -70,7 +69,7 @@ def test_a_wrong_value_says_where_it_came_from(tmp_path):
         ("c.yaml", "", "ending in .toml, .json, .ini"),
     ],
 )
-def test_a_broken_file_is_one_clear_line(tmp_path, name, text, message):
+def test_a_broken_file_is_reported_with_the_expected_format(tmp_path, name, text, message):
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):

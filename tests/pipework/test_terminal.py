@@ -1,8 +1,8 @@
-"""What the commands say of engines is what their records hold."""
+"""The printed engine results match the engine records."""
 
 import pytest
 
-from pipework.run_folder.engine_record import Layer, Precision
+from pipework.run_folder.engine_record import FallbackLayer, Precision
 from pipework.run_folder.manifest import read_manifest
 from pipework.terminal import show_exported, show_manifest
 
@@ -23,19 +23,21 @@ def test_a_tolerance_is_shown_in_the_units_of_the_logits(manifest, tmp_path, cap
     assert shown.endswith(f"next: pipe serve {tmp_path}\n")
 
 
-def test_what_was_only_built_is_not_said_to_be_served_here(manifest, tmp_path, capsys):
+def test_an_engine_that_was_only_built_is_served_on_a_machine_with_the_gpu(
+    manifest, tmp_path, capsys
+):
     (record,) = manifest.engines
     show_exported(tmp_path, [record.model_copy(update={"parity": None})])
     assert f"next, on a machine with the GPU: pipe serve {tmp_path}" in capsys.readouterr().out
 
 
-def test_show_names_the_layers_that_an_engine_keeps(manifest, capsys):
+def test_show_lists_the_layers_in_a_higher_precision(manifest, capsys):
     (record,) = manifest.engines
     layers = (
-        Layer(name="layer.0.query", precision=Precision.FP32, gain=0.0123),
-        Layer(name="softmax", precision=Precision.FP16, gain=0),
+        FallbackLayer(name="layer.0.query", precision=Precision.FP32, gain=0.0123),
+        FallbackLayer(name="softmax", precision=Precision.FP16, gain=0),
     )
-    kept = record.model_copy(update={"kept": layers})
-    show_manifest(manifest.model_copy(update={"engines": (record, kept)}))
+    mixed = record.model_copy(update={"kept": layers})
+    show_manifest(manifest.model_copy(update={"engines": (record, mixed)}))
     line = "onnx-fp32 keeps layer.0.query in fp32 (+0.0123), softmax in fp16\n"
     assert capsys.readouterr().out.count(line) == 1

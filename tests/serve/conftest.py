@@ -1,4 +1,4 @@
-"""A real run folder, made without torch: a small ONNX graph, a tokenizer, a true manifest."""
+"""Run folders built without torch: a small ONNX graph, a tokenizer and a manifest."""
 
 import functools
 import os
@@ -39,12 +39,12 @@ from pipework.run_folder.manifest import (
     Input,
     Manifest,
     Model,
-    Reading,
+    ReadOptions,
     read_manifest,
     write_manifest,
 )
 from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.reference_rows import KeptRows
+from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_engine
 from pipework.text.encoding import TextEncoder
 
@@ -54,7 +54,7 @@ WORDS = [
     "[CLS]",
     "[SEP]",
     *("rain", "sun", "wind", "goal", "team", "match", "bank", "rate", "stock"),
-    *("$", "#"),  # the marks of entities, which mean nothing here
+    *("$", "#"),  # entity markers; they have no class in this graph
 ]
 MEANING = range(4, 13)
 LABELS = ("weather", "sport", "money")
@@ -74,21 +74,21 @@ TOLERANCE = Tolerance(max_abs=1e-4, mean_abs=1e-5, spread=1e-4, flips_outside=0,
 
 MakeRun = Callable[..., Path]
 
-# Of a run that can be proven again.
+# Texts of the reference rows, with which an engine can be verified again.
 KEPT_TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"] * 3
 
-# What the command line does, until errors and all: a line when ready, an error in words.
+# As the command line: prints the addresses when ready, and errors as one line.
 RUNNER = """
 import sys
 from pathlib import Path
 from pipework.errors import PipeError
 from pipework.settings import load_settings
 from pipework.serve.config import ServeSettings
-from pipework.serve.run import Address, serve
+from pipework.serve.run import ListenAddress, serve
 try:
-    address = Address(port=int(sys.argv[2]), grpc_port=int(sys.argv[3]))
+    address = ListenAddress(port=int(sys.argv[2]), grpc_port=int(sys.argv[3]))
     settings = load_settings(ServeSettings, None, sys.argv[4:])
-    ready = lambda at: print(at, flush=True)
+    ready = lambda bound: print(bound, flush=True)
     serve(Path(sys.argv[1]), settings, address=address, ready=ready)
 except PipeError as error:
     sys.exit(str(error))
@@ -97,7 +97,7 @@ except PipeError as error:
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     process: subprocess.Popen[str]
     url: str
@@ -105,7 +105,7 @@ class Server:
     ready_after_s: float
 
     def proc(self, name: str) -> str:
-        """Return a file of /proc/PID."""
+        """Return the content of a file of /proc/PID."""
         return Path(f"/proc/{self.process.pid}/{name}").read_text()
 
     def stop(self) -> int:
@@ -116,9 +116,9 @@ class Server:
 
 @pytest.fixture(scope="session")
 def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """A function that starts a process that serves a run folder.
+    """A function that starts a server process for a run folder.
 
-    run, port=0, grpc_port=0, settings=(), and what its environment has besides.
+    Arguments: run, port=0, grpc_port=0, settings=(), and environment variables.
     """
     processes = []
 
@@ -149,38 +149,43 @@ def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture(scope="session")
 def start_server(launch: Callable[..., subprocess.Popen[str]]) -> Callable[..., Server]:
-    """A function that starts a server and waits until it is ready: run, settings, environment."""
+    """A function that starts a server and waits until it is ready.
+
+    Arguments: run, settings, and environment variables.
+    """
 
     def start(run: Path, *settings: str, **environment: str) -> Server:
-        begun_s = time.perf_counter()
+        started_s = time.perf_counter()
         process = launch(run, settings=settings, **environment)
         assert process.stdout is not None
-        words = process.stdout.readline().split()  # URL and gRPC on HOST:PORT
-        assert words, process.communicate(timeout=10)[1]
-        ready_after_s = time.perf_counter() - begun_s
-        return Server(process=process, url=words[0], grpc=words[-1], ready_after_s=ready_after_s)
+        addresses = process.stdout.readline().split()  # URL and gRPC on HOST:PORT
+        assert addresses, process.communicate(timeout=10)[1]
+        ready_after_s = time.perf_counter() - started_s
+        return Server(
+            process=process, url=addresses[0], grpc=addresses[-1], ready_after_s=ready_after_s
+        )
 
     return start
 
 
 @pytest.fixture(scope="session")
 def server(run: Path, start_server: Callable[..., Server]) -> Server:
-    """A running server that no test stops."""
+    """A running server. Tests must not stop it."""
     return start_server(run)
 
 
 @pytest.fixture(scope="session")
 def make_run(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
-    """A function that makes a run folder.
+    """A function that builds a run folder.
 
-    pair=False, entities=False, kind=SINGLE_LABEL, layers=0, passed=True.
+    Arguments: pair=False, entities=False, kind=SINGLE_LABEL, layers=0, passed=True.
     """
     return functools.partial(build_run, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def run(make_run: MakeRun) -> Path:
-    """A folder that is only read."""
+    """A run folder. Tests must not change it."""
     return make_run()
 
 
@@ -191,7 +196,7 @@ def pair_run(make_run: MakeRun) -> Path:
 
 @pytest.fixture(scope="session")
 def entity_run(make_run: MakeRun) -> Path:
-    """A model of texts with two entities, of which only the second counts."""
+    """A model of texts with two entities. Only the second determines the label."""
     return make_run(entities=True)
 
 
@@ -202,19 +207,19 @@ def multi_run(make_run: MakeRun) -> Path:
 
 @pytest.fixture(scope="session")
 def regression_run(make_run: MakeRun) -> Path:
-    """A model that says how much of a text is weather."""
+    """A regression model: the weather logit of a text."""
     return make_run(kind=TaskKind.REGRESSION)
 
 
 @pytest.fixture(scope="session")
 def slow_run(make_run: MakeRun) -> Path:
-    """A model that computes for milliseconds a text, so that requests pile up."""
+    """A model that needs milliseconds per text, so that requests queue up."""
     return make_run(layers=60)
 
 
 @pytest.fixture(scope="session")
 def kept_run(make_run: MakeRun) -> Path:
-    """A folder that is only read, with rows that prove its engine again."""
+    """A run folder with reference rows for its engine. Tests must not change it."""
     run = make_run()
     keep_rows(run)
     return run
@@ -222,16 +227,16 @@ def kept_run(make_run: MakeRun) -> Path:
 
 @pytest.fixture
 def shelf(kept_run: Path, tmp_path: Path) -> "Shelf":
-    """A repository without models."""
+    """An empty model repository."""
     folder = tmp_path / "models"
     folder.mkdir()
     return Shelf(folder, kept_run)
 
 
 class Shelf:
-    """A repository, to which versions are added as `pipe export` adds them.
+    """A model repository, to which versions are added as `pipe export` adds them.
 
-    Version 1 says weather, sport or money; version 2 says weather-2 and so on.
+    The labels of version 1 are weather, sport and money; those of version 2 weather-2, ...
     """
 
     def __init__(self, folder: Path, run: Path) -> None:
@@ -241,7 +246,7 @@ class Shelf:
     def add(
         self, version: int = 1, name: str = "topics", *, wrong: bool = False, policy: str = ""
     ) -> Path:
-        """Add a version, whose answers are not those of its kept rows where it is wrong."""
+        """Add a version; `wrong`: its outputs differ from its reference rows."""
         partial = self.folder.parent / "partial"
         run = Path(shutil.copytree(self._run, partial / str(version)))
         manifest = read_manifest(run)
@@ -258,19 +263,19 @@ class Shelf:
         return model / str(version)
 
     def configure(self, text: str, name: str = "topics") -> None:
-        """Write a model's config; what is given stands beside the backend."""
+        """Write the config of a model, with the Python backend unless `text` has a backend."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         backend = "" if "backend" in text else 'backend: "python"'
         (folder / "config.pbtxt").write_text(f'name: "{name}" {backend} {text}')
 
     def mend(self, version: int, name: str = "topics") -> None:
-        """Have the kept rows of a version say what it answers."""
+        """Update the reference rows of a version to its outputs."""
         keep_rows(self.folder / name / str(version))
 
 
 def keep_rows(run: Path, *, wrong: float = 0.0) -> None:
-    """Keep rows with what the engine answers to them, which stands for the checkpoint here."""
+    """Store reference rows. Their logits come from the engine instead of a checkpoint."""
     folder = run / "engines" / "onnx"
     manifest = read_manifest(run)
     (record,) = manifest.engines
@@ -279,7 +284,7 @@ def keep_rows(run: Path, *, wrong: float = 0.0) -> None:
     with open_engine(folder / "model.onnx", record, manifest) as engine:
         logits_NC = engine.infer(encodings) + np.float32(wrong)
     partial = folder / "rows.partial"
-    KeptRows(encodings=encodings, logits_NC=logits_NC).write(partial)
+    ReferenceRows(encodings=encodings, logits_NC=logits_NC).write(partial)
     partial.replace(folder / "rows.npz")
     files = tuple(record_file(run, folder / name) for name in ("model.onnx", "rows.npz"))
     record = record.model_copy(update={"files": files})
@@ -327,7 +332,7 @@ def build_run(
             checkpoint=(),
         ),
         data=Data(
-            reading=Reading(
+            reading=ReadOptions(
                 text=0, text_pair=1 if pair else None, label=None, format="tsv", header=False
             ),
             splits={},
@@ -396,10 +401,10 @@ def build_graph(
     classes: int = len(LABELS),
     layers: int = 0,
 ) -> None:
-    """Masked mean of word vectors, then one linear layer.
+    """Build a graph: masked mean of word vectors, then one linear layer.
 
-    Words 4..6 are weather, 7..9 sport, 10..12 money. `layers` matrix products in between change
-    nothing (each is the identity) and take time.
+    Words 4..6 are weather, 7..9 sport, 10..12 money. `layers` adds identity matrix products, which
+    only take time.
     """
     width = SLOW_WIDTH if layers else WIDTH
     words = np.zeros((len(WORDS), width), np.float32)
@@ -413,7 +418,7 @@ def build_graph(
     }
     if layers:
         arrays["same"] = np.eye(width, dtype=np.float32)
-    if type_ids:  # only the second text counts
+    if type_ids:  # only the second text determines the label
         arrays["kinds"] = np.array([[0], [1]], np.float32)
     node = helper.make_node
     nodes = [node("Gather", ["words", "input_ids"], ["hidden_0"])]
@@ -428,7 +433,7 @@ def build_graph(
         nodes.append(node("Gather", ["kinds", "token_type_ids"], ["kind"]))
         nodes.append(node("Mul", [last, "kind"], ["second_only"]))
         last = "second_only"
-    if spans:  # only the second entity counts
+    if spans:  # only the second entity determines the label
         names.append("entity_spans")
         nodes += [
             node("Shape", ["input_ids"], ["shape"]),

@@ -11,28 +11,28 @@ import pytest
 from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, TooBusyError
 from pipework.run_folder.task import TaskKind
-from pipework.scoring.predictions import OneLabel, Prediction
+from pipework.scoring.predictions import Prediction, SingleLabel
 from pipework.serve.app import build_app
 from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.models.registry import Models
-from pipework.serve.request.options import Terms
-from pipework.serve.request.statistics import Load, Totals
-from pipework.serve.request.timings import Stages, Timed
-from pipework.serve.scheduling.model_protocol import Card
-from pipework.serve.text_tensors import Answer, Texts
+from pipework.serve.request.options import RequestOptions
+from pipework.serve.request.statistics import EngineLoad, Totals
+from pipework.serve.request.timings import StageTimings, TimedResult
+from pipework.serve.scheduling.model_protocol import ModelCard
+from pipework.serve.text_tensors import InputTexts, OutputTensors
 
-LOAD = Load(waiting_requests=2, waiting_tokens=30, batches=4, batch_tokens=500)
-STAGES = Stages(tokenize_s=0.001, queue_s=0.002, infer_s=0.003, decode_s=0.004)
+LOAD = EngineLoad(waiting_requests=2, waiting_tokens=30, batches=4, batch_tokens=500)
+STAGES = StageTimings(tokenize_s=0.001, queue_s=0.002, infer_s=0.003, decode_s=0.004)
 
 
-class FakeAnswerer:
-    """Answers every text with sport, or raises `error`."""
+class FakeModel:
+    """Predicts sport for every text, or raises `error`."""
 
     name = "fake"
     version = "1"
     engine = "onnx"
     alive = ready = True
-    card = Card(kind=TaskKind.SINGLE_LABEL, labels=("sport", "money"), precision="fp32")
+    card = ModelCard(kind=TaskKind.SINGLE_LABEL, labels=("sport", "money"), precision="fp32")
     load = LOAD
     totals = Totals()
     inputs = ("text",)
@@ -40,25 +40,27 @@ class FakeAnswerer:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.asked: list[list[Example]] = []
-        self.terms: list[Terms] = []
+        self.examples: list[list[Example]] = []
+        self.terms: list[RequestOptions] = []
 
     def check_room(self) -> None:
         if isinstance(self.error, TooBusyError):
             raise self.error
 
     async def predict(
-        self, examples: list[Example], top_k: int | None = None, terms: Terms | None = None
-    ) -> Timed[list[Prediction]]:
-        self.asked.append(examples)
-        self.terms.append(terms or Terms())
+        self, examples: list[Example], top_k: int | None = None, terms: RequestOptions | None = None
+    ) -> TimedResult[list[Prediction]]:
+        self.examples.append(examples)
+        self.terms.append(terms or RequestOptions())
         if self.error:
             raise self.error
         scores = dict(list({"sport": 0.75, "money": 0.25}.items())[:top_k])
-        one = OneLabel(label="sport", score=0.75, scores=scores)
-        return Timed(value=[one] * len(examples), stages=STAGES)
+        prediction = SingleLabel(label="sport", score=0.75, scores=scores)
+        return TimedResult(value=[prediction] * len(examples), timings=STAGES)
 
-    async def answer(self, texts: Texts, terms: Terms | None = None) -> Timed[Answer]:
+    async def answer(
+        self, texts: InputTexts, terms: RequestOptions | None = None
+    ) -> TimedResult[OutputTensors]:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -66,15 +68,15 @@ class FakeAnswerer:
 
 
 class App:
-    """An app and a way to ask it."""
+    """An app with methods that send requests to it."""
 
     def __init__(self) -> None:
-        self.answerer = FakeAnswerer()
-        self.models = Models([self.answerer])
+        self.model = FakeModel()
+        self.models = Models([self.model])
         limits = LimitSettings(body_bytes=1000, texts=3, characters=50)
         self.app = build_app(self.models, ServeSettings(limits=limits))
 
-    def ask(self, method: str, path: str, **options: object) -> httpx.Response:
+    def request(self, method: str, path: str, **options: object) -> httpx.Response:
         async def send() -> httpx.Response:
             transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
@@ -83,7 +85,7 @@ class App:
         return asyncio.run(send())
 
     def predict(self, **options: object) -> httpx.Response:
-        return self.ask("POST", "/v1/predict", **options)
+        return self.request("POST", "/v1/predict", **options)
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ def app() -> App:
     return App()
 
 
-def test_texts_are_answered_with_model_version_and_scores(app: App) -> None:
+def test_a_response_has_model_version_and_scores(app: App) -> None:
     answer = app.predict(json={"texts": ["a", "b"], "top_k": 1})
     prediction = {"label": "sport", "score": 0.75, "scores": {"sport": 0.75}}
     assert answer.status_code == 200
@@ -100,33 +102,33 @@ def test_texts_are_answered_with_model_version_and_scores(app: App) -> None:
 
 def test_inputs_reach_the_model_with_their_entities(app: App) -> None:
     app.predict(json={"inputs": [{"text": "a b", "entities": [[2, 3], [0, 1]]}]})
-    assert app.answerer.asked == [[Example(text="a b", entities=((2, 3), (0, 1)))]]
+    assert app.model.examples == [[Example(text="a b", entities=((2, 3), (0, 1)))]]
 
 
-def test_the_description_holds_each_kind_of_answer(app: App) -> None:
-    schemas = app.ask("GET", "/openapi.json").json()["components"]["schemas"]
-    assert {"OneLabel", "SeveralLabels", "Value"} <= schemas.keys()
-    assert set(schemas["SeveralLabels"]["properties"]) == {"labels", "scores"}
+def test_openapi_has_a_schema_for_each_kind_of_prediction(app: App) -> None:
+    schemas = app.request("GET", "/openapi.json").json()["components"]["schemas"]
+    assert {"SingleLabel", "MultiLabel", "RegressionValue"} <= schemas.keys()
+    assert set(schemas["MultiLabel"]["properties"]) == {"labels", "scores"}
 
 
 def test_inputs_reach_the_model_as_pairs(app: App) -> None:
     app.predict(json={"inputs": [{"text": "a", "text_pair": "b"}]})
-    assert app.answerer.asked == [[Example(text="a", text_pair="b")]]
+    assert app.model.examples == [[Example(text="a", text_pair="b")]]
 
 
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
-        (InputError("input 0: bad", "mend it"), 422, "input 0: bad; mend it"),
+        (InputError("input 0: bad", "correct it"), 422, "input 0: bad; correct it"),
         (NotReadyError("the engine has stopped"), 503, "the engine has stopped"),
         (TooBusyError("full", 7), 429, "full; send it again in 7 s"),
-        (ValueError("secret"), 500, "internal error; the server's log has the traceback"),
+        (ValueError("secret"), 500, "internal error; see the traceback in the server log"),
     ],
 )
-def test_errors_become_one_line_with_their_status(
+def test_an_error_becomes_a_status_and_one_line(
     app: App, error: Exception, status: int, message: str
 ) -> None:
-    app.answerer.error = error
+    app.model.error = error
     answer = app.predict(json={"texts": ["a"]})
     assert (answer.status_code, answer.json()) == (status, {"error": message})
     assert answer.headers.get("retry-after") == ("7" if status == 429 else None)
@@ -146,57 +148,57 @@ def test_errors_become_one_line_with_their_status(
         (b" " * 1001, 413),
     ],
 )
-def test_bad_bodies_are_never_a_500(app: App, body: bytes, status: int) -> None:
+def test_invalid_bodies_are_answered_4xx(app: App, body: bytes, status: int) -> None:
     answer = app.predict(content=body)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
-    assert app.answerer.asked == []
+    assert app.model.examples == []
 
 
 def test_a_chunked_body_is_stopped_at_the_limit(app: App) -> None:
     sent = []
 
-    async def long() -> AsyncIterator[bytes]:
+    async def long_body() -> AsyncIterator[bytes]:
         for _ in range(100):
             sent.append(400)
             yield b" " * 400
 
-    answer = app.predict(content=long())
+    answer = app.predict(content=long_body())
     assert answer.status_code == 413
     assert answer.json() == {"error": "body: expected at most 1000 bytes, found more"}
     assert sum(sent) <= 1200
 
 
 def test_a_body_declared_too_large_is_refused_before_it_is_read(app: App) -> None:
-    async def never() -> AsyncIterator[bytes]:
+    async def partial_body() -> AsyncIterator[bytes]:
         yield b"{"
-        pytest.fail("read on")
+        pytest.fail("the body was read")
 
-    answer = app.predict(content=never(), headers={"content-length": "1001"})
+    answer = app.predict(content=partial_body(), headers={"content-length": "1001"})
     assert answer.status_code == 413
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", "/v1/predict", 405), ("GET", "/nowhere", 404)]
 )
-def test_unknown_paths_and_methods_answer_in_the_same_form(
+def test_unknown_paths_and_methods_are_answered_with_a_json_error(
     app: App, method: str, path: str, status: int
 ) -> None:
-    answer = app.ask(method, path)
+    answer = app.request(method, path)
     assert (answer.status_code, list(answer.json())) == (status, ["error"])
 
 
 def test_a_stopping_server_is_alive_but_not_ready(app: App) -> None:
-    assert app.ask("GET", "/readyz").json() == {"status": "ready"}
+    assert app.request("GET", "/readyz").json() == {"status": "ready"}
     app.models.stopping.set()
-    assert app.ask("GET", "/readyz").status_code == 503
-    assert app.ask("GET", "/healthz").json() == {"status": "alive"}
+    assert app.request("GET", "/readyz").status_code == 503
+    assert app.request("GET", "/healthz").json() == {"status": "alive"}
 
 
-def test_a_dead_engine_is_neither_alive_nor_ready(app: App) -> None:
-    app.answerer.alive = False
+def test_a_failed_engine_is_neither_alive_nor_ready(app: App) -> None:
+    app.model.alive = False
     for path in ("/readyz", "/healthz"):
-        answer = app.ask("GET", path)
+        answer = app.request("GET", path)
         assert (answer.status_code, answer.json()) == (
             503,
             {"error": "the engine of fake 1 has stopped"},
@@ -206,7 +208,7 @@ def test_a_dead_engine_is_neither_alive_nor_ready(app: App) -> None:
 def test_metrics_count_requests_and_show_the_load(app: App) -> None:
     app.predict(json={"texts": ["a"]})
     app.predict(content=b"rain")
-    lines = app.ask("GET", "/metrics").text.splitlines()
+    lines = app.request("GET", "/metrics").text.splitlines()
     assert 'pipework_requests_total{door="v1",model="fake",status="200"} 1.0' in lines
     assert 'pipework_requests_total{door="v1",model="fake",status="400"} 1.0' in lines
     assert 'pipework_request_duration_seconds_count{door="v1",model="fake"} 1.0' in lines
@@ -220,24 +222,24 @@ def test_metrics_count_requests_and_show_the_load(app: App) -> None:
         assert f"pipework_{name}{labels} {value}.0" in lines
 
 
-def test_two_apps_count_apart(app: App) -> None:
+def test_two_apps_have_separate_metrics(app: App) -> None:
     app.predict(json={"texts": ["a"]})
-    assert 'status="200"' not in App().ask("GET", "/metrics").text
+    assert 'status="200"' not in App().request("GET", "/metrics").text
 
 
-def test_the_docs_and_their_files_refer_to_nothing_outside(app: App) -> None:
-    page = app.ask("GET", "/docs").text
+def test_the_docs_page_uses_no_external_resources(app: App) -> None:
+    page = app.request("GET", "/docs").text
     assert not re.search(r"https?://|//cdn", page)
     files = re.findall(r'(?:src|href)="([^"]+)"', page)
     assert len(files) == 3
     for file in files:
-        assert app.ask("GET", file).status_code == 200
+        assert app.request("GET", file).status_code == 200
     (css,) = [file for file in files if file.endswith(".css")]
-    assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", app.ask("GET", css).text)
+    assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", app.request("GET", css).text)
 
 
-def test_the_description_shows_requests_and_resolves_its_references(app: App) -> None:
-    api = app.ask("GET", "/openapi.json").json()
+def test_openapi_has_request_examples_and_valid_references(app: App) -> None:
+    api = app.request("GET", "/openapi.json").json()
     assert api["openapi"].startswith("3.0")
     body = api["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]
     assert set(body["examples"]) == {"texts", "pairs", "marked", "spans"}
@@ -248,7 +250,7 @@ def test_the_description_shows_requests_and_resolves_its_references(app: App) ->
     assert "'null'" not in str(body)
 
 
-def test_a_browser_without_network_shows_the_operations(server, tmp_path: Path) -> None:
+def test_the_docs_page_lists_all_operations_without_a_network(server, tmp_path: Path) -> None:
     chromium = shutil.which("chromium")
     if not chromium:
         pytest.skip("chromium is absent: apt-get install chromium")

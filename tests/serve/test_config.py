@@ -7,13 +7,13 @@ from pipework.settings import load_settings
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("setting", "message"),
     [
         (f"limits.characters={MAX_CHARACTERS + 1}", "less than or equal to 100000, found 100001"),
         ("limits.header_s=0", "greater than 0, found 0"),
         ("limits.body_s=0", "greater than 0, found 0"),
     ],
 )
-def test_a_limit_that_cannot_be_followed_is_refused(wrong: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"--set {wrong.partition('=')[0]}: .*{said}"):
-        load_settings(ServeSettings, None, [wrong])
+def test_an_invalid_limit_is_rejected(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"--set {setting.partition('=')[0]}: .*{message}"):
+        load_settings(ServeSettings, None, [setting])

@@ -15,32 +15,32 @@ import httpx
 import pytest
 
 from pipework.errors import ConfigError
-from pipework.serve.run import Address, _bound
+from pipework.serve.run import ListenAddress, _bound
 
 BIG = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 400}
 StartServer = Callable[[Path], Any]
-TOKENS = 29  # of one of its texts
-GONE = 'pipework_requests_total{door="v1",model="topics",status="499"}'
-READY_WITHIN_S = 120  # the promise is 3; the machines of CI are shared and slow
+TOKENS = 29  # per text of BIG
+DISCONNECTED = 'pipework_requests_total{door="v1",model="topics",status="499"}'
+READY_WITHIN_S = 120  # expected are 3 s, but CI machines are shared and slow
 
 
 def metric(url: str, name: str) -> float:
-    """Return a metric of the one model that is served."""
+    """Return a metric of the only model."""
     lines = httpx.get(f"{url}/metrics").text.splitlines()
-    found = (line for line in lines if line.startswith((f"{name} ", f"{name}{{model")))
-    return next((float(line.split()[-1]) for line in found), 0.0)
+    matches = (line for line in lines if line.startswith((f"{name} ", f"{name}{{model")))
+    return next((float(line.split()[-1]) for line in matches), 0.0)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
     limit_s = time.monotonic() + READY_WITHIN_S
     while not condition():
-        assert time.monotonic() < limit_s, "it did not happen"
+        assert time.monotonic() < limit_s, "timeout"
         time.sleep(0.01)
 
 
 @pytest.fixture
 def fails_with(launch: Callable[..., subprocess.Popen[str]]) -> Callable[..., str]:
-    """A function that starts a server that must not start, and returns what it said."""
+    """A function that starts a server, checks that it fails, and returns its stderr."""
 
     def fail(run: Path, port: int = 0) -> str:
         process = launch(run, port)
@@ -51,13 +51,13 @@ def fails_with(launch: Callable[..., subprocess.Popen[str]]) -> Callable[..., st
     return fail
 
 
-def test_a_started_server_is_ready_soon_and_answers(server) -> None:
+def test_a_server_starts_in_time_and_answers(server) -> None:
     assert server.ready_after_s < READY_WITHIN_S
     answer = httpx.post(f"{server.url}/v1/predict", json={"texts": ["goal"]})
     assert answer.json()["predictions"][0]["label"] == "sport"
 
 
-def test_the_process_maps_no_torch_and_stays_small(server) -> None:
+def test_the_process_loads_no_torch_and_uses_little_memory(server) -> None:
     maps = server.proc("maps")
     assert "onnxruntime" in maps
     assert "torch" not in maps
@@ -65,57 +65,57 @@ def test_the_process_maps_no_torch_and_stays_small(server) -> None:
     assert int(line.split()[1]) < 400 * 1024
 
 
-def test_an_answer_does_not_wait_for_delayed_acknowledgements(server) -> None:
+def test_a_response_is_not_delayed_by_nagles_algorithm(server) -> None:
     with httpx.Client(base_url=server.url) as client:
         times_s = []
         for _ in range(100):
             start_s = time.perf_counter()
             client.post("/v1/predict", json={"texts": ["goal"]})
             times_s.append(time.perf_counter() - start_s)
-    # Each would be 0.04, but for the first ones, which clients acknowledge at once.
+    # With Nagle's algorithm each takes 0.04 s, except the first, which clients acknowledge at once.
     assert min(times_s[30:]) < 0.03
 
 
-def test_it_listens_on_this_machine_only(server) -> None:
+def test_the_default_address_is_local(server) -> None:
     assert server.url.startswith("http://127.0.0.1:")
 
 
-def test_sigterm_answers_all_that_was_accepted_and_exits_0(
+def test_sigterm_answers_all_accepted_requests_and_exits_with_0(
     slow_run: Path, start_server: StartServer
 ) -> None:
     server = start_server(slow_run, "grace_s=300")
     with ThreadPoolExecutor(4) as pool:
-        asked = [
+        requests = [
             pool.submit(httpx.post, f"{server.url}/v1/predict", json=BIG, timeout=300)
             for _ in range(4)
         ]
         wait_for(lambda: metric(server.url, "pipework_queue_requests") >= 4)
         assert server.stop() == 0
-        answers = [future.result() for future in asked]
+        answers = [future.result() for future in requests]
     assert [answer.status_code for answer in answers] == [200] * 4
     assert all(len(answer.json()["predictions"]) == 400 for answer in answers)
 
 
-def test_a_full_queue_answers_429_and_when_to_come_back(
+def test_a_full_queue_answers_429_with_retry_after(
     slow_run: Path, start_server: StartServer
 ) -> None:
     server = start_server(slow_run, "queue.tokens=1000")
     huge = {"texts": BIG["texts"] * 2}
     with ThreadPoolExecutor(8) as pool:
-        asked: list[Future[httpx.Response]] = [
+        requests: list[Future[httpx.Response]] = [
             pool.submit(httpx.post, f"{server.url}/v1/predict", json=huge, timeout=60)
             for _ in range(6)
         ]
         wait_for(lambda: metric(server.url, "pipework_queue_tokens") >= 5_000)
         refused = httpx.post(f"{server.url}/v1/predict", json={"texts": ["goal"]}, timeout=60)
         server.process.kill()
-        for future in asked:
+        for future in requests:
             future.exception()
     assert refused.status_code == 429
     assert int(refused.headers["retry-after"]) >= 1
 
 
-def test_a_request_whose_client_hung_up_is_dropped(
+def test_a_request_is_dropped_when_its_client_disconnects(
     slow_run: Path, start_server: StartServer
 ) -> None:
     server = start_server(slow_run)
@@ -126,22 +126,22 @@ def test_a_request_whose_client_hung_up_is_dropped(
         hasty = send_without_waiting(server.url, much)
         wait_for(lambda: metric(server.url, "pipework_queue_requests") == 2)
         hasty.close()
-        wait_for(lambda: metric(server.url, GONE) == 1)
+        wait_for(lambda: metric(server.url, DISCONNECTED) == 1)
         assert metric(server.url, "pipework_queue_requests") <= 1
         assert patient.result().status_code == 200
-    # The two took turns: had both stayed, as many tokens of the other would have been computed.
+    # Both requests are computed alternately; without the cancellation it would be 2 * 500 texts.
     assert metric(server.url, "pipework_batch_tokens_total") < 1.7 * 500 * TOKENS
     assert server.stop() == 0
 
 
-def test_a_hang_up_behind_a_large_body_is_noticed(
+def test_a_disconnect_after_a_large_body_is_detected(
     slow_run: Path, start_server: StartServer
 ) -> None:
     server = start_server(slow_run)
     with send_without_waiting(server.url, {"texts": BIG["texts"][:1] * 690}, pause_s=0.2) as hasty:
         wait_for(lambda: metric(server.url, "pipework_queue_requests") == 1)
         hasty.close()
-        wait_for(lambda: metric(server.url, GONE) == 1)
+        wait_for(lambda: metric(server.url, DISCONNECTED) == 1)
     assert metric(server.url, "pipework_texts_total") == 0
     assert server.stop() == 0
 
@@ -152,78 +152,80 @@ def send_without_waiting(url: str, request: object, pause_s: float = 0.0) -> soc
     body = json.dumps(request).encode()
     head = f"POST /v1/predict HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode())
-    time.sleep(pause_s)  # so that the body is read in few and large parts
+    time.sleep(pause_s)  # so that the server reads the body in few large parts
     connection.sendall(body)
     return connection
 
 
-def test_a_taken_port_is_told_in_one_line(run: Path, fails_with: Callable[..., str]) -> None:
+def test_a_port_in_use_is_reported_in_one_line(run: Path, fails_with: Callable[..., str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = fails_with(run, port)
-    assert said.startswith(f"cannot listen on 127.0.0.1:{port}: ")
-    assert said.count("\n") == 1
+        error = fails_with(run, port)
+    assert error.startswith(f"cannot listen on 127.0.0.1:{port}: ")
+    assert error.count("\n") == 1
 
 
-def test_a_port_that_another_server_holds_while_it_loads_is_told(
+def test_a_port_of_a_server_that_is_loading_is_reported(
     run: Path, fails_with: Callable[..., str]
 ) -> None:
-    with _bound("127.0.0.1", 0, "--port") as held:
-        port = held.getsockname()[1]
+    with _bound("127.0.0.1", 0, "--port") as listener:
+        port = listener.getsockname()[1]
         assert fails_with(run, port).startswith(f"cannot listen on 127.0.0.1:{port}: ")
 
 
-def test_a_port_whose_last_connection_is_closing_can_be_had_again(
+def test_a_port_with_a_closing_connection_can_be_used_again(
     run: Path, start_server: StartServer, launch: Callable[..., subprocess.Popen[str]]
 ) -> None:
     server = start_server(run)
     port = int(server.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port)) as kept:
-        kept.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert kept.recv(12) == b"HTTP/1.1 200"
-        assert server.stop() == 0  # it closes first, so that its end waits for a minute
-        while kept.recv(4096):
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        assert (
+            server.stop() == 0
+        )  # the server closes first, so its side stays in TIME_WAIT for a minute
+        while connection.recv(4096):
             pass
-    again = launch(run, port)
-    assert again.stdout is not None
-    assert again.stdout.readline().startswith(f"http://127.0.0.1:{port} ")
-    again.terminate()
-    assert again.wait(60) == 0
+    second = launch(run, port)
+    assert second.stdout is not None
+    assert second.stdout.readline().startswith(f"http://127.0.0.1:{port} ")
+    second.terminate()
+    assert second.wait(60) == 0
 
 
-def test_one_port_for_both_doors_is_told_before_anything_is_done() -> None:
+def test_equal_http_and_grpc_ports_are_rejected() -> None:
     with pytest.raises(ConfigError, match="--port and --grpc-port are both 8001"):
-        Address(port=8001)
-    Address(port=0, grpc_port=0)
+        ListenAddress(port=8001)
+    ListenAddress(port=0, grpc_port=0)
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_models_load_ends_it_with_0_and_a_line(
+def test_a_signal_during_loading_exits_with_0_and_a_log_line(
     shelf: Any, launch: Callable[..., subprocess.Popen[str]], sign: signal.Signals
 ) -> None:
     shelf.add(1)
     config = shelf.folder / "topics" / "config.pbtxt"
     config.unlink()
-    os.mkfifo(config)  # who reads it waits
+    os.mkfifo(config)  # reading it blocks
     process = launch(shelf.folder)
-    kept: list[int] = []
-    wait_for(lambda: is_read(config, kept))
-    wchan = Path(f"/proc/{process.pid}/wchan")  # 0 where a kernel does not say
+    writers: list[int] = []
+    wait_for(lambda: is_read(config, writers))
+    wchan = Path(f"/proc/{process.pid}/wchan")  # "0" if the kernel hides it
     wait_for(lambda: "pipe_read" in wchan.read_text() or wchan.read_text() == "0")
     process.send_signal(sign)
     out, err = process.communicate(timeout=READY_WITHIN_S)
-    os.close(kept[0])
+    os.close(writers[0])
     assert (process.returncode, out, err) == (0, "", f"stopped by {sign.name}\n")
 
 
-def is_read(pipe: Path, kept: list[int]) -> bool:
-    with suppress(OSError):  # nobody reads it yet
-        kept.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
-    return bool(kept)
+def is_read(pipe: Path, writers: list[int]) -> bool:
+    with suppress(OSError):  # no reader yet
+        writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    return bool(writers)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "engines/onnx/model.onnx"])
-def test_a_tampered_file_is_refused_by_name(
+def test_a_changed_file_is_rejected_by_name(
     run: Path, tmp_path: Path, name: str, fails_with: Callable[..., str]
 ) -> None:
     copied = Path(shutil.copytree(run, tmp_path / "run"))
@@ -232,7 +234,7 @@ def test_a_tampered_file_is_refused_by_name(
     assert f"{name} changed" in fails_with(copied)
 
 
-def test_an_unproven_engine_is_refused_by_name(
+def test_an_engine_without_parity_is_rejected_by_name(
     make_run: Callable[..., Path], fails_with: Callable[..., str]
 ) -> None:
     assert "engine onnx did not pass parity" in fails_with(make_run(passed=False))

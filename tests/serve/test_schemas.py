@@ -10,12 +10,12 @@ from pipework.serve.schemas import PredictRequest, explain
         ("[1]", "body: expected an object, found a list of 1"),
         ("{}", "body: expected exactly one of texts and inputs"),
         ('{"texts": ["a"], "inputs": [{"text": "a"}]}', "body: expected exactly one of"),
-        ('{"texts": []}', "texts: expected at least one, found none"),
+        ('{"texts": []}', "texts: expected at least one item, found none"),
         ('{"texts": "a"}', "texts: expected a valid array, found a string"),
         ('{"texts": ["a", 5]}', "texts[1]: expected a valid string, found a number"),
         ('{"texts": ["a", null]}', "texts[1]: expected a valid string, found null"),
         ('{"texts": ["a", NaN]}', "texts[1]: expected a valid string, found a number"),
-        ('{"texts": [true]}', "texts[0]: expected a valid string, found true or false"),
+        ('{"texts": [true]}', "texts[0]: expected a valid string, found a boolean"),
         ('{"inputs": [{"text": "a"}, {}]}', "inputs[1].text: is missing"),
         ('{"inputs": [{"text": {}}]}', "inputs[0].text: expected a valid string, found an object"),
         (
@@ -24,11 +24,11 @@ from pipework.serve.schemas import PredictRequest, explain
         ),
         (
             '{"inputs": [{"text": "a", "entities": [[0, 1]]}]}',
-            "inputs[0].entities: expected two, found 1",
+            "inputs[0].entities: expected two items, found 1",
         ),
         (
             '{"inputs": [{"text": "a", "entities": [[0, 1], [2, 3, 4]]}]}',
-            "inputs[0].entities[1]: expected two, found 3",
+            "inputs[0].entities[1]: expected two items, found 3",
         ),
         (
             '{"inputs": [{"text": "a", "entities": [[0, "1"], [2, 3]]}]}',
@@ -41,16 +41,16 @@ from pipework.serve.schemas import PredictRequest, explain
         ('{"texts": ["a"], "top_k": 0}', "top_k: expected greater than or equal to 1, found"),
     ],
 )
-def test_a_fault_is_told_in_one_line_with_its_place(body: str, message: str) -> None:
+def test_an_error_has_its_field_in_one_line(body: str, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         PredictRequest.model_validate_json(body)
-    told = explain(caught.value)
-    assert told.startswith(message)
-    assert "\n" not in told
+    error = explain(caught.value)
+    assert error.startswith(message)
+    assert "\n" not in error
 
 
 def test_texts_and_inputs_become_examples() -> None:
     texts = PredictRequest.model_validate_json('{"texts": ["a", ""]}').examples()
-    assert [(one.text, one.text_pair) for one in texts] == [("a", None), ("", None)]
+    assert [(example.text, example.text_pair) for example in texts] == [("a", None), ("", None)]
     inputs = PredictRequest.model_validate_json('{"inputs": [{"text": "a", "text_pair": "b"}]}')
-    assert [(one.text, one.text_pair) for one in inputs.examples()] == [("a", "b")]
+    assert [(example.text, example.text_pair) for example in inputs.examples()] == [("a", "b")]

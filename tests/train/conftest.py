@@ -1,4 +1,4 @@
-"""Small runs, in this process or in forked ones that can be killed."""
+"""Small runs, in this process or in forked processes that can be killed."""
 
 import multiprocessing
 import os
@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.train.config.run_config import load_config
 
 QUICK = [
@@ -20,7 +20,7 @@ QUICK = [
 
 @pytest.fixture
 def small(tmp_path):
-    """A config over a few made-up rows."""
+    """A config with a few synthetic rows."""
 
     def make(*extra, rows=40, test_rows=8):
         for name, count in (("train", rows), ("dev", 12), ("test", test_rows)):
@@ -39,8 +39,8 @@ def small(tmp_path):
     return make
 
 
-def _member(config, out, place, kill_at, resume, results):
-    os.environ.update(place)
+def _member(config, out, environment, kill_at, resume, results):
+    os.environ.update(environment)
     from pipework.errors import CheckFailedError, PipeError  # noqa: PLC0415  (after the fork)
     from pipework.train.loop.distributed import join  # noqa: PLC0415
     from pipework.train.loop.step import Stepper  # noqa: PLC0415
@@ -59,7 +59,7 @@ def _member(config, out, place, kill_at, resume, results):
         Stepper._loss = killed  # noqa: SLF001
     try:
         with join() as world:
-            train(config, out, Silent(), world=world, resume=resume)
+            train(config, out, NullProgress(), world=world, resume=resume)
     except CheckFailedError as error:  # complete, but too short to have learned anything
         os._exit(0 if "the run is complete" in str(error) else error.exit_code)
     except PipeError as error:
@@ -70,10 +70,10 @@ def _member(config, out, place, kill_at, resume, results):
 
 @pytest.fixture
 def forked():
-    """Train in processes of their own; one that dies takes the others with it, as torchrun does.
+    """Train in forked processes; if one fails, the others are killed, as with torchrun.
 
-    `kill_at` sends SIGKILL to the first process as its so-many-th batch begins. The exit codes
-    come back, by rank.
+    `kill_at` sends SIGKILL to rank 0 when its batch with this number starts. Returns the exit
+    codes by rank.
     """
     started = []
 
@@ -85,11 +85,15 @@ def forked():
             port = free.getsockname()[1]
         members = []
         for rank in range(processes):
-            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            place |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+            environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            environment |= {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(processes),
+            }
             kill = kill_at if rank == 0 else None
-            given = (config, out, place, kill, resume, results)
-            members.append(context.Process(target=_member, args=given))
+            arguments = (config, out, environment, kill, resume, results)
+            members.append(context.Process(target=_member, args=arguments))
         started.extend(members)
         for member in members:
             member.start()

@@ -10,19 +10,19 @@ from transformers import AutoModelForSequenceClassification, PreTrainedTokenizer
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, RunFolderError
 from pipework.export.inference import open_encoder
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest
 from pipework.run_folder.task import Metric
 from pipework.train.config.run_config import load_config
 from pipework.train.loop import evaluator
-from pipework.train.loop.resume import Keeper
+from pipework.train.loop.resume import CheckpointManager
 from pipework.train.model.checkpoint_engine import open_reference
 from pipework.train.run import train
 from pipework.train.run_folder import run_folder
 
 
-class Noting(Silent):
+class NoteRecorder(NullProgress):
     def __init__(self):
         self.lines = []
 
@@ -45,9 +45,9 @@ def weights(run):
 
 
 def learn(config, run, progress=None):
-    """Train a few steps; whether they teach anything is not the question here."""
+    """Train a few steps; the run may learn nothing."""
     try:
-        return train(config, run, progress or Silent())
+        return train(config, run, progress or NullProgress())
     except CheckFailedError:
         return read_manifest(run)
 
@@ -69,32 +69,32 @@ def test_the_checkpoint_is_a_standard_folder(trained_run):
     assert tuple(model.config.id2label.values()) == manifest.task.labels
 
 
-def test_the_kept_checkpoint_is_the_best_that_dev_saw(trained_run):
+def test_the_final_checkpoint_has_the_best_dev_score(trained_run):
     lines = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
     best = max(line["accuracy"] for line in lines if line["group"] == "dev")
     assert read_manifest(trained_run).data.metrics["dev"].scores["accuracy"] == best
 
 
-def test_weights_are_kept_only_when_dev_is_better(small, tmp_path, monkeypatch):
+def test_best_weights_are_saved_only_when_the_dev_score_improves(small, tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.7, 0.9, 0.95, 0.1])
     saved = []
-    real_save, real_evaluate = Keeper.save_best, evaluator.evaluate
+    real_save, real_evaluate = CheckpointManager.save_best, evaluator.evaluate
 
-    def save(keeper, model, step):
+    def save(checkpoints, model, step):
         saved.append(step)
-        real_save(keeper, model, step)
+        real_save(checkpoints, model, step)
 
     def evaluate(*arguments):
         score = {Metric.ACCURACY: next(accuracies)}
         return real_evaluate(*arguments).model_copy(update={"scores": score})
 
-    monkeypatch.setattr(Keeper, "save_best", save)
+    monkeypatch.setattr(CheckpointManager, "save_best", save)
     monkeypatch.setattr(evaluator, "evaluate", evaluate)
     learn(small("train.eval_every=1"), tmp_path / "run")
     assert saved == [1, 2, 5]
 
 
-def test_a_run_that_gets_no_better_ends_early(small, tmp_path, monkeypatch):
+def test_a_run_without_improvement_stops_early(small, tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.7, 0.9, 0.95, 0.1])
     real_evaluate = evaluator.evaluate
 
@@ -109,7 +109,7 @@ def test_a_run_that_gets_no_better_ends_early(small, tmp_path, monkeypatch):
 
 
 def test_a_learnable_task_is_learned(small, tmp_path):
-    manifest = train(small("train.max_steps=60"), tmp_path / "run", Silent())
+    manifest = train(small("train.max_steps=60"), tmp_path / "run", NullProgress())
     assert manifest.data.metrics["dev"].scores["accuracy"] == 1
 
 
@@ -121,14 +121,14 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not(small, tmp_pa
     assert not all(np.array_equal(a[key], c[key]) for key in a)
 
 
-def test_the_test_split_decides_nothing(small, tmp_path):
+def test_the_test_split_does_not_affect_the_weights(small, tmp_path):
     learn(small(), tmp_path / "a")
     learn(small(test_rows=30), tmp_path / "b")
     a, b = (weights(tmp_path / name) for name in "ab")
     assert all(np.array_equal(a[key], b[key]) for key in a)
 
 
-def test_padding_and_batching_do_not_change_an_answer(trained_run):
+def test_padding_and_batching_do_not_change_the_logits(trained_run):
     manifest = read_manifest(trained_run)
     encoder = open_encoder(trained_run, manifest)
     texts = [Example(text="word " * (n % 13)) for n in range(50)]
@@ -144,25 +144,25 @@ def test_any_number_of_rows_trains(small, tmp_path, rows):
     assert learn(config, tmp_path / "run").data.splits["train"].rows == max(rows, 2)
 
 
-def test_a_run_that_learns_nothing_ends_with_the_likely_knob(small, tmp_path):
+def test_a_run_that_learns_nothing_names_the_setting_to_change(small, tmp_path):
     with pytest.raises(CheckFailedError, match="learned nothing") as caught:
-        train(small("train.learning_rate=1e-9"), tmp_path / "run", Silent())
+        train(small("train.learning_rate=1e-9"), tmp_path / "run", NullProgress())
     assert "train.learning_rate (now 1e-09)" in str(caught.value)
     assert read_manifest(tmp_path / "run").data.findings
 
 
-def test_a_loss_that_explodes_stops_without_a_manifest(small, tmp_path, monkeypatch):
+def test_a_loss_that_is_not_finite_stops_the_run_without_a_manifest(small, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "pipework.train.loop.losses.functional.cross_entropy",
         lambda logits, *_, **__: logits[:, 0] * torch.tensor(float("nan")),
     )
     with pytest.raises(CheckFailedError, match="the loss is nan at step"):
-        train(small(), tmp_path / "run", Silent())
+        train(small(), tmp_path / "run", NullProgress())
     assert not (tmp_path / "run" / "manifest.json").exists()
     assert "Traceback" in (tmp_path / "run" / "train.log").read_text()
 
 
-def test_an_interrupted_run_is_found_and_started_again(small, tmp_path, monkeypatch):
+def test_an_interrupted_run_is_reported_and_restarted(small, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(
             "pipework.train.finalize.write_manifest",
@@ -170,28 +170,28 @@ def test_an_interrupted_run_is_found_and_started_again(small, tmp_path, monkeypa
         )
         with pytest.raises(KeyboardInterrupt):
             learn(small(), tmp_path / "run")
-    noting = Noting()
-    learn(small(), tmp_path / "run", noting)
-    assert any("unfinished run, stopped after step 6" in line for line in noting.lines)
+    recorder = NoteRecorder()
+    learn(small(), tmp_path / "run", recorder)
+    assert any("unfinished run, stopped after step 6" in line for line in recorder.lines)
     assert (tmp_path / "run" / "manifest.json").exists()
 
 
 def test_a_finished_run_is_never_overwritten(run):
-    with pytest.raises(RunFolderError, match="already holds a finished run"):
-        train(load_config("sample", []), run, Silent())
+    with pytest.raises(RunFolderError, match="already contains a finished run"):
+        train(load_config("sample", []), run, NullProgress())
 
 
 @pytest.mark.parametrize("names", [["config.toml"], ["checkpoint"], ["manifest.json.partial"]])
-def test_a_folder_without_the_mark_of_a_run_is_left_alone(small, tmp_path, names):
+def test_a_folder_without_train_log_is_not_modified(small, tmp_path, names):
     (tmp_path / "run").mkdir()
     for name in names:
         (tmp_path / "run" / name).write_text("mine")
     with pytest.raises(RunFolderError, match="files that no run wrote"):
-        train(small(), tmp_path / "run", Silent())
+        train(small(), tmp_path / "run", NullProgress())
     assert (tmp_path / "run" / names[0]).read_text() == "mine"
 
 
-def test_a_run_killed_while_its_manifest_was_written_is_started_again(small, tmp_path, monkeypatch):
+def test_a_run_killed_while_writing_its_manifest_is_restarted(small, tmp_path, monkeypatch):
     def killed(run, _):
         (run / "manifest.json.partial").write_text('{"schema_ver')
         raise KeyboardInterrupt
@@ -205,19 +205,19 @@ def test_a_run_killed_while_its_manifest_was_written_is_started_again(small, tmp
     assert (tmp_path / "run" / "manifest.json").exists()
 
 
-def test_a_folder_that_is_being_trained_into_is_refused(small, tmp_path):
+def test_a_folder_in_use_by_another_run_is_refused(small, tmp_path):
     with (
-        run_folder(tmp_path / "run", small(), Silent(), resume=False),
+        run_folder(tmp_path / "run", small(), NullProgress(), resume=False),
         pytest.raises(RunFolderError, match="is being written by another"),
     ):
-        train(small(), tmp_path / "run", Silent())
+        train(small(), tmp_path / "run", NullProgress())
 
 
-def test_a_folder_with_files_of_the_user_is_left_alone(small, tmp_path):
+def test_a_folder_with_files_of_the_user_is_not_modified(small, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("years of work")
     with pytest.raises(RunFolderError, match=r"files that no run wrote: thesis\.tex"):
-        train(small(), tmp_path / "run", Silent())
+        train(small(), tmp_path / "run", NullProgress())
     assert (tmp_path / "run" / "thesis.tex").read_text() == "years of work"
 
 
@@ -230,10 +230,10 @@ def test_a_length_beyond_the_checkpoint_is_an_error_before_the_first_step(
     small()
     path.write_text(path.read_text().replace('preset = "tiny"\n', ""))
     with pytest.raises(ConfigError, match=r"model\.max_length 999: .* has 64 positions"):
-        train(load_config(str(path), named), tmp_path / "run", Silent())
+        train(load_config(str(path), named), tmp_path / "run", NullProgress())
 
 
-def test_a_checkpoint_of_which_the_encoder_gets_nothing_is_refused(small, trained_run, tmp_path):
+def test_a_checkpoint_without_encoder_weights_is_refused(small, trained_run, tmp_path):
     base = published(trained_run, tmp_path)
     path = base / "model.safetensors"
     save_file(
@@ -244,8 +244,8 @@ def test_a_checkpoint_of_which_the_encoder_gets_nothing_is_refused(small, traine
     small()
     config = tmp_path / "c.toml"
     config.write_text(config.read_text().replace('preset = "tiny"\n', ""))
-    with pytest.raises(ConfigError, match=r"lacks .* weights of the encoder: bert\.encoder"):
-        train(load_config(str(config), [f"model.name={base}"]), tmp_path / "run", Silent())
+    with pytest.raises(ConfigError, match=r"encoder weights are missing: bert\.encoder"):
+        train(load_config(str(config), [f"model.name={base}"]), tmp_path / "run", NullProgress())
 
 
 def test_a_checkpoint_by_name_is_fine_tuned(small, trained_run, tmp_path):
@@ -266,5 +266,5 @@ def test_a_checkpoint_by_name_is_fine_tuned(small, trained_run, tmp_path):
 @pytest.mark.parametrize("extra", [(), ("train.optimizer_on_cpu=true", "train.accumulate=2")])
 def test_a_gpu_learns_in_every_precision(small, tmp_path, precision, extra):
     settings = [f"train.precision={precision}", "train.max_steps=60", *extra]
-    manifest = train(small(*settings), tmp_path / "run", Silent())
+    manifest = train(small(*settings), tmp_path / "run", NullProgress())
     assert manifest.data.metrics["dev"].scores[Metric.ACCURACY] == 1

@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipework.errors import CheckFailedError
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop.distributed import World
@@ -11,33 +11,33 @@ from pipework.train.run import train_all
 ENOUGH = ("train.max_steps=60", "train.batch_size=16")
 
 
-def test_each_seed_gets_a_run_of_its_own(small, tmp_path):
+def test_each_seed_has_its_own_run_folder(small, tmp_path):
     out = tmp_path / "runs"
     config = small(*ENOUGH, "train.seeds=[3, 5]")
-    found = train_all(config, out, Silent(), world=World.alone(), resume=False)
-    assert [one.identity.seed for one in found.values()] == [3, 5]
+    manifests = train_all(config, out, NullProgress(), world=World.alone(), resume=False)
+    assert [manifest.identity.seed for manifest in manifests.values()] == [3, 5]
     files = [read_manifest(out / f"seed-{seed}").model.checkpoint for seed in (3, 5)]
     assert files[0] != files[1]
 
 
-def test_those_that_are_complete_are_left_when_it_goes_on(small, tmp_path):
+def test_resume_skips_complete_seeds(small, tmp_path):
     out, world = tmp_path / "runs", World.alone()
-    train_all(small(*ENOUGH, "train.seeds=[3]"), out, Silent(), world=world, resume=False)
+    train_all(small(*ENOUGH, "train.seeds=[3]"), out, NullProgress(), world=world, resume=False)
     before = (out / "seed-3" / "manifest.json").read_bytes()
     both = small(*ENOUGH, "train.seeds=[3, 5]")
-    train_all(both, out, Silent(), world=world, resume=True)
+    train_all(both, out, NullProgress(), world=world, resume=True)
     assert (out / "seed-3" / "manifest.json").read_bytes() == before
     assert (out / "seed-5" / "manifest.json").exists()
 
 
-def test_a_seed_named_twice_is_refused():
+def test_duplicate_seeds_are_refused():
     with pytest.raises(ValidationError, match=r"distinct train\.seeds"):
         TrainSettings(seeds=(1, 1))
 
 
-def test_a_seed_that_learned_nothing_does_not_keep_the_others_from_being_trained(small, tmp_path):
+def test_the_other_seeds_are_trained_if_a_seed_learns_nothing(small, tmp_path):
     out = tmp_path / "runs"
     config = small(*ENOUGH, "train.seeds=[3, 5]", "train.learning_rate=1e-9")
     with pytest.raises(CheckFailedError, match=r"seed 3: .*; seed 5: "):
-        train_all(config, out, Silent(), world=World.alone(), resume=False)
+        train_all(config, out, NullProgress(), world=World.alone(), resume=False)
     assert (out / "seed-5" / "manifest.json").exists()

@@ -1,4 +1,4 @@
-"""[task] and [data]: what is decided, and where the rows lie."""
+"""Settings of [task] and [data]: the task and the data files."""
 
 from pathlib import Path
 from typing import Annotated, Self
@@ -18,11 +18,11 @@ UNLABELLED = (Format.TEXT, Format.DOCUMENTS)
 
 
 class TaskSettings(Settings):
-    """[task]: what is decided, and by which score on dev the best checkpoint is kept.
+    """[task]: the kind of task, and the metric on dev that selects the best checkpoint.
 
-    The kind pretrain decides nothing: it teaches an encoder what text is like, see [pretrain].
+    The kind `pretrain` trains an encoder on unlabelled text, see [pretrain].
 
-    `labels` fixes the classes and their order: a list, or a file with a name a line. Without it
+    `labels` fixes the classes and their order: a list, or a file with a name per line. Without it
     they are the labels of the train file, sorted. A regression has none.
     """
 
@@ -33,7 +33,7 @@ class TaskSettings(Settings):
     @model_validator(mode="after")
     def _labels_fit(self) -> Self:
         if self.kind is TaskKind.REGRESSION and self.labels is not None:
-            message = "a regression has no task.labels: it learns the numbers of data.columns.label"
+            message = "a regression has no task.labels: it learns the numbers in data.columns.label"
             raise ValueError(message)
         if self.kind is TaskKind.PRETRAIN and self.labels is not None:
             message = "pretraining has no task.labels"
@@ -41,10 +41,10 @@ class TaskSettings(Settings):
         return self
 
     def metric_for(self, labels: tuple[str, ...]) -> Metric:
-        """Return the score that the task is judged by.
+        """Return the configured or the default metric.
 
         Raises:
-            ConfigError: it cannot be told for these labels.
+            ConfigError: the metric does not apply to these labels.
         """
         metric = self.metric or default_metric(self.kind, labels)
         check_metric(metric, self.kind, labels)
@@ -52,9 +52,9 @@ class TaskSettings(Settings):
 
 
 class ColumnSettings(Settings):
-    """[data.columns]: where the fields lie, by name or by number from 0.
+    """[data.columns]: the columns of the fields, by name or by number from 0.
 
-    `entities` is a key of jsonl: the characters of two entities, [[start, end], [start, end]].
+    `entities` is a key of jsonl with two character spans, [[start, end], [start, end]].
     """
 
     text: Column = "text"
@@ -64,14 +64,14 @@ class ColumnSettings(Settings):
 
 
 class DataSettings(Settings):
-    """[data]: the files, relative to `root` (which is relative to the config file).
+    """[data]: the data files, relative to `root`, which is relative to the config file.
 
-    Without a `dev` file, `dev_rows` rows are held out of the train file: which, is decided by
-    `dev_seed` and their texts. `marked` texts hold two entities, <e1>..</e1> and <e2>..</e2>.
-    Texts of `unlabelled` are read as the others are, without labels: `train.teacher` gives them.
-    `separator` stands between the labels of a multi-label task in csv and tsv. Pretraining reads
-    texts alone: a column, or a file of format text (a text a line) or documents (a segment a line,
-    a blank line between documents, which are its rows).
+    Without a `dev` file, `dev_rows` rows are held out of the train file, selected by `dev_seed`
+    and their texts. `marked` texts contain two entities, <e1>..</e1> and <e2>..</e2>. The
+    `unlabelled` file is read like the others but without labels: `train.teacher` predicts them.
+    `separator` separates the labels of a multi-label task in csv and tsv. Pretraining reads only
+    texts: a column, or a file of format text (a text per line) or documents (a segment per line,
+    a blank line between documents; a document is a row).
     """
 
     root: Path | None = None
@@ -90,7 +90,7 @@ class DataSettings(Settings):
     @model_validator(mode="after")
     def _one_dev(self) -> Self:
         if (self.dev is None) == (self.dev_rows is None):
-            message = "expected one of data.dev (a file) and data.dev_rows (rows of the train file)"
+            message = "expected one of data.dev (a file) and data.dev_rows (rows held out of train)"
             raise ValueError(message)
         return self
 
@@ -98,13 +98,13 @@ class DataSettings(Settings):
     def _one_form(self) -> Self:
         columns, semeval = self.columns, self.format is Format.SEMEVAL
         if self.format in WITHOUT_COLUMNS and columns != ColumnSettings():
-            message = f"a file of format {self.format} has no data.columns"
+            message = f"format {self.format} has no data.columns: remove them"
             raise ValueError(message)
         if (self.marked or semeval) and columns.entities is not None:
-            message = "expected marks in the text or data.columns.entities, found both"
+            message = "expected one of data.marked and data.columns.entities, found both"
             raise ValueError(message)
         if self.entities and columns.text_pair is not None:
-            message = "a pair of texts cannot have entities too: leave out data.columns.text_pair"
+            message = "a pair of texts cannot have entities: remove data.columns.text_pair"
             raise ValueError(message)
         if self.separator == "":
             message = "expected a data.separator of at least one character"
@@ -115,26 +115,26 @@ class DataSettings(Settings):
         """Return the data files, or parts of them, by split name.
 
         Raises:
-            ConfigError: a separator of labels for a task whose rows have one.
+            ConfigError: data.separator is set for a task that is not multi-label.
         """
         if self.separator is not None and kind is not TaskKind.MULTI_LABEL:
-            message = f"data.separator stands between several labels, and this task is {kind}"
-            raise ConfigError(message, "set task.kind to multi_label, or leave out data.separator")
-        held: Part | None = None
+            message = f"data.separator needs a multi_label task, and this task is {kind}"
+            raise ConfigError(message, "set task.kind to multi_label, or remove data.separator")
+        held_out: Part | None = None
         rest: Part | None = None
         if self.dev_rows is not None:
-            held = Part(rows=self.dev_rows, seed=self.dev_seed, held_out=True)
+            held_out = Part(rows=self.dev_rows, seed=self.dev_seed, held_out=True)
             rest = Part(rows=self.dev_rows, seed=self.dev_seed, held_out=False)
-        found = {
+        sources = {
             "train": self._source(self.train, kind, rest),
-            "dev": self._source(self.dev or self.train, kind, held),
+            "dev": self._source(self.dev or self.train, kind, held_out),
         }
         if self.test is not None:
-            found["test"] = self._source(self.test, kind, None)
-        return found
+            sources["test"] = self._source(self.test, kind, None)
+        return sources
 
     def unlabelled_source(self) -> Source | None:
-        """Return the texts that a teacher labels, or None."""
+        """Return the texts that are labelled by a teacher, or None."""
         if self.unlabelled is None:
             return None
         return self._source(self.unlabelled, TaskKind.SINGLE_LABEL, None).unlabelled()
@@ -156,12 +156,12 @@ class DataSettings(Settings):
 
     @property
     def entities(self) -> bool:
-        """Whether a text comes with two entities."""
+        """Whether a text has two entities."""
         return self.marked or self.format is Format.SEMEVAL or self.columns.entities is not None
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Return the names of the fields an input has."""
+        """Return the names of the fields of an input."""
         if self.entities:
             return ("text", "entities")
         return ("text",) if self.columns.text_pair is None else ("text", "text_pair")

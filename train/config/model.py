@@ -1,4 +1,4 @@
-"""[model]: which encoder, with which head."""
+"""Settings of [model]: the encoder and its head."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +10,7 @@ from pipework.settings import Fraction, Positive, Settings
 
 
 class Preset(StrEnum):
-    """Sizes trained from scratch: layers x width of the published small BERTs.
+    """The size of an encoder trained from scratch: those of the published small BERT models.
 
     Turc et al. 2019, "Well-Read Students Learn Better", https://arxiv.org/abs/1908.08962.
     """
@@ -22,15 +22,15 @@ class Preset(StrEnum):
     BASE = "base"
 
 
-class Family(StrEnum):
-    """What a preset is built as."""
+class PresetFamily(StrEnum):
+    """The model family of a preset."""
 
     BERT = "bert"
     ALBERT = "albert"
 
 
 class Head(StrEnum):
-    """What turns the encoder's states into logits."""
+    """The head that computes logits from the encoder's states."""
 
     LINEAR = "linear"
     CNN = "cnn"
@@ -40,14 +40,14 @@ class Head(StrEnum):
 
 
 class CnnSettings(Settings):
-    """[model.cnn]: sizes in tokens, and `filters` of each size. The defaults are Kim's (2014)."""
+    """[model.cnn]: filter sizes in tokens, and `filters` per size; defaults of Kim (2014)."""
 
     filter_sizes: Annotated[tuple[Positive, ...], Field(min_length=1)] = (3, 4, 5)
     filters: Positive = 100
 
 
 class RnnSettings(Settings):
-    """[model.rnn]: `hidden` is the width of one direction of one layer."""
+    """[model.rnn]: `hidden` is the width of a layer in each direction."""
 
     hidden: Positive = 256
     layers: Positive = 1
@@ -55,7 +55,7 @@ class RnnSettings(Settings):
 
 
 class HeadSettings(Settings):
-    """What a head is made of; `cnn` and `rnn` are read by the heads that they name."""
+    """Settings of the head; `cnn` and `rnn` apply to the heads of these types."""
 
     head: Head = Head.LINEAR
     dropout: Fraction = 0.1
@@ -66,23 +66,23 @@ class HeadSettings(Settings):
 class ModelSettings(HeadSettings):
     """[model]: a checkpoint by `name`, or a `preset` trained from scratch.
 
-    `name` is a folder, relative to the config file, or a hub id. `vocab`, like `task.labels`,
-    starts at `data.root`; with `name` it stands for the checkpoint's own tokenizer.
+    `name` is a folder, relative to the config file, or a hub id. `vocab`, like `task.labels`, is
+    relative to `data.root`; with `name` it replaces the checkpoint's tokenizer.
 
-    A preset learns a WordPiece vocabulary of `vocab_size` from the train texts (more only where
-    they hold more characters), or takes `vocab` (a vocab.txt). `split_cjk` makes each Chinese
-    character a word of its own, as BERT does; without it, pieces of several characters are learned.
-    `family` says as what it is built; albert shares one layer and embeds in `embedding` numbers.
+    A preset learns a WordPiece vocabulary of `vocab_size` tokens from the train texts (more only if
+    they contain more characters), or uses `vocab` (a vocab.txt). With `split_cjk` each Chinese
+    character is a word, as in BERT; without it, tokens of several characters are learned.
+    `family` is the model family; albert shares one layer and has embeddings of width `embedding`.
 
-    `ngrams` is the size of a table of hashed pairs and triples of tokens whose embeddings are added
-    to those of the tokens; 0 for none. A checkpoint that has one brings it along.
+    `ngrams` is the size of a table of hashed token bigrams and trigrams, whose embeddings are added
+    to those of the tokens; 0 for none. A checkpoint with such a table keeps it.
 
-    With `freeze` the encoder stays as it is and the head learns alone.
+    With `freeze` only the head is trained.
     """
 
     name: str | None = None
     preset: Preset | None = None
-    family: Family = Family.BERT
+    family: PresetFamily = PresetFamily.BERT
     embedding: Positive = 128
     vocab: Path | None = None
     vocab_size: Positive = 8000

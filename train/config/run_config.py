@@ -1,4 +1,4 @@
-"""What a training run can be told. Each section is owned by the part that uses it."""
+"""The config of a training run: load it and resolve its paths."""
 
 from pathlib import Path
 from typing import Self
@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from pipework.data.examples import Source
 from pipework.errors import ConfigError
-from pipework.run_folder.files import FILE_NAME
+from pipework.run_folder.files import MANIFEST_FILE
 from pipework.run_folder.task import TaskKind
 from pipework.settings import Settings, load_settings
 from pipework.train.config.data import UNLABELLED, DataSettings, TaskSettings
@@ -16,11 +16,11 @@ from pipework.train.config.train import PretrainSettings, TrainSettings
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 SAMPLE = Path(__file__).parents[1] / "sample"
-ENTITY_MARKS = 4  # before and after each of the two
+ENTITY_MARKS = 4  # before and after each of the two entities
 
 
 class Config(Settings):
-    """A whole run, as kept in its `config.toml`."""
+    """The config of a run, as stored in its `config.toml`."""
 
     task: TaskSettings = TaskSettings()
     data: DataSettings
@@ -34,8 +34,8 @@ class Config(Settings):
         special = 1 + texts + (ENTITY_MARKS if self.data.entities else 0)
         if self.model.max_length < special + texts:
             message = (
-                f"model.max_length {self.model.max_length} leaves no token of text: "
-                f"{special} are special"
+                f"model.max_length {self.model.max_length} leaves no token for the text: "
+                f"{special} are special tokens"
             )
             raise ValueError(message)
         return self
@@ -43,24 +43,22 @@ class Config(Settings):
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         if self.model.freeze and self.train.token_dropout:
-            message = "train.token_dropout replaces tokens, and with model.freeze none is read"
+            message = "train.token_dropout needs an encoder that is trained: remove model.freeze"
             raise ValueError(message)
         if self.data.unlabelled is not None and (self.model.freeze or not self.train.teacher):
-            message = "data.unlabelled needs a train.teacher, and an encoder that is not frozen"
+            message = "data.unlabelled needs a train.teacher and an encoder that is not frozen"
             raise ValueError(message)
         if self.train.reinit_layers and (self.model.freeze or self.model.name is None):
-            message = "train.reinit_layers are layers of model.name that train; a preset's are new"
+            message = "train.reinit_layers needs a pretrained model.name that is not frozen"
             raise ValueError(message)
-        weighed = self.train.class_weights != "equal" or self.train.label_smoothing
-        if self.task.kind is TaskKind.REGRESSION and weighed:
-            message = (
-                "train.class_weights and train.label_smoothing are of classes; a number has none"
-            )
+        weighted = self.train.class_weights != "equal" or self.train.label_smoothing
+        if self.task.kind is TaskKind.REGRESSION and weighted:
+            message = "train.class_weights and train.label_smoothing do not apply to a regression"
             raise ValueError(message)
         if self.model.head is Head.ENTITY and not self.data.entities:
             message = (
-                "model.head entity reads two entities, and the data have none: set data.marked, "
-                "data.columns.entities or data.format"
+                "model.head entity needs data with entities: set data.marked, "
+                "data.columns.entities or data.format semeval"
             )
             raise ValueError(message)
         return self
@@ -69,7 +67,7 @@ class Config(Settings):
     def _fit_for_pretraining(self) -> Self:
         if self.task.kind is not TaskKind.PRETRAIN:
             if self.data.format in UNLABELLED:
-                message = f"a file of format {self.data.format} has no labels to learn"
+                message = f"format {self.data.format} has no labels: set task.kind to pretrain"
                 raise ValueError(message)
             return self
         data, train = self.data, self.train
@@ -84,9 +82,9 @@ class Config(Settings):
             "train.teacher": bool(train.teacher),
             "train.reinit_layers": train.reinit_layers > 0,
         }
-        found = [name for name, given in misplaced.items() if given]
-        if found:
-            message = f"{found[0]} is of classifiers: task.kind pretrain has none"
+        present = [name for name, is_set in misplaced.items() if is_set]
+        if present:
+            message = f"{present[0]} applies only to classifiers, not to task.kind pretrain"
             raise ValueError(message)
         return self
 
@@ -100,55 +98,55 @@ def recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(RECIPES.glob("*.toml"))}
 
 
-def load_config(given: str, overrides: list[str]) -> Config:
-    """Read a config file, or a recipe by name, with every path made absolute.
+def load_config(name: str, overrides: list[str]) -> Config:
+    """Read a config file, or a recipe by name, and make all paths absolute.
 
     Raises:
-        ConfigError: it is neither, or what it says does not hold.
+        ConfigError: `name` is neither, or the config is invalid.
     """
     known = recipes()
-    path = known.get(given, Path(given))
-    if given not in known and not path.is_file():
-        message = f"{given} is neither a config file nor a recipe"
+    path = known.get(name, Path(name))
+    if name not in known and not path.is_file():
+        message = f"{name} is neither a config file nor a recipe"
         raise ConfigError(message, f"recipes: {', '.join(known)}")
     config = load_settings(Config, path, overrides)
-    homes = {name: SAMPLE if name == "sample" else None for name in known}
-    home = homes.get(given, path.parent)
+    homes = {recipe: SAMPLE if recipe == "sample" else None for recipe in known}
+    home = homes.get(name, path.parent)
     return _absolute(config, home, overrides)
 
 
 def _checkpoint(folder: Path) -> Path:
-    """Return the checkpoint of a folder that is a finished run's, else the folder itself."""
+    """Return the checkpoint of a finished run folder; any other folder is returned unchanged."""
     own = folder / "checkpoint"
-    return own if own.is_dir() and (folder / FILE_NAME).is_file() else folder
+    return own if own.is_dir() and (folder / MANIFEST_FILE).is_file() else folder
 
 
 def run_config(run: Path) -> Config:
-    """Read the resolved config that a run folder keeps."""
+    """Read the resolved config of a run folder."""
     return load_settings(Config, run / "config.toml")
 
 
 def _absolute(config: Config, home: Path | None, overrides: list[str]) -> Config:
-    given = {override.partition("=")[0].strip() for override in overrides}
+    overridden = {override.partition("=")[0].strip() for override in overrides}
     root = config.data.root
-    if "data.root" in given and root is not None:
+    if "data.root" in overridden and root is not None:
         root = root.absolute()
     elif home is not None:
         root = (home / (root or "")).absolute()
     if root is None:
-        message = "this recipe reads files that you have: data.root is not set"
+        message = "this recipe reads your own data files: data.root is not set"
         raise ConfigError(message, f"--set data.root=DIR, the folder with {config.data.train}")
     labels, vocab, name = config.task.labels, config.model.vocab, config.model.name
     if isinstance(labels, Path):
         labels = root / labels
     if vocab is not None:
         vocab = root / vocab
-    places = (home or Path(), *([Path()] if "model.name" in given else []))
-    folders = [place / name for place in places if name and (place / name).is_dir()]
+    parents = (home or Path(), *([Path()] if "model.name" in overridden else []))
+    folders = [parent / name for parent in parents if name and (parent / name).is_dir()]
     if folders:
-        name = str(_checkpoint(folders[0].absolute()))  # else a hub id
-    beside = Path() if home is None or "train.teacher" in given else home
-    teacher = tuple((beside / run).absolute() for run in config.train.teacher)
+        name = str(_checkpoint(folders[0].absolute()))  # else it is a hub id
+    teacher_root = Path() if home is None or "train.teacher" in overridden else home
+    teacher = tuple((teacher_root / run).absolute() for run in config.train.teacher)
     return config.model_copy(
         update={
             "train": config.train.model_copy(update={"teacher": teacher}),

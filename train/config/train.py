@@ -1,4 +1,4 @@
-"""[train]: the loop, its optimizer and what it keeps."""
+"""Settings of [train] and [pretrain]: loop, optimizer, checkpoints, pretraining."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -11,12 +11,12 @@ from pipework.settings import Fraction, Positive, Settings
 Share = Annotated[float, Field(gt=0, le=1)]
 Weight = Annotated[float, Field(gt=0)]
 Runs = Annotated[
-    tuple[Path, ...], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
+    tuple[Path, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 ]
 
 
-class WantedPrecision(StrEnum):
-    """Arithmetic of the forward pass; auto is bf16 where the processor multiplies in it."""
+class TrainPrecision(StrEnum):
+    """Precision of the forward pass; auto is bf16 if the processor supports it, else fp32."""
 
     AUTO = "auto"
     FP32 = "fp32"
@@ -25,7 +25,7 @@ class WantedPrecision(StrEnum):
 
 
 class OptimizerName(StrEnum):
-    """What changes the weights; all from torch.optim."""
+    """The optimizer, from torch.optim."""
 
     ADAMW = "adamw"
     SGD = "sgd"
@@ -33,7 +33,7 @@ class OptimizerName(StrEnum):
 
 
 class ScheduleName(StrEnum):
-    """How the learning rate goes after the warmup."""
+    """The schedule of the learning rate after the warmup."""
 
     CONSTANT = "constant"
     LINEAR = "linear"
@@ -46,31 +46,32 @@ class ScheduleName(StrEnum):
 
 
 class TrainSettings(Settings):
-    """[train]: the loop. A step is one change of the weights.
+    """[train]: the training loop. A step is one update of the weights.
 
-    Rows: a step learns from `batch_size` x `accumulate` rows, whatever the number of processes:
-    each batch is cut across them. `eval_every` and `save_every` count steps.
+    Rows: a step uses `batch_size` x `accumulate` rows, for any number of processes: each batch is
+    split between them. `eval_every` and `save_every` are numbers of steps.
 
-    Learning rate: `warmup` is a share of all steps. `cycles` belongs to cosine_restarts, `power`
+    Learning rate: `warmup` is a share of all steps. `cycles` applies to cosine_restarts, `power`
     to polynomial, `gamma` to step, multi_step and exponential, and `milestones`, shares of all
     steps, to multi_step; step and exponential multiply by `gamma` after each epoch. `layer_decay`
-    multiplies the rate of each layer below the head once more. `reinit_layers` top layers of a
-    checkpoint begin with new weights, and its pooler with them.
+    multiplies the rate once for each layer below the head. The top `reinit_layers` layers of a
+    checkpoint and its pooler are initialised with new weights.
 
-    Rows and labels: `token_dropout` is the share of tokens replaced by the mask token at each
-    step, which keeps a model trained from scratch on few rows from learning them by heart.
-    `class_weights` weigh the loss of a row by its class: balanced, or one weight a label. In a
-    multi-label task they weigh the rows that have the label.
+    Regularisation: `token_dropout` is the share of tokens replaced by the mask token at each
+    step, which reduces overfitting of a model trained from scratch on few rows.
+    `class_weights` weight the loss of a row by its class: balanced, or a weight per label. In a
+    multi-label task they weight the rows that have the label.
 
-    Teachers: `teacher` names finished runs of the same task, or folders of seeds, whose answers are
-    learned beside the labels: several are averaged. `soft_weight` is the share of the loss that is
-    theirs, and `temperature` softens the probabilities of both sides; a number has none. Rows of
-    `data.unlabelled` are learned from the teachers alone, and count as rows of an epoch.
+    Distillation: `teacher` names finished runs of the same task, or folders of seeds; the student
+    learns their averaged predictions in addition to the labels. `soft_weight` is the teachers'
+    share of the loss, and `temperature` softens the probabilities of both sides, except in a
+    regression. Rows of `data.unlabelled` are learned only from the teachers, and count as rows of
+    an epoch.
 
     Checkpoints for --resume are written at each evaluation, every `save_every` steps and every
-    `save_minutes`; the last `keep` stay until the run is complete. `early_stop` ends a run after
-    so many evaluations without a better score. `seeds` trains once with each. `report` writes
-    report.html, with a linear model trained on the same rows to compare with.
+    `save_minutes`; the last `keep` are stored until the run is complete. `early_stop` ends a run
+    after this number of evaluations without a better score. `seeds` trains a run per seed.
+    `report` writes report.html, with a linear baseline trained on the same rows.
     """
 
     epochs: Positive = 3
@@ -102,7 +103,7 @@ class TrainSettings(Settings):
     temperature: Weight = 2.0
     soft_weight: Share = 0.7
 
-    precision: WantedPrecision = WantedPrecision.AUTO
+    precision: TrainPrecision = TrainPrecision.AUTO
     tf32: bool = True
     compile: bool = False
     gradient_checkpointing: bool = False
@@ -131,20 +132,20 @@ Weights = Annotated[tuple[NonNegative, ...], Field(min_length=1)]
 
 
 class PretrainSettings(Settings):
-    """[pretrain]: masked language modelling, and the order of two segments.
+    """[pretrain]: masked language modelling and sentence order prediction.
 
-    `row_tokens` are laid side by side in a row, which `train.batch_size` counts; no row is narrower
-    than `model.max_length`, the tokens that a text may have before it is cut into several.
+    Texts are packed into rows of `row_tokens` tokens; `train.batch_size` counts rows. A row is at
+    least `model.max_length` tokens wide; longer texts are split.
 
-    `mask_rate` of the tokens of a row are to be told, 80 % of them hidden by the mask token, 10 %
-    by a token drawn by chance and 10 % not at all (Devlin et al. 2019,
-    https://arxiv.org/abs/1810.04805). Words are hidden whole; `words` weighs runs of 1, 2, ... of
-    them. In writing without spaces each token counts as a word, and `characters` weighs runs of 1,
-    2, ... tokens: the default is MacBERT's (Cui et al. 2020, https://arxiv.org/abs/2004.13922).
-    ALBERT has 6, 3, 2 for both, which is 1/n (Lan et al. 2020, https://arxiv.org/abs/1909.11942).
+    The share `mask_rate` of the tokens of a row is predicted: 80 % of them are replaced by the mask
+    token, 10 % by a random token and 10 % are unchanged (Devlin et al. 2019,
+    https://arxiv.org/abs/1810.04805). Whole words are masked; `words` weights spans of 1, 2, ...
+    words. In scripts without spaces each token counts as a word, and `characters` weights spans of
+    1, 2, ... tokens: the default is MacBERT's (Cui et al. 2020, https://arxiv.org/abs/2004.13922).
+    ALBERT uses 6, 3, 2 for both, which is 1/n (Lan et al. 2020, https://arxiv.org/abs/1909.11942).
 
-    `sentence_order`: where data.format is documents, tell whether two segments that follow one
-    another were swapped (ALBERT's).
+    `sentence_order`: if data.format is documents, predict whether two consecutive segments are
+    swapped (as in ALBERT).
     """
 
     row_tokens: Positive = 128

@@ -1,4 +1,4 @@
-"""Which rows are learned together: one list for all processes, and what each takes of it.
+"""Build the batches of a training run, and split each batch between processes.
 
 Shapes: N rows, B rows of a batch.
 """
@@ -10,19 +10,20 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
 MEGABATCH = 50
-BATCH_TOKENS = 4096  # of a batch that is only answered, padding included
+BATCH_TOKENS = 4096  # per evaluation batch, padding included
 
 
 def length_grouped(
     lengths_N: NDArray[np.int64], batch_size: int, random: np.random.Generator
 ) -> Iterator[Rows]:
-    """Yield the rows of each batch of one epoch: every row once, like lengths together.
+    """Yield the row indices of each batch of an epoch: every row once, similar lengths together.
 
-    Rows are shuffled, cut into megabatches, sorted by length inside each and cut into batches,
-    whose order is shuffled again, but for the longest, which comes first: memory is taken once for
-    all, and if there is too little, that shows at once. Where one megabatch holds all rows the sort
-    would make the same batches each epoch, so lengths get a tenth of noise.
+    Rows are shuffled, split into megabatches, sorted by length inside each and split into batches,
+    whose order is shuffled. The batch with the longest row comes first.
     """
+    # The longest batch comes first so that memory is allocated once, and a lack of memory shows at
+    # once. If a megabatch holds all rows, sorting would give the same batches in each epoch;
+    # therefore lengths get 10 % of noise.
     order_N = random.permutation(len(lengths_N))
     key_N = lengths_N * random.uniform(0.9, 1.1, len(lengths_N))
     if len(order_N) > MEGABATCH * batch_size:
@@ -38,12 +39,12 @@ def length_grouped(
         yield batches[index]
 
 
-class Windows:
-    """The batches of a whole run, in windows of as many as make one step.
+class StepBatches:
+    """The batches of a whole run, grouped into windows of `accumulate` batches, one per step.
 
-    An epoch's batches depend on the seed and its number alone, so that a run can begin at any
-    step, with any number of processes. The last window of an epoch may be shorter. `numbered`
-    windows tell the epochs apart: row r of epoch e comes as e x N + r.
+    The batches of an epoch depend only on the seed and the epoch, so that a run can be resumed at
+    any step, with any number of processes. The last window of an epoch may be shorter. With
+    `numbered`, row r of epoch e has the index e x N + r.
     """
 
     def __init__(
@@ -55,7 +56,6 @@ class Windows:
         seed: int,
         numbered: bool = False,
     ) -> None:
-        """Cut nothing yet: batches are made when their epoch comes."""
         self._lengths_N = lengths_N
         self._batch_size = batch_size
         self._accumulate = accumulate
@@ -65,13 +65,13 @@ class Windows:
         self.per_epoch = -(-batches // accumulate)
 
     def rows_until(self, step: int) -> int:
-        """Return how many rows are learned in so many steps, each as often as it comes."""
+        """Return the number of rows in the first `step` steps, repeated rows included."""
         epochs, rest = divmod(step, self.per_epoch)
         rows = len(self._lengths_N)
         return epochs * rows + min(rows, rest * self._batch_size * self._accumulate)
 
     def start(self, step: int) -> Iterator[list[Rows]]:
-        """Yield the windows after so many steps, without end."""
+        """Yield the windows after the first `step` steps, without end."""
         epoch, done = divmod(step, self.per_epoch)
         while True:
             random = np.random.default_rng((self._seed, epoch))
@@ -83,18 +83,19 @@ class Windows:
             epoch, done = epoch + 1, 0
 
 
-def share(rows_B: Rows, rank: int, size: int) -> Rows:
-    """Return the rows of a batch that one of `size` processes takes; there may be none.
+def rank_share(rows_B: Rows, rank: int, size: int) -> Rows:
+    """Return the rows of a batch for process `rank` of `size`; there may be none.
 
-    Every row goes to one process. A batch is sorted by length, so all get like lengths.
+    Every row belongs to one process. All processes get similar lengths, because a batch is sorted
+    by length.
     """
     return rows_B[rank::size]
 
 
 def token_batches(lengths_N: NDArray[np.int64], rows: Rows, tokens: int) -> Iterator[Rows]:
-    """Cut rows, sorted by length, into batches of at most so many tokens, padding included.
+    """Split rows, sorted by length, into batches of at most `tokens` tokens, padding included.
 
-    A row that is longer has a batch of its own.
+    A longer row has its own batch.
     """
     start = 0
     for end in range(1, len(rows) + 1):
@@ -104,6 +105,6 @@ def token_batches(lengths_N: NDArray[np.int64], rows: Rows, tokens: int) -> Iter
             start = end
 
 
-def rows_in(window: Sequence[Rows]) -> int:
-    """Count the rows of a window."""
+def count_rows(window: Sequence[Rows]) -> int:
+    """Return the number of rows of a window."""
     return sum(map(len, window))

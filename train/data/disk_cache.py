@@ -1,6 +1,6 @@
-"""What is derived from data files and takes long is kept, under a digest of all that decides it.
+"""Cache data derived from data files on disk, under a digest of everything it depends on.
 
-An edited file, another setting or other code gives another name, so nothing stale is ever read.
+An edited file, a changed setting or changed code gives another key, so that no stale data is read.
 """
 
 import hashlib
@@ -11,33 +11,33 @@ from pathlib import Path
 
 import pipework
 from pipework.errors import DataError
-from pipework.run_folder.files import file_digest, sole_writer, write_atomically
+from pipework.run_folder.files import exclusive_lock, file_digest, write_atomically
 
-# They read what is derived here or do not use it; in a wheel they are folders of the package.
+# These packages do not influence cached data; in a wheel they are folders of `pipework`.
 OTHER_STAGES = {"benchmarks", "export", "serve"}
 
 
 def cache_folder() -> Path:
-    """Return where derived data lie: $PIPEWORK_CACHE, else the user's cache folder."""
-    given = os.environ.get("PIPEWORK_CACHE")
+    """Return the cache folder: $PIPEWORK_CACHE, else a folder in the user's cache."""
+    override = os.environ.get("PIPEWORK_CACHE")
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(given) if given else Path(home) / "pipework"
+    return Path(override) if override else Path(home) / "pipework"
 
 
-def name_of(parts: Sequence[object]) -> str:
-    """Return a name for what the code of these packages makes from `parts`."""
-    return digest_of((_code(), *parts))
+def cache_key(parts: Sequence[object]) -> str:
+    """Return the cache key of data that the code of these packages computes from `parts`."""
+    return digest_values((_code(), *parts))
 
 
-def digest_of(parts: Sequence[object]) -> str:
-    """Return a digest of `parts`, whatever code made them."""
+def digest_values(parts: Sequence[object]) -> str:
+    """Return a digest of `parts` that does not depend on the code."""
     return hashlib.sha256(repr(tuple(parts)).encode()).hexdigest()[:32]
 
 
 @lru_cache(maxsize=1)
 def _code() -> tuple[str, ...]:
     package = Path(pipework.__file__ or "").parent
-    # `train` may be a link, which `**` does not follow: it is named as a folder to start from.
+    # `train` may be a link, which `**` does not follow: search it separately.
     own = (path for path in package.rglob("*.py") if _part(path, package) not in OTHER_STAGES)
     files = {*own, *(package / "train").rglob("*.py")}
     return tuple(file_digest(path) for path in sorted(files))
@@ -47,49 +47,49 @@ def _part(path: Path, package: Path) -> str:
     return path.relative_to(package).parts[0]
 
 
-def recalled(name: str, make: Callable[[], str]) -> str:
-    """Return the text kept under a name, making and keeping it first where there is none.
+def cached_text(key: str, compute: Callable[[], str]) -> str:
+    """Return the cached text of a key; compute and store it first if it is missing.
 
     Raises:
         DataError: the cache folder cannot be written.
     """
-    folder = made(cache_folder() / name)
+    folder = ensure_folder(cache_folder() / key)
     path = folder / "kept.json"
-    with sole_writer(folder, wait=True):  # a second run on the same data finds it made
+    with exclusive_lock(folder, wait=True):  # a concurrent run on the same data waits for it
         if not path.is_file():
-            write_atomically(path, make().encode())
+            write_atomically(path, compute().encode())
     return path.read_text(encoding="utf-8")
 
 
-def made(folder: Path) -> Path:
-    """Return a folder of the cache, made where it is missing.
+def ensure_folder(folder: Path) -> Path:
+    """Create a folder of the cache if it is missing, and return it.
 
     Raises:
-        DataError: it cannot be made.
+        DataError: the folder cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         message = f"the cache {folder} cannot be written: {error.strerror}"
-        raise DataError(message, "set PIPEWORK_CACHE to a folder that can") from error
+        raise DataError(message, "set PIPEWORK_CACHE to a writable folder") from error
     return folder
 
 
-def reserve(path: Path, size: int) -> None:
-    """Make a file of `size` bytes; a full disk is then an error here, not a crash later.
+def allocate_file(path: Path, size: int) -> None:
+    """Create a file of `size` bytes, so that a full disk raises an error here, not later.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the file cannot be created.
     """
     with path.open("wb") as stream:
         os.posix_fallocate(stream.fileno(), 0, size)
 
 
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file, read once as long as it does not change.
+def data_file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, cached until its size or modification time changes.
 
     Raises:
-        DataError: it is not a file.
+        DataError: the path is not a file.
     """
     if not path.is_file():
         message = f"{path} is not a file"

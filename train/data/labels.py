@@ -1,4 +1,4 @@
-"""Which classes there are and in which order; the same in every run and process."""
+"""Determine the classes of a task and their order, equal in every run and process."""
 
 from pathlib import Path
 
@@ -10,32 +10,32 @@ from pipework.run_folder.task import TaskKind
 SCORE = "score"
 
 
-def class_labels(given: tuple[str, ...] | Path | None, source: Source) -> tuple[str, ...]:
-    """Return the classes in logit order: those configured, else those of the train file, sorted.
+def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> tuple[str, ...]:
+    """Return the classes in logit order: as configured, else the sorted labels of the train file.
 
-    Numbers sort as numbers, so that "10" follows "9". Rows that are held out for dev are looked
-    at too, since a rare label may stand there alone. A regression has one logit, "score", and
-    pretraining no class.
+    Numbers are sorted numerically: "10" after "9". A regression has one logit, "score", and
+    pretraining has no class.
 
     Raises:
-        ConfigError: too few classes, or one named twice.
+        ConfigError: there are too few classes, or duplicates.
         DataError: the file of names cannot be read.
     """
     if source.kind is TaskKind.PRETRAIN:
         return ()
     if source.kind is TaskKind.REGRESSION:
         return (SCORE,)
-    if isinstance(given, Path):
-        labels = tuple(text.strip() for _, text in numbered_lines(given) if text.strip())
-    elif given is not None:
-        labels = given
+    if isinstance(configured, Path):
+        labels = tuple(text.strip() for _, text in numbered_lines(configured) if text.strip())
+    elif configured is not None:
+        labels = configured
     else:
-        found = {label for example in source.whole().rows() for label in _labels(example)}
-        numbers = all(label.isdecimal() for label in found)
-        labels = tuple(sorted(found, key=int if numbers else str))
-    fewest = 2 if source.kind is TaskKind.SINGLE_LABEL else 1
-    if len(set(labels)) != len(labels) or len(labels) < fewest:
-        message = f"expected {fewest} or more distinct labels, found {len(labels)}: {labels[:10]}"
+        # Read the rows held out for dev too: a rare label may occur only there.
+        names = {label for example in source.whole().rows() for label in _labels(example)}
+        numeric = all(name.isdecimal() for name in names)
+        labels = tuple(sorted(names, key=int if numeric else str))
+    minimum = 2 if source.kind is TaskKind.SINGLE_LABEL else 1
+    if len(set(labels)) != len(labels) or len(labels) < minimum:
+        message = f"expected {minimum} or more distinct labels, found {len(labels)}: {labels[:10]}"
         raise ConfigError(message, "set task.labels, or check data.columns.label")
     return labels
 

@@ -1,7 +1,7 @@
-"""Rows become a token cache on disk.
+"""Store the encoded rows of a data file in a token cache on disk.
 
-The cache is flat memory-mapped arrays, named by a digest of all that decides their content, so a
-second launch starts at once and an edited file is never read stale.
+The cache consists of flat memory-mapped arrays under a key of everything they depend on, so that a
+second launch starts at once and an edited file is read again.
 
 Shapes: N rows, C classes.
 """
@@ -20,11 +20,11 @@ from pipework.data.entities import Spans
 from pipework.data.examples import Example, Source, chunks
 from pipework.errors import DataError
 from pipework.progress import Progress
-from pipework.run_folder.files import sole_writer, write_atomically
+from pipework.run_folder.files import exclusive_lock, write_atomically
 from pipework.run_folder.task import Task, TaskKind
-from pipework.scoring.evaluation import truth
+from pipework.scoring.evaluation import label_array
 from pipework.text.encoding import Encoding, TextEncoder
-from pipework.train.data.disk_cache import cache_folder, digest, made, name_of
+from pipework.train.data.disk_cache import cache_folder, cache_key, data_file_digest, ensure_folder
 
 CHUNK = 4096
 COMPLETE = "complete"
@@ -41,18 +41,18 @@ TRUTH: dict[TaskKind, type[np.generic]] = {
 }
 
 
-UNKNOWN: NDArray[np.generic] = np.empty(0, np.int8)
+NO_LABELS: NDArray[np.generic] = np.empty(0, np.int8)
 
 
-class Tokens(Protocol):
-    """Rows of token ids."""
+class TokenRows(Protocol):
+    """Rows of token ids with random access."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens of each row, int64 [N]."""
+        """Number of tokens of each row, int64 [N]."""
 
     def encodings(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Encoding]:
-        """Return rows as the engines take them."""
+        """Return the encodings of rows."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,11 +60,11 @@ class TokenSet:
     """A split as token ids: row i is ids[offsets[i]:offsets[i + 1]].
 
     Attributes:
-        ids: int32, all rows after one another.
-        type_ids: int8, as long as `ids`, or empty for a family that has none.
+        ids: int32, the concatenated rows.
+        type_ids: int8, as long as `ids`, or empty for a model family without type ids.
         offsets: int64 [N + 1].
-        spans: int32 [N, 4], the tokens of two entities, or empty for a task without.
-        truth: as `pipework.scoring.evaluation.truth` gives it; empty where no labels were read.
+        spans: int32 [N, 4], the token spans of two entities, or empty for a task without entities.
+        truth: labels as returned by `pipework.scoring.evaluation.label_array`, or empty.
     """
 
     ids: NDArray[np.int32]
@@ -79,11 +79,11 @@ class TokenSet:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens of each row, int64 [N]."""
+        """Number of tokens of each row, int64 [N]."""
         return np.diff(self.offsets)
 
     def encoding(self, row: int) -> Encoding:
-        """Return one row as the engines take it."""
+        """Return the encoding of a row."""
         span = slice(int(self.offsets[row]), int(self.offsets[row + 1]))
         return Encoding(
             ids=self.ids[span],
@@ -92,69 +92,71 @@ class TokenSet:
         )
 
     def encodings(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Encoding]:
-        """Return rows as the engines take them."""
+        """Return the encodings of rows."""
         return [self.encoding(int(row)) for row in rows]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Joined:
-    """The rows of several files, one after the other."""
+class JoinedTokens:
+    """The concatenated rows of several token sets."""
 
     parts: Sequence[TokenSet]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens of each row, int64 [N]."""
+        """Number of tokens of each row, int64 [N]."""
         return np.concatenate([part.lengths for part in self.parts])
 
     def encodings(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Encoding]:
-        """Return rows as the engines take them."""
-        places = located(list(map(len, self.parts)), rows)
-        return [self.parts[part].encoding(row) for part, row in places]
+        """Return the encodings of rows."""
+        locations = locate_rows(list(map(len, self.parts)), rows)
+        return [self.parts[part].encoding(row) for part, row in locations]
 
 
-def located(
+def locate_rows(
     lengths: Sequence[int], rows: Sequence[int] | NDArray[np.int64]
 ) -> list[tuple[int, int]]:
-    """Return for each row, counted through parts of some lengths, its part and its place there."""
+    """Return the part and the index in this part for each index into the concatenated parts."""
     ends = np.cumsum(lengths)
     parts = np.searchsorted(ends, rows, side="right")
     starts = ends - np.asarray(lengths)
     return [(int(part), int(row - starts[part])) for part, row in zip(parts, rows, strict=True)]
 
 
-def token_set(
+def open_token_cache(
     source: Source,
     tokenizer: str,
     encoder: TextEncoder,
     task: Task | None,
     progress: Progress,
 ) -> TokenSet:
-    """Open the token cache of a data file, building it first where there is none.
+    """Open the token cache of a data file; build it first if it is missing.
 
-    Memory stays constant however long the file is. A build that was interrupted begins anew.
-    `tokenizer` is the encoder's, as JSON. Without a task no labels are read.
+    Memory use does not depend on the size of the file. An interrupted build starts again.
+    `tokenizer` is the encoder's tokenizer as JSON. Without a task no labels are read.
 
     Raises:
-        DataError: as `Source.rows`, and for an unknown label or no rows at all.
+        DataError: as `Source.rows`; or a label is unknown, or the file has no rows.
     """
-    name = _cache_name(source, tokenizer, encoder, task)
-    folder = made(cache_folder() / name)
-    with sole_writer(folder, wait=True):  # a second run on the same data finds it complete
+    key = _token_cache_key(source, tokenizer, encoder, task)
+    folder = ensure_folder(cache_folder() / key)
+    with exclusive_lock(folder, wait=True):  # a concurrent run on the same data waits for it
         if not (folder / COMPLETE).is_file():
             _write(folder, source, encoder, task, progress)
             write_atomically(folder / COMPLETE, b"")
     return _open(folder, task)
 
 
-def _cache_name(source: Source, tokenizer: str, encoder: TextEncoder, task: Task | None) -> str:
+def _token_cache_key(
+    source: Source, tokenizer: str, encoder: TextEncoder, task: Task | None
+) -> str:
     parts = (
         version("tokenizers"),
-        (digest(source.path), source.reading(), source.part, tokenizer),
+        (data_file_digest(source.path), source.read_options(), source.part, tokenizer),
         (encoder.max_length, encoder.has_type_ids),
         None if task is None else (task.kind, task.labels),
     )
-    return name_of(parts)
+    return cache_key(parts)
 
 
 def _write(
@@ -166,8 +168,8 @@ def _write(
     try:
         np.zeros(1, np.int64).tofile(streams["offsets"])
         for chunk in chunks(source.rows(), CHUNK):
-            found = UNKNOWN if task is None else truth(chunk, task, str(source.path))
-            end = _write_chunk(streams, chunk, encoder, found, end)
+            labels = NO_LABELS if task is None else label_array(chunk, task, str(source.path))
+            end = _write_chunk(streams, chunk, encoder, labels, end)
             progress.advance(sum(_bytes(example) for example in chunk))
         if end == 0:
             message = f"{source.path} holds no rows"
@@ -184,7 +186,7 @@ def _write_chunk(
     streams: Mapping[str, BinaryIO],
     chunk: Sequence[Example],
     encoder: TextEncoder,
-    found: NDArray[np.generic],
+    labels: NDArray[np.generic],
     end: int,
 ) -> int:
     encodings = encoder.encode(chunk)
@@ -194,7 +196,7 @@ def _write_chunk(
     if types:
         np.concatenate(types).tofile(streams["type_ids"])
     offsets_N.tofile(streams["offsets"])
-    found.tofile(streams["truth"])
+    labels.tofile(streams["truth"])
     spans = [encoding.entity_spans for encoding in encodings if encoding.entity_spans is not None]
     np.array(spans, np.int32).tofile(streams["spans"])
     return int(offsets_N[-1])
@@ -207,7 +209,7 @@ def _bytes(example: Example) -> int:
 
 def _open(folder: Path, task: Task | None) -> TokenSet:
     arrays = {name: _array(folder / name, kind) for name, kind in FILES.items()}
-    truth = UNKNOWN if task is None else _array(folder / "truth", TRUTH[task.kind])
+    truth = NO_LABELS if task is None else _array(folder / "truth", TRUTH[task.kind])
     if task is not None and task.kind is TaskKind.MULTI_LABEL:
         truth = truth.reshape(-1, len(task.labels))
     spans_N4 = arrays.pop("spans").reshape(-1, 4)
@@ -219,5 +221,5 @@ def _array(path: Path, kind: type[np.generic]) -> NDArray[Any]:
 
 
 def _spans(spans_4: NDArray[np.int32]) -> Spans:
-    start, end, second_start, second_end = (int(place) for place in spans_4)
+    start, end, second_start, second_end = (int(edge) for edge in spans_4)
     return (start, end), (second_start, second_end)

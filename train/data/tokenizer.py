@@ -1,4 +1,4 @@
-"""A run's tokenizer: learned from the train texts, from a vocab.txt, or a checkpoint's."""
+"""Create the tokenizer of a run: trained on its texts, from a vocab.txt or from a checkpoint."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,16 +17,16 @@ from tokenizers import (
 from pipework.data.examples import Source
 from pipework.data.readers import numbered_lines
 from pipework.errors import ConfigError
-from pipework.text.encoding import mark
+from pipework.text.encoding import mark_entities
 from pipework.train.config.model import ModelSettings
 
-# A vocabulary of the right language leaves well under a tenth unknown, even of noisy texts.
-MOST_UNKNOWN = 0.2
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# With a vocabulary of the right language, well under 10 % of the tokens of noisy texts are unknown.
+MAX_UNKNOWN_RATE = 0.2
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-class Spelling(BaseModel):
-    """What a tokenizer_config.json says of a WordPiece vocabulary; the rest of it is not needed."""
+class WordPieceOptions(BaseModel):
+    """The options of a WordPiece tokenizer in tokenizer_config.json; others are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -36,7 +36,7 @@ class Spelling(BaseModel):
 
 
 def make_tokenizer(settings: ModelSettings, source: Source) -> Tokenizer:
-    """Return the tokenizer that the model settings ask for; `source` is the train file.
+    """Return the tokenizer for the model settings; `source` is the train file.
 
     Raises:
         ConfigError: the vocabulary file lacks a special token, or the checkpoint cannot be read.
@@ -45,32 +45,32 @@ def make_tokenizer(settings: ModelSettings, source: Source) -> Tokenizer:
         return _with_vocabulary(settings, read_vocabulary(settings.vocab))
     if settings.name is not None:
         return _of_checkpoint(settings, settings.name)
-    return learn(settings, lambda: _texts(source))
+    return learn_wordpiece(settings, lambda: _texts(source))
 
 
-def learn(settings: ModelSettings, texts: Callable[[], Iterable[str]]) -> Tokenizer:
-    """Learn a WordPiece vocabulary (Wu et al. 2016, https://arxiv.org/abs/1609.08144).
+def learn_wordpiece(settings: ModelSettings, texts: Callable[[], Iterable[str]]) -> Tokenizer:
+    """Train a WordPiece tokenizer (Wu et al. 2016, https://arxiv.org/abs/1609.08144).
 
-    The same texts give the same vocabulary. The library numbers the continuing characters in the
-    order of a hash table, and breaks ties by number; so they are found in a first pass, which
-    merges nothing, and given to the second in the order of the alphabet.
+    The same texts give the same vocabulary.
 
     Args:
-        settings: size and spelling of the vocabulary.
-        texts: gives the texts, from their beginning each time it is called.
+        settings: size and options of the vocabulary.
+        texts: returns an iterator over all texts at each call.
     """
-    alphabet = _trained(settings, texts(), SPECIAL, vocab_size=1)
+    # The library numbers continuation characters in the order of a hash table and breaks ties by
+    # number. A first pass without merges therefore finds them, and the second gets them sorted.
+    alphabet = _trained(settings, texts(), SPECIAL_TOKENS, vocab_size=1)
     continuing = {token for token in alphabet if token.startswith("##")}
-    if not settings.split_cjk:  # without spaces any character may follow any other
+    if not settings.split_cjk:  # without spaces any character may continue a word
         continuing |= {f"##{token}" for token in alphabet if len(token) == 1}
-    known = (*SPECIAL, *sorted(continuing))
+    known = (*SPECIAL_TOKENS, *sorted(continuing))
     return _with_vocabulary(settings, _trained(settings, texts(), known, settings.vocab_size))
 
 
 def _trained(
     settings: ModelSettings, texts: Iterable[str], known: Sequence[str], vocab_size: int
 ) -> dict[str, int]:
-    tokenizer = _frame(settings, _wordpiece(settings, {}))
+    tokenizer = _bert_tokenizer(settings, _wordpiece(settings, {}))
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=list(known)
     )
@@ -80,24 +80,24 @@ def _trained(
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Read a vocab.txt: a token a line, its id the line's number from 0."""
+    """Read a vocab.txt: a token per line, whose id is the line number from 0."""
     vocabulary = {text: number - 1 for number, text in numbered_lines(path)}
-    missing = [token for token in SPECIAL if token not in vocabulary]
+    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:
         message = f"{path} lacks {', '.join(missing)}: not a BERT vocabulary"
-        raise ConfigError(message, "expected a token a line, special tokens included")
+        raise ConfigError(message, "expected a token per line, including the special tokens")
     return vocabulary
 
 
 def _texts(source: Source) -> Iterator[str]:
     for example in source.rows():
         spans = example.entities
-        yield example.text if spans is None else mark(example.text, spans)[0]
+        yield example.text if spans is None else mark_entities(example.text, spans)[0]
         if example.text_pair is not None:
             yield example.text_pair
 
 
-def _frame(settings: ModelSettings, model: models.Model) -> Tokenizer:
+def _bert_tokenizer(settings: ModelSettings, model: models.Model) -> Tokenizer:
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=settings.lowercase, handle_chinese_chars=settings.split_cjk
@@ -108,14 +108,15 @@ def _frame(settings: ModelSettings, model: models.Model) -> Tokenizer:
 
 
 def _wordpiece(settings: ModelSettings, vocabulary: dict[str, int]) -> models.WordPiece:
-    # BERT gives up on words of over 100 characters; unsplit, a Chinese sentence is one word.
+    # BERT treats words of over 100 characters as unknown. Without split_cjk, a Chinese sentence is
+    # a word.
     longest = 100 if settings.split_cjk else 10_000
     return models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=longest)  # noqa: S106
 
 
 def _with_vocabulary(settings: ModelSettings, vocabulary: dict[str, int]) -> Tokenizer:
-    tokenizer = _frame(settings, _wordpiece(settings, vocabulary))
-    tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer = _bert_tokenizer(settings, _wordpiece(settings, vocabulary))
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return _with_template(tokenizer)
 
 
@@ -128,64 +129,67 @@ def _with_template(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _of_checkpoint(settings: ModelSettings, name: str) -> Tokenizer:
-    beside = Path(name).parent / "tokenizer.json"  # of a run folder, whose checkpoint this is
-    if beside.is_file() and not (Path(name) / "tokenizer.json").is_file():
-        return Tokenizer.from_file(str(beside))
-    if old := _of_old_folder(settings, Path(name)):
-        return old
+    of_run = Path(name).parent / "tokenizer.json"  # if this is the checkpoint of a run folder
+    if of_run.is_file() and not (Path(name) / "tokenizer.json").is_file():
+        return Tokenizer.from_file(str(of_run))
+    if legacy := _of_legacy_folder(settings, Path(name)):
+        return legacy
     from transformers import AutoTokenizer  # noqa: PLC0415  (slow to import)
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True)
     except (OSError, ValueError) as error:
-        message = f"no tokenizer at model.name {name!r}: {str(error).splitlines()[0]}"
+        message = f"no tokenizer found at model.name {name!r}: {str(error).splitlines()[0]}"
         raise ConfigError(message, "expected a hub id or a folder with tokenizer files") from error
     backend: Tokenizer = tokenizer.backend_tokenizer
     return backend
 
 
-def _of_old_folder(settings: ModelSettings, folder: Path) -> Tokenizer | None:
-    """Return the WordPiece tokenizer of a folder that has BERT's vocab.txt and no tokenizer.json.
+def _of_legacy_folder(settings: ModelSettings, folder: Path) -> Tokenizer | None:
+    """Return the WordPiece tokenizer of a folder with BERT's vocab.txt and no tokenizer.json.
 
-    How it spells is in tokenizer_config.json, or else as the model settings say. None for another
-    kind of folder.
+    Its options are those in tokenizer_config.json, or else those of the model settings. None for
+    other folders.
     """
-    vocab, said = folder / "vocab.txt", folder / "tokenizer_config.json"
+    vocab, options_file = folder / "vocab.txt", folder / "tokenizer_config.json"
     if (folder / "tokenizer.json").is_file() or not vocab.is_file():
         return None
     vocabulary = {text: number - 1 for number, text in numbered_lines(vocab)}
-    if not vocabulary.keys() >= set(SPECIAL):
+    if not vocabulary.keys() >= set(SPECIAL_TOKENS):
         return None
-    spelling = _spelling(said) if said.is_file() else Spelling()
-    lowercase, split_cjk = spelling.do_lower_case, spelling.tokenize_chinese_chars
+    options = _read_options(options_file) if options_file.is_file() else WordPieceOptions()
+    lowercase, split_cjk = options.do_lower_case, options.tokenize_chinese_chars
     tokenizer = _with_vocabulary(settings, vocabulary)
     tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=settings.lowercase if lowercase is None else lowercase,
         handle_chinese_chars=settings.split_cjk if split_cjk is None else split_cjk,
-        strip_accents=spelling.strip_accents,
+        strip_accents=options.strip_accents,
     )
     return tokenizer
 
 
-def _spelling(path: Path) -> Spelling:
+def _read_options(path: Path) -> WordPieceOptions:
     try:
-        return Spelling.model_validate_json(path.read_bytes())
+        return WordPieceOptions.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         message = f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
-        raise ConfigError(message, "mend it, or delete it and set model.lowercase") from error
+        raise ConfigError(message, "fix it, or delete it and set model.lowercase") from error
 
 
 def check_unknown_rate(rate: float, name: str) -> None:
-    """Refuse a vocabulary that knows too little of the train texts to be theirs.
+    """Check that the vocabulary matches the train texts.
 
     Args:
-        rate: the share of unknown tokens among those of the train texts, 0 to 1.
-        name: of the vocabulary, as the user gave it.
+        rate: the share of unknown tokens in the train texts, 0 to 1.
+        name: the vocabulary as configured by the user.
 
     Raises:
-        ConfigError: above `MOST_UNKNOWN`.
+        ConfigError: the rate is above `MAX_UNKNOWN_RATE`.
     """
-    if rate > MOST_UNKNOWN:
-        message = f"{rate:.0%} of the tokens of train are unknown to the vocabulary of {name}"
-        raise ConfigError(message, "is it that of another language, or with other casing?")
+    if rate > MAX_UNKNOWN_RATE:
+        message = (
+            f"{rate:.0%} of the train tokens are unknown in the vocabulary of {name}, "
+            f"expected at most {MAX_UNKNOWN_RATE:.0%}"
+        )
+        raise ConfigError(message, "check its language and model.lowercase")

@@ -1,11 +1,11 @@
-"""One data file while the data report reads it: a few arrays, however many rows there are.
-
-A row leaves 16 bytes: a hash of its text and one of its label (for a regression, the value). Both
-are compared only inside one process, so Python's own 64-bit hashes do: that two of five million
-different texts share one has odds of one in a million.
+"""Collect the statistics of a data file in 16 bytes per row.
 
 Shapes: N rows, B rows of a chunk, L lengths, U distinct texts.
 """
+
+# A row is stored as a hash of its text and a hash of its label (for a regression, the value).
+# Python's 64-bit hashes are only compared inside a process. The probability that two of five
+# million different texts have the same hash is one in a million.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -27,30 +27,29 @@ NAN = float("nan")
 
 
 class Lengths:
-    """How often each length occurs: as large as the longest, not as many as there are rows."""
+    """A histogram of lengths; its size is the longest length."""
 
     def __init__(self) -> None:
-        """Know of no row yet."""
         self._counts_L: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def add(self, lengths_B: Sequence[int]) -> None:
-        """Count the lengths of more rows."""
+        """Add the lengths of more rows."""
         counts_L = np.bincount(lengths_B, minlength=len(self._counts_L))
         counts_L[: len(self._counts_L)] += self._counts_L
         self._counts_L = counts_L
 
     @property
     def rows(self) -> int:
-        """How many rows were counted."""
+        """Number of rows."""
         return int(self._counts_L.sum())
 
     @property
     def total(self) -> int:
-        """The sum of all lengths."""
+        """Sum of all lengths."""
         return int(self._counts_L @ np.arange(len(self._counts_L)))
 
     def at_least(self, length: int) -> int:
-        """Count the rows of a length or longer."""
+        """Return the number of rows of at least a length."""
         return int(self._counts_L[length:].sum())
 
     def percentiles(self) -> tuple[int, int, int]:
@@ -61,26 +60,28 @@ class Lengths:
         return int(median), int(high), int(top)
 
 
-class Reading:
-    """What is known of one file, chunk by chunk.
+class FileStats:
+    """Statistics of a file, updated chunk by chunk.
 
     Attributes:
-        labels: rows by label; a row with several counts for each. Empty for a regression.
+        labels: number of rows by label; a multi-label row counts for each of its labels. Empty
+            for a regression.
         characters: lengths of all rows, both texts of a pair together.
-        tokens: lengths of the rows that were tokenized.
-        unknown: unknown tokens among them, or None for a tokenizer that has no such token.
-        empty: rows whose text is empty.
+        tokens: lengths of the tokenized rows.
+        unknown: number of unknown tokens in these rows, or None for a tokenizer without an unknown
+            token.
+        empty: number of rows with an empty text.
     """
 
     def __init__(self, names: Sequence[str] | None, kind: TaskKind) -> None:
-        """Name labels that are numbers by `names`; those of a regression are values."""
+        """Create empty statistics; `names` are the classes, if the file holds their indices."""
         self.labels: Counter[str] = Counter()
         self.characters = Lengths()
         self.tokens = Lengths()
         self.unknown: int | None = None
         self.empty = 0
         self._names = names
-        self._index = {label: place for place, label in enumerate(names or ())}
+        self._index = {label: position for position, label in enumerate(names or ())}
         self._kind = kind
         self._texts: list[NDArray[np.int64]] = []
         self._keys: list[NDArray[np.int64]] = []
@@ -93,29 +94,29 @@ class Reading:
         encoder: TextEncoder | None,
         progress: Progress,
     ) -> Self:
-        """Read a file, tokenizing about TOKENIZED_ROWS rows spread evenly over it, or all if fewer.
+        """Read a file; tokenize about TOKENIZED_ROWS evenly spaced rows, or all if fewer.
 
         Raises:
-            DataError: a row that cannot be read, or no rows.
+            DataError: a row cannot be read, or the file has no rows.
         """
-        reading = cls(names, source.kind)
+        stats = cls(names, source.kind)
         size, stride = _size(source), 0
         progress.begin(f"read {source.path.name}", size, "bytes")
         for chunk in chunks(source.rows(), CHUNK):
             read = _bytes(chunk)
             stride = stride or max(1, _rows(source, size * len(chunk) // read) // TOKENIZED_ROWS)
-            reading.add(chunk)
+            stats.add(chunk)
             if encoder is not None:
-                reading.tokenize(chunk[::stride], encoder)
+                stats.tokenize(chunk[::stride], encoder)
             progress.advance(read)
         progress.end()
-        if not reading._texts:
+        if not stats._texts:
             message = f"{source.path} holds no rows"
             raise DataError(message, "check the file, and whether its first line is a header")
-        return reading
+        return stats
 
     def add(self, chunk_B: Sequence[Example]) -> None:
-        """Keep what the report needs of more rows."""
+        """Add the lengths, texts and labels of more rows."""
         self.characters.add([len(row.text) + len(row.text_pair or "") for row in chunk_B])
         self.empty += sum(not row.text or row.text.isspace() for row in chunk_B)
         self._texts.append(np.fromiter(map(_text_hash, chunk_B), np.int64, len(chunk_B)))
@@ -128,7 +129,7 @@ class Reading:
             self._keys.append(self._classes([row.label for row in chunk_B]))
 
     def tokenize(self, chunk_B: Sequence[Example], encoder: TextEncoder) -> None:
-        """Count the tokens of rows, and the unknown ones among them."""
+        """Add the token counts of rows."""
         encodings = encoder.encode(chunk_B)
         self.tokens.add([len(encoding) for encoding in encodings])
         if encoder.unknown_id is not None:
@@ -136,16 +137,16 @@ class Reading:
             self.unknown = (self.unknown or 0) + int((ids == encoder.unknown_id).sum())
 
     def values(self) -> NDArray[np.float64]:
-        """Return the values of a regression, float64 [N]; NaN where a row has none."""
+        """Return the targets of a regression, float64 [N]; NaN for a row without target."""
         return np.concatenate(self._keys).view(np.float64)
 
     def texts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the distinct texts, int64 [U], sorted, and the rows that each has, int64 [U]."""
+        """Return the sorted hashes of distinct texts and their numbers of rows, each int64 [U]."""
         texts_U, rows_U = np.unique(np.concatenate(self._texts), return_counts=True)
         return texts_U, rows_U
 
     def conflicting(self) -> int:
-        """Count the texts whose rows do not all have the same label."""
+        """Return the number of texts that occur with different labels."""
         texts_N, keys_N = np.concatenate(self._texts), np.concatenate(self._keys)
         order_N = np.lexsort((keys_N, texts_N))
         texts_N, keys_N = texts_N[order_N], keys_N[order_N]
@@ -155,18 +156,18 @@ class Reading:
     def _classes(self, labels_B: Sequence[Label | None]) -> NDArray[np.int64]:
         hashes: dict[Label | None, int] = {}
         for label, rows in Counter(labels_B).items():
-            names = tuple(sorted({self._name(one) for one in _each(label)}))
+            names = tuple(sorted({self._name(part) for part in _label_tuple(label)}))
             hashes[label] = hash(names)
             for name in names:
                 self.labels[name] += rows
         return np.fromiter((hashes[label] for label in labels_B), np.int64, len(labels_B))
 
     def _name(self, label: str) -> str:
-        place = resolve_label(label, self._index)
-        return label if place is None or self._names is None else self._names[place]
+        position = resolve_label(label, self._index)
+        return label if position is None or self._names is None else self._names[position]
 
 
-def _each(label: Label | None) -> Iterable[str]:
+def _label_tuple(label: Label | None) -> Iterable[str]:
     return (NO_LABEL,) if label is None else (label,) if isinstance(label, str) else label
 
 
@@ -177,13 +178,13 @@ def _text_hash(row: Example) -> int:
 
 
 def _bytes(chunk: Sequence[Example]) -> int:
-    """Return about the bytes that rows take in their file: its separators are guessed."""
+    """Estimate the size of rows in their file."""
     texts = "\n".join(f"{row.text}\t{row.text_pair or ''}\t{row.label or ''}" for row in chunk)
     return len(texts.encode("utf-8", "surrogatepass"))
 
 
 def _rows(source: Source, rows_of_file: int) -> int:
-    """Return about how many rows there are, for a file of about so many."""
+    """Estimate the number of rows of a source from that of its file."""
     part = source.part
     if part is None:
         return rows_of_file

@@ -1,9 +1,9 @@
-"""The data report as HTML."""
+"""Render the data report as HTML."""
 
 from collections.abc import Callable
 from html import escape
 
-from pipework.html import page as frame
+from pipework.html import page
 from pipework.train.data_report.data_report import DataReport, SplitReport
 
 MOST_LABELS = 50
@@ -16,7 +16,7 @@ ROWS: tuple[tuple[str, Callable[[SplitReport], str]], ...] = (
     ("tokens: median", lambda split: f"{split.tokens[0]:,}" if split.tokens else ""),
     ("tokens: 95 % have at most", lambda split: f"{split.tokens[1]:,}" if split.tokens else ""),
     ("tokens: longest", lambda split: f"{split.tokens[2]:,}" if split.tokens else ""),
-    ("cut at max_length, or just fitting", lambda split: _count(split.truncated)),
+    ("as long as max_length or cut", lambda split: _count(split.truncated)),
     ("unknown tokens", lambda split: _share(split.unknown_rate)),
     ("empty texts", lambda split: f"{split.empty:,}"),
     ("rows that repeat a text", lambda split: f"{split.duplicates:,}"),
@@ -26,24 +26,26 @@ VALUES = ("smallest", "median", "mean", "largest")
 
 
 def data_section(report: DataReport) -> str:
-    """Return findings, a table of the splits, rows by label, and what stands in two files."""
+    """Return findings, a table of the splits, rows by label, and rows shared between files."""
     findings = "".join(f"<li>{escape(finding)}</li>" for finding in report.findings)
-    said = f"<ul>{findings}</ul>" if findings else "<p>Nothing stood out.</p>"
+    summary = f"<ul>{findings}</ul>" if findings else "<p>No findings.</p>"
     columns = ("", *report.splits)
-    rows = [frame.cells((name, *map(show, report.splits.values()))) for name, show in ROWS]
-    tables = (frame.table(columns, rows), _values(report), _labels(report), _shared(report))
-    return frame.section("The data", said + "".join(tables))
+    rows = [page.cells((name, *map(show, report.splits.values()))) for name, show in ROWS]
+    tables = (page.table(columns, rows), _values(report), _labels(report), _shared(report))
+    return page.section("The data", summary + "".join(tables))
 
 
 def _values(report: DataReport) -> str:
-    found = [split.values for split in report.splits.values()]
-    if not any(found):
+    stats = [split.values for split in report.splits.values()]
+    if not any(stats):
         return ""
     rows = [
-        frame.cells((name, *("" if one is None else f"{getattr(one, name):.4g}" for one in found)))
+        page.cells(
+            (name, *("" if split is None else f"{getattr(split, name):.4g}" for split in stats))
+        )
         for name in VALUES
     ]
-    return f"<h3>Values</h3>{frame.table(('', *report.splits), rows)}"
+    return f"<h3>Values</h3>{page.table(('', *report.splits), rows)}"
 
 
 def _labels(report: DataReport) -> str:
@@ -57,19 +59,19 @@ def _labels(report: DataReport) -> str:
         return ""
     shown = sorted(rows, key=lambda label: -rows[label])[:MOST_LABELS]
     body = [
-        frame.cells((label, *(f"{split.labels.get(label, 0):,}" for split in splits)))
+        page.cells((label, *(f"{split.labels.get(label, 0):,}" for split in splits)))
         for label in shown
     ]
     more = f", the {MOST_LABELS} most frequent of {len(rows):,}" if len(rows) > len(shown) else ""
-    return f"<h3>Rows by label{more}</h3>{frame.table(('', *report.splits), body)}"
+    return f"<h3>Rows by label{more}</h3>{page.table(('', *report.splits), body)}"
 
 
 def _shared(report: DataReport) -> str:
     rows = [
-        frame.cells((f"{one.later} in {one.earlier}", f"{one.rows:,}")) for one in report.shared
+        page.cells((f"{pair.later} in {pair.earlier}", f"{pair.rows:,}")) for pair in report.shared
     ]
-    title = "<h3>Rows whose text stands in an earlier file</h3>"
-    return title + frame.table(("", "rows"), rows) if rows else ""
+    title = "<h3>Rows whose text is also in an earlier file</h3>"
+    return title + page.table(("", "rows"), rows) if rows else ""
 
 
 def _count(value: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Where chance comes from: seeded in one place, kept in a checkpoint, and put back."""
+"""Seeds of the random generators, and their states in checkpoints."""
 
 import random
 from collections.abc import Iterator
@@ -13,21 +13,21 @@ RandomState = dict[str, torch.Tensor]
 def seed_everything(seed: int) -> None:
     """Seed Python, NumPy and torch.
 
-    The same seed on the same machine, versions and thread count gives the same run.
+    With the same seed, machine, versions and thread count a run is reproducible.
     """
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002  (libraries draw from the global state)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  (libraries use the global state)
     torch.manual_seed(seed)
 
 
 def seed_process(seed: int, rank: int, step: int = 0) -> None:
-    """Seed what differs between processes: the dropout of each."""
+    """Seed each process differently, so that their dropout masks differ."""
     seed_everything(int(np.random.SeedSequence((seed, rank, step)).generate_state(1)[0]))
 
 
 @contextmanager
-def exact_products() -> Iterator[None]:
-    """Multiply in float32 itself inside the block, where TF32 was allowed."""
+def exact_float32() -> Iterator[None]:
+    """Disable TF32 for matrix products inside the block."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -37,25 +37,25 @@ def exact_products() -> Iterator[None]:
 
 
 def random_state(device: torch.device) -> RandomState:
-    """Return the state of every generator, as tensors."""
+    """Return the states of all generators as tensors."""
     _, words, _ = random.getstate()
     state = np.random.get_state(legacy=False)  # noqa: NPY002
     keys = np.append(state["state"]["key"], state["state"]["pos"]).astype(np.int64)
-    found = {
+    states = {
         "python": torch.tensor(words, dtype=torch.int64),
         "numpy": torch.from_numpy(keys),
         "torch": torch.get_rng_state(),
     }
     if device.type == "cuda":
-        found["cuda"] = torch.cuda.get_rng_state(device)
-    return found
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
 
 
 def restore_random(state: RandomState, device: torch.device) -> None:
-    """Put every generator back to where it was."""
+    """Restore the states of all generators."""
     random.setstate((3, tuple(state["python"].tolist()), None))
-    *keys, place = state["numpy"].tolist()
-    np.random.set_state(("MT19937", np.array(keys, np.uint32), place, 0, 0.0))  # noqa: NPY002
+    *keys, position = state["numpy"].tolist()
+    np.random.set_state(("MT19937", np.array(keys, np.uint32), position, 0, 0.0))  # noqa: NPY002
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)

@@ -1,7 +1,7 @@
-"""Several processes train one model: who takes part, what they agree on, and who starts them.
+"""Training with several processes: their ranks, collective operations, and the launcher.
 
-The place of a process comes from the environment, as torchrun sets it. Gradients go over NCCL on
-GPUs and over gloo on CPUs; decisions always go over gloo.
+Rank and size come from the environment variables of torchrun. Gradients use NCCL on GPUs and gloo
+on CPUs; control messages always use gloo.
 """
 
 import logging
@@ -26,14 +26,14 @@ RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The processes of a run; alone, each method is its own simplest case.
+    """The processes of a run; with a single process the methods need no communication.
 
     Attributes:
-        rank: of this process, from 0; rank 0 writes the run folder and speaks.
+        rank: rank of this process, from 0; rank 0 writes the run folder and reports progress.
         size: number of processes.
-        local_rank: of this process on its machine.
-        device: where this process computes.
-        control: the group that decisions go over; None for a process alone.
+        local_rank: rank of this process on its machine.
+        device: device of this process.
+        control: the process group for control messages; None for a single process.
     """
 
     rank: int
@@ -44,43 +44,43 @@ class World:
 
     @classmethod
     def alone(cls) -> "World":
-        """Return the world of a process that trains by itself."""
+        """Return the world of a single process."""
         return cls(rank=0, size=1, local_rank=0, device=_device(0), control=None)
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes and speaks for all."""
+        """Whether this process is rank 0, which writes files and reports progress."""
         return self.rank == 0
 
     def any(self, flags: Sequence[bool]) -> tuple[bool, ...]:
-        """Return, for each flag, whether it is set in any process."""
+        """Return for each flag whether it is set in any process."""
         if self.control is None:
             return tuple(flags)
-        found = torch.tensor(flags, dtype=torch.uint8)
-        distributed.all_reduce(found, distributed.ReduceOp.MAX, group=self.control)
-        return tuple(bool(flag) for flag in found.tolist())
+        combined = torch.tensor(flags, dtype=torch.uint8)
+        distributed.all_reduce(combined, distributed.ReduceOp.MAX, group=self.control)
+        return tuple(bool(flag) for flag in combined.tolist())
 
     def sum(self, value: float) -> float:
         """Return the sum over all processes."""
         if self.control is None:
             return value
-        found = torch.tensor(value, dtype=torch.float64)
-        distributed.all_reduce(found, group=self.control)
-        return float(found)
+        total = torch.tensor(value, dtype=torch.float64)
+        distributed.all_reduce(total, group=self.control)
+        return float(total)
 
     def gather(self, value: T) -> list[T] | None:
-        """Return every process's value, by rank, to rank 0, and None to the others."""
+        """Return the values of all processes by rank in rank 0, and None in the others."""
         if self.control is None:
             return [value]
-        found: list[T] | None = [value] * self.size if self.leads else None
-        distributed.gather_object(value, found, dst=0, group=self.control)
-        return found
+        values: list[T] | None = [value] * self.size if self.leads else None
+        distributed.gather_object(value, values, dst=0, group=self.control)
+        return values
 
     def lead(self, make: Callable[[], T]) -> T:
-        """Let rank 0 make something, and return it to all.
+        """Call `make` in rank 0 and return its result in every process.
 
         Raises:
-            PipeError: what rank 0 raised, in every process.
+            PipeError: the error of rank 0, in every process.
         """
         if self.control is None:
             return make()
@@ -91,56 +91,54 @@ class World:
             except PipeError as error:
                 box = [(None, error)]
         distributed.broadcast_object_list(box, src=0, group=self.control)
-        made, failed = box[0]
+        result, failed = box[0]
         if failed is not None:
-            failed.told = not self.leads
+            failed.reported = not self.leads
             raise failed
-        return cast("T", made)
+        return cast("T", result)
 
     def first_on_each_machine(self, make: Callable[[], T]) -> T:
-        """Let the first process of each machine make something before the others make theirs.
+        """Call `make` in the first process of each machine, then in the others.
 
         Raises:
-            PipeError: what a first process raised, in every process.
+            PipeError: the error of a first process, in every process.
         """
         if self.control is None:
             return make()
-        made: T | None = None
+        result: T | None = None
         failed: PipeError | None = None
         if self.local_rank == 0:
             try:
-                made = make()
+                result = make()
             except PipeError as error:
                 failed = error
-        found: list[PipeError | None] = [None] * self.size
-        distributed.all_gather_object(found, failed, group=self.control)
-        others = next((error for error in found if error is not None), None)
+        errors: list[PipeError | None] = [None] * self.size
+        distributed.all_gather_object(errors, failed, group=self.control)
+        others = next((error for error in errors if error is not None), None)
         if failed is None and others is not None:
-            others.told = True
+            others.reported = True
         if failed or others:
             raise cast("PipeError", failed or others)
-        return make() if self.local_rank else cast("T", made)
+        return make() if self.local_rank else cast("T", result)
 
 
-def placed() -> bool:
-    """Whether this process is one of several that torchrun, or `launch`, has started."""
+def is_worker() -> bool:
+    """Whether torchrun or `launch` started this process as one of several."""
     return SIZE in os.environ
 
 
-def elastic() -> bool:
-    """Whether torchrun may start this process again, and may have done so.
-
-    It does not tell which: a machine that joins anew has a count of its own.
-    """
+def is_elastic() -> bool:
+    """Whether torchrun may restart this process, or has restarted it already."""
+    # torchrun does not pass the number of restarts of the job: each machine has its own count.
     return int(os.environ.get(RESTARTS, "0")) > 0
 
 
 @contextmanager
 def join() -> Iterator[World]:
-    """Take the place that the environment gives, or be alone.
+    """Join the process group that the environment describes, or return a single process.
 
     Raises:
-        ConfigError: a process has no GPU of its own although the others compute on theirs.
+        ConfigError: there are more processes than GPUs on this machine.
     """
     size, rank = int(os.environ.get(SIZE, "1")), int(os.environ.get(RANK, "0"))
     local_rank = int(os.environ.get(LOCAL_RANK, "0"))
@@ -149,7 +147,7 @@ def join() -> Iterator[World]:
         return
     device = _device(local_rank)
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    # Rank 0 may work alone for hours, on features or a data report, while the others wait.
+    # Rank 0 may compute encoder states or a data report for hours while the other ranks wait.
     control = distributed.new_group(backend="gloo", timeout=timedelta(days=7))
     try:
         yield World(rank=rank, size=size, local_rank=local_rank, device=device, control=control)
@@ -161,28 +159,28 @@ def _device(local_rank: int) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
-        message = f"process {local_rank} has no GPU: there are {torch.cuda.device_count()} here"
-        raise ConfigError(message, "start as many processes as there are GPUs")
+        message = f"process {local_rank} has no GPU: this machine has {torch.cuda.device_count()}"
+        raise ConfigError(message, "start at most one process per GPU")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 
 
-class DeadProcessError(PipeError):
-    """A process of the job died, and the others were stopped."""
+class WorkerFailedError(PipeError):
+    """A process of the job failed, and the others were stopped."""
 
     exit_code = 1
 
 
 def launch(arguments: Sequence[str], processes: int) -> int:
-    """Run `pipe` with these arguments in several processes of this machine, and wait for them.
+    """Run `pipe` with these arguments in several processes on this machine, and wait for them.
 
-    A process that dies ends the others. SIGTERM and SIGINT are passed on.
+    If a process fails, the others are stopped. SIGTERM and SIGINT are forwarded.
 
     Returns:
-        The exit code: 0, or that of the process that ended first, which has said why.
+        The exit code: 0, or that of the first process that failed, which has printed the error.
 
     Raises:
-        DeadProcessError: a process was killed, or died of a bug, whose traceback is on the screen.
+        WorkerFailedError: a process was killed or failed with an unexpected exception.
     """
     from torch.distributed.elastic.multiprocessing.api import (  # noqa: PLC0415  (slow to import)
         SignalException,
@@ -202,25 +200,30 @@ def launch(arguments: Sequence[str], processes: int) -> int:
         max_restarts=0,
         monitor_interval=0.2,
     )
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # `_code` says it
+    # Errors of workers are reported by `_exit_code`.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     command = [sys.executable, "-P", "-m", "pipework.cli", *arguments]
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // processes)))
     try:
         elastic_launch(config, command[0])(*command[1:])
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        return _code(rank, failure.exitcode)
+        return _exit_code(rank, failure.exitcode)
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0
 
 
-def _code(rank: int, code: int) -> int:
+def _exit_code(rank: int, code: int) -> int:
     if code > 1:
         return code
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else "a bug, with its traceback"
-    message = f"process {rank} of the job died ({how}); the others were stopped"
-    raise DeadProcessError(message, "go on from the last checkpoint with --resume")
+    reason = (
+        f"killed by {signal.Signals(-code).name}"
+        if code < 0
+        else "unexpected exception, see its traceback"
+    )
+    message = f"process {rank} of the job failed ({reason}); the others were stopped"
+    raise WorkerFailedError(message, "continue from the last checkpoint with --resume")
 
 
 def _cores() -> int:

@@ -1,7 +1,7 @@
-"""The states of a frozen encoder, computed once and kept on disk, so that a head learns in seconds.
+"""Cache of the hidden states of a frozen encoder, so that a head trains in seconds.
 
-The cache lies beside the token caches and is named by a digest of the tokens, of the encoder's
-weights and of what computed with them. Its size is tokens x H x 4 bytes.
+The cache is next to the token caches. Its name is a digest of the tokens, the weights of the
+encoder and the library versions. Its size is tokens x H x 4 bytes.
 
 Shapes: N rows, B rows of a batch, T tokens, H width of the encoder.
 """
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from pipework.errors import DataError
 from pipework.progress import Progress
-from pipework.run_folder.files import file_digest, sole_writer, write_atomically
+from pipework.run_folder.files import exclusive_lock, file_digest, write_atomically
 from pipework.train.data.batches import BATCH_TOKENS, token_batches
-from pipework.train.data.disk_cache import cache_folder, made, reserve
+from pipework.train.data.disk_cache import allocate_file, cache_folder, ensure_folder
 from pipework.train.data.token_cache import COMPLETE, TokenSet
 from pipework.train.model.checkpoint_engine import model_inputs
 from pipework.train.model.classifier import Classifier, padding_of
@@ -31,12 +31,12 @@ FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FeatureSet:
-    """The last hidden states of a split: those of row i are flat[offsets[i]:offsets[i + 1]].
+class EncoderStates:
+    """The last hidden states of a split: row i is flat[offsets[i]:offsets[i + 1]].
 
     Attributes:
         flat: float32 [tokens, H], memory-mapped.
-        offsets: int64 [N + 1], those of the tokens.
+        offsets: int64 [N + 1], the offsets of the token cache.
         left: whether the family pads on the left.
     """
 
@@ -56,41 +56,41 @@ class FeatureSet:
     def batch(
         self, rows: Sequence[int] | NDArray[np.int64], device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return states [B, T, H] and attention mask int64 [B, T], as `from_states` takes them."""
-        found = self.states(rows)
-        longest = max(map(len, found))
-        states_BTH = np.zeros((len(found), longest, self.flat.shape[1]), np.float32)
-        mask_BT = np.zeros((len(found), longest), np.int64)
-        for row, states_TH in enumerate(found):
+        """Return states [B, T, H] and attention mask int64 [B, T], the input of `from_states`."""
+        states = self.states(rows)
+        longest = max(map(len, states))
+        states_BTH = np.zeros((len(states), longest, self.flat.shape[1]), np.float32)
+        mask_BT = np.zeros((len(states), longest), np.int64)
+        for row, states_TH in enumerate(states):
             start = longest - len(states_TH) if self.left else 0
-            place = slice(start, start + len(states_TH))
-            states_BTH[row, place], mask_BT[row, place] = states_TH, 1
+            columns = slice(start, start + len(states_TH))
+            states_BTH[row, columns], mask_BT[row, columns] = states_TH, 1
         return torch.from_numpy(states_BTH).to(device), torch.from_numpy(mask_BT).to(device)
 
 
-def feature_set(model: Classifier, tokens: TokenSet, progress: Progress) -> FeatureSet:
-    """Open the states of a split's rows, computing them first where they are not kept yet.
+def encoder_states(model: Classifier, tokens: TokenSet, progress: Progress) -> EncoderStates:
+    """Open the cached states of a split; compute them first if they are not cached.
 
-    Several processes may ask at once: one computes, the others wait. A computation that was
-    interrupted begins anew.
+    With several processes one computes and the others wait. An interrupted computation starts
+    again from the beginning.
 
     Raises:
         DataError: the cache does not fit on the disk, or cannot be written.
     """
     shape = (int(tokens.offsets[-1]), int(model.config.hidden_size))
-    folder = made(cache_folder() / _name(model, tokens))
+    folder = ensure_folder(cache_folder() / _name(model, tokens))
     try:
-        with sole_writer(folder, wait=True):
+        with exclusive_lock(folder, wait=True):
             if not (folder / COMPLETE).is_file():
-                reserve(folder / STATES, shape[0] * shape[1] * FLOAT_BYTES)
+                allocate_file(folder / STATES, shape[0] * shape[1] * FLOAT_BYTES)
                 flat = np.memmap(folder / STATES, np.float32, mode="r+", shape=shape)
                 _compute(flat, model, tokens, progress)
                 write_atomically(folder / COMPLETE, b"")
     except OSError as error:
         size = shape[0] * shape[1] * FLOAT_BYTES / GIB
-        message = f"{size:.1f} GiB of features in {folder} cannot be written: {error.strerror}"
-        raise DataError(message, "set PIPEWORK_CACHE to a folder with room") from error
-    return FeatureSet(
+        message = f"cannot write {size:.1f} GiB of encoder states to {folder}: {error.strerror}"
+        raise DataError(message, "set PIPEWORK_CACHE to a folder with more free space") from error
+    return EncoderStates(
         flat=np.memmap(folder / STATES, np.float32, mode="r", shape=shape),
         offsets=tokens.offsets,
         left=padding_of(model).left,
@@ -102,7 +102,7 @@ def _compute(
 ) -> None:
     padding, was_training = padding_of(model), model.training
     model.eval()
-    progress.begin("encode once", len(tokens), "rows")
+    progress.begin("compute encoder states", len(tokens), "rows")
     try:
         order_N = np.argsort(tokens.lengths, kind="stable")
         for rows in token_batches(tokens.lengths, order_N, BATCH_TOKENS):
@@ -123,10 +123,10 @@ def _name(model: Classifier, tokens: TokenSet) -> str:
     digest = hashlib.sha256()
     for array in (tokens.ids, tokens.type_ids, tokens.offsets):
         digest.update(np.ascontiguousarray(array).data)
-    for name, one in model.encoder.state_dict().items():
+    for name, tensor in model.encoder.state_dict().items():
         if not name.startswith("pooler."):
             digest.update(name.encode())
-            digest.update(np.ascontiguousarray(one.cpu().numpy()).data)
+            digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
     config = model.config.to_json_string(use_diff=False)
     parts = (version("torch"), version("transformers"), file_digest(Path(__file__)))
     digest.update(repr((*parts, type(model.encoder).__name__, config)).encode())

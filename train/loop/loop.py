@@ -1,4 +1,4 @@
-"""The training loop: windows of rows in, the best checkpoint out."""
+"""The training loop: steps, logging, evaluation, checkpoints, early stopping."""
 
 import time
 from collections.abc import Sequence
@@ -9,26 +9,26 @@ import torch
 from torch import nn
 
 from pipework.errors import StoppedError
-from pipework.memory import trim
+from pipework.memory import trim_memory
 from pipework.progress import Progress
 from pipework.scoring.evaluation import Evaluation
 from pipework.train.config.train import TrainSettings
-from pipework.train.data.batches import Rows, Windows, rows_in
+from pipework.train.data.batches import Rows, StepBatches, count_rows
 from pipework.train.loop.determinism import RandomState, random_state
 from pipework.train.loop.distributed import World
-from pipework.train.loop.evaluator import Judging
-from pipework.train.loop.resume import Keeper, Standing
+from pipework.train.loop.evaluator import Evaluator
+from pipework.train.loop.resume import CheckpointManager, TrainState
 from pipework.train.loop.sanity import check_finite
-from pipework.train.loop.step import Stepper, Taken
-from pipework.train.loop.stop_signal import Stop
-from pipework.train.report.run_log import Unheard
+from pipework.train.loop.step import Stepper, StepResult
+from pipework.train.loop.stop_signal import StopSignal
+from pipework.train.report.run_log import NullLogger
 
 LOGS_PER_EPOCH = 20
-TRIM_EVERY = 50  # steps: less than 1 % of the time, for a tenth of the memory
+TRIM_EVERY = 50  # steps; takes less than 1 % of the time and saves a tenth of the memory
 
 
 class Loop:
-    """One run over the train rows; dev rows choose the checkpoint, test rows are never seen."""
+    """Trains on the train rows and selects the best checkpoint on dev; test rows are not used."""
 
     def __init__(  # noqa: PLR0913  (wiring)
         self,
@@ -36,206 +36,208 @@ class Loop:
         settings: TrainSettings,
         *,
         stepper: Stepper,
-        judge: Judging,
-        keeper: Keeper,
+        evaluator: Evaluator,
+        checkpoints: CheckpointManager,
         world: World,
-        journal: Unheard,
+        logger: NullLogger,
         progress: Progress,
-        stop: Stop,
+        stop: StopSignal,
     ) -> None:
-        """Take what each part of a step needs."""
         self._model = model
         self._settings = settings
         self._stepper = stepper
-        self._judge = judge
-        self._keeper = keeper
+        self._evaluator = evaluator
+        self._checkpoints = checkpoints
         self._world = world
-        self._journal = journal
+        self._logger = logger
         self._progress = progress
         self._stop = stop
 
-    def run(self, windows: Windows, standing: Standing) -> Standing:
-        """Train from where the run stands to its end, and return where it stands then.
+    def run(self, windows: StepBatches, state: TrainState) -> TrainState:
+        """Train from `state` to the last step, and return the final state.
 
         Args:
-            windows: of rows, for the whole run.
-            standing: the beginning, or that of a checkpoint which was put back.
+            windows: the batches of all steps.
+            state: the initial state, or that of a restored checkpoint.
 
         Raises:
-            CheckFailedError: the loss or the gradient is not a number.
-            StoppedError: a signal came; a checkpoint was written first.
+            CheckFailedError: the loss or the gradient is not finite.
+            StoppedError: stopped by a signal, after a checkpoint was written.
         """
-        self._standing = standing
+        self._state = state
         self._steps = total_steps(self._settings, windows.per_epoch)
         self._per_epoch = windows.per_epoch
         self._window = LogWindow(max(1, min(50, windows.per_epoch // LOGS_PER_EPOCH)))
-        self._start = time.monotonic() - standing.elapsed_s
+        self._start = time.monotonic() - state.elapsed_s
         self._saved = time.monotonic()
-        rows = windows.rows_until(self._steps) - windows.rows_until(standing.step)
+        rows = windows.rows_until(self._steps) - windows.rows_until(state.step)
         self._progress.begin("train", rows, "examples")
         self._model.train()
-        if standing.owed:
+        if state.evaluation_due:
             self._evaluate()
-            self._stand(owed=False)
-        for window in islice(windows.start(standing.step), self._steps - standing.step):
+            self._update_state(evaluation_due=False)
+        for window in islice(windows.start(state.step), self._steps - state.step):
             if self._done_early:
                 break
-            self._learn(window)
+            self._step(window)
         self._progress.end()
-        return self._standing
+        return self._state
 
-    def _learn(self, window: Sequence[Rows]) -> None:
+    def _step(self, window: Sequence[Rows]) -> None:
         rate = self._stepper.rate
-        self._window.add(self._stepper.take(window), rows_in(window))
-        self._stand(step=self._standing.step + 1, updates=self._stepper.updates)
-        step, last = self._standing.step, self._standing.step == self._steps
-        judged = last or step % (self._settings.eval_every or self._per_epoch) == 0
-        if self._window.full or judged:
+        self._window.add(self._stepper.step(window), count_rows(window))
+        self._update_state(step=self._state.step + 1, updates=self._stepper.updates)
+        step, last = self._state.step, self._state.step == self._steps
+        evaluating = last or step % (self._settings.eval_every or self._per_epoch) == 0
+        if self._window.full or evaluating:
             self._log(rate)
-        self._progress.advance(rows_in(window), self._figures())
+        self._progress.advance(count_rows(window), self._figures())
         if step % TRIM_EVERY == 0:
-            trim()
+            trim_memory()
         every = self._settings.save_every
-        late = time.monotonic() - self._saved > 60 * self._settings.save_minutes
-        due = (every is not None and step % every == 0) or (self._world.leads and late)
-        stop, due = self._world.any((self._stop.asked, due))
-        if judged and not (stop and not last):
+        overdue = time.monotonic() - self._saved > 60 * self._settings.save_minutes
+        due = (every is not None and step % every == 0) or (self._world.leads and overdue)
+        stop, due = self._world.any((self._stop.requested, due))
+        if evaluating and not (stop and not last):
             self._evaluate()
-        self._stand(owed=judged and stop and not last)
-        if judged or due or stop:
+        self._update_state(evaluation_due=evaluating and stop and not last)
+        if evaluating or due or stop:
             self._save()
         if stop and not last:
-            self._leave()
+            self._stop_run()
 
-    def _stand(self, **changes: object) -> None:
-        self._standing = self._standing.model_copy(update=changes)
+    def _update_state(self, **changes: object) -> None:
+        self._state = self._state.model_copy(update=changes)
 
     def _log(self, rate: float) -> None:
         if self._window.empty:
             return
-        loss, norm, speed = self._window.take()
-        loss = self._world.sum(loss)  # each process has a part of it, and the same norm
-        step = self._standing.step
+        loss, norm, speed = self._window.summarize()
+        loss = self._world.sum(loss)  # each process has a part of the loss, but the full norm
+        step = self._state.step
         check_finite(loss, norm, step, self._settings.learning_rate)
-        self._stand(losses=(*self._standing.losses, loss))
+        self._update_state(losses=(*self._state.losses, loss))
         figures = {"loss": loss, "gradient_norm": norm, "examples_per_s": speed}
         if self._stepper.scaler.is_enabled():
             figures["scale"] = self._stepper.scaler.get_scale()
-        self._journal.scalars(step, "train", {**figures, "learning_rate": rate})
+        self._logger.scalars(step, "train", {**figures, "learning_rate": rate})
         if self._settings.histograms:
-            self._journal.histograms(step, self._model)
+            self._logger.histograms(step, self._model)
 
     def _figures(self) -> dict[str, str]:
-        standing = self._standing
-        figures = {"epoch": f"{standing.step / self._per_epoch:.2f}"}
-        if standing.losses:
-            figures["loss"] = f"{standing.losses[-1]:.3f}"
-        if standing.best is not None:
-            figures[f"best dev {standing.best.metric}"] = f"{standing.best.score:.4f}"
+        state = self._state
+        figures = {"epoch": f"{state.step / self._per_epoch:.2f}"}
+        if state.losses:
+            figures["loss"] = f"{state.losses[-1]:.3f}"
+        if state.best is not None:
+            figures[f"best dev {state.best.metric}"] = f"{state.best.score:.4f}"
         return figures
 
     def _evaluate(self) -> None:
-        trim()
-        found = self._judge.evaluate(self._stepper.model, self._stepper.autocast)
-        step, best = self._standing.step, self._standing.best
-        self._journal.scalars(step, "dev", {**found.scores, **found.losses})
-        if is_better(found, best):
-            self._stand(best=found, best_step=step, stale=0)
-            self._world.lead(lambda: self._keeper.save_best(self._model, step))
+        trim_memory()
+        evaluation = self._evaluator.evaluate(self._stepper.model, self._stepper.autocast)
+        step, best = self._state.step, self._state.best
+        self._logger.scalars(step, "dev", {**evaluation.scores, **evaluation.losses})
+        if is_better(evaluation, best):
+            self._update_state(best=evaluation, best_step=step, evals_without_gain=0)
+            self._world.lead(lambda: self._checkpoints.save_best(self._model, step))
         else:
-            self._stand(stale=self._standing.stale + 1)
-        trim()  # of an epoch the longest batch comes first
+            self._update_state(evals_without_gain=self._state.evals_without_gain + 1)
+        trim_memory()  # an epoch starts with its longest batch
         self._window.restart_clock()
 
     @property
     def _done_early(self) -> bool:
         patience = self._settings.early_stop
-        return patience is not None and self._standing.stale >= patience
+        return patience is not None and self._state.evals_without_gain >= patience
 
     def _save(self) -> None:
-        self._log(self._stepper.rate)  # what is not a number is found before it is kept
+        # Checks that the loss is finite before the checkpoint is written.
+        self._log(self._stepper.rate)
         random = self._world.gather(random_state(self._world.device))
-        self._stand(
+        self._update_state(
             scaler=self._stepper.scaler.state_dict(),
             elapsed_s=time.monotonic() - self._start,
             processes=self._world.size,
         )
-        self._world.lead(lambda: self._keep(random))
+        self._world.lead(lambda: self._write_checkpoint(random))
         self._saved = time.monotonic()
         self._window.restart_clock()
 
-    def _keep(self, random: list[RandomState] | None) -> None:
-        assert random is not None, "rank 0 has every process's"
+    def _write_checkpoint(self, random: list[RandomState] | None) -> None:
+        assert random is not None, "rank 0 gathers the states of all processes"
         optimizer = self._stepper.optimizer.state_dict()
-        self._keeper.save(self._standing, self._model, optimizer, random)
+        self._checkpoints.save(self._state, self._model, optimizer, random)
 
-    def _leave(self) -> None:
-        step = self._standing.step
-        message = f"stopped by a signal after step {step} of {self._steps}; a checkpoint is kept"
-        raise StoppedError(message, "go on with --resume", self._stop.signal or SIGTERM)
+    def _stop_run(self) -> None:
+        step = self._state.step
+        message = f"stopped by a signal after step {step} of {self._steps}; a checkpoint was saved"
+        raise StoppedError(
+            message, "run the same command with --resume to continue", self._stop.signal or SIGTERM
+        )
 
 
 def total_steps(settings: TrainSettings, per_epoch: int) -> int:
-    """Return the steps of a whole run."""
+    """Return the number of steps of a run."""
     steps = per_epoch * settings.epochs
     return steps if settings.max_steps is None else min(settings.max_steps, steps)
 
 
-def is_better(found: Evaluation, best: Evaluation | None) -> bool:
-    """Whether an evaluation beats the best so far; the first always does.
+def is_better(evaluation: Evaluation, best: Evaluation | None) -> bool:
+    """Whether an evaluation is better than the best so far; the first always is.
 
-    Where there are losses on dev, as in pretraining, their sum decides: it falls long before more
-    is told rightly.
+    If there are losses on dev, as in pretraining, their sum is compared instead of the score.
     """
     if best is None:
         return True
-    if found.losses:
-        return sum(found.losses.values()) < sum(best.losses.values())
-    return found.score > best.score
+    # The loss falls long before the accuracy rises.
+    if evaluation.losses:
+        return sum(evaluation.losses.values()) < sum(best.losses.values())
+    return evaluation.score > best.score
 
 
 class LogWindow:
-    """Loss and gradient norm since the last log line, kept on the device until then."""
+    """Loss and gradient norm since the last log line, on the device until it is written."""
 
     def __init__(self, size: int) -> None:
-        """Log every `size` steps: each look at a loss waits for the device."""
+        """Log every `size` steps: reading a loss synchronizes with the device."""
         self._size = size
         self._clear()
 
     def _clear(self) -> None:
-        self._taken: list[Taken] = []
+        self._results: list[StepResult] = []
         self._rows = 0
         self._start = self._stop = time.perf_counter()
 
-    def add(self, taken: Taken, rows: int) -> None:
+    def add(self, result: StepResult, rows: int) -> None:
         """Add a step."""
-        self._taken.append(taken)
+        self._results.append(result)
         self._rows += rows
         self._stop = time.perf_counter()
 
     def restart_clock(self) -> None:
-        """Leave out of the rate what was not training, such as an evaluation."""
+        """Exclude time that was not training, such as an evaluation, from the rate."""
         now = time.perf_counter()
         self._start += now - self._stop
         self._stop = now
 
     @property
     def full(self) -> bool:
-        """Whether it is time for a log line."""
-        return len(self._taken) >= self._size
+        """Whether a log line is due."""
+        return len(self._results) >= self._size
 
     @property
     def empty(self) -> bool:
-        """Whether no step was added since the last one."""
-        return not self._taken
+        """Whether no step was added since the last log line."""
+        return not self._results
 
-    def take(self) -> tuple[float, float, float]:
-        """Return the mean loss, the mean norm and the rate in examples/s, and start anew.
+    def summarize(self) -> tuple[float, float, float]:
+        """Return the mean loss, the mean norm and the rate in examples/s, and reset.
 
-        A norm that overflowed float16 changed no weights and is left out.
+        Steps that overflowed float16 did not change the weights: their norm is left out.
         """
-        loss = float(torch.stack([one.loss for one in self._taken]).mean())
-        norms = [one.gradient_norm for one in self._taken if one.updated]
+        loss = float(torch.stack([result.loss for result in self._results]).mean())
+        norms = [result.gradient_norm for result in self._results if result.updated]
         norm = float(torch.stack(norms).mean()) if norms else 0.0
         speed = self._rows / (time.perf_counter() - self._start)
         self._clear()

@@ -1,4 +1,4 @@
-"""The loss of each row, for every kind of task.
+"""The training loss of each row, for every kind of task.
 
 Shapes: B rows, C classes.
 """
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from pipework.errors import ConfigError
-from pipework.run_folder.task import Task, TaskKind, no_classifier
+from pipework.run_folder.task import Task, TaskKind, not_a_classifier
 from pipework.train.data.batches import Rows
-from pipework.train.loop.model_inputs import moved
+from pipework.train.loop.model_inputs import to_device
 
 
 class Objective:
-    """What is made small; a mean over rows is left to the caller, who knows how many there are."""
+    """The loss function of a task; the caller computes the mean over rows."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Objective:
         label_smoothing: float = 0.0,
         class_weights_C: torch.Tensor | None = None,
     ) -> None:
-        """Keep what the loss needs; the weights are those of `class_weights`."""
+        """Set the parameters of the loss; the weights come from `class_weights`."""
         self._kind = kind
         self._smoothing = label_smoothing
         self._weights_C = class_weights_C
@@ -53,30 +53,30 @@ class Objective:
             case TaskKind.REGRESSION:
                 return functional.mse_loss(logits_BC[:, 0], truth.float(), reduction="none")
             case TaskKind.PRETRAIN:
-                raise no_classifier()
+                raise not_a_classifier()
 
 
 class Losses(Protocol):
-    """What rows of train cost."""
+    """Computes the losses of train rows."""
 
     def __call__(self, logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
         """Return the loss of each row, float32 [B]."""
 
 
-class AsTheyAre:
-    """For a model that computes its own losses, since it computes only where something is asked."""
+class PrecomputedLosses:
+    """Returns the output of a model that computes its own losses, as in pretraining."""
 
     def __call__(self, logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
-        """Return what the model gave."""
+        """Return the losses that the model computed."""
         del rows_B
         return logits_BC
 
 
-class HardLabels:
-    """The losses of rows by what is true of them."""
+class LabelLosses:
+    """The losses of rows with respect to their labels."""
 
     def __init__(self, objective: Objective, truth: NDArray[np.generic]) -> None:
-        """Take the truth of all rows, as `pipework.scoring.evaluation.truth` gives it."""
+        """Use the labels of all rows, from `pipework.scoring.evaluation.label_array`."""
         self._objective = objective
         self._truth = truth
 
@@ -85,36 +85,36 @@ class HardLabels:
         truth = self._truth[rows_B]
         wanted = np.int64 if truth.dtype == np.int32 else np.float32
         return self._objective(
-            logits_BC, moved(torch.from_numpy(truth.astype(wanted)), logits_BC.device)
+            logits_BC, to_device(torch.from_numpy(truth.astype(wanted)), logits_BC.device)
         )
 
 
 def class_weights(
     wanted: str | tuple[float, ...], truth: NDArray[np.generic], task: Task
 ) -> torch.Tensor | None:
-    """Return the weight of each class, float32 [C], or None where all weigh the same.
+    """Return the weight of each class, float32 [C], or None if all weights are equal.
 
-    Single label: "balanced" weighs a class by the inverse of its rows; the weights are scaled so
-    that their mean over the train rows is 1, which leaves the learning rate what it was.
-    Multi-label: a weight is of the rows that have the label; "balanced" is the number of rows that
-    have it not, for each that has it. A class without rows weighs 1.
+    Single label: "balanced" is the inverse of the number of rows of a class, scaled to a mean of 1
+    over the train rows, so that the learning rate keeps its meaning. Multi-label: the weight
+    applies to the rows that have the label; "balanced" is the number of rows without the label
+    divided by the number of rows with it. A class without rows has weight 1.
 
     Raises:
-        ConfigError: not as many weights as there are labels.
+        ConfigError: the number of weights differs from the number of labels.
     """
     if wanted == "equal":
         return None
     if wanted != "balanced" and len(wanted) != len(task.labels):
         message = f"train.class_weights: found {len(wanted)} weights for {len(task.labels)} labels"
-        raise ConfigError(message, 'set it to "equal", "balanced" or one weight a label')
-    given_C = None if isinstance(wanted, str) else np.array(wanted, np.float64)
+        raise ConfigError(message, 'set it to "equal", "balanced" or one weight per label')
+    custom_C = None if isinstance(wanted, str) else np.array(wanted, np.float64)
     if task.kind is TaskKind.MULTI_LABEL:
         counts_C = np.asarray(truth, np.int64).sum(axis=0)
         balanced_C = np.where(counts_C, (len(truth) - counts_C) / np.maximum(counts_C, 1), 1)
-        weights_C = balanced_C if given_C is None else given_C
+        weights_C = balanced_C if custom_C is None else custom_C
         return torch.tensor(weights_C, dtype=torch.float32)
     counts_C = np.bincount(np.asarray(truth, np.int64), minlength=len(task.labels))
     mean = len(truth) / len(task.labels)
     balanced_C = np.where(counts_C, mean / np.maximum(counts_C, 1), 1)
-    weights_C = balanced_C if given_C is None else given_C
+    weights_C = balanced_C if custom_C is None else custom_C
     return torch.tensor(weights_C * len(truth) / (weights_C * counts_C).sum(), dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""Rows become what a forward pass takes, on its device.
+"""Batches of rows as model inputs on the device.
 
 Shapes: B rows of a batch, T tokens of its longest row.
 """
@@ -14,43 +14,43 @@ from torch import nn
 
 from pipework.text.padding import Padding, pad
 from pipework.train.data.batches import Rows
-from pipework.train.data.token_cache import Tokens, TokenSet
-from pipework.train.loop.encoder_states import FeatureSet
+from pipework.train.data.token_cache import TokenRows, TokenSet
+from pipework.train.loop.encoder_states import EncoderStates
 from pipework.train.model.classifier import Classifier
 
 Inputs = dict[str, torch.Tensor]
 
 
-class Feed(Protocol):
-    """A split, ready to be learned from or answered."""
+class BatchLoader(Protocol):
+    """Loads batches of a split."""
 
     lengths: NDArray[np.int64]
 
     def inputs(self, rows_B: Rows) -> Inputs:
-        """Return what the model takes, on the device."""
+        """Return the model inputs of a batch, on the device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """What the loop must know of ids: padding, and what replaces a dropped token."""
+    """The ids that training needs: padding, the mask token, and all special tokens."""
 
     padding: Padding
     mask_id: int
     special_ids: tuple[int, ...]
 
 
-class TokenFeed:
-    """Token ids, padded to the longest row of a batch."""
+class TokenLoader:
+    """Loads token ids, padded to the longest row of a batch."""
 
     def __init__(
         self,
-        rows: Tokens,
+        rows: TokenRows,
         vocabulary: Vocabulary,
         device: torch.device,
         *,
         token_dropout: float = 0.0,
     ) -> None:
-        """Read rows from a token cache; a share of their tokens is replaced by the mask token."""
+        """Read rows from a token cache and mask a share `token_dropout` of their tokens."""
         self._rows = rows
         self._token_dropout = token_dropout
         self._vocabulary = vocabulary
@@ -58,9 +58,9 @@ class TokenFeed:
         self.lengths = rows.lengths
 
     def inputs(self, rows_B: Rows) -> Inputs:
-        """Return ids, mask and, where there are any, type ids and entity spans, int64."""
+        """Return ids, mask and, if present, type ids and entity spans, int64."""
         arrays = pad(self._rows.encodings(rows_B), self._vocabulary.padding).inputs()
-        inputs = on_device(arrays, self._device)
+        inputs = arrays_to_device(arrays, self._device)
         if self._token_dropout:
             self._drop_tokens(inputs["input_ids"])
         return inputs
@@ -71,18 +71,18 @@ class TokenFeed:
         ids_BT[drop_BT & ~torch.isin(ids_BT, special)] = self._vocabulary.mask_id
 
 
-class StateFeed:
-    """The states of a frozen encoder, kept on disk; for `FromStates`."""
+class StateLoader:
+    """Loads cached states of a frozen encoder, for `HeadOnly`."""
 
-    def __init__(self, features: FeatureSet, rows: TokenSet, device: torch.device) -> None:
-        """Read states that were computed from the rows of a token cache."""
+    def __init__(self, features: EncoderStates, rows: TokenSet, device: torch.device) -> None:
+        """Read the states that were computed from the rows of a token cache."""
         self._features = features
         self._rows = rows
         self._device = device
         self.lengths = rows.lengths
 
     def inputs(self, rows_B: Rows) -> Inputs:
-        """Return states float32 [B, T, H], mask and, where there are any, entity spans."""
+        """Return states float32 [B, T, H], mask and, if present, entity spans."""
         states_BTH, mask_BT = self._features.batch(rows_B, self._device)
         inputs = {"states": states_BTH, "attention_mask": mask_BT}
         if len(self._rows.spans):
@@ -95,11 +95,11 @@ class StateFeed:
         return inputs
 
 
-class FromStates(nn.Module):
-    """A classifier of which only the head computes."""
+class HeadOnly(nn.Module):
+    """Computes only the head of a classifier, from encoder states."""
 
     def __init__(self, classifier: Classifier) -> None:
-        """Share the classifier's head."""
+        """Share the weights of the classifier."""
         super().__init__()
         self.classifier = classifier
 
@@ -113,13 +113,13 @@ class FromStates(nn.Module):
         return self.classifier.from_states(states, attention_mask, entity_spans)
 
 
-def on_device(arrays: Mapping[str, NDArray[np.generic]], device: torch.device) -> Inputs:
+def arrays_to_device(arrays: Mapping[str, NDArray[np.generic]], device: torch.device) -> Inputs:
     """Copy arrays to the device."""
-    return {name: moved(torch.from_numpy(array), device) for name, array in arrays.items()}
+    return {name: to_device(torch.from_numpy(array), device) for name, array in arrays.items()}
 
 
-def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a tensor to the device; a GPU copies while the processor goes on."""
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a tensor to the device; copies to a GPU are asynchronous."""
     if device.type != "cuda":
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True)

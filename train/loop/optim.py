@@ -1,4 +1,4 @@
-"""The optimizer: decay where it belongs, lower rates below, state where there is room."""
+"""Optimizers: weight decay, layer-wise learning rates, and state on the CPU."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,25 +16,25 @@ Groups = list[dict[str, Any]]
 def parameter_groups(
     model: nn.Module, layers: Sequence[Sequence[nn.Parameter]], settings: TrainSettings
 ) -> Groups:
-    """Split what is trained by decay and by depth.
+    """Split the trainable parameters by weight decay and by depth.
 
-    Weights of linear, convolution, recurrent and embedding modules decay, and projections that a
-    family keeps by head, [H, heads, width of a head], in no module of their own (XLNet); biases,
-    norms and what else there is do not. That is never told by name.
+    Weight decay applies to the weights of linear, convolution, recurrent and embedding modules, and
+    to the three-dimensional projections [H, heads, width of a head] of XLNet, which are not in a
+    module of their own. It does not apply to biases, norms and other parameters.
 
-    The head learns at the full rate, and each layer at `layer_decay` times the rate of the one
+    The head has the full learning rate, and each layer `layer_decay` times the rate of the layer
     above it, down to the embeddings (discriminative fine-tuning, Howard and Ruder 2018,
     https://arxiv.org/abs/1801.06146; ELECTRA, Clark et al. 2020, https://arxiv.org/abs/2003.10555,
-    and BEiT, Bao et al. 2021, https://arxiv.org/abs/2106.08254, decay likewise). A weight that is
-    used again at every depth (ALBERT) is one layer, listed once.
+    and BEiT, Bao et al. 2021, https://arxiv.org/abs/2106.08254, do the same). A layer
+    that is shared by all depths (ALBERT) counts once.
 
     Args:
-        model: all of it.
+        model: the whole model.
         layers: its parameters from the embeddings to the head.
-        settings: rate, decay and layer decay.
+        settings: learning rate, weight decay and layer decay.
 
     Returns:
-        Groups of torch.optim, each with a `scale`: its share of the learning rate.
+        Parameter groups of torch.optim, each with a `scale`: its factor of the learning rate.
     """
     decayed = {id(weight) for weight in _decayed(model)}
     groups: Groups = []
@@ -66,9 +66,11 @@ def _merged(groups: Groups) -> Groups:
 
 
 def make_optimizer(groups: Groups, settings: TrainSettings) -> Optimizer:
-    """Return the optimizer over the groups, its state on the CPU if that is asked for."""
+    """Return the optimizer; its state is on the CPU if the settings say so."""
     if settings.optimizer_on_cpu:
-        return OnCpu(groups, settings.learning_rate, lambda copies: _optimizer(copies, settings))
+        return CpuOffloadOptimizer(
+            groups, settings.learning_rate, lambda copies: _optimizer(copies, settings)
+        )
     return _optimizer(groups, settings)
 
 
@@ -84,20 +86,20 @@ def _optimizer(groups: Groups, settings: TrainSettings) -> Optimizer:
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:
-    """Set the learning rate of the head; the layers below have their share of it."""
+    """Set the learning rate of the head; other groups are scaled by their `scale`."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["scale"]
 
 
-class OnCpu(Optimizer):
-    """An optimizer whose weights and state are copies in main memory.
+class CpuOffloadOptimizer(Optimizer):
+    """An optimizer with a copy of the weights and its state in main memory.
 
-    Gradients go there, changed weights come back: slower by the two copies, and the device holds
-    weights and gradients alone (Ren et al. 2021, https://arxiv.org/abs/2101.06840).
+    Gradients are copied to the CPU and updated weights back to the device, which then holds only
+    weights and gradients (Ren et al. 2021, https://arxiv.org/abs/2101.06840).
     """
 
     def __init__(self, groups: Groups, rate: float, make: Callable[[Groups], Optimizer]) -> None:
-        """Copy the weights; `make` returns the optimizer over groups of the copies."""
+        """Copy the weights; `make` returns the optimizer of the copies."""
         super().__init__(groups, {"lr": rate})
         copies = [{**group, "params": [_copy(p) for p in group["params"]]} for group in groups]
         self._inner = make(copies)
@@ -105,8 +107,8 @@ class OnCpu(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Move the gradients, change the copies, and move them back."""
-        del closure  # of the interface; nothing here is computed twice
+        """Copy the gradients to the CPU, update the copies, and copy the weights back."""
+        del closure  # part of the interface, not supported
         for outer, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
             inner["lr"] = outer["lr"]
             for parameter, copy in zip(outer["params"], inner["params"], strict=True):
@@ -118,11 +120,11 @@ class OnCpu(Optimizer):
                 parameter.copy_(copy)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the copies' optimizer."""
+        """Return the state of the optimizer on the CPU."""
         return self._inner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state, and take over the weights as they are now."""
+        """Restore the state, and copy the current weights of the model."""
         self._inner.load_state_dict(state_dict)
         self.state = self._inner.state
         with torch.no_grad():

@@ -1,8 +1,8 @@
-"""What a run keeps in RUN/state to go on exactly where it was.
+"""Checkpoints in RUN/state, from which a run resumes exactly where it stopped.
 
-A checkpoint is a folder, written beside its place and renamed when it is whole. No pickle: tensors
-are safetensors, the rest is JSON. The best weights so far lie in a folder of their own, which a
-checkpoint names by its step, so that the two never disagree.
+A checkpoint is a folder that is written under a temporary name and renamed when it is complete.
+Tensors are stored as safetensors and the rest as JSON; there is no pickle. The best weights are in
+a separate folder, which the checkpoint refers to by its step, so the two are always consistent.
 """
 
 import json
@@ -26,15 +26,24 @@ from pipework.train.loop.determinism import RandomState
 from pipework.train.loop.distributed import World
 
 FOLDER = "state"
-STANDING, MODEL, OPTIMIZER = "standing.json", "model.safetensors", "optimizer.safetensors"
+TRAIN_STATE, MODEL, OPTIMIZER = "train_state.json", "model.safetensors", "optimizer.safetensors"
 
 
-class Standing(BaseModel):
-    """Where a run stands after `step` windows of rows.
+class TrainState(BaseModel):
+    """The state of a run after `step` steps.
 
-    `updates` counts the steps that changed the weights: fp16 skips some. `scaler` is that of fp16.
-    `losses` are those of the log so far. `stale` counts the evaluations since the best; `owed` says
-    that one is due, which a signal has cut off. `fingerprint` has digests of what is learned from.
+    Attributes:
+        step: number of steps done.
+        updates: number of steps that changed the weights; fp16 skips steps that overflow.
+        losses: the training losses logged so far.
+        best: the best evaluation so far.
+        best_step: its step.
+        evals_without_gain: number of evaluations since the best.
+        evaluation_due: whether a signal stopped the run before a scheduled evaluation.
+        scaler: the state of the fp16 gradient scaler.
+        elapsed_s: seconds since the start of the run.
+        processes: number of processes.
+        fingerprint: digests of the data by name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,8 +53,8 @@ class Standing(BaseModel):
     losses: tuple[float, ...] = ()
     best: Evaluation | None = None
     best_step: int = 0
-    stale: int = 0
-    owed: bool = False
+    evals_without_gain: int = 0
+    evaluation_due: bool = False
     scaler: dict[str, int | float] = {}
     elapsed_s: float = 0.0
     processes: int = 1
@@ -54,110 +63,110 @@ class Standing(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A checkpoint as it lies on disk, open to be put back."""
+    """A checkpoint on disk, with its state already read."""
 
     folder: Path
-    standing: Standing
+    state: TrainState
 
 
 def latest(run: Path) -> Snapshot | None:
     """Return the newest checkpoint of a run, or None if it has none.
 
     Raises:
-        RunFolderError: it was written by another version.
+        RunFolderError: the checkpoint was written by another version.
     """
-    found = sorted((run / FOLDER).glob("step-*[0-9]"))
-    if not found:
+    folders = sorted((run / FOLDER).glob("step-*[0-9]"))
+    if not folders:
         return None
-    text = (found[-1] / STANDING).read_bytes()
+    text = (folders[-1] / TRAIN_STATE).read_bytes()
     try:
-        return Snapshot(folder=found[-1], standing=Standing.model_validate_json(text))
+        return Snapshot(folder=folders[-1], state=TrainState.model_validate_json(text))
     except ValidationError as error:
-        message = f"{found[-1]} was not written by this version: {error.errors()[0]['msg']}"
-        raise RunFolderError(message, "train again without --resume, into another --out") from error
+        message = f"{folders[-1]} was not written by this version: {error.errors()[0]['msg']}"
+        raise RunFolderError(message, "train again without --resume, with another --out") from error
 
 
-class Keeper:
-    """Writes the checkpoints of one run and clears those that are no longer needed."""
+class CheckpointManager:
+    """Writes the checkpoints of a run and deletes those that are no longer needed."""
 
     def __init__(self, run: Path, keep: int) -> None:
-        """Write below RUN/state and keep the last `keep` checkpoints."""
+        """Write to RUN/state and keep the last `keep` checkpoints."""
         self._folder = run / FOLDER
         self._run = run
         self._keep = keep
 
     def best(self, step: int) -> Path:
-        """Return where the best weights lie that were found at a step."""
+        """Return the folder of the best weights that were found at a step."""
         return self._folder / f"best-{step:08d}"
 
     def save(
         self,
-        standing: Standing,
+        state: TrainState,
         model: nn.Module,
         optimizer: Mapping[str, Any],
         random: Sequence[RandomState],
     ) -> None:
-        """Write a checkpoint, then clear older ones, and best weights that none names.
+        """Write a checkpoint, then delete older checkpoints and unreferenced best weights.
 
         Raises:
-            RunFolderError: it cannot be written; the one before it is whole.
+            RunFolderError: it cannot be written; the previous checkpoint is still valid.
         """
-        place = self._folder / f"step-{standing.step:08d}"
-        with self._whole(place) as folder:
+        target = self._folder / f"step-{state.step:08d}"
+        with self._atomic_folder(target) as folder:
             save_model(model, str(folder / MODEL))
             tensors, rest = _flat(optimizer)
             save_file(tensors, folder / OPTIMIZER)
             (folder / OPTIMIZER).with_suffix(".json").write_text(json.dumps(rest))
-            for rank, state in enumerate(random):
-                save_file(state, folder / f"random-{rank}.safetensors")
-            (folder / STANDING).write_text(standing.model_dump_json())
+            for rank, random_state in enumerate(random):
+                save_file(random_state, folder / f"random-{rank}.safetensors")
+            (folder / TRAIN_STATE).write_text(state.model_dump_json())
         self._clear()
 
     @contextmanager
-    def _whole(self, place: Path) -> Iterator[Path]:
-        partial = place.with_name(f"{place.name}.partial")
+    def _atomic_folder(self, target: Path) -> Iterator[Path]:
+        partial = target.with_name(f"{target.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir(parents=True)
             yield partial
             for path in partial.iterdir():
                 _sync(path)
-            shutil.rmtree(place, ignore_errors=True)
-            partial.rename(place)
+            shutil.rmtree(target, ignore_errors=True)
+            partial.rename(target)
             _sync(self._folder)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
-            message = f"{place} cannot be written: {error}"
-            hint = "the checkpoint before it is whole: make room, then go on with --resume"
+            message = f"{target} cannot be written: {error}"
+            hint = "the previous checkpoint is valid: free disk space, then use --resume"
             raise RunFolderError(message, hint) from error
 
     def save_best(self, model: Any, step: int) -> None:  # noqa: ANN401  (a Classifier)
-        """Write the weights as `checkpoint/` has them; older ones stay until `save` clears them.
+        """Write the best weights in the format of `checkpoint/`; `save` deletes older ones.
 
         Raises:
             RunFolderError: they cannot be written.
         """
-        with self._whole(self.best(step)) as folder:
+        with self._atomic_folder(self.best(step)) as folder:
             model.save(folder)
 
     def _clear(self) -> None:
         steps = sorted(self._folder.glob("step-*[0-9]"))
         for old in steps[: -self._keep]:
             shutil.rmtree(old)
-        texts = [(place / STANDING).read_bytes() for place in steps[-self._keep :]]
-        named = {self.best(Standing.model_validate_json(text).best_step) for text in texts}
+        states = [(target / TRAIN_STATE).read_bytes() for target in steps[-self._keep :]]
+        referenced = {self.best(TrainState.model_validate_json(text).best_step) for text in states}
         for path in (*self._folder.glob("best-*"), *self._folder.glob("*.partial")):
-            if path not in named:
+            if path not in referenced:
                 shutil.rmtree(path)
 
 
-def put_back(
+def restore(
     snapshot: Snapshot, model: nn.Module, optimizer: torch.optim.Optimizer, world: World
 ) -> RandomState | None:
-    """Restore weights and optimizer in every process, from the files that rank 0 reads.
+    """Restore weights and optimizer in every process; rank 0 reads the files.
 
     Returns:
-        The state of chance of this process; None if it did not take part when it was written.
+        The random state of this process; None if the number of processes has changed.
     """
     content = world.lead(lambda: _read(snapshot.folder, world.size))
     load_model_bytes(model, content.model)
@@ -168,7 +177,7 @@ def put_back(
 
 @dataclass(frozen=True, kw_only=True)
 class _Content:
-    """The bytes of a checkpoint's files; `random` by rank, None for one that has none."""
+    """The bytes of the files of a checkpoint; `random` by rank, None without a random state."""
 
     model: bytes
     optimizer: bytes
@@ -178,7 +187,7 @@ class _Content:
 
 def _read(folder: Path, processes: int) -> _Content:
     states = [folder / f"random-{rank}.safetensors" for rank in range(processes)]
-    # With another number of processes each has another share of the rows: no old stream fits.
+    # With another number of processes each rank has other rows: stored random states do not apply.
     same = len(list(folder.glob("random-*"))) == processes
     return _Content(
         model=(folder / MODEL).read_bytes(),
@@ -189,25 +198,25 @@ def _read(folder: Path, processes: int) -> _Content:
 
 
 def load_model_bytes(model: nn.Module, content: bytes) -> None:
-    """Load weights that `save_model` wrote; of shared weights it writes one."""
+    """Load weights that `save_model` wrote; it writes shared weights only once."""
     missing, unexpected = model.load_state_dict(load(content), strict=False)
-    known = {
+    loaded = {
         id(tensor)
         for name, tensor in model.state_dict(keep_vars=True).items()
         if name not in missing
     }
-    lost = [
+    missing_weights = [
         name
         for name, tensor in model.state_dict(keep_vars=True).items()
-        if name in missing and id(tensor) not in known
+        if name in missing and id(tensor) not in loaded
     ]
-    if lost or unexpected:
-        message = f"the checkpoint does not fit the model: {(lost or unexpected)[0]}"
+    if missing_weights or unexpected:
+        message = f"the checkpoint does not match the model: {(missing_weights or unexpected)[0]}"
         raise RunFolderError(message, "it was written for another model: train again")
 
 
 def _flat(state: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Part an optimizer's state into tensors by `parameter.name` and what JSON can hold."""
+    """Split the state of an optimizer into tensors by `parameter.name` and JSON values."""
     tensors: dict[str, torch.Tensor] = {}
     rest: dict[str, dict[str, Any]] = {}
     for index, values in state["state"].items():

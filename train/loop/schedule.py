@@ -1,7 +1,6 @@
-"""The learning rate over the steps, as a factor of the configured one.
+"""Learning-rate schedules, as factors of the configured rate.
 
-A factor depends on the number of updates done and on nothing else, so that a run which goes on
-after an interruption needs no state of its own for it.
+A factor depends only on the number of updates, so a resumed run needs no scheduler state.
 """
 
 import math
@@ -13,30 +12,30 @@ Schedule = Callable[[int], float]
 
 
 def schedule(settings: TrainSettings, steps: int, per_epoch: int) -> Schedule:
-    """Return the factor for each number of updates done, from 0 to `steps` - 1.
+    """Return the function from the number of updates, 0 to `steps` - 1, to the factor.
 
-    It rises linearly over the share `warmup` of all steps, then goes as the schedule says. Cosine
-    and its restarts follow Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983.
+    The factor rises linearly over the share `warmup` of all steps, then follows the schedule.
+    Cosine and its restarts follow Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983.
 
     Args:
-        settings: name and numbers of the schedule.
-        steps: of the whole run.
-        per_epoch: steps of an epoch, for those that change with it.
+        settings: name and parameters of the schedule.
+        steps: number of steps of the run.
+        per_epoch: steps per epoch, for schedules that change per epoch.
     """
-    rise = round(steps * settings.warmup)
+    warmup_steps = round(steps * settings.warmup)
 
     def factor(updates: int) -> float:
-        if updates < rise:
-            return (updates + 1) / (rise + 1)
-        done = min(1.0, (updates - rise) / max(1, steps - rise))
-        falls = _falls(settings, updates, steps, per_epoch)
-        return _height(settings, done) * float(settings.gamma**falls)
+        if updates < warmup_steps:
+            return (updates + 1) / (warmup_steps + 1)
+        done = min(1.0, (updates - warmup_steps) / max(1, steps - warmup_steps))
+        decays = _decays(settings, updates, steps, per_epoch)
+        return _smooth_factor(settings, done) * float(settings.gamma**decays)
 
     return factor
 
 
-def _height(settings: TrainSettings, done: float) -> float:
-    """Return the height of a smooth schedule after a share of its steps."""
+def _smooth_factor(settings: TrainSettings, done: float) -> float:
+    """Return the factor of a smooth schedule after the share `done` of its steps."""
     match settings.schedule:
         case ScheduleName.LINEAR:
             return 1 - done
@@ -50,8 +49,8 @@ def _height(settings: TrainSettings, done: float) -> float:
             return 1.0
 
 
-def _falls(settings: TrainSettings, updates: int, steps: int, per_epoch: int) -> float:
-    """Return how often a schedule that falls by `gamma` has done so."""
+def _decays(settings: TrainSettings, updates: int, steps: int, per_epoch: int) -> float:
+    """Return the number of decays by `gamma` so far."""
     match settings.schedule:
         case ScheduleName.STEP:
             return updates // per_epoch

@@ -1,44 +1,46 @@
-"""A signal asks a run to stop at the end of its step."""
+"""Handles signals that stop a run at the end of its current step."""
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from pipework.train.loop.distributed import placed
+from pipework.train.loop.distributed import is_worker
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
-class Stop:
-    """Whether a run was asked to stop, and by which signal."""
+class StopSignal:
+    """Whether a signal has requested the run to stop, and which."""
 
     def __init__(self) -> None:
-        """Nobody has asked yet."""
         self.signal: int | None = None
 
     @property
-    def asked(self) -> bool:
-        """Whether a signal came."""
+    def requested(self) -> bool:
+        """Whether a signal was received."""
         return self.signal is not None
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
         self.signal = number
-        # A second one ends the process at once, but for one of several: it is sent to them by the
-        # scheduler and again by torchrun.
-        signal.signal(number, signal.SIG_IGN if placed() else signal.SIG_DFL)
+        # A second signal ends the process at once. Workers ignore it, because they receive the
+        # signal twice: from the job scheduler and from torchrun.
+        signal.signal(number, signal.SIG_IGN if is_worker() else signal.SIG_DFL)
 
 
 @contextmanager
-def listening(*more: signal.Signals) -> Iterator[Stop]:
-    """Hear SIGTERM, SIGINT and others instead of ending, until the block ends.
+def catch_stop_signals(*more: signal.Signals) -> Iterator[StopSignal]:
+    """Catch SIGTERM, SIGINT and others inside the block instead of ending the process.
 
     Args:
-        more: as SIGHUP; who started this process may have it ignored, as nohup does.
+        more: further signals such as SIGHUP; an ignored signal stays ignored (nohup).
     """
-    stop = Stop()
-    heard = (*STOPPING, *(one for one in more if signal.getsignal(one) is not signal.SIG_IGN))
-    before = {number: signal.signal(number, stop._hear) for number in heard}  # noqa: SLF001
+    stop = StopSignal()
+    caught = (
+        *STOPPING,
+        *(number for number in more if signal.getsignal(number) is not signal.SIG_IGN),
+    )
+    before = {number: signal.signal(number, stop._handle) for number in caught}  # noqa: SLF001
     try:
         yield stop
     finally:

@@ -8,8 +8,8 @@ from pipework.run_folder.files import FileRecord, record_file
 FOLDER = "checkpoint"
 
 
-def take(weights: Path, run: Path) -> None:
-    """Make a folder of weights RUN/checkpoint, unless an interrupted end did so before."""
+def promote(weights: Path, run: Path) -> None:
+    """Rename a folder of weights to RUN/checkpoint, unless an interrupted run did so before."""
     final = run / FOLDER
     if weights.is_dir():
         shutil.rmtree(final, ignore_errors=True)
@@ -17,5 +17,5 @@ def take(weights: Path, run: Path) -> None:
 
 
 def records(run: Path) -> tuple[FileRecord, ...]:
-    """Describe the files of RUN/checkpoint."""
+    """Return path and digest of each file of RUN/checkpoint."""
     return tuple(record_file(run, path) for path in sorted((run / FOLDER).iterdir()))

@@ -1,4 +1,4 @@
-"""A checkpoint as an engine, so that it is scored and compared like every other.
+"""Runs a checkpoint as an engine, so that it is scored and compared like exported engines.
 
 Shapes: N inputs, C classes, B rows of a batch, T tokens.
 """
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.errors import RunFolderError
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
@@ -21,11 +21,11 @@ from pipework.train.model.checkpoint import FOLDER
 from pipework.train.model.classifier import Classifier, open_checkpoint
 
 
-class CheckpointEngine(Closing):
-    """A model that answers, through the interface of `pipework.scoring.evaluation.Engine`.
+class CheckpointEngine(Closeable):
+    """Runs a model through the interface of `pipework.scoring.evaluation.Engine`.
 
-    With `one_by_one` each input is computed alone and unpadded: slow, and the reference that no
-    batching can have touched.
+    With `one_by_one` each input is computed alone and without padding: slow, but a reference that
+    does not depend on batching.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class CheckpointEngine(Closing):
         autocast: torch.dtype | None = None,
         one_by_one: bool = False,
     ) -> None:
-        """Use a model where it is; its mode is set to evaluation around each call."""
+        """Use a model on its current device; each call runs in evaluation mode."""
         self._model = model
         self._padding = padding
         self._autocast = autocast
         self._batch_tokens = 0 if one_by_one else BATCH_TOKENS
 
     def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        """Return logits float32 [N, C], computed in batches of like length."""
+        """Return logits float32 [N, C], computed in batches of similar length."""
         was_training = self._model.training
         self._model.eval()
         logits_NC = np.empty((len(encodings), self._model.classes), np.float32)
@@ -63,7 +63,7 @@ class CheckpointEngine(Closing):
         return np.asarray(logits.float().cpu().numpy(), np.float32)
 
     def one_by_one(self) -> "CheckpointEngine":
-        """Return the same model, computing each input alone."""
+        """Return an engine with the same model that computes each input alone."""
         return CheckpointEngine(
             self._model, padding=self._padding, autocast=self._autocast, one_by_one=True
         )
@@ -75,7 +75,7 @@ class CheckpointEngine(Closing):
 def model_inputs(
     encodings: Sequence[Encoding], padding: Padding, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Return what the model's forward takes, int64, on the device."""
+    """Return the model inputs of a batch, int64, on the device."""
     inputs = pad(encodings, padding).inputs()
     return {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
 
@@ -87,20 +87,18 @@ def open_reference(
     device: torch.device | None = None,
     autocast: torch.dtype | None = None,
 ) -> CheckpointEngine:
-    """Load a run's checkpoint afresh, after checking its digests.
+    """Load the checkpoint of a run after checking its digests.
 
-    It computes on the processor in float32 unless a device or a type is given.
+    It runs on the CPU in float32 unless a device or an autocast type is given.
 
     Raises:
-        RunFolderError: a file of the checkpoint is missing or changed, or its own names of the
-            classes are not the manifest's.
+        RunFolderError: a file of the checkpoint is missing or has changed, or its labels differ
+            from those of the manifest.
     """
     verify_files(run, manifest.model.checkpoint)
     model = open_checkpoint(run / FOLDER)
     if model.labels != manifest.task.labels:
-        message = (
-            f"{run}: the checkpoint's labels {model.labels} are not the manifest's in this order"
-        )
-        raise RunFolderError(message, "train again: which answer is which cannot be known")
+        message = f"{run}: checkpoint labels {model.labels} differ from the labels of the manifest"
+        raise RunFolderError(message, "train again: the order of the labels is ambiguous")
     padding = Padding.of(manifest.input)
     return CheckpointEngine(model.to(device or "cpu"), padding=padding, autocast=autocast)

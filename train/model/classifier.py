@@ -1,4 +1,4 @@
-"""An encoder with a head: a checkpoint that AutoModel opens, or a preset from scratch.
+"""The classifier: a pretrained encoder or a preset, with a head.
 
 Shapes: B rows, T tokens, H width of the encoder, C classes.
 """
@@ -28,40 +28,37 @@ from pipework.text.padding import Padding
 from pipework.train.config.model import Head, HeadSettings, ModelSettings, Preset
 from pipework.train.model import families, ngram_embeddings
 from pipework.train.model.families import pooled
-from pipework.train.model.heads import States, make_head, to_column_0
+from pipework.train.model.heads import StatesHead, make_head, to_column_0
 from pipework.train.model.presets import preset_config
-from pipework.train.model.pretrained import Names, check_vocabulary, no_pooler, open_pretrained
-
-# Shapes: B rows, T tokens, H width of the encoder.
+from pipework.train.model.pretrained import LabelNames, check_vocabulary, no_pooler, open_pretrained
 
 
 @dataclass
-class Given(BaseModelOutputWithPooling):  # type: ignore[misc]
-    """What the standard models read of their encoder's output."""
+class EncoderOutput(BaseModelOutputWithPooling):  # type: ignore[misc]
+    """The encoder output that the models of transformers read."""
 
-    mems: torch.Tensor | None = None  # XLNet's memory of earlier texts, which is not used
+    mems: torch.Tensor | None = None  # XLNet's memory of earlier texts (not used)
 
 
-class GivenStates(nn.Module):
-    """Stands where the encoder stood; the encoder's own pooler still works on the states."""
+class PrecomputedStates(nn.Module):
+    """Replaces the encoder of a model by given states; its pooler is still applied."""
 
     def __init__(self, encoder: PreTrainedModel) -> None:
-        """Stand in for an encoder."""
         super().__init__()
-        self._encoder = (encoder,)  # in a tuple: its parameters are not this module's
+        self._encoder = (encoder,)  # in a tuple, so that its parameters are not registered here
         self.config = encoder.config
 
-    def forward(self, *_: object, inputs_embeds: torch.Tensor, **__: object) -> Given:
-        """Return the states [B, T, H] that came in place of embeddings."""
-        made = pooled(self._encoder[0], inputs_embeds)
-        return Given(last_hidden_state=inputs_embeds, pooler_output=made)
+    def forward(self, *_: object, inputs_embeds: torch.Tensor, **__: object) -> EncoderOutput:
+        """Return the states [B, T, H] that were passed as embeddings."""
+        pooled_BH = pooled(self._encoder[0], inputs_embeds)
+        return EncoderOutput(last_hidden_state=inputs_embeds, pooler_output=pooled_BH)
 
 
 def without_encoder(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a model that shares the head of `model` and computes it from `inputs_embeds`."""
+    """Return a model with the head of `model`, which takes encoder states as `inputs_embeds`."""
     shell = copy.copy(model)
-    given = GivenStates(model.base_model)
-    shell._modules = model._modules | {model.base_model_prefix: given}  # noqa: SLF001
+    states = PrecomputedStates(model.base_model)
+    shell._modules = model._modules | {model.base_model_prefix: states}  # noqa: SLF001
     return shell
 
 
@@ -69,25 +66,25 @@ HEAD_FILE, HEAD_WEIGHTS = "head.json", "head.safetensors"
 
 
 class Classifier(nn.Module):
-    """An encoder with a head, behind one signature for every family and head.
+    """An encoder with a head, with the same signature for every family and head.
 
-    A linear head is the family's own: `model` is then its standard model for sequence
-    classification. With any other, `model` is the encoder and `head` reads its last states.
+    With a linear head, `model` is the sequence classification model of transformers. With another
+    head, `model` is the encoder and `head` reads its last states.
 
     Attributes:
-        config: the encoder's, as transformers has it.
+        config: the config of the encoder in transformers.
         classes: C, the number of logits.
     """
 
     def __init__(self, model: PreTrainedModel, settings: HeadSettings) -> None:
-        """Take over a model, and make the head unless it is part of the model."""
+        """Wrap a model, and create the head unless it is part of the model."""
         super().__init__()
         self.model = model
         self.config = model.config
         self.classes = int(model.config.num_labels)
         self.settings = settings
         self._left = families.reads_last(model.config)
-        self.head: States | None = None
+        self.head: StatesHead | None = None
         if settings.head is not Head.LINEAR:
             width = int(model.config.hidden_size)
             self.head = make_head(settings, width=width, classes=self.classes, cls_last=self._left)
@@ -128,8 +125,8 @@ class Classifier(nn.Module):
         attention_mask: torch.Tensor,
         entity_spans: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the logits [B, C] that follow from the encoder's last hidden states."""
-        if self.head is None:  # a linear head reads the marks of entities in the text
+        """Return logits [B, C] from the last hidden states of the encoder."""
+        if self.head is None:  # a linear head needs no spans: entities are marked in the text
             shell = without_encoder(self.model)
             logits: torch.Tensor = shell(
                 inputs_embeds=states_BTH, attention_mask=attention_mask
@@ -138,12 +135,12 @@ class Classifier(nn.Module):
         mask_BT, spans_B4 = attention_mask, entity_spans
         if self._left:
             states_BTH, mask_BT, spans_B4 = to_column_0(states_BTH, mask_BT, spans_B4)
-        answer: torch.Tensor = self.head(states_BTH, mask_BT, spans_B4)
-        return answer
+        head_logits: torch.Tensor = self.head(states_BTH, mask_BT, spans_B4)
+        return head_logits
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.parameters()).device
 
     @property
@@ -154,57 +151,59 @@ class Classifier(nn.Module):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of the logits."""
+        """The label names in the order of the logits."""
         return tuple(self.config.id2label[index] for index in range(self.classes))
 
     def layers(self) -> list[list[nn.Parameter]]:
-        """Return what trains, by depth: embeddings, each layer, and at last the head.
+        """Return the trainable parameters by depth: embeddings, each layer, head.
 
-        Every trainable parameter is in one group; a group may be empty. The encoder's pooler
-        counts as part of the head.
+        Every trainable parameter is in exactly one group; a group may be empty. The pooler of the
+        encoder counts as part of the head.
         """
         groups = [
-            *families.depths(self.encoder),
-            list(families.of_head(self, self.encoder)),
+            *families.parameters_by_depth(self.encoder),
+            list(families.head_parameters(self, self.encoder)),
         ]
-        return [[one for one in group if one.requires_grad] for group in groups]
+        return [[weight for weight in group if weight.requires_grad] for group in groups]
 
     def freeze(self) -> None:
-        """Keep what makes the last hidden states as it is; the head and a pooler still train."""
-        for group in families.depths(self.encoder):
+        """Freeze the encoder; the head and the pooler are still trained."""
+        for group in families.parameters_by_depth(self.encoder):
             for parameter in group:
                 parameter.requires_grad = False
 
     def gradient_checkpointing(self) -> None:
-        """Compute activations again in the backward pass instead of keeping them.
+        """Recompute activations in the backward pass instead of storing them.
 
         Raises:
-            ConfigError: the family's code cannot.
+            ConfigError: the family does not support it.
         """
         families.checkpoint_activations(self.model)
 
     def save(self, folder: Path) -> None:
-        """Write weights (safetensors) and config to a folder that `open_checkpoint` opens.
+        """Write weights (safetensors) and config to a folder that `open_checkpoint` reads.
 
-        With a head of our own the folder is the encoder's, with two files of the head beside it.
+        A head that is not linear adds two files to the folder of the encoder.
         """
         self.model.save_pretrained(folder)
         if self.head is not None:
-            weights = {name: one.contiguous() for name, one in self.head.state_dict().items()}
+            weights = {name: tensor.contiguous() for name, tensor in self.head.state_dict().items()}
             save_file(weights, folder / HEAD_WEIGHTS)
-            chosen = {name: getattr(self.settings, name) for name in HeadSettings.model_fields}
-            text = HeadSettings(**chosen).model_dump_json(indent=2)
+            head_settings = {
+                name: getattr(self.settings, name) for name in HeadSettings.model_fields
+            }
+            text = HeadSettings(**head_settings).model_dump_json(indent=2)
             (folder / HEAD_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def build(settings: ModelSettings, tokenizer: Tokenizer, task: Task) -> Classifier:
-    """Return a model in float32 whose logits are in the order of the task's labels.
+    """Return a model in float32 with logits in the order of the labels of the task.
 
     Raises:
-        ConfigError: the checkpoint cannot be opened, or does not fit the tokenizer or the length.
+        ConfigError: the checkpoint cannot be opened, or does not match the tokenizer or the length.
     """
-    quiet()  # a new head is what fine-tuning means
-    names = Names.of(task)
+    silence_transformers()  # it warns of a new head, which is expected
+    names = LabelNames.of(task)
     if settings.preset is not None:
         classifier = Classifier(_preset(settings, settings.preset, tokenizer, names), settings)
     else:
@@ -220,14 +219,14 @@ def build(settings: ModelSettings, tokenizer: Tokenizer, task: Task) -> Classifi
 
 
 def open_checkpoint(folder: Path, attention: str | None = None) -> Classifier:
-    """Load a run's checkpoint afresh, in float32 and in evaluation mode.
+    """Load the checkpoint of a run in float32 and evaluation mode.
 
-    `attention` is "eager" where a graph is traced, else the library's choice for the family.
+    `attention` is "eager" for tracing a graph, else the default of transformers for the family.
 
     Raises:
-        RunFolderError: the head's files are not what this version writes.
+        RunFolderError: the files of the head were written by another version.
     """
-    quiet()
+    silence_transformers()
     settings = _head_settings(folder / HEAD_FILE)
     linear = settings.head is Head.LINEAR
     kind = AutoModelForSequenceClassification if linear else AutoModel
@@ -246,27 +245,29 @@ def open_checkpoint(folder: Path, attention: str | None = None) -> Classifier:
 
 
 def padding_of(model: Classifier) -> Padding:
-    """Return how the family fills up a batch."""
+    """Return how the family pads a batch."""
     return families.padding(model.encoder)
 
 
-def unreached(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[str]:
-    """Return the names of the trainable parameters that no loss reaches, given a tiny batch.
+def unused_parameters(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return the names of the trainable parameters without a gradient, found with a tiny batch.
 
-    They are in the checkpoint's format and not in its answer, such as XLNet's mask embedding.
+    They are part of the checkpoint, but do not affect the output, such as XLNet's mask embedding.
     """
     was_training = model.training
     model.eval().zero_grad(set_to_none=True)
     model(**inputs).sum().backward()
-    trainable = ((name, one) for name, one in model.named_parameters() if one.requires_grad)
-    names = [name for name, one in trainable if one.grad is None]
+    trainable = (
+        (name, weight) for name, weight in model.named_parameters() if weight.requires_grad
+    )
+    names = [name for name, weight in trainable if weight.grad is None]
     model.zero_grad(set_to_none=True)
     model.train(was_training)
     return names
 
 
-def quiet() -> None:
-    """Let transformers say nothing of weights that it misses or makes."""
+def silence_transformers() -> None:
+    """Disable warnings and progress bars of transformers."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
 
@@ -278,12 +279,12 @@ def _head_settings(path: Path) -> HeadSettings:
         return HeadSettings.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
-        message = f"{path} does not describe a head: {first['loc']}: {first['msg']}"
+        message = f"{path} is not a valid head: {first['loc']}: {first['msg']}"
         raise RunFolderError(message, "train again with this version") from error
 
 
 def _preset(
-    settings: ModelSettings, preset: Preset, tokenizer: Tokenizer, names: Names
+    settings: ModelSettings, preset: Preset, tokenizer: Tokenizer, names: LabelNames
 ) -> PreTrainedModel:
     config = preset_config(settings, preset, tokenizer)
     names.write(config)
@@ -293,7 +294,7 @@ def _preset(
 
 
 def _check_length(settings: ModelSettings, name: str, model: Classifier) -> None:
-    # Families count their positions differently (RoBERTa starts at the pad id), so it is tried.
+    # Families count positions differently (RoBERTa starts after the pad id): try a forward pass.
     longest_BT = torch.full((1, settings.max_length), int(model.config.vocab_size) - 1)
     try:
         with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""What training needs to know of an encoder's family, read from its config and its modules.
+"""Properties of encoder families, read from their configs and modules.
 
 Shapes: B rows, T tokens, H width of the encoder.
 """
@@ -12,8 +12,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from pipework.errors import ConfigError
 from pipework.text.padding import Padding
 
-XLNET_PAD_TYPE = 3  # types are only compared with each other; XLNet's tokenizer pads with this one
-# Under these names the heads of the library read their dropout.
+XLNET_PAD_TYPE = 3  # the type id that XLNet's tokenizer uses for padding
+# The config attributes from which the heads in transformers read their dropout.
 HEAD_DROPOUTS = (
     "classifier_dropout",
     "classifier_dropout_prob",
@@ -23,21 +23,21 @@ HEAD_DROPOUTS = (
 
 
 def reads_last(config: PreTrainedConfig) -> bool:
-    """Whether the last token stands for the text (XLNet), so that padding goes to the left."""
+    """Whether the last token represents the text (XLNet), so that padding is on the left."""
     return getattr(config, "summary_type", "first") == "last"
 
 
 def takes_type_ids(encoder: PreTrainedModel) -> bool:
-    """Whether the family tells the first text of a pair from the second by type ids.
+    """Whether the family uses type ids to distinguish the texts of a pair.
 
-    It does where it embeds two types or more, and where its layers compare types (XLNet).
+    It does if it embeds two or more types, or if its layers compare types (XLNet).
     """
     embedded = int(getattr(encoder.config, "type_vocab_size", 0) or 0) > 1
     return embedded or _compares_types(encoder)
 
 
 def padding(encoder: PreTrainedModel) -> Padding:
-    """Return how the family fills up a batch."""
+    """Return how the family pads a batch."""
     return Padding(
         pad_id=int(encoder.config.pad_token_id or 0),
         type_ids=takes_type_ids(encoder),
@@ -51,114 +51,114 @@ def _compares_types(encoder: PreTrainedModel) -> bool:
 
 
 def set_head_dropout(config: PreTrainedConfig, dropout: float) -> None:
-    """Set the dropout of a linear head where the family has one apart from the encoder's."""
+    """Set the dropout of a linear head if the family has a separate setting for it."""
     for name in HEAD_DROPOUTS:
         if hasattr(config, name):
             setattr(config, name, dropout)
     if config.model_type in ("deberta", "deberta-v2"):
-        config.cls_dropout = dropout  # read, but not listed
+        config.cls_dropout = dropout  # read by the model, but not an attribute of its config
 
 
 def pooled(encoder: PreTrainedModel, states_BTH: torch.Tensor) -> torch.Tensor | None:
-    """Return what the encoder's own pooler makes of its last states, or None if it has none."""
+    """Return the output of the pooler of the encoder, or None if it has no pooler."""
     pooler = getattr(encoder, "pooler", None)
     if pooler is None:
         return None
-    if isinstance(pooler, nn.Linear):  # ALBERT keeps the activation beside the layer
+    if isinstance(pooler, nn.Linear):  # ALBERT has the activation in a separate module
         pooler = nn.Sequential(pooler, encoder.pooler_activation)
         states_BTH = states_BTH[:, 0]
-    made: torch.Tensor = pooler(states_BTH)
-    return made
+    output: torch.Tensor = pooler(states_BTH)
+    return output
 
 
-def stack_of(encoder: PreTrainedModel) -> tuple[str, nn.ModuleList]:
-    """Return the encoder's layers, with the name that they have in it; empty where it has none."""
-    lists = (one for one in encoder.named_modules() if isinstance(one[1], nn.ModuleList))
+def layer_stack(encoder: PreTrainedModel) -> tuple[str, nn.ModuleList]:
+    """Return the name and the list of the encoder layers; empty if there are none."""
+    lists = (item for item in encoder.named_modules() if isinstance(item[1], nn.ModuleList))
     return next(lists, ("", nn.ModuleList()))
 
 
-def depths(encoder: PreTrainedModel) -> list[list[nn.Parameter]]:
-    """Return the encoder's parameters by depth: what lies under the layers first, then each layer.
+def parameters_by_depth(encoder: PreTrainedModel) -> list[list[nn.Parameter]]:
+    """Return the encoder parameters by depth: the embeddings, then each layer.
 
-    A layer that is used again at every depth (ALBERT) is one group. What all layers share, such as
-    relative positions, counts as lying under them; a norm behind them belongs to the last. The
-    pooler reads the last states, as a head does, and is in no group.
+    A layer that is shared by all depths (ALBERT) is one group. Parameters that all layers share,
+    such as relative positions, count as embeddings; a norm after the layers belongs to the last
+    layer. The pooler is in no group, because it counts as part of the head.
     """
-    path, stack = stack_of(encoder)
+    path, stack = layer_stack(encoder)
     layers = [list(layer.parameters()) for layer in stack]
-    inside = {id(parameter) for layer in layers for parameter in layer}
+    in_layers = {id(parameter) for layer in layers for parameter in layer}
     children = [name for name, _ in encoder.named_children()]
     top = path.partition(".")[0]
-    behind = children[children.index(top) + 1 :] if top else []
-    under: list[nn.Parameter] = []
-    above: list[nn.Parameter] = []
+    after_layers = children[children.index(top) + 1 :] if top else []
+    embeddings: list[nn.Parameter] = []
+    after: list[nn.Parameter] = []
     for name, parameter in encoder.named_parameters():
         child = name.partition(".")[0]
-        if id(parameter) in inside or child == "pooler":
+        if id(parameter) in in_layers or child == "pooler":
             continue
-        (above if child in behind else under).append(parameter)
+        (after if child in after_layers else embeddings).append(parameter)
     if layers:
-        layers[-1] += above
-    return [under, *layers]
+        layers[-1] += after
+    return [embeddings, *layers]
 
 
-def of_head(model: nn.Module, encoder: PreTrainedModel) -> Iterator[nn.Parameter]:
-    """Yield the parameters behind the encoder's last states, its pooler among them."""
-    states = {id(parameter) for group in depths(encoder) for parameter in group}
-    yield from (one for one in model.parameters() if id(one) not in states)
+def head_parameters(model: nn.Module, encoder: PreTrainedModel) -> Iterator[nn.Parameter]:
+    """Yield the parameters that are applied after the last states, including the pooler."""
+    states = {id(parameter) for group in parameters_by_depth(encoder) for parameter in group}
+    yield from (weight for weight in model.parameters() if id(weight) not in states)
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
-    """Compute activations again in the backward pass instead of keeping them.
+    """Recompute activations in the backward pass instead of storing them.
 
     Raises:
-        ConfigError: the family's code cannot.
+        ConfigError: the family does not support it.
     """
     if not model.supports_gradient_checkpointing:
         message = f"{model.config.model_type} has no gradient checkpointing in transformers"
-        raise ConfigError(message, "switch it off, or lower train.batch_size")
+        raise ConfigError(message, "disable it, or lower train.batch_size")
     model.activation_checkpointing_enable({"use_reentrant": False})
 
 
-# What they have learned is about the pretraining task; on few labelled rows, forgetting it makes
-# fine-tuning better and its seeds more alike (Zhang et al. 2021, "Revisiting Few-sample BERT
-# Fine-tuning", https://arxiv.org/abs/2006.05987).
+# The top layers are specialized on the pretraining task; with few labelled rows, re-initializing
+# them gives better results with less variance between seeds (Zhang et al. 2021, "Revisiting
+# Few-sample BERT Fine-tuning", https://arxiv.org/abs/2006.05987).
 
-KNOWN = "_is_hf_initialized"  # the library leaves alone what it has marked so
+INITIALIZED = "_is_hf_initialized"  # transformers skips weights with this mark
 
 
 def reinitialise(encoder: PreTrainedModel, layers: int) -> None:
-    """Draw the weights of the top layers and of the pooler as the family draws new ones.
+    """Re-initialize the top layers and the pooler with the rule of the family.
 
     Args:
-        encoder: as a checkpoint gave it.
-        layers: how many, from the top; 0 changes nothing.
+        encoder: the pretrained encoder.
+        layers: number of layers from the top; 0 changes nothing.
 
     Raises:
-        ConfigError: it has fewer layers, or uses one at several depths.
+        ConfigError: the encoder has fewer layers, or shares its layers over depth.
     """
     if layers == 0:
         return
-    _, stack = stack_of(encoder)
+    _, stack = layer_stack(encoder)
     depth = int(encoder.config.num_hidden_layers)
     if len(stack) < depth:
         message = f"train.reinit_layers: {encoder.config.model_type} shares its layers over depth"
-        raise ConfigError(message, "set it to 0: the lower layers would be lost with the top ones")
+        raise ConfigError(message, "set it to 0: the lower layers would be re-initialized too")
     if layers > depth:
-        message = f"train.reinit_layers is {layers}, and the encoder has {depth} layers"
-        raise ConfigError(message, "the published choice is 1 to half of them")
+        message = f"train.reinit_layers is {layers}, but the encoder has {depth} layers"
+        raise ConfigError(message, "use at most half of the layers")
     pooler = getattr(encoder, "pooler", None)
     for module in (*stack[depth - layers :], *([] if pooler is None else [pooler])):
-        _draw(encoder, module)
+        _reinitialise_module(encoder, module)
 
 
 @torch.no_grad()
-def _draw(encoder: PreTrainedModel, module: nn.Module) -> None:
-    for one in (*module.modules(), *module.parameters()):
-        one.__dict__.pop(KNOWN, None)
-    for one in module.modules():
-        # What a family has no rule for is drawn as torch draws it.
-        reset = getattr(one, "reset_parameters", None)
+def _reinitialise_module(encoder: PreTrainedModel, module: nn.Module) -> None:
+    for member in (*module.modules(), *module.parameters()):
+        member.__dict__.pop(INITIALIZED, None)
+    for child in module.modules():
+        # Modules without a rule in the family get the default of torch.
+        reset = getattr(child, "reset_parameters", None)
         if callable(reset):
             reset()
-    module.apply(encoder._init_weights)  # noqa: SLF001  (the family's rule has no other name)
+    module.apply(encoder._init_weights)  # noqa: SLF001  (no public name for the rule of the family)

@@ -1,8 +1,8 @@
-"""Dropout that a processor draws quickly, for the model's layers and for its attention weights.
+"""Fast dropout on a CPU, for layers and attention weights.
 
-PyTorch draws a Bernoulli number an element, which on a processor is a good part of a training step.
-Here 16 bits of the same generator decide an element, so a seed and a saved generator state repeat
-a run as before. The share dropped is p rounded to 1/65,536.
+PyTorch draws one Bernoulli number per element, which takes a large part of a training step on a
+CPU. Here an element uses 16 bits of the same generator, so runs are still reproducible from a seed
+or a saved generator state. The probability p is rounded to a multiple of 1/65,536.
 
 Shapes: B rows, H heads, T tokens, D channels of a head.
 """
@@ -28,28 +28,29 @@ def drop(x: torch.Tensor, p: float) -> torch.Tensor:
         return x
     draws = torch.empty(-(-x.numel() // WORDS), dtype=torch.int64)
     bits = draws.random_(-(1 << 63), None).view(torch.int16)[: x.numel()].view(x.shape)
-    kept = (bits > LOWEST + dropped - 1).to(x.dtype)
-    return x * kept.mul_(VALUES / max(1, VALUES - dropped))
+    mask = (bits > LOWEST + dropped - 1).to(x.dtype)
+    return x * mask.mul_(VALUES / max(1, VALUES - dropped))
 
 
-class QuickDropout(nn.Dropout):
-    """`nn.Dropout` for tensors of a processor."""
+class FastDropout(nn.Dropout):
+    """`nn.Dropout` for CPU tensors."""
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  (the library's name)
-        """Drop while training; else return what is given."""
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  (the name in torch)
+        """Drop elements in training mode; else return the input."""
         return drop(input, self.p) if self.training else input
 
 
-def quicken(model: PreTrainedModel) -> None:
-    """Let a model that trains on a processor drop quickly; its weights and answers are as before.
+def use_fast_dropout(model: PreTrainedModel) -> None:
+    """Use fast dropout in a model that is trained on a CPU; weights and outputs do not change.
 
-    Attention is computed here too where the family lets it be chosen. The library's own upcasts
-    bf16 and draws slowly if weights are dropped, and has a slow backward pass if none are.
+    Attention is replaced as well if the family supports it.
     """
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Dropout:
-                setattr(parent, name, QuickDropout(child.p))
+                setattr(parent, name, FastDropout(child.p))
+    # The attention of torch upcasts bf16 and draws slowly with dropout, and has a slow backward
+    # pass without it.
     if model.config._attn_implementation == "sdpa" and model._can_set_attn_implementation():  # noqa: SLF001
         model.set_attn_implementation(ATTENTION)
 
@@ -60,18 +61,18 @@ def attend(
     key_BHTD: torch.Tensor,
     value_BHTD: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    **options: Any,  # noqa: ANN401  (the library's interface)
+    **options: Any,  # noqa: ANN401  (the interface of transformers)
 ) -> tuple[torch.Tensor, None]:
     """Return attention as [B, T, H, D], in the type of the queries.
 
-    Follows Vaswani et al. 2017, https://arxiv.org/abs/1706.03762. The library's own does what is
-    not training, and what is not every token looking at every other that the mask lets it:
-    a boolean one, or a bias that is added.
+    Follows Vaswani et al. 2017, https://arxiv.org/abs/1706.03762. The attention of
+    transformers is used in evaluation mode, for causal attention and for grouped queries. A mask is
+    boolean, or a bias that is added.
     """
-    alike = query_BHTD.shape[1] == key_BHTD.shape[1] and not getattr(module, "is_causal", False)
-    if not (module.training and alike):
-        done = (module, query_BHTD, key_BHTD, value_BHTD, attention_mask)
-        mixed_BTHD, _ = sdpa_attention_forward(*done, **options)
+    supported = query_BHTD.shape[1] == key_BHTD.shape[1] and not getattr(module, "is_causal", False)
+    if not (module.training and supported):
+        arguments = (module, query_BHTD, key_BHTD, value_BHTD, attention_mask)
+        mixed_BTHD, _ = sdpa_attention_forward(*arguments, **options)
         return mixed_BTHD, None
     scale = options.get("scaling") or query_BHTD.shape[-1] ** -0.5
     scores_BHTT = (query_BHTD * scale) @ key_BHTD.transpose(-1, -2)

@@ -1,8 +1,8 @@
-"""A checkpoint folder's config file in today's words, from the older dialects there are.
+"""Reads config files of older BERT and ALBERT releases, which have no `model_type`.
 
-A file that names its `model_type` is read by transformers. One that does not is translated when
-its keys say plainly which family it is, and refused otherwise: a wrong guess loads without error
-and answers nonsense.
+A file with a `model_type` is read by transformers. A file without is converted if its keys identify
+the family, and is rejected otherwise: a wrong family would load without an error and give wrong
+results.
 """
 
 import json
@@ -22,13 +22,13 @@ BERT = SIZES | {
     *("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
     *("layer_norm_eps", "pad_token_id"),
 }
-# What Google's BERT writes beside them; the pooler has always been this one.
+# Additional keys of Google's BERT; the pooler always has these values.
 FIXED: dict[str, object] = {"directionality": "bidi", "pooler_type": "first_token_transform"}
 UNUSED = {
     *("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
     "pooler_size_per_head",
 }
-# Google's ALBERT: these switch on what transformers has not, and are off in what was published.
+# Google's ALBERT: features that transformers does not support; published models do not use them.
 GOOGLE: dict[str, object] = {
     "net_structure_type": 0,
     "gap_size": 0,
@@ -37,15 +37,15 @@ GOOGLE: dict[str, object] = {
     "num_hidden_groups": 1,
     "inner_group_num": 1,
 }
-# brightmart's ALBERT (albert_zh): shares all layers without saying so, and says where the norm is.
+# brightmart's ALBERT (albert_zh): shares all layers without a key for it; has a key for the norm.
 BRIGHTMART: dict[str, object] = {"ln_type": "postln"}
 
 
 def read_config(name: str) -> PreTrainedConfig:
-    """Read the config of a hub id or of a folder, whichever dialect it is in.
+    """Read the config of a hub id or of a folder, converting legacy formats.
 
     Raises:
-        ConfigError: the file is not JSON, or does not say which family it describes.
+        ConfigError: the file is not JSON, or its family is ambiguous.
         OSError: there is no config.
     """
     path = next((path for path in _candidates(Path(name)) if path.is_file()), None)
@@ -53,7 +53,7 @@ def read_config(name: str) -> PreTrainedConfig:
         return AutoConfig.from_pretrained(name)
     fields = _fields(path)
     if "model_type" not in fields:
-        return _translated(path, fields)
+        return _converted(path, fields)
     return AutoConfig.from_pretrained(path)
 
 
@@ -74,29 +74,30 @@ def _fields(path: Path) -> dict[str, Any]:
     return fields
 
 
-def _translated(path: Path, fields: dict[str, Any]) -> PreTrainedConfig:
+def _converted(path: Path, fields: dict[str, Any]) -> PreTrainedConfig:
     missing = sorted(SIZES - fields.keys())
     if missing:
-        raise _refused(path, f"lacks {', '.join(missing)}")
-    kind, required = _dialect(fields)
+        raise _ambiguous(path, f"has no {', '.join(missing)}")
+    kind, required = _family(fields)
     general = PreTrainedConfig().to_dict().keys()
     fixed = FIXED | required
     allowed = BERT | UNUSED | general | fixed.keys() | ({"embedding_size"} if required else set())
     unknown = sorted(fields.keys() - allowed)
     if unknown:
-        raise _refused(path, f"has {unknown[0]}, which is of no dialect known here")
+        raise _ambiguous(path, f"has the key {unknown[0]}, which no supported format has")
     for key, expected in fixed.items():
         if fields.get(key, expected) != expected:
-            said = f"has {key} {fields[key]!r}, where transformers has only {expected!r}"
-            raise _refused(path, said)
+            reason = f"has {key} {fields[key]!r}, but transformers supports only {expected!r}"
+            raise _ambiguous(path, reason)
     if fields["type_vocab_size"] != 2:  # noqa: PLR2004
-        raise _refused(path, f"has type_vocab_size {fields['type_vocab_size']}: RoBERTa, or BERT?")
-    taken = BERT | general | {"embedding_size", "num_hidden_groups", "inner_group_num"}
-    return kind(**{key: value for key, value in fields.items() if key in taken})
+        size = fields["type_vocab_size"]
+        raise _ambiguous(path, f"has type_vocab_size {size}: it may be RoBERTa or BERT")
+    supported = BERT | general | {"embedding_size", "num_hidden_groups", "inner_group_num"}
+    return kind(**{key: value for key, value in fields.items() if key in supported})
 
 
-def _dialect(fields: dict[str, Any]) -> tuple[type[PreTrainedConfig], dict[str, object]]:
-    """Return the family, and what its other keys must say."""
+def _family(fields: dict[str, Any]) -> tuple[type[PreTrainedConfig], dict[str, object]]:
+    """Return the family, and the required values of its other keys."""
     if "embedding_size" in fields and "ln_type" in fields:
         return AlbertConfig, BRIGHTMART
     if "embedding_size" in fields and GOOGLE.keys() <= fields.keys():
@@ -104,6 +105,6 @@ def _dialect(fields: dict[str, Any]) -> tuple[type[PreTrainedConfig], dict[str, 
     return BertConfig, {}
 
 
-def _refused(path: Path, why: str) -> ConfigError:
-    hint = 'if you know the family, write it into the file: "model_type": "..."'
-    return ConfigError(f"{path} {why}", hint)
+def _ambiguous(path: Path, reason: str) -> ConfigError:
+    hint = 'add the family to the file: "model_type": "..."'
+    return ConfigError(f"{path} {reason}", hint)

@@ -1,12 +1,12 @@
-"""Embeddings of token pairs and triples, added to those of the tokens.
+"""Embeddings of token bigrams and trigrams, added to the token embeddings.
 
-A Chinese character says little by itself, and a small encoder learns words from few texts only
-slowly; so each token also gets what its n-grams mean. These are hashed into a table of fixed size,
+A single Chinese character carries little meaning, and a small encoder needs many texts to learn
+words; n-gram embeddings provide them directly. The n-grams are hashed into a table of fixed size,
 as in fastText (Bojanowski et al. 2017, https://arxiv.org/abs/1607.04606, and Joulin et al. 2017,
 https://arxiv.org/abs/1607.01759); ZEN (Diao et al. 2020, https://arxiv.org/abs/1911.00720) enhances
-an encoder by n-grams of a lexicon. The hash is simple tabulation (Patrascu and Thorup 2012,
-https://arxiv.org/abs/1011.5200): sums of random numbers looked up by token, which an exported graph
-computes with integers too small to overflow anywhere.
+an encoder with n-grams of a lexicon. The hash is simple tabulation (Patrascu and Thorup 2012,
+https://arxiv.org/abs/1011.5200): sums of random numbers looked up by token. Its integers are too
+small to overflow in any runtime of an exported graph.
 
 Shapes: B rows, T tokens, S sizes of n-grams, W width of the table, H width of the token
 embeddings.
@@ -27,20 +27,20 @@ SIZES = (2, 3)
 WIDTH = 64
 SEED = 0
 WEIGHTS = "model.safetensors"
-INSIDE = "word_embeddings."  # where the weights lie in a checkpoint
+PREFIX = "word_embeddings."  # name prefix of the weights in a checkpoint
 
 
 class NgramEmbedding(nn.Embedding):
-    """Token embeddings with those of the n-grams that end at each token.
+    """Token embeddings plus the embeddings of the n-grams that end at each token.
 
-    No n-gram reaches over the first token of a text, whether its row holds one text or several
-    side by side. New tables are zero: a model begins as it would without them.
+    An n-gram never crosses the first token of a text, so packed rows give the same result. New
+    tables are zero, so a new model computes the same as without n-grams.
     """
 
     keys: torch.Tensor
 
     def __init__(self, tokens: nn.Embedding, *, buckets: int, start_id: int) -> None:
-        """Take over token embeddings; `start_id` begins every text and stands nowhere else."""
+        """Extend token embeddings; `start_id` is the first token of every text, and only there."""
         super().__init__(tokens.num_embeddings, tokens.embedding_dim, tokens.padding_idx)
         self.weight = tokens.weight
         self.buckets = buckets
@@ -53,7 +53,7 @@ class NgramEmbedding(nn.Embedding):
         keys = torch.randint(buckets, (sum(SIZES), tokens.num_embeddings), generator=random)
         self.register_buffer("keys", keys)
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  (the library's name)
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  (the name in torch)
         """Return embeddings [B, T, H] of ids int64 [B, T]."""
         ids_BT = input
         hashes, insides, first_key = [], [], 0
@@ -62,16 +62,16 @@ class NgramEmbedding(nn.Embedding):
             hashes.append(hash_BT)
             insides.append(inside_BT.to(self.weight.dtype))
             first_key += size
-        # One look into the table for all sizes: its gradient is as large as the table.
-        found_BTSW = self.ngrams(torch.stack(hashes, dim=-1))
-        found_BTW = (found_BTSW * torch.stack(insides, dim=-1).unsqueeze(-1)).sum(dim=-2)
-        together_BTH: torch.Tensor = super().forward(ids_BT) + self.project(found_BTW)
-        return together_BTH
+        # One lookup for all sizes, because the gradient of each lookup is as large as the table.
+        ngrams_BTSW = self.ngrams(torch.stack(hashes, dim=-1))
+        ngrams_BTW = (ngrams_BTSW * torch.stack(insides, dim=-1).unsqueeze(-1)).sum(dim=-2)
+        embeddings_BTH: torch.Tensor = super().forward(ids_BT) + self.project(ngrams_BTW)
+        return embeddings_BTH
 
     def _hashed(
         self, ids_BT: torch.Tensor, size: int, first_key: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the bucket of the n-gram that ends at a token, and whether it is in its text."""
+        """Return the bucket of the n-gram ending at each token, and whether it is in the text."""
         hash_BT = self.keys[first_key][ids_BT]
         inside_BT = torch.ones_like(ids_BT, dtype=torch.bool)
         before_BT = ids_BT
@@ -84,64 +84,64 @@ class NgramEmbedding(nn.Embedding):
 
 
 def add(encoder: PreTrainedModel, buckets: int, tokenizer: Tokenizer) -> None:
-    """Give an encoder the n-gram embeddings that are asked for, unless it has them.
+    """Add n-gram embeddings to an encoder, unless it has them already.
 
     Raises:
-        ConfigError: it has others, or cannot have any.
+        ConfigError: it has another number of buckets, or does not support them.
     """
-    found = buckets_of(encoder)
-    if found and buckets not in {0, found}:
-        message = f"model.ngrams is {buckets}, and the checkpoint has {found} buckets"
-        raise ConfigError(message, "leave it out: they are part of the checkpoint")
-    if buckets and not found:
+    existing = buckets_of(encoder)
+    if existing and buckets not in {0, existing}:
+        message = f"model.ngrams is {buckets}, but the checkpoint has {existing} buckets"
+        raise ConfigError(message, "remove model.ngrams: the checkpoint has its own n-gram table")
+    if buckets and not existing:
         attach(encoder, buckets=buckets, start_id=start_id(tokenizer))
 
 
 def start_id(tokenizer: Tokenizer) -> int:
-    """Return the id that begins every text.
+    """Return the id of the first token of every text.
 
     Raises:
-        ConfigError: the tokenizer puts no special token there.
+        ConfigError: the tokenizer does not start a text with a special token.
     """
-    found = tokenizer.encode("")
-    if not found.ids or not found.special_tokens_mask[0]:
-        message = "model.ngrams: the tokenizer does not begin a text with a special token"
-        raise ConfigError(message, "leave out model.ngrams, or take a tokenizer as BERT's")
-    return int(found.ids[0])
+    encoding = tokenizer.encode("")
+    if not encoding.ids or not encoding.special_tokens_mask[0]:
+        message = "model.ngrams: the tokenizer does not start a text with a special token"
+        raise ConfigError(message, "remove model.ngrams, or use a tokenizer that adds [CLS]")
+    return int(encoding.ids[0])
 
 
 def attach(encoder: PreTrainedModel, *, buckets: int, start_id: int) -> None:
-    """Give an encoder new n-gram embeddings; its config keeps their sizes.
+    """Replace the token embeddings by n-gram embeddings, and store their sizes in the config.
 
     Raises:
-        ConfigError: its family begins no text with a special token, or embeds otherwise.
+        ConfigError: the family does not start a text with a special token, or has other embeddings.
     """
     tokens = encoder.get_input_embeddings()
     if reads_last(encoder.config) or type(tokens) is not nn.Embedding:
-        message = f"model.ngrams: {encoder.config.model_type} cannot have n-gram embeddings"
-        raise ConfigError(message, "leave it out, or take a preset")
+        message = f"model.ngrams: {encoder.config.model_type} does not support n-gram embeddings"
+        raise ConfigError(message, "remove model.ngrams, or use a preset")
     encoder.set_input_embeddings(NgramEmbedding(tokens, buckets=buckets, start_id=start_id))
     encoder.config.ngram_buckets = buckets
     encoder.config.ngram_start_id = start_id
 
 
 def restore(encoder: PreTrainedModel, folder: Path) -> None:
-    """Give an encoder the n-gram embeddings that its checkpoint holds, if there are any."""
+    """Load the n-gram embeddings of a checkpoint into an encoder, if there are any."""
     buckets = buckets_of(encoder)
     if not buckets:
         return
     attach(encoder, buckets=buckets, start_id=int(encoder.config.ngram_start_id))
     embedding = encoder.get_input_embeddings()
-    wanted = embedding.state_dict().keys() - {"weight"}
-    with safe_open(folder / WEIGHTS, framework="pt") as kept:
-        found = {
-            name: kept.get_tensor(key)
-            for key in kept.keys()  # noqa: SIM118  (no mapping)
-            if (name := key.rpartition(INSIDE)[2]) in wanted and INSIDE in key
+    names = embedding.state_dict().keys() - {"weight"}
+    with safe_open(folder / WEIGHTS, framework="pt") as weights:
+        tensors = {
+            name: weights.get_tensor(key)
+            for key in weights.keys()  # noqa: SIM118  (not a mapping)
+            if (name := key.rpartition(PREFIX)[2]) in names and PREFIX in key
         }
-    embedding.load_state_dict({"weight": embedding.weight, **found})
+    embedding.load_state_dict({"weight": embedding.weight, **tensors})
 
 
 def buckets_of(encoder: PreTrainedModel) -> int:
-    """Return how many buckets an encoder's config names, 0 for one without n-grams."""
+    """Return the number of buckets in the config of an encoder, 0 without n-grams."""
     return int(getattr(encoder.config, "ngram_buckets", 0))

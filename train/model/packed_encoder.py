@@ -1,7 +1,7 @@
-"""An encoder that reads packed rows: no code of the family's own is changed.
+"""Runs an unmodified encoder on packed rows.
 
-The encoder is called with a float bias in place of a mask, 0 between tokens of one text and far
-below 0 elsewhere, and with positions of its own.
+The encoder gets a float attention bias instead of a mask, 0 between tokens of the same text and a
+large negative number elsewhere, and position ids that start again in each text.
 
 Shapes: R rows, T tokens of a row, H width.
 """
@@ -9,15 +9,15 @@ Shapes: R rows, T tokens of a row, H width.
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-SLIDING = "sliding_attention"  # the name of layers that see no further than a window
-FAR_BELOW = -1e4  # its exponential is 0 in float32 and float16, and it is a number in both
+SLIDING = "sliding_attention"  # layer type with a limited attention window
+MASKED_BIAS = -1e4  # finite in float32 and float16, and its exponential is 0 in both
 
 
 class PackedEncoder:
-    """Reads the arrays of `pipework.text.packing.Packed`. No module: the encoder is another's part."""
+    """Reads the arrays of `pipework.text.packing.Packed`; not a module, as it has no weights."""
 
     def __init__(self, encoder: PreTrainedModel) -> None:
-        """Use an encoder whose family passes `check_packable`."""
+        """Wrap an encoder whose family passes `check_packable`."""
         self._encoder = encoder
         self._offset = first_position(encoder)
         self.window = _window(encoder.config)
@@ -42,29 +42,26 @@ class PackedEncoder:
     def _bias(
         self, segments_RT: torch.Tensor, positions_RT: torch.Tensor
     ) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Return the bias [R, 1, T, T], one for each kind of layer where there are two."""
-        apart_R1TT = segments_RT[:, None, :, None] != segments_RT[:, None, None, :]
-        bias_R1TT = apart_R1TT.to(torch.float32) * FAR_BELOW
+        """Return the bias [R, 1, T, T], or one for each layer type."""
+        different_R1TT = segments_RT[:, None, :, None] != segments_RT[:, None, None, :]
+        bias_R1TT = different_R1TT.to(torch.float32) * MASKED_BIAS
         if self.window is None:
             return bias_R1TT
-        # The tokens of a text are neighbours in a row too, so their distances are the same.
+        # The tokens of a text are adjacent in a row, so their distances are unchanged.
         distance_R1TT = (positions_RT[:, None, :, None] - positions_RT[:, None, None, :]).abs()
-        far_R1TT = apart_R1TT | (distance_R1TT > self.window)
-        return {"full_attention": bias_R1TT, SLIDING: far_R1TT.to(torch.float32) * FAR_BELOW}
+        far_R1TT = different_R1TT | (distance_R1TT > self.window)
+        return {"full_attention": bias_R1TT, SLIDING: far_R1TT.to(torch.float32) * MASKED_BIAS}
 
 
 def first_position(encoder: PreTrainedModel) -> int:
-    """Return the position of a text's first token.
-
-    RoBERTa and its like count on from the row of the table that stands for padding; the others
-    have no such row, or no table.
-    """
+    """Return the position id of the first token of a text."""
+    # RoBERTa and similar families start after the position id that is reserved for padding.
     table = getattr(encoder.embeddings, "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
     return 0 if padding is None else int(padding) + 1
 
 
 def _window(config: PreTrainedConfig) -> int | None:
-    """Return how far layers with a window see to each side, None for a family without them."""
+    """Return the attention window to each side, or None if the family has no such layers."""
     sliding = SLIDING in (getattr(config, "layer_types", None) or ())
     return int(config.sliding_window) if sliding else None

@@ -1,4 +1,4 @@
-"""The encoders that are trained from scratch: sizes, and the two families they come in.
+"""Configs of the encoders that are trained from scratch.
 
 Shapes: H width of the encoder.
 """
@@ -6,13 +6,13 @@ Shapes: H width of the encoder.
 from tokenizers import Tokenizer
 from transformers import AlbertConfig, BertConfig, PreTrainedConfig
 
-from pipework.train.config.model import Family, ModelSettings, Preset
+from pipework.train.config.model import ModelSettings, Preset, PresetFamily
 
 HEAD_WIDTH = 64
 
 
 def size(preset: Preset) -> tuple[int, int]:
-    """Return layers and width of a preset."""
+    """Return the number of layers and the width of a preset."""
     match preset:
         case Preset.TINY:
             return 2, 128
@@ -31,8 +31,8 @@ def preset_config(
 ) -> PreTrainedConfig:
     """Return the config of a preset for a vocabulary.
 
-    ALBERT is that of Lan et al. 2020 (https://arxiv.org/abs/1909.11942): tokens are embedded in
-    `model.embedding` numbers, which a product makes H, and every layer has the same weights.
+    ALBERT follows Lan et al. 2020 (https://arxiv.org/abs/1909.11942): token embeddings of width
+    `model.embedding` are projected to H, and all layers share their weights.
     """
     layers, width = size(preset)
     sizes = {
@@ -47,9 +47,9 @@ def preset_config(
         "pad_token_id": tokenizer.token_to_id("[PAD]"),
     }
     match settings.family:
-        case Family.BERT:
+        case PresetFamily.BERT:
             return BertConfig(**sizes)
-        case Family.ALBERT:
+        case PresetFamily.ALBERT:
             return AlbertConfig(
                 **sizes,
                 embedding_size=settings.embedding,

@@ -1,4 +1,4 @@
-"""A published checkpoint becomes a model, after the checks that keep a wrong one out."""
+"""Opens pretrained checkpoints and checks that they match the settings and the tokenizer."""
 
 import pickle
 from collections.abc import Iterator, Mapping
@@ -27,36 +27,36 @@ PROBLEMS = {
     TaskKind.MULTI_LABEL: "multi_label_classification",
     TaskKind.REGRESSION: "regression",
 }
-# A vocabulary is smaller than its embedding where that was rounded up, never by a tenth.
-LEAST_OF_EMBEDDING = 0.9
+# An embedding may be rounded up to more rows than the vocabulary has, but by less than 10 %.
+MIN_VOCABULARY_SHARE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Names:
-    """The classes in the order of the logits, as a config of transformers keeps them."""
+class LabelNames:
+    """The label names in the order of the logits, as in a config of transformers."""
 
     id2label: dict[int, str]
     label2id: dict[str, int]
     problem_type: str
 
     @classmethod
-    def of(cls, task: Task) -> "Names":
-        """Return the names of a task."""
+    def of(cls, task: Task) -> "LabelNames":
+        """Return the label names of a task."""
         ids = dict(enumerate(task.labels))
-        named = {label: index for index, label in ids.items()}
-        return cls(id2label=ids, label2id=named, problem_type=PROBLEMS[task.kind])
+        indices = {label: index for index, label in ids.items()}
+        return cls(id2label=ids, label2id=indices, problem_type=PROBLEMS[task.kind])
 
     def write(self, config: PreTrainedConfig) -> None:
-        """Put the names into a config."""
+        """Write the label names to a config."""
         config.id2label, config.label2id = self.id2label, self.label2id
         config.problem_type = self.problem_type
 
 
-def open_pretrained(settings: ModelSettings, name: str, names: Names) -> PreTrainedModel:
-    """Open a checkpoint in float32: a standard classifier for a linear head, else the encoder.
+def open_pretrained(settings: ModelSettings, name: str, names: LabelNames) -> PreTrainedModel:
+    """Open a checkpoint in float32: a sequence classifier for a linear head, else the encoder.
 
     Raises:
-        ConfigError: it cannot be opened, or weights of the encoder are missing.
+        ConfigError: it cannot be opened, or encoder weights are missing.
     """
     with opening(name):
         config = read_config(name)
@@ -78,28 +78,30 @@ def open_pretrained(settings: ModelSettings, name: str, names: Names) -> PreTrai
 
 @contextmanager
 def opening(name: str) -> Iterator[None]:
-    """Say what is wrong with a checkpoint that cannot be opened.
+    """Convert the errors of the library into a ConfigError that names the checkpoint.
 
     Raises:
-        ConfigError: naming it, in place of the library's errors.
+        ConfigError: the checkpoint cannot be opened.
     """
     try:
         yield
     except pickle.UnpicklingError as error:
-        message = f"model.name {name!r}: its weights are a pickle that holds more than tensors"
-        raise ConfigError(message, "it could run code; save it as safetensors first") from error
+        message = f"model.name {name!r}: the weights are a pickle that contains more than tensors"
+        raise ConfigError(
+            message, "a pickle can execute code: save the weights as safetensors first"
+        ) from error
     except (OSError, ValueError) as error:
         message = f"model.name {name!r} cannot be opened: {str(error).splitlines()[0]}"
         raise ConfigError(message, "expected a hub id or a folder with config.json") from error
 
 
 def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
-    """Return the argument that leaves out the pooler, where the family has one to leave out."""
+    """Return the arguments that disable the pooler, if the family has that option."""
     try:
         kind = MODEL_MAPPING[type(config)]
     except KeyError as error:
-        message = f"transformers has no encoder for a config of {config.model_type}"
-        raise ConfigError(message, "expected a family that AutoModel opens") from error
+        message = f"transformers has no encoder for model_type {config.model_type}"
+        raise ConfigError(message, "choose a family that AutoModel supports") from error
     kind = kind[0] if isinstance(kind, tuple) else kind
     code = getattr(kind, "__init__").__code__  # noqa: B009  (mypy: unsound on an instance)
     return {"add_pooling_layer": False} if "add_pooling_layer" in code.co_varnames else {}
@@ -108,28 +110,30 @@ def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
 def check_loaded(
     name: str, model: PreTrainedModel, loading: Mapping[str, Any], *, linear: bool
 ) -> None:
-    """Refuse a checkpoint of which the encoder got nothing, or a part only.
+    """Check that all encoder weights were loaded from the checkpoint.
 
     Raises:
-        ConfigError: naming a weight that is missing.
+        ConfigError: some are missing; the message names the first.
     """
-    lost = {str(key) for key in loading["missing_keys"]}
-    lost |= {str(key[0] if isinstance(key, tuple) else key) for key in loading["mismatched_keys"]}
+    missing = {str(key) for key in loading["missing_keys"]}
+    missing |= {
+        str(key[0] if isinstance(key, tuple) else key) for key in loading["mismatched_keys"]
+    }
     prefix = f"{model.base_model_prefix}." if linear else ""
-    encoder = sorted(key for key in lost if key.startswith(prefix))
-    encoder = [key for key in encoder if "pooler." not in key]  # some checkpoints have none
+    encoder = sorted(key for key in missing if key.startswith(prefix))
+    encoder = [key for key in encoder if "pooler." not in key]  # some checkpoints have no pooler
     if encoder:
-        message = f"model.name {name!r} lacks {len(encoder)} weights of the encoder: {encoder[0]}"
-        raise ConfigError(message, "is it a checkpoint of another family, or of other sizes?")
+        message = f"model.name {name!r}: {len(encoder)} encoder weights are missing: {encoder[0]}"
+        raise ConfigError(message, "check that family and sizes in config.json match the weights")
 
 
 def check_vocabulary(name: str, tokenizer: Tokenizer, rows: int) -> None:
-    """Refuse a tokenizer whose ids are not those that the checkpoint embeds.
+    """Check that the size of the vocabulary matches the embedding of the checkpoint.
 
     Raises:
-        ConfigError: it has more ids than the embedding has rows, or far fewer.
+        ConfigError: the tokenizer has more ids than the embedding has rows, or far fewer.
     """
     size = tokenizer.get_vocab_size()
-    if size > rows or size < LEAST_OF_EMBEDDING * rows:
-        message = f"the tokenizer of {name!r} has {size} ids, the checkpoint embeds {rows}"
-        raise ConfigError(message, "the vocabulary is another model's")
+    if size > rows or size < MIN_VOCABULARY_SHARE * rows:
+        message = f"the tokenizer of {name!r} has {size} ids, the embedding has {rows} rows"
+        raise ConfigError(message, "use the tokenizer that belongs to the checkpoint")

@@ -1,6 +1,6 @@
-"""Texts to pretrain on become a token cache: pieces of text, and which of them share a row.
+"""The token cache of pretraining: pieces of text, packed into rows.
 
-The cache is flat memory-mapped arrays, as that of `train.data`, and is made in constant memory.
+The cache consists of flat memory-mapped arrays, as in `train.data`, built in constant memory.
 
 Shapes: N inputs, S tokens of all of them, R rows.
 """
@@ -20,16 +20,16 @@ from tokenizers import Tokenizer
 from pipework.data.examples import Source, chunks
 from pipework.errors import ConfigError, DataError
 from pipework.progress import Progress
-from pipework.run_folder.files import sole_writer, write_atomically
+from pipework.run_folder.files import exclusive_lock, write_atomically
 from pipework.text.encoding import TextEncoder
-from pipework.text.packing import bins
-from pipework.text.special_tokens import Frame
-from pipework.train.data.disk_cache import cache_folder, digest, made, name_of
+from pipework.text.packing import best_fit_bins
+from pipework.text.special_tokens import SpecialTokens
+from pipework.train.data.disk_cache import cache_folder, cache_key, data_file_digest, ensure_folder
 from pipework.train.data.token_cache import COMPLETE
-from pipework.train.pretrain.segments import Cut, cut_documents, cut_texts, unspaced_ids
+from pipework.train.pretrain.segments import PretrainInput, cut_documents, cut_texts, unspaced_ids
 
-CHUNK = 512  # rows of a file; a document of the longest kind has a thousand segments
-PACKED = 16_384  # inputs that are distributed over rows together
+CHUNK = 512  # rows of a file; a long document has a thousand segments
+PACKED = 16_384  # inputs that are packed together
 FILES: dict[str, type[np.generic]] = {
     "ids": np.int32,
     "units": np.bool_,
@@ -42,17 +42,19 @@ FILES: dict[str, type[np.generic]] = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """A split to pretrain on. Input i is ids[offsets[i]:offsets[i + 1]], without special tokens.
+    """A tokenized split for pretraining.
+
+    Input i is ids[offsets[i]:offsets[i + 1]], without special tokens.
 
     Attributes:
         ids: int32 [S].
-        units: bool [S], whether a token begins a word, or stands in writing without spaces.
+        units: bool [S], whether a token starts a word, or is in a script without spaces.
         offsets: int64 [N + 1].
-        middles: int32 [N], the tokens of the first of two segments that follow one another; 0 for
-            an input that is one piece.
+        middles: int32 [N], number of tokens of the first of two adjacent segments; 0 for an input
+            with one segment.
         order: int64 [N], the inputs row by row.
         rows: int64 [R + 1]: the inputs of row r are order[rows[r]:rows[r + 1]].
-        lengths: int64 [R], tokens of each row, special ones included.
+        lengths: int64 [R], tokens of each row, including special tokens.
     """
 
     ids: NDArray[np.int32]
@@ -69,28 +71,28 @@ class Corpus:
 
     @property
     def inputs(self) -> int:
-        """N."""
+        """Number of inputs N."""
         return len(self.middles)
 
     @property
     def pairs(self) -> int:
-        """How many inputs are two segments."""
+        """Number of inputs with two segments."""
         return int(np.count_nonzero(self.middles))
 
     def of_row(self, row: int) -> list[int]:
         """Return the inputs of a row."""
-        found: list[int] = self.order[self.rows[row] : self.rows[row + 1]].tolist()
-        return found
+        inputs: list[int] = self.order[self.rows[row] : self.rows[row + 1]].tolist()
+        return inputs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laying:
-    """How texts are cut and laid into rows.
+class PackingOptions:
+    """How texts are split and packed into rows.
 
     Attributes:
-        max_length: tokens of an input, special ones included.
-        row_tokens: of a row; never fewer than `max_length`.
-        pairs: whether rows of the file are documents whose segments are to be paired.
+        max_length: maximum tokens of an input, including special tokens.
+        row_tokens: maximum tokens of a row; at least `max_length` is used.
+        pairs: whether rows of the file are documents whose segments form pairs.
     """
 
     max_length: int
@@ -98,86 +100,95 @@ class Laying:
     pairs: bool
 
 
-def corpus(source: Source, tokenizer: str, laying: Laying, progress: Progress) -> Corpus:
-    """Open the token cache of a data file, building it first where there is none.
+def corpus(source: Source, tokenizer: str, options: PackingOptions, progress: Progress) -> Corpus:
+    """Open the token cache of a data file; build it first if it does not exist.
 
-    Memory stays constant however long the file is, but for 8 bytes an input. A build that was
-    interrupted begins anew. `tokenizer` is JSON.
+    Memory use is constant except for 8 bytes per input. An interrupted build starts again from the
+    beginning. `tokenizer` is JSON.
 
     Raises:
-        DataError: as `Source.rows`, and for no text at all.
+        DataError: as `Source.rows`, and if the file contains no text.
     """
-    parts = ("corpus", version("tokenizers"), tokenizer, laying)
-    name = name_of((*parts, digest(source.path), source.reading(), source.part))
-    folder = made(cache_folder() / name)
-    opened = Tokenizer.from_str(tokenizer)
-    frame = Frame.of(opened)
-    with sole_writer(folder, wait=True):  # a second run on the same data finds it complete
+    parts = ("corpus", version("tokenizers"), tokenizer, options)
+    name = cache_key((*parts, data_file_digest(source.path), source.read_options(), source.part))
+    folder = ensure_folder(cache_folder() / name)
+    loaded = Tokenizer.from_str(tokenizer)
+    special_tokens = SpecialTokens.of(loaded)
+    # A second run on the same data waits and finds the cache complete.
+    with exclusive_lock(folder, wait=True):
         if not (folder / COMPLETE).is_file():
-            encoder = TextEncoder(opened, max_length=laying.max_length, type_ids=False)
-            cut = _cut(source, encoder, frame, laying)
-            _write(folder, source, cut, unspaced_ids(opened), progress)
-            _pack(folder, frame, laying)
+            encoder = TextEncoder(loaded, max_length=options.max_length, type_ids=False)
+            pieces = _split(source, encoder, special_tokens, options)
+            _write(folder, source, pieces, unspaced_ids(loaded), progress)
+            _pack(folder, special_tokens, options)
             write_atomically(folder / COMPLETE, b"")
-    return _open(folder, frame)
+    return _open(folder, special_tokens)
 
 
-def _cut(source: Source, encoder: TextEncoder, frame: Frame, laying: Laying) -> Iterator[Cut]:
-    """Yield the inputs of a file; which text is cut where is the same each time."""
-    room = laying.max_length - (frame.of_pair if laying.pairs else frame.of_one)
-    if room < (2 if laying.pairs else 1):
-        message = f"model.max_length {laying.max_length} leaves no token of text"
-        raise ConfigError(message, "raise it")
+def _split(
+    source: Source, encoder: TextEncoder, special_tokens: SpecialTokens, options: PackingOptions
+) -> Iterator[PretrainInput]:
+    """Yield the inputs of a file; the random splits are the same every time."""
+    room = options.max_length - (
+        special_tokens.pair_count if options.pairs else special_tokens.single_count
+    )
+    if room < (2 if options.pairs else 1):
+        message = f"model.max_length {options.max_length} leaves no room for text"
+        raise ConfigError(message, "increase model.max_length")
     random = np.random.default_rng(0)
     for chunk in chunks(source.rows(), CHUNK):
-        if laying.pairs:
+        if options.pairs:
             yield from cut_documents([row.text for row in chunk], encoder, room, random)
         else:
             yield from cut_texts([row.text for row in chunk], encoder, room)
 
 
 def _write(
-    folder: Path, source: Source, cut: Iterator[Cut], unspaced_V: NDArray[np.bool_], bar: Progress
+    folder: Path,
+    source: Source,
+    pieces: Iterator[PretrainInput],
+    unspaced_V: NDArray[np.bool_],
+    progress: Progress,
 ) -> None:
     streams = {name: (folder / name).open("wb") for name in ("ids", "units", "offsets", "middles")}
     end = 0
-    bar.begin(f"tokenize {source.path.name}", source.path.stat().st_size, "bytes")
+    progress.begin(f"tokenize {source.path.name}", source.path.stat().st_size, "bytes")
     try:
         np.zeros(1, np.int64).tofile(streams["offsets"])
-        while some := list(islice(cut, PACKED)):
-            np.concatenate([one.ids for one in some]).tofile(streams["ids"])
-            np.concatenate([_units(one, unspaced_V) for one in some]).tofile(streams["units"])
-            offsets = end + np.cumsum([len(one.ids) for one in some], dtype=np.int64)
+        while batch := list(islice(pieces, PACKED)):
+            np.concatenate([piece.ids for piece in batch]).tofile(streams["ids"])
+            np.concatenate([_units(piece, unspaced_V) for piece in batch]).tofile(streams["units"])
+            offsets = end + np.cumsum([len(piece.ids) for piece in batch], dtype=np.int64)
             offsets.tofile(streams["offsets"])
-            np.array([one.middle for one in some], np.int32).tofile(streams["middles"])
+            np.array([piece.middle for piece in batch], np.int32).tofile(streams["middles"])
             end = int(offsets[-1])
-            bar.advance(sum(one.size for one in some))
+            progress.advance(sum(piece.size for piece in batch))
         if end == 0:
-            message = f"{source.path} holds no text"
-            raise DataError(message, "check the file, and data.columns.text")
+            message = f"{source.path} contains no text"
+            raise DataError(message, "check the file and data.columns.text")
     finally:
         _close(streams.values())
-        bar.end()
+        progress.end()
 
 
-def _units(cut: Cut, unspaced_V: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return where something begins that is hidden whole."""
-    alone_T = unspaced_V[cut.ids]
-    begins_T = np.ones(len(cut.ids), bool)
-    begins_T[1:] = (cut.words[1:] != cut.words[:-1]) | alone_T[1:] | alone_T[:-1]
-    return begins_T
+def _units(piece: PretrainInput, unspaced_V: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which tokens start a unit that is masked as a whole."""
+    unspaced_T = unspaced_V[piece.ids]
+    starts_T = np.ones(len(piece.ids), bool)
+    starts_T[1:] = (piece.words[1:] != piece.words[:-1]) | unspaced_T[1:] | unspaced_T[:-1]
+    return starts_T
 
 
-def _pack(folder: Path, frame: Frame, laying: Laying) -> None:
-    """Distribute inputs over rows, so many of them at a time as are sorted quickly."""
-    lengths_N = _lengths(_array(folder, "offsets"), _array(folder, "middles"), frame)
-    most = max(laying.row_tokens, laying.max_length)
+def _pack(folder: Path, special_tokens: SpecialTokens, options: PackingOptions) -> None:
+    """Pack inputs into rows, PACKED at a time so that sorting is fast."""
+    lengths_N = _lengths(_array(folder, "offsets"), _array(folder, "middles"), special_tokens)
+    max_tokens = max(options.row_tokens, options.max_length)
     streams = {name: (folder / name).open("wb") for name in ("order", "rows")}
     end = 0
     try:
         np.zeros(1, np.int64).tofile(streams["rows"])
         for start in range(0, len(lengths_N), PACKED):
-            rows = bins(lengths_N[start : start + PACKED].tolist(), most)
+            rows = best_fit_bins(lengths_N[start : start + PACKED].tolist(), max_tokens)
             order = [index + start for row in rows for index in row]
             np.array(order, np.int64).tofile(streams["order"])
             ends = end + np.cumsum([len(row) for row in rows], dtype=np.int64)
@@ -188,15 +199,17 @@ def _pack(folder: Path, frame: Frame, laying: Laying) -> None:
 
 
 def _lengths(
-    offsets: NDArray[np.int64], middles: NDArray[np.int32], frame: Frame
+    offsets: NDArray[np.int64], middles: NDArray[np.int32], special_tokens: SpecialTokens
 ) -> NDArray[np.int64]:
-    """Return the tokens of each input, special ones included, int64 [N]."""
-    return np.diff(offsets) + np.where(middles > 0, frame.of_pair, frame.of_one)
+    """Return the number of tokens of each input, including special tokens, int64 [N]."""
+    return np.diff(offsets) + np.where(
+        middles > 0, special_tokens.pair_count, special_tokens.single_count
+    )
 
 
-def _open(folder: Path, frame: Frame) -> Corpus:
+def _open(folder: Path, special_tokens: SpecialTokens) -> Corpus:
     arrays = {name: _array(folder, name) for name in FILES}
-    lengths_N = _lengths(arrays["offsets"], arrays["middles"], frame)
+    lengths_N = _lengths(arrays["offsets"], arrays["middles"], special_tokens)
     lengths_R = np.add.reduceat(lengths_N[arrays["order"]], arrays["rows"][:-1])
     return Corpus(**arrays, lengths=lengths_R)
 

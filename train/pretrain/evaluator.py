@@ -1,6 +1,6 @@
-"""How well a model tells what is hidden in the texts of dev.
+"""Evaluation of a pretraining model on dev.
 
-Shapes: M tokens to tell, N pairs.
+Shapes: M masked tokens, N pairs.
 """
 
 from dataclasses import dataclass
@@ -12,82 +12,82 @@ from torch.nn import functional
 from pipework.progress import Progress
 from pipework.run_folder.task import Loss, Metric
 from pipework.scoring.evaluation import Evaluation
-from pipework.train.data.batches import BATCH_TOKENS, Rows, share, token_batches
+from pipework.train.data.batches import BATCH_TOKENS, Rows, rank_share, token_batches
 from pipework.train.loop.distributed import World
 from pipework.train.loop.model_inputs import Inputs
-from pipework.train.pretrain.model import Pretrainer
-from pipework.train.pretrain.model_inputs import PackedFeed
+from pipework.train.pretrain.model import PretrainModel
+from pipework.train.pretrain.model_inputs import PackedLoader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Told:
-    """Sums over what was asked."""
+class _Sums:
+    """Sums over the predictions of an objective."""
 
     loss: float
-    right: int
-    asked: int
+    correct: int
+    count: int
 
 
-class PretrainJudge:
-    """Scores a model on the rows of a split. The same tokens are hidden each time."""
+class PretrainEvaluator:
+    """Evaluates a pretraining model on a split, with the same masked tokens each time."""
 
-    def __init__(self, feed: PackedFeed, *, world: World, progress: Progress) -> None:
-        """Judge on the rows of `feed`."""
-        self._feed = feed
+    def __init__(self, loader: PackedLoader, *, world: World, progress: Progress) -> None:
+        """Evaluate on the rows of `loader`."""
+        self._loader = loader
         self._world = world
         self._progress = progress
 
     def evaluate(self, model: torch.nn.Module, autocast: torch.dtype | None) -> Evaluation:
-        """Return the same evaluation in every process, which each answers its share of the rows."""
-        assert isinstance(model, Pretrainer), "only what pretrains is judged so"
-        order = np.argsort(self._feed.lengths, kind="stable")
-        rows = share(order, self._world.rank, self._world.size)
+        """Return the same evaluation in every process; each computes its share of the rows."""
+        assert isinstance(model, PretrainModel), "expected a pretraining model"
+        order = np.argsort(self._loader.lengths, kind="stable")
+        rows = rank_share(order, self._world.rank, self._world.size)
         was_training = model.training
         model.eval()
         self._progress.begin("evaluate", len(rows), "rows")
-        told: list[tuple[_Told, _Told]] = []
+        batches: list[tuple[_Sums, _Sums]] = []
         with torch.inference_mode():
-            for batch in token_batches(self._feed.lengths, rows, BATCH_TOKENS):
-                told.append(self._answer(model, batch, autocast))
+            for batch in token_batches(self._loader.lengths, rows, BATCH_TOKENS):
+                batches.append(self._compute(model, batch, autocast))
                 self._progress.advance(len(batch))
         self._progress.end()
         model.train(was_training)
-        masked, order_told = (self._sum([pair[kind] for pair in told]) for kind in (0, 1))
-        return _evaluation(len(order), masked, order_told)
+        masked, order_sums = (self._sum([pair[kind] for pair in batches]) for kind in (0, 1))
+        return _evaluation(len(order), masked, order_sums)
 
-    def _answer(
-        self, model: Pretrainer, rows: Rows, autocast: torch.dtype | None
-    ) -> tuple[_Told, _Told]:
-        inputs: Inputs = self._feed.inputs(rows)
+    def _compute(
+        self, model: PretrainModel, rows: Rows, autocast: torch.dtype | None
+    ) -> tuple[_Sums, _Sums]:
+        inputs: Inputs = self._loader.inputs(rows)
         targets_M, swapped_N = inputs.pop("targets"), inputs.pop("swapped")
         device = self._world.device
         with torch.autocast(device.type, autocast, enabled=autocast is not None):
-            logits_MV, logits_N2 = model.tell(**inputs)
-        none = _Told(loss=0.0, right=0, asked=0)
-        return _told(logits_MV, targets_M), none if logits_N2 is None else _told(
+            logits_MV, logits_N2 = model.predict(**inputs)
+        none = _Sums(loss=0.0, correct=0, count=0)
+        return _sums(logits_MV, targets_M), none if logits_N2 is None else _sums(
             logits_N2, swapped_N
         )
 
-    def _sum(self, parts: list[_Told]) -> _Told:
-        return _Told(
+    def _sum(self, parts: list[_Sums]) -> _Sums:
+        return _Sums(
             loss=self._world.sum(sum(part.loss for part in parts)),
-            right=round(self._world.sum(sum(part.right for part in parts))),
-            asked=round(self._world.sum(sum(part.asked for part in parts))),
+            correct=round(self._world.sum(sum(part.correct for part in parts))),
+            count=round(self._world.sum(sum(part.count for part in parts))),
         )
 
 
-def _told(logits: torch.Tensor, truth: torch.Tensor) -> _Told:
+def _sums(logits: torch.Tensor, truth: torch.Tensor) -> _Sums:
     loss = functional.cross_entropy(logits.float(), truth, reduction="sum")
-    right = (logits.argmax(dim=1) == truth).sum()
-    return _Told(loss=float(loss), right=int(right), asked=len(truth))
+    correct = (logits.argmax(dim=1) == truth).sum()
+    return _Sums(loss=float(loss), correct=int(correct), count=len(truth))
 
 
-def _evaluation(rows: int, masked: _Told, order: _Told) -> Evaluation:
-    scores = {Metric.MASKED_ACCURACY: masked.right / max(1, masked.asked)}
-    losses = {Loss.MASKED: masked.loss / max(1, masked.asked)}
-    if order.asked:
-        scores[Metric.ORDER_ACCURACY] = order.right / order.asked
-        losses[Loss.ORDER] = order.loss / order.asked
+def _evaluation(rows: int, masked: _Sums, order: _Sums) -> Evaluation:
+    scores = {Metric.MASKED_ACCURACY: masked.correct / max(1, masked.count)}
+    losses = {Loss.MASKED: masked.loss / max(1, masked.count)}
+    if order.count:
+        scores[Metric.ORDER_ACCURACY] = order.correct / order.count
+        losses[Loss.ORDER] = order.loss / order.count
     return Evaluation(
         rows=rows,
         metric=Metric.MASKED_ACCURACY,

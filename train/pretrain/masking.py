@@ -1,4 +1,4 @@
-"""Which tokens of a row are to be told, and what stands in their place.
+"""Selection of the masked tokens of a row, and their replacements.
 
 Shapes: T tokens of a row, U units, V ids of the vocabulary.
 """
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from pipework.train.config.train import PretrainSettings
 
-HIDDEN, RANDOM = 0.8, 0.1  # of the chosen tokens; the rest stays as it is
-NOT_TOLD = -1
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # of the chosen tokens; the rest is unchanged
+NO_TARGET = -1
 
 Flags = NDArray[np.bool_]
 Ids = NDArray[np.int64]
@@ -21,13 +21,13 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Masker:
-    """Hides tokens as `PretrainSettings` says.
+    """Masks tokens according to `PretrainSettings`.
 
     Attributes:
         settings: rates and lengths.
-        mask_id: what hides a token.
-        ordinary: the ids that may be hidden, and drawn in the place of others, int64.
-        unspaced_V: whether a token is of writing without spaces, bool [V].
+        mask_id: the id of the mask token.
+        ordinary: the ids that may be masked, or drawn as random replacements, int64.
+        unspaced_V: whether a token is in a script without spaces, bool [V].
     """
 
     settings: PretrainSettings
@@ -35,30 +35,30 @@ class Masker:
     ordinary: Ids
     unspaced_V: Flags
 
-    def hide(self, ids_T: Ids, units_T: Flags, random: np.random.Generator) -> tuple[Ids, Ids]:
-        """Return what the model sees, and what it is to tell.
+    def mask(self, ids_T: Ids, units_T: Flags, random: np.random.Generator) -> tuple[Ids, Ids]:
+        """Return the input ids and the target ids of a row.
 
         Args:
-            ids_T: the tokens of a row, special ones included.
-            units_T: whether a token begins something that is hidden whole; a special token does.
-            random: decides.
+            ids_T: the tokens of a row, including special tokens.
+            units_T: whether a token starts a unit, which is masked as a whole; special tokens do.
+            random: the generator.
 
         Returns:
-            The ids with some replaced, and the true ids of the chosen ones, else NOT_TOLD; [T].
+            The ids with some replaced, and the true ids of the masked tokens, else NO_TARGET; [T].
         """
         chosen_T = self.choose(ids_T, units_T, random)
-        targets_T = np.where(chosen_T, ids_T, NOT_TOLD)
+        targets_T = np.where(chosen_T, ids_T, NO_TARGET)
         draw_T = random.random(len(ids_T))
-        seen_T = np.where(chosen_T & (draw_T < HIDDEN), self.mask_id, ids_T)
-        other_T = chosen_T & (draw_T >= HIDDEN) & (draw_T < HIDDEN + RANDOM)
-        seen_T[other_T] = random.choice(self.ordinary, int(other_T.sum()))
-        return seen_T, targets_T
+        input_T = np.where(chosen_T & (draw_T < MASK_SHARE), self.mask_id, ids_T)
+        other_T = chosen_T & (draw_T >= MASK_SHARE) & (draw_T < MASK_SHARE + RANDOM_SHARE)
+        input_T[other_T] = random.choice(self.ordinary, int(other_T.sum()))
+        return input_T, targets_T
 
     def choose(self, ids_T: Ids, units_T: Flags, random: np.random.Generator) -> Flags:
-        """Return which tokens of a row are to be told.
+        """Return which tokens of a row are masked, bool [T].
 
-        Runs of units are taken in an order by chance, until the row has its share of tokens; one
-        that would exceed it is made shorter or left out, unless there is none yet.
+        Spans of units are chosen in random order until the share of tokens is reached. A span that
+        would exceed the share is shortened or skipped, unless it is the first.
         """
         firsts_U = np.flatnonzero(units_T)
         ends_U = np.append(firsts_U[1:], len(ids_T))
@@ -72,23 +72,23 @@ class Masker:
             draw_lengths(self.settings.characters, len(order), random),
             draw_lengths(self.settings.words, len(order), random),
         )
-        # Units of one kind that follow one another have one number: no run goes over its end.
+        # Adjacent units of the same kind have the same number; a span does not cross kinds.
         kind_U = np.cumsum(np.diff(free_U * (1 + unspaced_U), prepend=0) != 0)
-        chosen_T, left = np.zeros(len(ids_T), bool), budget
+        chosen_T, remaining = np.zeros(len(ids_T), bool), budget
         for first, run in zip(order.tolist(), runs.tolist(), strict=True):
-            if left <= 0:
+            if remaining <= 0:
                 break
             start, end = int(firsts_U[first]), int(ends_U[first])
-            if chosen_T[start] or (end - start > left and left < budget):
+            if chosen_T[start] or (end - start > remaining and remaining < budget):
                 continue
             for unit in range(first + 1, min(first + run, len(ends_U))):
-                longer = int(ends_U[unit])
-                same = kind_U[unit] == kind_U[first] and not chosen_T[longer - 1]
-                if not same or longer - start > left:
+                extended = int(ends_U[unit])
+                same_kind = kind_U[unit] == kind_U[first] and not chosen_T[extended - 1]
+                if not same_kind or extended - start > remaining:
                     break
-                end = longer
+                end = extended
             chosen_T[start:end] = True
-            left -= end - start
+            remaining -= end - start
         return chosen_T
 
     @cached_property
@@ -101,6 +101,6 @@ class Masker:
 def draw_lengths(
     weights: Sequence[float], count: int, random: np.random.Generator
 ) -> NDArray[np.intp]:
-    """Draw lengths of runs, 1 and up, by their weights."""
+    """Draw span lengths, from 1, with the given weights."""
     shares = np.cumsum(weights) / np.sum(weights)
     return 1 + np.searchsorted(shares, random.random(count), side="right")

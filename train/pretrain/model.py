@@ -1,6 +1,6 @@
-"""An encoder that learns what text is like: which tokens are hidden, and which segment comes first.
+"""The pretraining model: masked language modelling and sentence-order prediction.
 
-Shapes: R rows, T tokens of a row, M tokens to tell, N pairs, H width, V ids of the vocabulary.
+Shapes: R rows, T tokens of a row, M masked tokens, N pairs, H width, V ids of the vocabulary.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from pipework.errors import ConfigError
 from pipework.text.padding import Padding
 from pipework.train.config.model import ModelSettings
 from pipework.train.model import families, ngram_embeddings
-from pipework.train.model.classifier import quiet, without_encoder
+from pipework.train.model.classifier import silence_transformers, without_encoder
 from pipework.train.model.legacy_configs import read_config
 from pipework.train.model.packable import check_packable
 from pipework.train.model.packed_encoder import PackedEncoder
@@ -33,19 +33,19 @@ from pipework.train.model.pretrained import check_loaded, check_vocabulary, open
 ORDER = "order.safetensors"
 
 
-class Pretrainer(nn.Module):
-    """A standard model for masked language modelling, over packed rows, computed where it is asked.
+class PretrainModel(nn.Module):
+    """A masked language model over packed rows; logits are computed only for masked tokens.
 
-    With `order` there is a second head: the pooler of the encoder and a layer behind it tell
+    `order` adds sentence-order prediction: the pooler of the encoder and a linear layer predict
     whether the segments of a pair were swapped (Lan et al. 2020, https://arxiv.org/abs/1909.11942).
 
     Attributes:
-        model: the standard model, whose encoder and head are trained.
-        order: the layer that tells the order, 2 logits, or None.
+        model: the masked language model of transformers.
+        order: the linear layer of sentence-order prediction, 2 logits, or None.
     """
 
     def __init__(self, model: PreTrainedModel, order: nn.Linear | None) -> None:
-        """Take over a model whose family passes `check_packable`."""
+        """Wrap a model whose family passes `check_packable`."""
         super().__init__()
         self.model = model
         self.config = model.config
@@ -63,33 +63,33 @@ class Pretrainer(nn.Module):
         """Return the losses of both objectives, float32 [2], summed and scaled by `scales`.
 
         Args:
-            places: int64 [M], where in the flattened rows tokens are to be told.
-            targets: int64 [M], which they are.
+            places: int64 [M], positions of the masked tokens in the flattened rows.
+            targets: int64 [M], their true ids.
             swapped: int64 [N], 1 for a pair whose segments were swapped.
-            packed: as `tell` takes it.
+            packed: the other inputs of `predict`.
         """
-        logits_MV, logits_N2 = self.tell(places=places, **packed)
+        logits_MV, logits_N2 = self.predict(places=places, **packed)
         masked = functional.cross_entropy(logits_MV.float(), targets, reduction="sum")
         order = masked.new_zeros(())
         if logits_N2 is not None:
             order = functional.cross_entropy(logits_N2.float(), swapped, reduction="sum")
         return torch.stack([masked * self.scales[0], order * self.scales[1]])
 
-    def tell(
+    def predict(
         self, places: torch.Tensor, pairs: torch.Tensor, **rows: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return logits [M, V] of hidden tokens, and [N, 2] of the orders of pairs.
+        """Return logits [M, V] of masked tokens, and [N, 2] of the order of pairs.
 
         Args:
-            places: int64 [M], as `forward` takes them.
-            pairs: int64 [N], where in the flattened rows a pair begins.
-            rows: as `PackedEncoder` takes them, int64 [R, T].
+            places: int64 [M], as in `forward`.
+            pairs: int64 [N], positions of the first token of each pair in the flattened rows.
+            rows: the inputs of `PackedEncoder`, int64 [R, T].
         """
         states_SH = self.states(**rows).flatten(0, 1)
-        told_1MH = states_SH[places].unsqueeze(0)
-        mask_1M = torch.ones(told_1MH.shape[:2], dtype=torch.int64, device=told_1MH.device)
+        masked_1MH = states_SH[places].unsqueeze(0)
+        mask_1M = torch.ones(masked_1MH.shape[:2], dtype=torch.int64, device=masked_1MH.device)
         shell = without_encoder(self.model)
-        logits_MV = shell(inputs_embeds=told_1MH, attention_mask=mask_1M).logits[0]
+        logits_MV = shell(inputs_embeds=masked_1MH, attention_mask=mask_1M).logits[0]
         if self.order is None:
             return logits_MV, None
         firsts_N1H = states_SH[pairs].unsqueeze(1)
@@ -108,40 +108,45 @@ class Pretrainer(nn.Module):
 
     @property
     def padding(self) -> Padding:
-        """How rows are filled up, and whether there are type ids."""
+        """How the family pads rows, and whether it has type ids."""
         return families.padding(self.encoder)
 
     def layers(self) -> list[list[nn.Parameter]]:
-        """Return what trains, by depth: embeddings, each layer, and at last the heads."""
-        groups = [*families.depths(self.encoder), list(families.of_head(self, self.encoder))]
-        return [[one for one in group if one.requires_grad] for group in groups]
+        """Return the trainable parameters by depth: embeddings, each layer, heads."""
+        groups = [
+            *families.parameters_by_depth(self.encoder),
+            list(families.head_parameters(self, self.encoder)),
+        ]
+        return [[weight for weight in group if weight.requires_grad] for group in groups]
 
     def save(self, folder: Path) -> None:
-        """Write weights (safetensors) and config as AutoModelForMaskedLM opens them.
+        """Write weights (safetensors) and config in the format of AutoModelForMaskedLM.
 
-        The pooler is among the weights, and the layer behind it in a file of its own.
+        The weights include the pooler; the order layer is in a separate file.
         """
         self.model.save_pretrained(folder)
         if self.order is not None:
             save_file(self.order.state_dict(), folder / ORDER)
 
 
-def build_pretrainer(settings: ModelSettings, tokenizer: Tokenizer, *, order: bool) -> Pretrainer:
-    """Return a model in float32: a checkpoint that goes on, or a preset from scratch.
+def build_pretrain_model(
+    settings: ModelSettings, tokenizer: Tokenizer, *, order: bool
+) -> PretrainModel:
+    """Return a model in float32: a pretrained checkpoint, or a preset from scratch.
 
-    A checkpoint without a head for masked tokens gets a new one, tied to its embeddings.
+    A checkpoint without an MLM head gets a new head, tied to its embeddings.
 
     Raises:
-        ConfigError: the checkpoint cannot be opened or does not fit the tokenizer; or its family
-            has no masked language model, or cannot read packed rows.
+        ConfigError: the checkpoint cannot be opened or does not match the tokenizer; or its family
+            has no masked language model, or does not support packed rows.
     """
-    quiet()
+    silence_transformers()
     if settings.preset is not None:
         config = preset_config(settings, settings.preset, tokenizer)
         donor = AutoModel.from_config(config) if order else None
-        made = _with_order(AutoModelForMaskedLM.from_config(config), donor)
-        ngram_embeddings.add(made.encoder, settings.ngrams, tokenizer)
-        return made
+        pretrain_model = _with_order(AutoModelForMaskedLM.from_config(config), donor)
+        ngram_embeddings.add(pretrain_model.encoder, settings.ngrams, tokenizer)
+        return pretrain_model
     name = str(settings.name)
     with opening(name):
         config = read_config(name)
@@ -154,23 +159,23 @@ def build_pretrainer(settings: ModelSettings, tokenizer: Tokenizer, *, order: bo
     check_vocabulary(name, tokenizer, int(config.vocab_size))
     ngram_embeddings.restore(model.base_model, Path(name))
     _check_length(settings, name, model)
-    made = _with_order(model, donor)
-    _load_order(made, Path(name))
-    ngram_embeddings.add(made.encoder, settings.ngrams, tokenizer)
-    return made
+    pretrain_model = _with_order(model, donor)
+    _load_order(pretrain_model, Path(name))
+    ngram_embeddings.add(pretrain_model.encoder, settings.ngrams, tokenizer)
+    return pretrain_model
 
 
-def open_pretrainer(folder: Path) -> Pretrainer:
-    """Load a checkpoint that `Pretrainer.save` wrote, in float32 and in evaluation mode."""
-    quiet()
+def open_pretrain_model(folder: Path) -> PretrainModel:
+    """Load a checkpoint that `PretrainModel.save` wrote, in float32 and in evaluation mode."""
+    silence_transformers()
     model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     ngram_embeddings.restore(model.base_model, folder)
     donor = None
     if (folder / ORDER).is_file():
         donor = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    made = _with_order(model, donor)
-    _load_order(made, folder)
-    return made.eval()
+    pretrain_model = _with_order(model, donor)
+    _load_order(pretrain_model, folder)
+    return pretrain_model.eval()
 
 
 def _opened(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, Mapping[str, Any]]:
@@ -184,22 +189,22 @@ def _opened(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, Mappi
     return model, loading
 
 
-def _with_order(model: PreTrainedModel, donor: PreTrainedModel | None) -> Pretrainer:
-    """Give the encoder the pooler of `donor`, which models for masked tokens lack."""
+def _with_order(model: PreTrainedModel, donor: PreTrainedModel | None) -> PretrainModel:
+    """Add the pooler of `donor` to the encoder, because masked language models have none."""
     if donor is None:
-        return Pretrainer(model, None)
+        return PretrainModel(model, None)
     for part in ("pooler", "pooler_activation"):
         if getattr(donor, part, None) is not None:
             setattr(model.base_model, part, getattr(donor, part))
     order = nn.Linear(int(model.config.hidden_size), 2)
     nn.init.normal_(order.weight, std=float(getattr(model.config, "initializer_range", 0.02)))
     nn.init.zeros_(order.bias)
-    return Pretrainer(model, order)
+    return PretrainModel(model, order)
 
 
-def _load_order(made: Pretrainer, folder: Path) -> None:
-    if made.order is not None and (folder / ORDER).is_file():
-        made.order.load_state_dict(load_file(folder / ORDER))
+def _load_order(pretrain_model: PretrainModel, folder: Path) -> None:
+    if pretrain_model.order is not None and (folder / ORDER).is_file():
+        pretrain_model.order.load_state_dict(load_file(folder / ORDER))
 
 
 def _check_length(settings: ModelSettings, name: str, model: PreTrainedModel) -> None:

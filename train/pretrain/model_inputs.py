@@ -1,6 +1,6 @@
-"""Rows of texts become what pretraining takes: packed, hidden in part, some pairs swapped.
+"""Batches for pretraining: packed rows with masked tokens and swapped pairs.
 
-Shapes: R rows, T tokens of a row, N pairs, M tokens to tell.
+Shapes: R rows, T tokens of a row, N pairs, M masked tokens.
 """
 
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ import torch
 from numpy.typing import NDArray
 
 from pipework.text.padding import Padding
-from pipework.text.special_tokens import Frame
+from pipework.text.special_tokens import SpecialTokens
 from pipework.train.data.batches import Rows
-from pipework.train.loop.model_inputs import Inputs, on_device
+from pipework.train.loop.model_inputs import Inputs, arrays_to_device
 from pipework.train.pretrain.corpus import Corpus
-from pipework.train.pretrain.masking import NOT_TOLD, Masker
+from pipework.train.pretrain.masking import NO_TARGET, Masker
 
 Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Row:
-    """A row before it is filled up; `pairs` holds the first token of each pair."""
+    """A row before padding; `pairs` has the position of the first token of each pair."""
 
-    seen_T: Ids
+    input_T: Ids
     targets_T: Ids
     types_T: Ids
     lengths: Sequence[int]
@@ -32,18 +32,18 @@ class _Row:
     swapped: Sequence[int]
 
 
-class PackedFeed:
-    """Rows of a corpus, ready to be learned from.
+class PackedLoader:
+    """Loads batches of a corpus.
 
-    What is hidden and swapped in a row depends on the seed and on the epoch, and neither on the
-    process nor on the rows beside it: a run that goes on, in any number of processes, has the same.
+    Masked tokens and swapped pairs of a row depend only on the seed, the epoch and the row. So a
+    resumed run has the same batches, with any number of processes.
     """
 
     def __init__(
         self,
         corpus: Corpus,
         *,
-        frame: Frame,
+        special_tokens: SpecialTokens,
         masker: Masker,
         padding: Padding,
         seed: int,
@@ -51,7 +51,7 @@ class PackedFeed:
     ) -> None:
         """Read rows from a token cache."""
         self._corpus = corpus
-        self._frame = frame
+        self._special_tokens = special_tokens
         self._masker = masker
         self._padding = padding
         self._seed = seed
@@ -61,13 +61,13 @@ class PackedFeed:
     def inputs(self, rows_B: Rows) -> Inputs:
         """Return what `Pretrainer` takes, for rows as numbered `Windows` count them."""
         rows = [self._row(*divmod(int(row), len(self._corpus))) for row in rows_B]
-        width = max(len(row.seen_T) for row in rows)
-        targets_RT = _stack([row.targets_T for row in rows], width, NOT_TOLD)
-        places_M = np.flatnonzero(targets_RT != NOT_TOLD)
-        positions = [_counted(row.lengths) for row in rows]
+        width = max(len(row.input_T) for row in rows)
+        targets_RT = _stack([row.targets_T for row in rows], width, NO_TARGET)
+        places_M = np.flatnonzero(targets_RT != NO_TARGET)
+        positions = [_positions(row.lengths) for row in rows]
         segments = [np.repeat(np.arange(len(row.lengths)), row.lengths) for row in rows]
         arrays = {
-            "input_ids": _stack([row.seen_T for row in rows], width, self._padding.pad_id),
+            "input_ids": _stack([row.input_T for row in rows], width, self._padding.pad_id),
             "position_ids": _stack(positions, width, 0),
             "segment_ids": _stack(segments, width, -1),
             "places": places_M,
@@ -80,7 +80,7 @@ class PackedFeed:
         if self._padding.type_ids:
             types = [row.types_T for row in rows]
             arrays["token_type_ids"] = _stack(types, width, self._padding.pad_type_id)
-        return on_device(arrays, self._device)
+        return arrays_to_device(arrays, self._device)
 
     def _row(self, epoch: int, row: int) -> _Row:
         random = np.random.default_rng((self._seed, epoch, row))
@@ -94,22 +94,22 @@ class PackedFeed:
                 if swapped[-1]:
                     texts.reverse()
                     begins.reverse()
-            ids.append(self._frame.ids(texts))
-            units.append(self._frame.units(begins))
-            types.append(self._frame.type_ids(texts))
+            ids.append(self._special_tokens.ids(texts))
+            units.append(self._special_tokens.units(begins))
+            types.append(self._special_tokens.type_ids(texts))
             start += len(ids[-1])
-        seen_T, targets_T = self._masker.hide(np.concatenate(ids), np.concatenate(units), random)
+        input_T, targets_T = self._masker.mask(np.concatenate(ids), np.concatenate(units), random)
         return _Row(
-            seen_T=seen_T,
+            input_T=input_T,
             targets_T=targets_T,
             types_T=np.concatenate(types),
-            lengths=[len(one) for one in ids],
+            lengths=[len(ids_T) for ids_T in ids],
             pairs=pairs,
             swapped=swapped,
         )
 
     def _texts(self, index: int) -> tuple[list[Ids], list[NDArray[np.bool_]]]:
-        """Return the ids of an input, one text or two, and where its units begin."""
+        """Return the ids of the one or two segments of an input, and which tokens start units."""
         corpus, middle = self._corpus, int(self._corpus.middles[index])
         span = slice(int(corpus.offsets[index]), int(corpus.offsets[index + 1]))
         ids_T, begins_T = corpus.ids[span].astype(np.int64), np.array(corpus.units[span])
@@ -120,17 +120,17 @@ class PackedFeed:
 
 
 def _stack(rows: Sequence[NDArray[np.signedinteger]], width: int, rest: int) -> Ids:
-    """Return int64 [R, T], each row filled up behind its end."""
+    """Return int64 [R, T], each row padded at the end."""
     stacked_RT = np.full((len(rows), width), rest, np.int64)
     for number, row_T in enumerate(rows):
         stacked_RT[number, : len(row_T)] = row_T
     return stacked_RT
 
 
-def _counted(lengths: Sequence[int]) -> Ids:
-    """Count the tokens of each text from 0."""
+def _positions(lengths: Sequence[int]) -> Ids:
+    """Return the positions of the tokens of each text, from 0."""
     return np.concatenate([np.arange(length) for length in lengths])
 
 
 def _flat(lists: Sequence[Sequence[int]]) -> Ids:
-    return np.array([one for some in lists for one in some], np.int64)
+    return np.array([number for numbers in lists for number in numbers], np.int64)

@@ -1,4 +1,4 @@
-"""The report of a pretraining run as one HTML page that needs nothing else."""
+"""The report of a pretraining run as one self-contained HTML page."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,28 +12,28 @@ from pipework.scoring.evaluation import Evaluation
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.html import data_section
 from pipework.train.pretrain.corpus import Corpus
-from pipework.train.report.page import FILE_NAME, of_train, settings, top
+from pipework.train.report.page import FILE_NAME, settings, top, training_curves
 from pipework.train.report.plots import Curve, read_curves
 
-SAID = {
-    Metric.MASKED_ACCURACY: "of the hidden tokens of dev are told",
-    Metric.ORDER_ACCURACY: "of the orders of two segments of dev are told",
+SCORE_CAPTIONS = {
+    Metric.MASKED_ACCURACY: "of the masked tokens of dev are predicted correctly",
+    Metric.ORDER_ACCURACY: "of the segment orders of dev are predicted correctly",
 }
-LOST = {
-    Loss.MASKED: "nats lost on a hidden token of dev",
-    Loss.ORDER: "nats lost on an order; one that is guessed loses 0.693",
+LOSS_CAPTIONS = {
+    Loss.MASKED: "cross-entropy (nats) per masked token of dev",
+    Loss.ORDER: "cross-entropy (nats) per segment pair of dev; random guessing has 0.693",
 }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PretrainPage:
-    """What the page shows, beside the log of the run.
+    """The data shown on the page, in addition to the log of the run.
 
     Attributes:
         manifest: of the finished run.
         config: the text of its config.toml.
-        report: what its data files look like.
-        evaluation: the kept checkpoint on dev.
+        report: the statistics of its data files.
+        evaluation: scores of the best checkpoint on dev.
         corpus: the rows of train.
     """
 
@@ -56,7 +56,7 @@ def write_page(run: Path, page: PretrainPage) -> Path:
 
 
 def html(page: PretrainPage, curves: Mapping[str, Curve]) -> str:
-    """Return the page.
+    """Return the page as HTML.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
@@ -68,25 +68,30 @@ def html(page: PretrainPage, curves: Mapping[str, Curve]) -> str:
         data_section(page.report),
         settings(page.manifest, page.config),
     )
-    return frame.whole(f"{page.manifest.identity.name}: pretraining run", parts)
+    return frame.render_page(f"{page.manifest.identity.name}: pretraining run", parts)
 
 
 def _tiles(page: PretrainPage, curves: Mapping[str, Curve]) -> str:
-    found = [(f"{score:.1%}", "", SAID[one]) for one, score in page.evaluation.scores.items()]
-    found += [(f"{loss:.3f}", "", LOST[one]) for one, loss in page.evaluation.losses.items()]
+    tiles = [
+        (f"{score:.1%}", "", SCORE_CAPTIONS[metric])
+        for metric, score in page.evaluation.scores.items()
+    ]
+    tiles += [
+        (f"{loss:.3f}", "", LOSS_CAPTIONS[name]) for name, loss in page.evaluation.losses.items()
+    ]
     rows, tokens = len(page.corpus), int(page.corpus.lengths.sum())
-    full = tokens / (rows * int(page.corpus.lengths.max()))
-    found.append((f"{tokens:,}", "", f"tokens of train, in {rows:,} rows that are {full:.1%} full"))
+    fill = tokens / (rows * int(page.corpus.lengths.max()))
+    tiles.append((f"{tokens:,}", "", f"training tokens in {rows:,} rows, {fill:.1%} filled"))
     if (speed := curves.get("train/examples_per_s")) is not None:
         rate = sum(speed.values_S) / len(speed.values_S) * tokens / rows
-        found.append((f"{rate:,.0f}", "tokens/s", "learned from, at the mean"))
-    return frame.tiles(found)
+        tiles.append((f"{rate:,.0f}", "tokens/s", "mean training throughput"))
+    return frame.tiles(tiles)
 
 
 def _curves(curves: Mapping[str, Curve]) -> str:
     from pipework.train.report.plots import over_steps  # noqa: PLC0415  (needs matplotlib)
 
-    drawn = of_train(curves)
+    plots = training_curves(curves)
     for title, names in (("Accuracy on dev", Metric), ("Loss on dev", Loss)):
         dev = {
             name.replace("_", " "): curves[f"dev/{name}"]
@@ -94,6 +99,6 @@ def _curves(curves: Mapping[str, Curve]) -> str:
             if f"dev/{name}" in curves
         }
         if dev:
-            caption = "The same tokens are hidden each time."
-            drawn.append((title, caption, over_steps(dev, f"{title} over the steps")))
-    return frame.section("How it learned", frame.plots(drawn))
+            caption = "The same tokens are masked in every evaluation."
+            plots.append((title, caption, over_steps(dev, f"{title} over the steps")))
+    return frame.section("Training curves", frame.plots(plots))

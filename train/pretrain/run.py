@@ -1,4 +1,4 @@
-"""A pretraining run from config to manifest: the wiring."""
+"""A pretraining run from config to manifest."""
 
 import shutil
 from dataclasses import dataclass
@@ -8,98 +8,100 @@ from tokenizers import Tokenizer
 
 from pipework.data.readers import Format
 from pipework.errors import ConfigError
-from pipework.memory import give_back
+from pipework.memory import collect_and_trim
 from pipework.run_folder.manifest import Data, Manifest, Model, write_manifest
 from pipework.scoring.evaluation import Evaluation
 from pipework.text.encoding import TextEncoder
-from pipework.text.special_tokens import Frame
-from pipework.train.data.batches import Windows
+from pipework.text.special_tokens import SpecialTokens
+from pipework.train.data.batches import StepBatches
 from pipework.train.data.tokenizer import check_unknown_rate
-from pipework.train.data_report.data_report import WHOLE, DataReport, cached_report
+from pipework.train.data_report.data_report import UNLIMITED, DataReport, cached_report
 from pipework.train.description import identity, input_record, splits
 from pipework.train.loop import resume
-from pipework.train.loop.determinism import exact_products
+from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.distributed import World
-from pipework.train.loop.losses import AsTheyAre
-from pipework.train.loop.resume import Keeper, Snapshot, Standing
+from pipework.train.loop.losses import PrecomputedLosses
+from pipework.train.loop.resume import CheckpointManager, Snapshot, TrainState
 from pipework.train.loop.sanity import findings
 from pipework.train.loop.step import Stepper
-from pipework.train.loop.training import Run, learn, make_stepper
+from pipework.train.loop.training import TrainingRun, make_stepper, run_loop
 from pipework.train.model import checkpoint
-from pipework.train.model.classifier import unreached
+from pipework.train.model.classifier import unused_parameters
 from pipework.train.model.families import checkpoint_activations
-from pipework.train.model.fast_dropout import quicken
-from pipework.train.prepare import Prepared, vocabulary
-from pipework.train.pretrain.corpus import Corpus, Laying, corpus
-from pipework.train.pretrain.evaluator import PretrainJudge
+from pipework.train.model.fast_dropout import use_fast_dropout
+from pipework.train.prepare import PreparedRun, vocabulary
+from pipework.train.pretrain.corpus import Corpus, PackingOptions, corpus
+from pipework.train.pretrain.evaluator import PretrainEvaluator
 from pipework.train.pretrain.masking import Masker
-from pipework.train.pretrain.model import Pretrainer, build_pretrainer, open_pretrainer
-from pipework.train.pretrain.model_inputs import PackedFeed
+from pipework.train.pretrain.model import PretrainModel, build_pretrain_model, open_pretrain_model
+from pipework.train.pretrain.model_inputs import PackedLoader
 from pipework.train.pretrain.report import PretrainPage, write_page
 from pipework.train.pretrain.segments import unspaced_ids
 from pipework.train.run_folder import CONFIG
 
-MASKED, MASKED_AND_ORDER = "masked", "masked+order"  # the heads, as a manifest names them
+MASKED, MASKED_AND_ORDER = "masked", "masked+order"  # names of the heads in a manifest
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Feeds:
-    """The rows of train and of dev."""
+class PretrainLoaders:
+    """The batch loaders and corpora of train and dev."""
 
-    train: PackedFeed
-    dev: PackedFeed
+    train: PackedLoader
+    dev: PackedLoader
     corpus: Corpus
     dev_corpus: Corpus
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Learning:
-    """A model with all that teaches it."""
+class PretrainSetup:
+    """A model with everything needed to train it."""
 
-    model: Pretrainer
-    feeds: Feeds
-    windows: Windows
+    model: PretrainModel
+    loaders: PretrainLoaders
+    windows: StepBatches
     stepper: Stepper
 
 
 def pretrain(
-    run: Run, found: Prepared, snapshot: Snapshot | None
+    run: TrainingRun, prepared: PreparedRun, snapshot: Snapshot | None
 ) -> tuple[Manifest, tuple[str, ...]]:
-    """Pretrain, in every process of the world; return what `train.finish.finish` returns.
+    """Pretrain in every process of the world; return the same as `train.finalize.finalize`.
 
     Raises:
         PipeError: as `train.run.train`.
     """
     world = run.world
-    report = world.lead(lambda: _look(run, found))
+    report = world.lead(lambda: _data_report(run, prepared))
     for finding in report.findings:
-        run.journal.say(f"data: {finding}")
+        run.logger.log_text(f"data: {finding}")
         run.progress.note(f"data: {finding}")
-    ready = learning(run, found)
-    feeds, judge = ready.feeds, PretrainJudge(ready.feeds.dev, world=world, progress=run.progress)
-    standing = learn(
-        run, found.fingerprint, ready.model, ready.windows, ready.stepper, judge, snapshot
+    setup = make_setup(run, prepared)
+    loaders = setup.loaders
+    evaluator = PretrainEvaluator(loaders.dev, world=world, progress=run.progress)
+    state = run_loop(
+        run, prepared.fingerprint, setup.model, setup.windows, setup.stepper, evaluator, snapshot
     )
-    del ready
-    give_back()
-    return world.lead(lambda: _finish(run, found, feeds, report, standing))
+    del setup
+    collect_and_trim()
+    return world.lead(lambda: _finalize(run, prepared, loaders, report, state))
 
 
-def learning(run: Run, found: Prepared) -> Learning:
-    """Return a model at its beginning, ready for its first step.
+def make_setup(run: TrainingRun, prepared: PreparedRun) -> PretrainSetup:
+    """Return an initial model, ready for the first step.
 
     Raises:
         PipeError: as `train.run.train`.
     """
-    settings, model = run.config.train, _model(run, found)
-    feeds = _feeds(run, found, model)
-    rows = feeds.corpus
-    # Rows are full, so each has about the same to tell: a mean over rows is one over tokens.
+    settings, model = run.config.train, _model(run, prepared)
+    loaders = _loaders(run, prepared, model)
+    rows = loaders.corpus
+    # Rows are full, so they have about the same number of masked tokens: the mean over rows is
+    # proportional to the mean over tokens.
     tokens = len(rows.ids) * run.config.pretrain.mask_rate / len(rows)
     model.scales = (1 / tokens, len(rows) / max(1, rows.pairs))
-    for name in unreached(model, feeds.train.inputs(np.array([0]))):
+    for name in unused_parameters(model, loaders.train.inputs(np.array([0]))):
         model.get_parameter(name).requires_grad_(False)
-    windows = Windows(
+    windows = StepBatches(
         rows.lengths,
         batch_size=settings.batch_size,
         accumulate=settings.accumulate,
@@ -110,128 +112,140 @@ def learning(run: Run, found: Prepared) -> Learning:
         run,
         model,
         model.layers(),
-        feed=feeds.train,
-        losses=AsTheyAre(),
+        loader=loaders.train,
+        losses=PrecomputedLosses(),
         per_epoch=windows.per_epoch,
     )
-    return Learning(model=model, feeds=feeds, windows=windows, stepper=stepper)
+    return PretrainSetup(model=model, loaders=loaders, windows=windows, stepper=stepper)
 
 
-def _look(run: Run, found: Prepared) -> DataReport:
-    """Return the data report, and refuse a vocabulary that does not know the texts."""
+def _data_report(run: TrainingRun, prepared: PreparedRun) -> DataReport:
+    """Return the data report after a check of the share of unknown tokens."""
     config = run.config
-    encoder = TextEncoder(Tokenizer.from_str(found.tokenizer), max_length=WHOLE, type_ids=False)
-    report = cached_report(config.sources(), encoder, found.tokenizer, None, run.progress)
+    encoder = TextEncoder(
+        Tokenizer.from_str(prepared.tokenizer), max_length=UNLIMITED, type_ids=False
+    )
+    report = cached_report(config.sources(), encoder, prepared.tokenizer, None, run.progress)
     rate = report.splits["train"].unknown_rate
     if rate is not None:
-        given = config.model
-        check_unknown_rate(rate, str(given.vocab or given.name or given.preset))
+        model_settings = config.model
+        check_unknown_rate(
+            rate, str(model_settings.vocab or model_settings.name or model_settings.preset)
+        )
     return report
 
 
-def _pairs(run: Run) -> bool:
+def _pairs(run: TrainingRun) -> bool:
     config = run.config
     return config.data.format is Format.DOCUMENTS and config.pretrain.sentence_order
 
 
-def _model(run: Run, found: Prepared) -> Pretrainer:
+def _model(run: TrainingRun, prepared: PreparedRun) -> PretrainModel:
     config, device = run.config, run.world.device
-    model = build_pretrainer(
-        config.model, Tokenizer.from_str(found.tokenizer), order=_pairs(run)
+    model = build_pretrain_model(
+        config.model, Tokenizer.from_str(prepared.tokenizer), order=_pairs(run)
     ).to(device)
     if device.type == "cpu":
-        quicken(model.model)
+        use_fast_dropout(model.model)
     if config.train.gradient_checkpointing:
         checkpoint_activations(model.model)
     return model
 
 
-def _feeds(run: Run, found: Prepared, model: Pretrainer) -> Feeds:
+def _loaders(run: TrainingRun, prepared: PreparedRun, model: PretrainModel) -> PretrainLoaders:
     config, sources = run.config, run.config.sources()
-    laying = Laying(
+    options = PackingOptions(
         max_length=config.model.max_length,
         row_tokens=config.pretrain.row_tokens,
         pairs=_pairs(run),
     )
     train, dev = run.world.first_on_each_machine(
         lambda: tuple(
-            corpus(sources[name], found.tokenizer, laying, run.progress)
+            corpus(sources[name], prepared.tokenizer, options, run.progress)
             for name in ("train", "dev")
         )
     )
     seed = config.train.seed
 
-    def feed(rows: Corpus, seed: int) -> PackedFeed:
-        return _feed(run, found, model, rows, seed)
+    def loader(rows: Corpus, seed: int) -> PackedLoader:
+        return _loader(run, prepared, model, rows, seed)
 
-    return Feeds(train=feed(train, seed), dev=feed(dev, 0), corpus=train, dev_corpus=dev)
+    return PretrainLoaders(
+        train=loader(train, seed), dev=loader(dev, 0), corpus=train, dev_corpus=dev
+    )
 
 
-def _feed(run: Run, found: Prepared, model: Pretrainer, rows: Corpus, seed: int) -> PackedFeed:
-    tokenizer = Tokenizer.from_str(found.tokenizer)
-    known = vocabulary(found.tokenizer, model.padding)
-    if known.mask_id == known.padding.pad_id:
-        message = "the tokenizer has no token that hides another, [MASK] or <mask>"
-        raise ConfigError(message, "pretrain with the tokenizer of a masked language model")
-    ordinary = np.setdiff1d(list(tokenizer.get_vocab().values()), known.special_ids)
+def _loader(
+    run: TrainingRun, prepared: PreparedRun, model: PretrainModel, rows: Corpus, seed: int
+) -> PackedLoader:
+    tokenizer = Tokenizer.from_str(prepared.tokenizer)
+    vocabulary_ids = vocabulary(prepared.tokenizer, model.padding)
+    if vocabulary_ids.mask_id == vocabulary_ids.padding.pad_id:
+        message = "the tokenizer has no mask token ([MASK] or <mask>)"
+        raise ConfigError(message, "use the tokenizer of a masked language model")
+    ordinary = np.setdiff1d(list(tokenizer.get_vocab().values()), vocabulary_ids.special_ids)
     masker = Masker(
         settings=run.config.pretrain,
-        mask_id=known.mask_id,
+        mask_id=vocabulary_ids.mask_id,
         ordinary=ordinary,
         unspaced_V=unspaced_ids(tokenizer),
     )
-    return PackedFeed(
+    return PackedLoader(
         rows,
-        frame=Frame.of(tokenizer),
+        special_tokens=SpecialTokens.of(tokenizer),
         masker=masker,
-        padding=known.padding,
+        padding=vocabulary_ids.padding,
         seed=seed,
         device=run.world.device,
     )
 
 
-def _finish(
-    run: Run, found: Prepared, feeds: Feeds, report: DataReport, standing: Standing
+def _finalize(
+    run: TrainingRun,
+    prepared: PreparedRun,
+    loaders: PretrainLoaders,
+    report: DataReport,
+    state: TrainState,
 ) -> tuple[Manifest, tuple[str, ...]]:
-    """Make the best weights the checkpoint, score it afresh, and write the manifest last."""
+    """Promote the best weights to the checkpoint, score them, and write the manifest last."""
     out, config = run.out, run.config
-    checkpoint.take(Keeper(out, config.train.keep).best(standing.best_step), out)
-    model = open_pretrainer(out / checkpoint.FOLDER).to(run.world.device)
+    checkpoint.promote(CheckpointManager(out, config.train.keep).best(state.best_step), out)
+    model = open_pretrain_model(out / checkpoint.FOLDER).to(run.world.device)
     alone = World(rank=0, size=1, local_rank=0, device=run.world.device, control=None)
-    with exact_products():
-        judge = PretrainJudge(feeds.dev, world=alone, progress=run.progress)
-        evaluation = judge.evaluate(model, None)
-    poor = findings(standing.losses, evaluation, config.train.learning_rate)
-    manifest = _manifest(run, found, model, report, evaluation, poor)
+    with exact_float32():
+        evaluator = PretrainEvaluator(loaders.dev, world=alone, progress=run.progress)
+        evaluation = evaluator.evaluate(model, None)
+    failures = findings(state.losses, evaluation, config.train.learning_rate)
+    manifest = _manifest(run, prepared, model, report, evaluation, failures)
     scored = (*evaluation.scores.items(), *evaluation.losses.items())
-    said = ", ".join(f"{name} {value:.4f}" for name, value in scored)
-    run.journal.say(f"best dev at step {standing.best_step}: {said}")
+    summary = ", ".join(f"{name} {value:.4f}" for name, value in scored)
+    run.logger.log_text(f"best dev at step {state.best_step}: {summary}")
     if config.train.report:
         page = PretrainPage(
             manifest=manifest,
             config=(out / CONFIG).read_text(encoding="utf-8"),
             report=report,
             evaluation=evaluation,
-            corpus=feeds.corpus,
+            corpus=loaders.corpus,
         )
         write_page(out, page)
     write_manifest(out, manifest)
     shutil.rmtree(out / resume.FOLDER, ignore_errors=True)
-    return manifest, poor
+    return manifest, failures
 
 
 def _manifest(
-    run: Run,
-    found: Prepared,
-    model: Pretrainer,
+    run: TrainingRun,
+    prepared: PreparedRun,
+    model: PretrainModel,
     report: DataReport,
     evaluation: Evaluation,
-    poor: tuple[str, ...],
+    failures: tuple[str, ...],
 ) -> Manifest:
     config, out = run.config, run.out
     return Manifest(
         identity=identity(out, config),
-        task=found.task,
+        task=prepared.task,
         input=input_record(out, config, model.padding),
         model=Model(
             family=str(model.config.model_type),
@@ -242,9 +256,9 @@ def _manifest(
             checkpoint=checkpoint.records(out),
         ),
         data=Data(
-            reading=config.sources()["train"].reading(),
+            reading=config.sources()["train"].read_options(),
             splits=splits(config, report),
-            findings=(*report.findings, *poor),
+            findings=(*report.findings, *failures),
             metrics={"dev": evaluation.metrics()},
         ),
     )

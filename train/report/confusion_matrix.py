@@ -1,6 +1,6 @@
-"""Which classes are taken for which, kept readable however many classes there are.
+"""Confusion matrix, limited to the classes with the most errors.
 
-Shapes: C classes, K classes that are shown, H and W pixels.
+Shapes: C classes, K classes in the matrix, H and W pixels.
 """
 
 from collections.abc import Sequence
@@ -11,65 +11,65 @@ from numpy.typing import NDArray
 
 from pipework.scoring.evaluation import Evaluation
 
-MOST_CLASSES = 20
-MOST_PAIRS = 15
+MAX_CLASSES = 20
+MAX_PAIRS = 15
 OTHERS = "(all others)"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Confusion:
+class ConfusionMatrix:
     """A confusion matrix: counts_KK[true][predicted].
 
-    Of more than MOST_CLASSES classes it holds those with the most mistakes, and all others
-    together as the last.
+    With more than MAX_CLASSES classes it has those with the most errors; the last row and column
+    sum all others.
     """
 
     labels: tuple[str, ...]
     counts_KK: NDArray[np.int64]
 
     @classmethod
-    def of(cls, evaluation: Evaluation) -> "Confusion":
-        """Return the matrix of a task with a single label."""
+    def of(cls, evaluation: Evaluation) -> "ConfusionMatrix":
+        """Return the matrix of an evaluation of a single-label task."""
         counts_CC, labels = _full(evaluation)
-        if len(labels) <= MOST_CLASSES:
+        if len(labels) <= MAX_CLASSES:
             return cls(labels=labels, counts_KK=counts_CC)
         wrong_CC = counts_CC - np.diag(counts_CC.diagonal())
         wrong_C = wrong_CC.sum(axis=0) + wrong_CC.sum(axis=1)
-        shown = np.sort(np.argsort(-wrong_C, kind="stable")[: MOST_CLASSES - 1])
-        group_C = np.full(len(labels), MOST_CLASSES - 1)
+        shown = np.sort(np.argsort(-wrong_C, kind="stable")[: MAX_CLASSES - 1])
+        group_C = np.full(len(labels), MAX_CLASSES - 1)
         group_C[shown] = np.arange(len(shown))
-        member_KC = group_C == np.arange(MOST_CLASSES)[:, None]
+        member_KC = group_C == np.arange(MAX_CLASSES)[:, None]
         counts_KK = member_KC.astype(np.int64) @ counts_CC @ member_KC.T.astype(np.int64)
-        return cls(labels=(*(labels[place] for place in shown), OTHERS), counts_KK=counts_KK)
+        return cls(labels=(*(labels[index] for index in shown), OTHERS), counts_KK=counts_KK)
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """float64 [K, K]: each count as a share of the rows of its true class."""
+        """float64 [K, K]: each count divided by the number of rows of its true class."""
         rows_K1 = self.counts_KK.sum(axis=1, keepdims=True)
         return np.asarray(self.counts_KK / np.maximum(rows_K1, 1))
 
 
 def most_confused(evaluation: Evaluation) -> Sequence[tuple[str, str, int, float]]:
-    """Return true class, predicted class, rows, and their share of the true class; most first."""
+    """Return (true class, predicted class, rows, share of the true class), most rows first."""
     counts_CC, labels = _full(evaluation)
     rows_C = counts_CC.sum(axis=1)
     wrong_CC = counts_CC - np.diag(counts_CC.diagonal())
-    order = np.argsort(-wrong_CC, axis=None, kind="stable")[:MOST_PAIRS]
+    order = np.argsort(-wrong_CC, axis=None, kind="stable")[:MAX_PAIRS]
     pairs = zip(*np.unravel_index(order, wrong_CC.shape), strict=True)
     return [
         (
             labels[true],
-            labels[given],
-            int(wrong_CC[true, given]),
-            wrong_CC[true, given] / rows_C[true],
+            labels[predicted],
+            int(wrong_CC[true, predicted]),
+            wrong_CC[true, predicted] / rows_C[true],
         )
-        for true, given in pairs
-        if wrong_CC[true, given]
+        for true, predicted in pairs
+        if wrong_CC[true, predicted]
     ]
 
 
 def confusion_image(evaluation: Evaluation) -> NDArray[np.uint8]:
-    """Draw the matrix as a picture, uint8 [H, W, 3], for TensorBoard.
+    """Draw the matrix as an image, uint8 [H, W, 3], for TensorBoard.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
@@ -78,27 +78,27 @@ def confusion_image(evaluation: Evaluation) -> NDArray[np.uint8]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    found = Confusion.of(evaluation)
-    classes = len(found.labels)
-    names = [label if label.isascii() else f"{place}" for place, label in enumerate(found.labels)]
+    matrix = ConfusionMatrix.of(evaluation)
+    classes = len(matrix.labels)
+    names = [label if label.isascii() else f"{index}" for index, label in enumerate(matrix.labels)]
     with rc_context({"text.parse_math": False}):
         figure = Figure(figsize=(3 + 0.45 * classes, 2 + 0.45 * classes), layout="constrained")
         canvas = FigureCanvasAgg(figure)
         axes = figure.subplots()
-        axes.imshow(found.shares, cmap="Blues", vmin=0, vmax=1)
+        axes.imshow(matrix.shares, cmap="Blues", vmin=0, vmax=1)
         axes.set_xticks(range(classes), names, rotation=90)
         axes.set_yticks(range(classes), names)
         axes.set_xlabel("predicted")
         axes.set_ylabel("true")
-        for true, given in np.argwhere(found.counts_KK):
-            dark = found.shares[true, given] > 0.5  # noqa: PLR2004  (half of full blue)
-            count, colour = f"{found.counts_KK[true, given]}", "white" if dark else "black"
-            axes.text(given, true, count, ha="center", va="center", color=colour, fontsize=8)
+        for true, predicted in np.argwhere(matrix.counts_KK):
+            dark = matrix.shares[true, predicted] > 0.5  # noqa: PLR2004  (half of full blue)
+            count, colour = f"{matrix.counts_KK[true, predicted]}", "white" if dark else "black"
+            axes.text(predicted, true, count, ha="center", va="center", color=colour, fontsize=8)
         canvas.draw()  # type: ignore[no-untyped-call]
     pixels_HW4 = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
     return np.array(pixels_HW4[:, :, :3], np.uint8)
 
 
 def _full(evaluation: Evaluation) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    labels = tuple(one.label for one in evaluation.classes)
+    labels = tuple(scores.label for scores in evaluation.classes)
     return np.array(evaluation.confusion, np.int64).reshape(len(labels), len(labels)), labels

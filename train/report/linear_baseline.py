@@ -1,9 +1,8 @@
-"""The question to ask of every fine-tuned model: does it beat a linear one on the same rows?
+"""A linear baseline trained on the same rows as the model.
 
-The baseline is a linear support vector machine on TF-IDF features, as strong as a baseline of
-seconds gets (Wang and Manning 2012, "Baselines and Bigrams"); ridge regression for numbers. The
-features are words and pairs of neighbours. In scripts without spaces each character is a word, so
-that texts of several languages may be mixed.
+The baseline is a linear support vector machine on TF-IDF features of words and word bigrams (Wang
+and Manning 2012, "Baselines and Bigrams"), or ridge regression for a regression task. In scripts
+without spaces each character counts as a word, so texts of several languages can be mixed.
 
 Shapes: N rows, C labels, F features.
 """
@@ -21,16 +20,16 @@ from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Source
 from pipework.progress import Progress
-from pipework.run_folder.task import Task, TaskKind, no_classifier
-from pipework.scoring.evaluation import Evaluation, evaluate, truth
+from pipework.run_folder.task import Task, TaskKind, not_a_classifier
+from pipework.scoring.evaluation import Evaluation, evaluate, label_array
 from pipework.scoring.predictions import choose_thresholds
 
 Matrix = Any  # scipy's sparse [N, F]: it has no types
 ROWS = 200_000
-FITS = 4_000_000  # rows times labels, each of which is fitted alone
+FITS = 4_000_000  # rows times labels: one binary classifier is fitted per label
 FEWEST_ROWS = 20_000
 MANY_ROWS = 10_000
-# Thai, Lao, Burmese, Khmer, Japanese and Chinese put no space between words.
+# Thai, Lao, Burmese, Khmer, Japanese and Chinese have no spaces between words.
 NO_SPACES = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 )
@@ -40,16 +39,16 @@ SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Baseline:
-    """What a linear model reaches on the rows that the model was trained on.
+class LinearBaseline:
+    """The scores and logits of a linear model trained on the train rows.
 
     Attributes:
-        name: the features and the model, in words.
+        name: the description of the model and its features.
         evaluation: its scores on dev.
-        logits_NC: its answers there, float32: distances from the separating planes, or values.
-        task: the task, with thresholds of its own where the task has thresholds.
-        rows: how many train rows it saw, of `all_rows`.
-        seconds: what reading, fitting and answering took.
+        logits_NC: its outputs for dev, float32: distances from the separating planes, or values.
+        task: the task, with thresholds chosen for the baseline if the task is multi-label.
+        rows: number of train rows that it was fitted on, of `all_rows`.
+        seconds: time to read, fit and predict.
     """
 
     name: str
@@ -61,30 +60,33 @@ class Baseline:
     seconds: float
 
 
-def linear_baseline(train: Source, dev: Source, task: Task, progress: Progress) -> Baseline:
+def linear_baseline(train: Source, dev: Source, task: Task, progress: Progress) -> LinearBaseline:
     """Fit a linear model on the train rows, or a sample of them, and score it on dev.
 
     Raises:
-        DataError: as `Source.rows`, and for a label that the task does not know.
+        DataError: as `Source.rows`, and for a label that is not in the task.
         ImportError: scikit-learn is not installed.
     """
     start = time.perf_counter()
-    progress.begin("fit a linear model to compare with", 3, "steps")
-    most = min(ROWS, max(FEWEST_ROWS, FITS // len(task.labels)))
-    examples, all_rows = sample(train.rows(), most)
-    tested = list(dev.rows())
-    truth_N, wanted = truth(examples, task, str(train.path)), truth(tested, task, str(dev.path))
+    progress.begin("fit the linear baseline", 3, "steps")
+    max_rows = min(ROWS, max(FEWEST_ROWS, FITS // len(task.labels)))
+    examples, all_rows = sample(train.rows(), max_rows)
+    dev_rows = list(dev.rows())
+    truth_N, wanted = (
+        label_array(examples, task, str(train.path)),
+        label_array(dev_rows, task, str(dev.path)),
+    )
     progress.advance(1)
     features = _Features(examples)
-    x_NF, dev_NF = features.of(examples), features.of(tested)
+    x_NF, dev_NF = features.of(examples), features.of(dev_rows)
     progress.advance(1)
-    logits_NC = _fit_and_answer(x_NF, truth_N, dev_NF, task)
+    logits_NC = _fit_and_predict(x_NF, truth_N, dev_NF, task)
     if task.kind is TaskKind.MULTI_LABEL:
         task = task.model_copy(update={"thresholds": choose_thresholds(logits_NC, wanted)})
     progress.advance(1)
     progress.end()
     kind = "ridge regression" if task.kind is TaskKind.REGRESSION else "a linear SVM"
-    return Baseline(
+    return LinearBaseline(
         name=f"{kind} on {features.name}",
         evaluation=evaluate(logits_NC, wanted, task),
         logits_NC=logits_NC,
@@ -96,49 +98,49 @@ def linear_baseline(train: Source, dev: Source, task: Task, progress: Progress) 
 
 
 def sample(rows: Iterable[Example], size: int) -> tuple[list[Example], int]:
-    """Return at most `size` rows, each with the same chance, and how many there are.
+    """Return a uniform sample of at most `size` rows, and the number of all rows.
 
-    Algorithm R (Vitter 1985, "Random Sampling with a Reservoir"), the same rows every time.
+    Algorithm R (Vitter 1985, "Random Sampling with a Reservoir") with a fixed seed.
     """
-    chance, iterator = random.Random(SEED), iter(rows)  # noqa: S311  (no secret)
-    kept = list(islice(iterator, size))
-    count = len(kept)
+    generator, iterator = random.Random(SEED), iter(rows)  # noqa: S311  (not security-relevant)
+    reservoir = list(islice(iterator, size))
+    count = len(reservoir)
     for row in iterator:
         count += 1
-        place = chance.randrange(count)
-        if place < size:
-            kept[place] = row
-    return kept, count
+        index = generator.randrange(count)
+        if index < size:
+            reservoir[index] = row
+    return reservoir, count
 
 
 class _Features:
-    """Texts as TF-IDF features.
+    """TF-IDF features of texts.
 
-    A pair gives both texts, each with features of its own, so that their order counts; how they
-    differ, feature by feature; and their cosine.
+    A text pair has the features of both texts (so their order counts), the absolute difference of
+    the two, and their cosine similarity.
     """
 
     def __init__(self, examples: Sequence[Example]) -> None:
-        """Learn the features that the examples have."""
+        """Fit the vectorizer on the examples."""
         from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415  (needs an extra)
 
-        texts = [_marked(example) for example in examples]
+        texts = [_mark_entities(example) for example in examples]
         self._pair = examples[0].text_pair is not None
         texts += [example.text_pair or "" for example in examples] if self._pair else []
         self._vectorizer = TfidfVectorizer(
             token_pattern=WORD,
             ngram_range=(1, 2),
-            min_df=2 if len(examples) > MANY_ROWS else 1,  # half the time, and no less accurate
+            min_df=2 if len(examples) > MANY_ROWS else 1,  # halves the time, same accuracy
             sublinear_tf=True,
             dtype=np.float32,
         )
         self._vectorizer.fit(texts)
-        both = " of both texts, their difference and their cosine" if self._pair else ""
-        self.name = f"TF-IDF of words and pairs of words{both}"
+        both = " of both texts, their difference and cosine similarity" if self._pair else ""
+        self.name = f"TF-IDF of words and word bigrams{both}"
 
     def of(self, examples: Sequence[Example]) -> Matrix:
         """Return features float32 [N, F]."""
-        first_NF = self._vectorizer.transform([_marked(example) for example in examples])
+        first_NF = self._vectorizer.transform([_mark_entities(example) for example in examples])
         if not self._pair:
             return first_NF
         from scipy import sparse  # noqa: PLC0415  (needs an extra)
@@ -149,18 +151,18 @@ class _Features:
         return sparse.hstack(columns, format="csr")
 
 
-def _marked(example: Example) -> str:
-    """Return the text, its entities between words that no text holds."""
+def _mark_entities(example: Example) -> str:
+    """Return the text with its entities enclosed in marker words."""
     text = example.text
     if example.entities is None:
         return text
     marks = zip(example.entities, ENTITY_MARKS, strict=True)
-    for (start, end), mark in sorted(marks, reverse=True):  # from the right: places stay true
+    for (start, end), mark in sorted(marks, reverse=True):  # right to left: offsets stay valid
         text = text[:start] + mark + text[start:end] + mark + text[end:]
     return text
 
 
-def _fit_and_answer(
+def _fit_and_predict(
     x_NF: Matrix, truth_N: NDArray[np.generic], dev_NF: Matrix, task: Task
 ) -> NDArray[np.float32]:
     match task.kind:
@@ -171,30 +173,26 @@ def _fit_and_answer(
             return np.asarray(values_N, np.float32)[:, None]
         case TaskKind.SINGLE_LABEL:
             true_NC = truth_N[:, None] == np.arange(len(task.labels))
-            return _each_against_rest(x_NF, true_NC, dev_NF)
+            return _one_vs_rest(x_NF, true_NC, dev_NF)
         case TaskKind.PRETRAIN:
-            raise no_classifier()
+            raise not_a_classifier()
         case TaskKind.MULTI_LABEL:
-            return _each_against_rest(x_NF, np.asarray(truth_N, np.bool_), dev_NF)
+            return _one_vs_rest(x_NF, np.asarray(truth_N, np.bool_), dev_NF)
 
 
-def _each_against_rest(
-    x_NF: Matrix, true_NC: NDArray[np.bool_], dev_NF: Matrix
-) -> NDArray[np.float32]:
-    columns = [_one_against_rest(x_NF, true_N, dev_NF) for true_N in true_NC.T]
+def _one_vs_rest(x_NF: Matrix, true_NC: NDArray[np.bool_], dev_NF: Matrix) -> NDArray[np.float32]:
+    columns = [_binary_svm(x_NF, true_N, dev_NF) for true_N in true_NC.T]
     return np.stack(columns, axis=1).astype(np.float32)
 
 
-def _one_against_rest(
-    x_NF: Matrix, true_N: NDArray[np.bool_], dev_NF: Matrix
-) -> NDArray[np.float64]:
-    """Return for each row of dev its distance from the plane around one label, float [N]."""
+def _binary_svm(x_NF: Matrix, true_N: NDArray[np.bool_], dev_NF: Matrix) -> NDArray[np.float64]:
+    """Return the distance of each dev row from the separating plane of one label, float [N]."""
     from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415  (needs an extra)
     from sklearn.svm import LinearSVC  # noqa: PLC0415  (needs an extra)
 
-    if true_N.all() or not true_N.any():  # nothing to tell apart
+    if true_N.all() or not true_N.any():  # only one class: nothing to separate
         return np.full(dev_NF.shape[0], 1.0 if true_N.any() else -1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found = LinearSVC(random_state=SEED).fit(x_NF, true_N)
-    return np.asarray(found.decision_function(dev_NF), np.float64)
+        classifier = LinearSVC(random_state=SEED).fit(x_NF, true_N)
+    return np.asarray(classifier.decision_function(dev_NF), np.float64)

@@ -1,4 +1,4 @@
-"""The report of a run as one HTML page that needs nothing else.
+"""The report of a training run as one self-contained HTML page.
 
 Shapes: N rows of dev, C labels.
 """
@@ -15,40 +15,40 @@ from pipework.data.examples import Example
 from pipework.html import page as frame
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import Manifest
-from pipework.run_folder.task import TaskKind, no_classifier
+from pipework.run_folder.task import TaskKind, not_a_classifier
 from pipework.scoring.evaluation import Evaluation
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.html import data_section
-from pipework.train.report.confusion_matrix import Confusion, most_confused
-from pipework.train.report.linear_baseline import Baseline
+from pipework.train.report.confusion_matrix import ConfusionMatrix, most_confused
+from pipework.train.report.linear_baseline import LinearBaseline
 from pipework.train.report.plots import Curve, read_curves
-from pipework.train.report.significance import Verdict, in_words
-from pipework.train.report.worst_errors import Mistake
+from pipework.train.report.significance import ScoreDifference, metric_in_words
+from pipework.train.report.worst_errors import WrongPrediction
 
 FILE_NAME = "report.html"
 TEXT_LIMIT = 600
 CURVES = (
-    ("Loss", "Mean over the steps since the last point, on train. Lower is better.", "loss"),
-    ("Learning rate", "As the schedule sets it.", "learning_rate"),
-    ("Norm of the gradient", "Before clipping. A jump tells of an unstable run.", "gradient_norm"),
-    ("Speed", "Examples per second on train.", "examples_per_s"),
+    ("Loss", "Mean training loss since the previous point. Lower is better.", "loss"),
+    ("Learning rate", "Set by the schedule.", "learning_rate"),
+    ("Gradient norm", "Before clipping. A jump indicates an unstable run.", "gradient_norm"),
+    ("Throughput", "Training examples per second.", "examples_per_s"),
 )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunPage:
-    """What the page of a run shows, beside its log.
+    """The data shown on the page of a run, in addition to its log.
 
     Attributes:
         manifest: of the finished run.
         config: the text of its config.toml.
-        report: what its data files look like.
-        evaluation: the kept checkpoint on dev.
-        logits_NC: its answers there, float32.
-        truth: what is true there, as `pipework.scoring.evaluation.truth` gives it.
-        baseline: a linear model on the same rows.
-        verdict: the two compared.
-        mistakes: the most confident ones on dev.
+        report: the statistics of its data files.
+        evaluation: scores of the best checkpoint on dev.
+        logits_NC: its logits for dev, float32.
+        truth: labels of dev, from `pipework.scoring.evaluation.label_array`.
+        baseline: a linear model trained on the same rows.
+        difference: the score of the model minus that of the baseline.
+        worst_errors: the most confident wrong predictions on dev.
     """
 
     manifest: Manifest
@@ -57,9 +57,9 @@ class RunPage:
     evaluation: Evaluation
     logits_NC: NDArray[np.float32]
     truth: NDArray[np.generic]
-    baseline: Baseline
-    verdict: Verdict
-    mistakes: Sequence[Mistake]
+    baseline: LinearBaseline
+    difference: ScoreDifference
+    worst_errors: Sequence[WrongPrediction]
 
 
 def write_page(run: Path, page: RunPage) -> Path:
@@ -74,27 +74,27 @@ def write_page(run: Path, page: RunPage) -> Path:
 
 
 def html(page: RunPage, curves: Mapping[str, Curve]) -> str:
-    """Return the page.
+    """Return the page as HTML.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
     parts = (
         top(page.manifest),
-        _verdict(page),
+        _significance(page),
         _tiles(page),
         _curves(curves, page),
         _errors_by_class(page),
         _classes(page),
-        _mistakes(page),
+        _worst_errors(page),
         data_section(page.report),
         settings(page.manifest, page.config),
     )
-    return frame.whole(f"{page.manifest.identity.name}: training run", parts)
+    return frame.render_page(f"{page.manifest.identity.name}: training run", parts)
 
 
 def top(manifest: Manifest) -> str:
-    """Return the head of a page: which run it is."""
+    """Return the page header: the run, its task, model and data."""
     model, task = manifest.model, manifest.task
     base = f"from {model.base}" if model.base else "from scratch"
     labels = f", {len(task.labels)} labels" if len(task.labels) > 1 else ""
@@ -107,51 +107,56 @@ def top(manifest: Manifest) -> str:
     return frame.header(manifest.identity.name, " · ".join(line))
 
 
-def _verdict(page: RunPage) -> str:
+def _significance(page: RunPage) -> str:
     baseline = page.baseline
     rows = f"{baseline.rows:,} train rows"
     if baseline.rows < baseline.all_rows:
-        rows = f"{rows}, drawn by chance from {baseline.all_rows:,}"
-    how = f"The linear model: {baseline.name}, {rows}, {baseline.seconds:.0f} s."
+        rows = f"{rows}, sampled from {baseline.all_rows:,}"
+    how = f"Linear baseline: {baseline.name}, {rows}, {baseline.seconds:.0f} s."
+    difference = page.difference
     return (
-        f'<p class="verdict {page.verdict.outcome}"><b>{escape(page.verdict.sentence)}</b><br>'
+        f'<p class="verdict {difference.outcome}"><b>{escape(difference.sentence)}</b><br>'
         f"{escape(how)}</p>"
     )
 
 
 def _tiles(page: RunPage) -> str:
-    metric, rows = in_words(page.evaluation.metric), page.evaluation.rows
-    found = [
-        (f"{page.evaluation.score:.4f}", "", f"{metric} of the model on {rows:,} rows of dev"),
-        (f"{page.baseline.evaluation.score:.4f}", "", f"{metric} of a linear model on them"),
+    metric, rows = metric_in_words(page.evaluation.metric), page.evaluation.rows
+    tiles = [
+        (f"{page.evaluation.score:.4f}", "", f"{metric} of the model on {rows:,} dev rows"),
+        (
+            f"{page.baseline.evaluation.score:.4f}",
+            "",
+            f"{metric} of the linear baseline on the same rows",
+        ),
     ]
     for other, score in page.evaluation.scores.items():
         if other is not page.evaluation.metric:
-            found.append((f"{score:.4f}", "", f"{in_words(other)} of the model"))
-    return frame.tiles(found)
+            tiles.append((f"{score:.4f}", "", f"{metric_in_words(other)} of the model"))
+    return frame.tiles(tiles)
 
 
 def _curves(curves: Mapping[str, Curve], page: RunPage) -> str:
     from pipework.train.report.plots import over_steps  # noqa: PLC0415  (needs matplotlib)
 
-    drawn = of_train(curves)
+    plots = training_curves(curves)
     dev = {
-        in_words(metric): curves[f"dev/{metric}"]
+        metric_in_words(metric): curves[f"dev/{metric}"]
         for metric in page.evaluation.scores
         if f"dev/{metric}" in curves
     }
     if dev:
         step, score = curves[f"dev/{page.evaluation.metric}"].best
         caption = (
-            f"Higher is better. The best {in_words(page.evaluation.metric)} is {score:.4f}, "
+            f"Higher is better. Best {metric_in_words(page.evaluation.metric)}: {score:.4f}, "
             f"at step {step:,}."
         )
-        drawn.insert(1, ("Scores on dev", caption, over_steps(dev, "Scores on dev over the steps")))
-    return frame.section("How it learned", frame.plots(drawn))
+        plots.insert(1, ("Scores on dev", caption, over_steps(dev, "Scores on dev over the steps")))
+    return frame.section("Training curves", frame.plots(plots))
 
 
-def of_train(curves: Mapping[str, Curve]) -> list[tuple[str, str, str]]:
-    """Return title, caption and drawing of each curve over the steps of train."""
+def training_curves(curves: Mapping[str, Curve]) -> list[tuple[str, str, str]]:
+    """Return the title, caption and SVG plot of each training curve."""
     from pipework.train.report.plots import over_steps  # noqa: PLC0415  (needs matplotlib)
 
     return [
@@ -166,37 +171,37 @@ def _errors_by_class(page: RunPage) -> str:
         case TaskKind.SINGLE_LABEL:
             return _confusion(page.evaluation)
         case TaskKind.MULTI_LABEL:
-            return ""  # the table of labels says it
+            return ""  # the table of scores by label covers it
         case TaskKind.REGRESSION:
             return _regression(page)
         case TaskKind.PRETRAIN:
-            raise no_classifier()
+            raise not_a_classifier()
 
 
 def _confusion(evaluation: Evaluation) -> str:
-    found = Confusion.of(evaluation)
-    rows = (_matrix_row(found, true) for true in range(len(found.labels)))
-    note = "Rows of dev by true class (down) and predicted class (across). "
-    note += "The deeper the colour, the larger the share of the true class."
-    if len(found.labels) < len(evaluation.classes):
-        note += " Shown are the classes with the most mistakes."
-    table = frame.table(["", *found.labels], rows, kind="matrix")
+    matrix = ConfusionMatrix.of(evaluation)
+    rows = (_matrix_row(matrix, true) for true in range(len(matrix.labels)))
+    note = "Dev rows by true class (down) and predicted class (across). "
+    note += "A deeper colour is a larger share of the true class."
+    if len(matrix.labels) < len(evaluation.classes):
+        note += " Only the classes with the most errors are listed; the others are summed."
+    table = frame.table(["", *matrix.labels], rows, kind="matrix")
     pairs = (
-        frame.cells((true, given, f"{count:,}", f"{share:.1%}"))
-        for true, given, count, share in most_confused(evaluation)
+        frame.cells((true, predicted, f"{count:,}", f"{share:.1%}"))
+        for true, predicted, count, share in most_confused(evaluation)
     )
-    columns = ("true class", "taken for", "rows", "of the class")
+    columns = ("true class", "predicted class", "rows", "share of the true class")
     worst = frame.table(columns, pairs, kind="two-names")
-    body = f'<p class="quiet">{note}</p>{table}<h3>Taken for each other most often</h3>{worst}'
-    return frame.section("Which class is taken for which", body)
+    body = f'<p class="quiet">{note}</p>{table}<h3>Most frequent confusions</h3>{worst}'
+    return frame.section("Confusion matrix", body)
 
 
-def _matrix_row(found: Confusion, true: int) -> str:
-    cells = [f"<td>{escape(found.labels[true])}</td>"]
-    for given, (count, share) in enumerate(
-        zip(found.counts_KK[true], found.shares[true], strict=True)
+def _matrix_row(matrix: ConfusionMatrix, true: int) -> str:
+    cells = [f"<td>{escape(matrix.labels[true])}</td>"]
+    for predicted, (count, share) in enumerate(
+        zip(matrix.counts_KK[true], matrix.shares[true], strict=True)
     ):
-        kind, shown = "right" if given == true else "wrong", f"{count:,}" if count else ""
+        kind, shown = "right" if predicted == true else "wrong", f"{count:,}" if count else ""
         cells.append(f'<td class="heat {kind}" style="--heat: {share**0.5:.0%}">{shown}</td>')
     return "".join(cells)
 
@@ -204,15 +209,15 @@ def _matrix_row(found: Confusion, true: int) -> str:
 def _regression(page: RunPage) -> str:
     from pipework.train.report.plots import predicted_against_true, residuals  # noqa: PLC0415
 
-    found_N = page.logits_NC[:, 0].astype(np.float64)
+    predicted_N = page.logits_NC[:, 0].astype(np.float64)
     truth_N = np.asarray(page.truth, np.float64)
-    off = f"Mean absolute error {np.abs(found_N - truth_N).mean():.3f}."
-    near = "Each point is a row of dev. The nearer to the line, the better."
-    drawn = [
-        ("Predicted and true values", near, predicted_against_true(found_N, truth_N)),
-        ("Errors", off, residuals(found_N, truth_N)),
+    error = f"Mean absolute error {np.abs(predicted_N - truth_N).mean():.3f}."
+    caption = "Each point is a dev row. The closer to the line, the better."
+    plots = [
+        ("Predicted and true values", caption, predicted_against_true(predicted_N, truth_N)),
+        ("Errors", error, residuals(predicted_N, truth_N)),
     ]
-    return frame.section("How far off it is", frame.plots(drawn))
+    return frame.section("Prediction error", frame.plots(plots))
 
 
 def _classes(page: RunPage) -> str:
@@ -225,38 +230,38 @@ def _classes(page: RunPage) -> str:
     rows = (
         frame.cells(
             (
-                one.label,
-                *(f"{figure:.3f}" for figure in (one.precision, one.recall, one.f1)),
-                f"{one.support:,}",
+                scores.label,
+                *(f"{score:.3f}" for score in (scores.precision, scores.recall, scores.f1)),
+                f"{scores.support:,}",
                 *([threshold] if several else []),
             )
         )
-        for one, threshold in zip(classes, thresholds, strict=True)
+        for scores, threshold in zip(classes, thresholds, strict=True)
     )
-    note = "A label is given where its probability reaches its threshold, chosen on dev."
+    note = "A label is predicted if its probability reaches its threshold, chosen on dev."
     body = f'<p class="quiet">{note}</p>' if several else ""
-    return frame.section("Label by label", body + frame.table(columns, rows))
+    return frame.section("Scores by label", body + frame.table(columns, rows))
 
 
-def _mistakes(page: RunPage) -> str:
+def _worst_errors(page: RunPage) -> str:
     regression = page.manifest.task.kind is TaskKind.REGRESSION
-    title = "The largest errors" if regression else "The most confident mistakes"
-    if not page.mistakes:
-        return frame.section(title, "<p>There are none on dev.</p>")
-    columns = ("text", "true", "predicted", "off by" if regression else "how sure")
+    title = "Largest errors" if regression else "Most confident errors"
+    if not page.worst_errors:
+        return frame.section(title, "<p>No errors on dev.</p>")
+    columns = ("text", "true", "predicted", "error" if regression else "confidence")
     shape = "{:+.3f}" if regression else "{:.1%}"
     rows = (
-        f'<td class="text">{_text(one.example)}</td>'
-        + frame.cells((one.true, one.predicted, shape.format(one.score)))
-        for one in page.mistakes
+        f'<td class="text">{_text(error.example)}</td>'
+        + frame.cells((error.true, error.predicted, shape.format(error.score)))
+        for error in page.worst_errors
     )
-    note = "Rows of dev. Some may be mistakes of the labels: look at them first."
+    note = "Dev rows. Some of these labels may be wrong: check them first."
     table = frame.table(columns, rows, kind="texts")
     return frame.section(title, f'<p class="quiet">{note}</p>{table}')
 
 
 def _text(example: Example) -> str:
-    """Return the text or texts as HTML, entities marked, long ones cut."""
+    """Return the text or text pair as HTML: entities are marked, long texts are truncated."""
     text = "".join(_pieces(example))
     return text if example.text_pair is None else f"{text}<hr>{escape(_cut(example.text_pair))}"
 
@@ -274,12 +279,12 @@ def _cut(text: str) -> str:
 
 
 def settings(manifest: Manifest, config: str) -> str:
-    """Return a section that says what made a run, and its config."""
+    """Return the section with the version, commit, seed and config of a run."""
     identity = manifest.identity
-    made = {
+    versions = {
         "pipework": identity.pipework,
-        "commit": identity.git_commit or "not a checkout",
+        "commit": identity.git_commit or "not a git checkout",
         "seed": f"{identity.seed}",
     }
-    facts = f'<div class="facts">{frame.facts("Made by", made)}</div>'
+    facts = f'<div class="facts">{frame.facts("Environment", versions)}</div>'
     return frame.section("Settings", f"{facts}<pre><code>{escape(config)}</code></pre>")

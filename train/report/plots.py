@@ -1,4 +1,4 @@
-"""The plots of a run's page.
+"""The plots of the training report.
 
 Shapes: S steps, N rows of dev.
 """
@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from pipework.html.svg import GRID, SERIES, STYLE, new_axes, number, svg
 from pipework.train.report.run_log import LOG
 
-# Shapes: S steps.
-
 NOT_CURVES = ("step", "group", "elapsed_s")
+POINTS = 1500
+BINS = 40
+SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One figure over the steps at which it was logged."""
+    """A metric and the steps at which it was logged."""
 
     steps_S: tuple[int, ...]
     values_S: tuple[float, ...]
@@ -33,45 +34,40 @@ class Curve:
     @property
     def best(self) -> tuple[int, float]:
         """The first step with the highest value, and that value."""
-        place = max(range(len(self.values_S)), key=self.values_S.__getitem__)
-        return self.steps_S[place], self.values_S[place]
+        index = max(range(len(self.values_S)), key=self.values_S.__getitem__)
+        return self.steps_S[index], self.values_S[index]
 
 
 def read_curves(run: Path) -> dict[str, Curve]:
-    """Return the curves of a run by `group/name`; a step that was taken twice counts once.
+    """Return the curves of a run by `group/name`.
 
-    A run that was resumed takes the steps after its last checkpoint again: the later line counts.
+    A resumed run repeats the steps after its last checkpoint: the later line replaces the earlier.
     """
-    found: dict[str, dict[int, float]] = {}
+    curves: dict[str, dict[int, float]] = {}
     with (run / LOG).open(encoding="utf-8") as lines:
         for line in lines:
-            with suppress(ValueError):  # a killed run may have left a line cut short
-                _add(json.loads(line), found)
+            with suppress(ValueError):  # a killed run may leave a truncated line
+                _add(json.loads(line), curves)
     return {
         name: Curve(
             steps_S=tuple(sorted(points)), values_S=tuple(points[s] for s in sorted(points))
         )
-        for name, points in found.items()
+        for name, points in curves.items()
     }
 
 
-def _add(line: Mapping[str, object], found: dict[str, dict[int, float]]) -> None:
+def _add(line: Mapping[str, object], curves: dict[str, dict[int, float]]) -> None:
     for name, value in line.items():
         if name not in NOT_CURVES and isinstance(value, int | float):
-            found.setdefault(f"{line['group']}/{name}", {})[int(str(line["step"]))] = float(value)
-
-
-POINTS = 1500
-BINS = 40
-SEED = 0
+            curves.setdefault(f"{line['group']}/{name}", {})[int(str(line["step"]))] = float(value)
 
 
 def over_steps(curves: Mapping[str, Curve], description: str) -> str:
-    """Draw curves over steps, with a legend where there are several."""
+    """Draw curves over the steps, with a legend if there are several."""
     with rc_context(STYLE):
         figure, axes = new_axes()
-        for place, (name, curve) in enumerate(curves.items()):
-            colour, dash = SERIES[place % len(SERIES)], "-" if place < len(SERIES) else "--"
+        for index, (name, curve) in enumerate(curves.items()):
+            colour, dash = SERIES[index % len(SERIES)], "-" if index < len(SERIES) else "--"
             marker = "o" if len(curve.steps_S) < BINS else ""
             (line,) = axes.plot(curve.steps_S, curve.values_S, dash, color=colour, label=name)
             line.set(marker=marker, markersize=4)
@@ -83,29 +79,31 @@ def over_steps(curves: Mapping[str, Curve], description: str) -> str:
         return svg(figure, description)
 
 
-def predicted_against_true(found_N: NDArray[np.float64], truth_N: NDArray[np.float64]) -> str:
-    """Draw a point for each row, of at most POINTS rows chosen by chance."""
+def predicted_against_true(predicted_N: NDArray[np.float64], truth_N: NDArray[np.float64]) -> str:
+    """Draw a scatter plot of at most POINTS randomly chosen rows."""
     with rc_context(STYLE | {"axes.grid.axis": "both"}):
         figure, axes = new_axes()
-        kept = np.random.default_rng(SEED).permutation(len(found_N))[:POINTS]
-        ends = [min(truth_N.min(), found_N.min()), max(truth_N.max(), found_N.max())]
+        sample = np.random.default_rng(SEED).permutation(len(predicted_N))[:POINTS]
+        ends = [min(truth_N.min(), predicted_N.min()), max(truth_N.max(), predicted_N.max())]
         axes.plot(ends, ends, color=GRID)
-        axes.plot(truth_N[kept], found_N[kept], "o", markersize=3, alpha=0.5, color=SERIES[0])
+        axes.plot(
+            truth_N[sample], predicted_N[sample], "o", markersize=3, alpha=0.5, color=SERIES[0]
+        )
         _label(axes, "true value", "predicted value")
         return svg(figure, "Predicted against true values")
 
 
-def residuals(found_N: NDArray[np.float64], truth_N: NDArray[np.float64]) -> str:
-    """Draw how often the model is off by how much."""
+def residuals(predicted_N: NDArray[np.float64], truth_N: NDArray[np.float64]) -> str:
+    """Draw a histogram of the prediction errors."""
     with rc_context(STYLE):
         figure, axes = new_axes()
-        counts, edges = np.histogram(found_N - truth_N, bins=BINS)
+        counts, edges = np.histogram(predicted_N - truth_N, bins=BINS)
         axes.stairs(counts, edges, fill=True, color=SERIES[0])
         axes.axvline(0, color=GRID)
-        _label(axes, "predicted less true value", "rows")
+        _label(axes, "predicted minus true value", "rows")
         return svg(figure, "Distribution of the errors")
 
 
-def _label(axes: Axes, across: str, up: str) -> None:
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
+def _label(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)

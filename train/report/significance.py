@@ -1,4 +1,4 @@
-"""Whether the model beats the linear one, and how sure that is.
+"""The difference between the scores of the model and of the linear baseline, with its interval.
 
 Shapes: N rows of dev, C labels.
 """
@@ -10,34 +10,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.run_folder.task import Metric, Task
-from pipework.scoring.bootstrap import Answers, paired_interval
+from pipework.scoring.bootstrap import TaskLogits, paired_interval
 from pipework.scoring.evaluation import evaluate
-from pipework.train.report.linear_baseline import Baseline
+from pipework.train.report.linear_baseline import LinearBaseline
 
-PERSONS = (Metric.MATTHEWS, Metric.PEARSON, Metric.SPEARMAN)
+NAMED_AFTER_PEOPLE = (Metric.MATTHEWS, Metric.PEARSON, Metric.SPEARMAN)
 
 
-class Outcome(StrEnum):
-    """What can be said of a difference whose interval lies above 0, around it, or below."""
+class Significance(StrEnum):
+    """Whether the interval of a difference is above 0, contains 0, or is below 0."""
 
     BETTER = "better"
     UNDECIDED = "undecided"
     WORSE = "worse"
 
 
-LINEAR = "a linear model trained on the same rows"
-SAYS = {
-    Outcome.BETTER: f"The model beats {LINEAR}",
-    Outcome.UNDECIDED: f"The model does not beat {LINEAR} by more than chance explains",
-    Outcome.WORSE: f"The model does not beat {LINEAR}: it is worse",
+LINEAR = "a linear baseline trained on the same rows"
+SENTENCES = {
+    Significance.BETTER: f"The model beats {LINEAR}",
+    Significance.UNDECIDED: f"The model is not significantly better than {LINEAR}",
+    Significance.WORSE: f"The model is significantly worse than {LINEAR}",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """The model against the baseline: scores on dev, and their difference.
+class ScoreDifference:
+    """The scores of the model and of the baseline on dev, and the interval of their difference.
 
-    `low` and `high` bound the difference with 95 % confidence.
+    `low` and `high` are the 95 % confidence bounds of model minus baseline.
     """
 
     metric: Metric
@@ -47,30 +47,30 @@ class Verdict:
     high: float
 
     @property
-    def outcome(self) -> Outcome:
-        """What the interval allows to say."""
+    def outcome(self) -> Significance:
+        """Whether the model is significantly better or worse."""
         if self.low > 0:
-            return Outcome.BETTER
-        return Outcome.WORSE if self.high < 0 else Outcome.UNDECIDED
+            return Significance.BETTER
+        return Significance.WORSE if self.high < 0 else Significance.UNDECIDED
 
     @property
     def sentence(self) -> str:
-        """The verdict in one plain sentence."""
-        says = SAYS[self.outcome]
+        """The result in one sentence."""
+        sentence = SENTENCES[self.outcome]
         difference = f"{self.model - self.baseline:+.4f}"
         return (
-            f"{says}: {in_words(self.metric)} {self.model:.4f} against {self.baseline:.4f}, "
+            f"{sentence}: {metric_in_words(self.metric)} {self.model:.4f} vs {self.baseline:.4f}, "
             f"difference {difference} (95 % interval {self.low:+.4f} to {self.high:+.4f})."
         )
 
 
-def verdict(
-    logits_NC: NDArray[np.float32], truth: NDArray[np.generic], task: Task, baseline: Baseline
-) -> Verdict:
-    """Compare the model's logits on dev with the baseline's answers to the same rows."""
-    theirs = Answers(logits_NC=baseline.logits_NC, task=baseline.task)
-    interval = paired_interval(theirs, Answers(logits_NC=logits_NC, task=task), truth)
-    return Verdict(
+def compare_to_baseline(
+    logits_NC: NDArray[np.float32], truth: NDArray[np.generic], task: Task, baseline: LinearBaseline
+) -> ScoreDifference:
+    """Compare the model's and the baseline's logits for the same dev rows."""
+    other = TaskLogits(logits_NC=baseline.logits_NC, task=baseline.task)
+    interval = paired_interval(other, TaskLogits(logits_NC=logits_NC, task=task), truth)
+    return ScoreDifference(
         metric=task.metric,
         model=evaluate(logits_NC, truth, task).score,
         baseline=baseline.evaluation.score,
@@ -79,8 +79,8 @@ def verdict(
     )
 
 
-def in_words(metric: Metric) -> str:
-    """Return the name of a score as a person writes it: macro-F1, Pearson."""
-    if metric in PERSONS:
+def metric_in_words(metric: Metric) -> str:
+    """Return the display name of a metric: macro-F1, Pearson."""
+    if metric in NAMED_AFTER_PEOPLE:
         return metric.capitalize()
     return metric.replace("_", "-").replace("f1", "F1")

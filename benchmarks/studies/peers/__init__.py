@@ -1,1 +1,1 @@
-"""Others that do the same work, measured beside pipework in one run."""
+"""Comparisons with other trainers and servers, measured on one machine in one run."""

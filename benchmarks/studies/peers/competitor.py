@@ -1,4 +1,4 @@
-"""A server beside others: how it is started, asked and understood."""
+"""The interface of a compared server: how it is started, its requests and its responses."""
 
 import json
 import sys
@@ -16,23 +16,23 @@ from pipework.serve.schemas import PREDICT_PATH
 
 HOST = "127.0.0.1"
 ROOT = CHECKOUT
-SERVERS = Path(__file__).parent / "servers"  # scripts that know nothing of pipework
+SERVERS = Path(__file__).parent / "servers"  # scripts that do not import pipework
 TEXTS, NUMBER = '"$TEXTS"', '"$N"'
-# What a server says of a text: its labels with their probabilities, or the best one alone.
+# The prediction for one text: probability by label, for all labels or only the best.
 Probabilities = dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Where a server runs on this machine; a result holds the names of these, not the paths.
+class LaunchContext:
+    """The paths, port and cores with which a server is started.
 
     Attributes:
         run: the run folder.
-        model: the same model as transformers publishes one, with its graphs in `onnx/`.
-        venvs: the folder with an environment for each peer that needs one.
-        scratch: an empty folder of its own.
-        port: a free one.
-        cores: that it may use.
+        model: the same model in the layout of transformers, with ONNX graphs in `onnx/`.
+        venvs: the folder with a virtual environment for each peer that needs one.
+        scratch: an empty folder for the server.
+        port: a free port.
+        cores: number of cores the server may use.
     """
 
     run: Path
@@ -43,8 +43,8 @@ class Place:
     cores: int
 
     def hide(self, word: str) -> str:
-        """Return a word of a command without the paths of this machine."""
-        named = {
+        """Return a word of a command with the paths of this machine replaced by names."""
+        names = {
             self.scratch: "SCRATCH",
             self.model: "MODEL",
             self.run: "RUN",
@@ -53,60 +53,60 @@ class Place:
             Path(sys.prefix): "VENV",
             ROOT: "CHECKOUT",
         }
-        for path, name in named.items():
+        for path, name in names.items():
             word = word.replace(str(path), name)
         return word.replace(str(self.port), "PORT")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """A command and the variables that it needs beside those of this process."""
+    """A command and the environment variables that it adds to those of this process."""
 
     words: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contender:
+class Competitor:
     """A peer with settings.
 
     Attributes:
-        peer: as the table names it.
-        settings: as the table names them.
-        environment: what it runs in.
-        launch: writes what it reads, and returns how it is started.
-        path: of its URL, where texts are posted.
-        body: JSON, in which "$TEXTS" stands for the texts and "$N" for their number.
-        parse: turns the JSON of an answer into a row for each text; KeyError, TypeError,
-            ValueError or IndexError where the answer is another one.
+        peer: name of the server in the table.
+        settings: name of the settings in the table.
+        environment: the environment that it runs in.
+        launch: writes the server's files and returns its command.
+        path: URL path of its inference endpoint.
+        body: JSON template in which "$TEXTS" is replaced by the texts and "$N" by their number.
+        parse: converts the JSON of a response to one prediction per text; raises KeyError,
+            TypeError, ValueError or IndexError if the response has another format.
     """
 
     peer: str
     settings: str
     environment: Environment
-    launch: Callable[[Place], Launch]
+    launch: Callable[[LaunchContext], Launch]
     path: str
     body: str
     parse: Callable[[Any], list[Probabilities]]
 
     def template(self, texts: int) -> str:
-        """Return the body for so many texts, in which "$TEXTS" still stands for them."""
+        """Return the body for a number of texts, with "$TEXTS" not yet replaced."""
         return self.body.replace(NUMBER, str(texts))
 
     def request(self, texts: Sequence[str]) -> bytes:
-        """Return the body that asks for these texts."""
+        """Return the body of a request with these texts."""
         filled = self.template(len(texts)).replace(TEXTS, json.dumps(list(texts)))
         return filled.encode()
 
 
-def ranked(rows: list[list[dict[str, Any]]]) -> list[Probabilities]:
-    """Read what a transformers pipeline answers: for each text its labels, best first."""
-    return [{str(one["label"]): float(one["score"]) for one in row} for row in rows]
+def pipeline_rows(rows: list[list[dict[str, Any]]]) -> list[Probabilities]:
+    """Convert the output of a transformers pipeline: for each text its labels, best first."""
+    return [{str(item["label"]): float(item["score"]) for item in row} for row in rows]
 
 
-def own_server() -> Iterator[Contender]:
-    """Yield `pipe serve RUN`, which chooses the engine that was measured as the fastest."""
-    yield Contender(
+def own_server() -> Iterator[Competitor]:
+    """Yield `pipe serve RUN`, which selects the engine with the highest measured speed."""
+    yield Competitor(
         peer=PIPEWORK,
         settings="as it starts",
         environment=Environment.OWN,
@@ -117,17 +117,17 @@ def own_server() -> Iterator[Contender]:
     )
 
 
-def _launch(place: Place) -> Launch:
+def _launch(context: LaunchContext) -> Launch:
     pipe = str(Path(sys.executable).with_name("pipe"))
-    doors = ("--host", HOST, "--port", str(place.port), "--grpc-port", "0")
+    ports = ("--host", HOST, "--port", str(context.port), "--grpc-port", "0")
     root = str(CHECKOUT)
-    return Launch(words=(pipe, "serve", str(place.run), *doors), variables={"PYTHONPATH": root})
+    return Launch(words=(pipe, "serve", str(context.run), *ports), variables={"PYTHONPATH": root})
 
 
-def _rows(answer: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
+def _rows(response: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
     return [
-        {str(name): float(one) for name, one in row["scores"].items()}
-        for row in answer["predictions"]
+        {str(name): float(score) for name, score in row["scores"].items()}
+        for row in response["predictions"]
     ]
 
 
@@ -136,22 +136,22 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeerTarget(HttpTarget):
-    """A server that is asked by POST with JSON of its own; its answers were checked before."""
+    """A server with an HTTP POST endpoint and its own JSON format, checked before."""
 
-    contender: Contender
+    competitor: Competitor
 
     @property
     def path(self) -> str:
-        """Where it is asked."""
-        return self.contender.path
+        """The URL path of its inference endpoint."""
+        return self.competitor.path
 
     def request(self, examples: Sequence[Example]) -> bytes:
-        """Return a whole request."""
-        return self.post(self.contender.request([one.text for one in examples]), JSON)
+        """Return a whole HTTP request."""
+        return self.post(self.competitor.request([example.text for example in examples]), JSON)
 
     def check(self, answer: bytes, count: int) -> str:
-        """Return the name of the peer, if it answers so many texts."""
-        expected = f"{count} answers"
-        if len(self.contender.parse(json.loads(answer))) != count:
-            raise self.wrong(expected)
-        return self.contender.peer
+        """Return the name of the peer if the response has the expected number of predictions."""
+        expected = f"{count} predictions"
+        if len(self.competitor.parse(json.loads(answer))) != count:
+            raise self.unexpected_response(expected)
+        return self.competitor.peer

@@ -1,8 +1,8 @@
-"""Environments of peers: `python -m pipework.benchmarks.studies.peers.environments DIR`.
+"""Create the environments of peers: `python -m pipework.benchmarks.studies.peers.environments DIR`.
 
-Peers need other versions of the same packages than pipework, so each that does has a virtual
-environment of its own, with all that `environments/NAME.txt` pins and nothing else. Triton's is
-made by `make triton`.
+Peers that need other package versions than pipework have a virtual environment of their own, with
+exactly the packages that `environments/NAME.txt` pins. The environment of Triton is created by
+`make triton`.
 """
 
 import argparse
@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from pipework import console
 from pipework.errors import MissingDependencyError, PipeError
 from pipework.serve.triton.installation import Installation
 
 PINS = Path(__file__).parent / "environments"
-READY = "ready"  # a copy of the pins, written last
+READY = "ready"  # marker file: a copy of the pins, written last
 VERSIONS = """
 import importlib.metadata, json, sys
 known = {}
@@ -33,7 +34,7 @@ PACKAGES = (
 
 
 class Environment(StrEnum):
-    """What a server runs in: OWN is that of this process."""
+    """The environment that a server runs in; OWN is that of this process."""
 
     OWN = "own"
     TRITON = "triton"
@@ -42,10 +43,10 @@ class Environment(StrEnum):
     MLSERVER = "mlserver"
 
     def python(self, venvs: Path) -> Path:
-        """Return its Python.
+        """Return the path of its Python.
 
         Raises:
-            MissingDependencyError: it is not there, or of other pins; the hint is how to make it.
+            MissingDependencyError: it is missing or has other pins; the hint is how to create it.
         """
         match self:
             case Environment.OWN:
@@ -55,16 +56,16 @@ class Environment(StrEnum):
             case Environment.INFINITY | Environment.LITSERVE | Environment.MLSERVER:
                 folder = venvs / self
                 if not _is_ready(folder, PINS / f"{self}.txt"):
-                    message = f"there is no environment {self} with the pinned versions in {venvs}"
+                    message = f"expected an environment {self} with the pinned versions in {venvs}"
                     hint = f"python -m pipework.benchmarks.studies.peers.environments {venvs}"
                     raise MissingDependencyError(message, hint)
                 return folder / "bin" / "python"
 
     def versions(self, venvs: Path) -> dict[str, str]:
-        """Return the versions in it of the packages that decide speed.
+        """Return the versions of its packages that affect speed.
 
         Raises:
-            MissingDependencyError: it is not there, or does not run.
+            MissingDependencyError: it is missing, or its Python does not run.
         """
         words = [str(self.python(venvs)), "-c", VERSIONS, *PACKAGES]
         try:
@@ -72,19 +73,19 @@ class Environment(StrEnum):
         except (OSError, subprocess.SubprocessError) as error:
             message = f"the Python of {self} does not run: {error}"
             raise MissingDependencyError(
-                message, f"remove {venvs / self}, make it again"
+                message, f"remove {venvs / self}, make_environment it again"
             ) from error
         return {str(name): str(version) for name, version in json.loads(done.stdout).items()}
 
 
-MADE_HERE = (Environment.INFINITY, Environment.LITSERVE, Environment.MLSERVER)
+VIRTUAL_ENVIRONMENTS = (Environment.INFINITY, Environment.LITSERVE, Environment.MLSERVER)
 
 
-def make(environment: Environment, venvs: Path) -> None:
-    """Make an environment anew unless it is there with these pins.
+def make_environment(environment: Environment, venvs: Path) -> None:
+    """Create an environment, unless it exists with these pins.
 
     Raises:
-        MissingDependencyError: its packages cannot be installed here.
+        MissingDependencyError: its packages cannot be installed.
     """
     folder, pins = venvs / environment, PINS / f"{environment}.txt"
     if _is_ready(folder, pins):
@@ -95,8 +96,8 @@ def make(environment: Environment, venvs: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)  # noqa: S603  (fixed words)
         subprocess.run([*install, "--no-deps", "-r", str(pins)], check=True)  # noqa: S603  (fixed words)
     except (OSError, subprocess.SubprocessError) as error:
-        message = f"environment {environment} cannot be made: {error}"
-        raise MissingDependencyError(message, "pip says why above this line") from error
+        message = f"environment {environment} cannot be created: {error}"
+        raise MissingDependencyError(message, "see the output of pip above this line") from error
     (folder / READY).write_bytes(pins.read_bytes())
 
 
@@ -106,23 +107,23 @@ def _is_ready(folder: Path, pins: Path) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the environments; return the exit code."""
+    """Create all environments; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m pipework.benchmarks.studies.peers.environments", description=__doc__
     )
-    parser.add_argument("venvs", type=Path, help="the folder that holds them")
-    given = parser.parse_args(arguments)
-    given.venvs.mkdir(parents=True, exist_ok=True)
-    worst = 0
-    for environment in MADE_HERE:
+    parser.add_argument("venvs", type=Path, help="folder of the environments")
+    venvs = parser.parse_args(arguments).venvs
+    venvs.mkdir(parents=True, exist_ok=True)
+    exit_code = 0
+    for environment in VIRTUAL_ENVIRONMENTS:
         try:
-            make(environment, given.venvs)
-        except PipeError as error:
-            sys.stderr.write(f"error: {error}\n{error.hint}\n")
-            worst = error.exit_code
+            make_environment(environment, venvs)
+        except PipeError as error:  # the other environments are created all the same
+            console.print_error(error)
+            exit_code = error.exit_code
         else:
             sys.stdout.write(f"{environment}: ready\n")
-    return worst
+    return exit_code
 
 
 if __name__ == "__main__":

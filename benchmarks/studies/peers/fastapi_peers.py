@@ -1,4 +1,4 @@
-"""What many put behind FastAPI: a transformers pipeline, or onnxruntime on padded batches."""
+"""Peers with FastAPI: a transformers pipeline, or onnxruntime on padded batches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from typing import Any
 from pipework.benchmarks.studies.peers.competitor import (
     HOST,
     SERVERS,
-    Contender,
+    Competitor,
     Launch,
-    Place,
+    LaunchContext,
     Probabilities,
-    ranked,
+    pipeline_rows,
 )
 from pipework.benchmarks.studies.peers.environments import Environment
 from pipework.benchmarks.studies.peers.model_folder import GRAPH
@@ -21,13 +21,13 @@ PATH, BODY = "/classify", '{"texts": "$TEXTS"}'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """How work is laid out.
+class FastApiSetup:
+    """How a server divides its work.
 
     Attributes:
-        workers: processes, each with the model; all cores are shared among them.
-        whole: whether the texts of a request are one batch; else each is computed by itself.
-        in_turn: whether a worker computes one request at a time, else as many as come.
+        workers: number of processes, each with the model; they share all cores.
+        whole: whether the texts of a request form one batch; else each text is computed alone.
+        in_turn: whether a worker computes one request at a time; else requests run concurrently.
     """
 
     workers: int
@@ -35,7 +35,7 @@ class Shape:
     in_turn: bool
 
     def words(self, cores: int) -> str:
-        """Say it in the words of the table."""
+        """Return the name of the settings in the table."""
         threads = max(1, cores // self.workers)
         parts = (
             f"{self.workers} worker{'s' * (self.workers > 1)} of {threads}",
@@ -45,65 +45,75 @@ class Shape:
         return ", ".join(parts)
 
 
-def shapes(cores: int) -> Iterator[Shape]:
-    """Yield all that are sensible on so many cores."""
-    yield Shape(workers=1, whole=True, in_turn=False)  # as it is when nothing is said
+def fastapi_setups(cores: int) -> Iterator[FastApiSetup]:
+    """Yield all sensible setups for a number of cores."""
+    yield FastApiSetup(workers=1, whole=True, in_turn=False)  # the defaults
     for workers in dict.fromkeys((1, cores)):
         for whole in (True, False):
-            yield Shape(workers=workers, whole=whole, in_turn=True)
+            yield FastApiSetup(workers=workers, whole=whole, in_turn=True)
 
 
-def transformers_peers(cores: int, dtype: str) -> Iterator[Contender]:
-    """Yield a pipeline of torch in float32 or bfloat16, in every shape."""
+def transformers_peers(cores: int, dtype: str) -> Iterator[Competitor]:
+    """Yield a torch pipeline in float32 or bfloat16 with every setup."""
     short = {"float32": "fp32", "bfloat16": "bf16"}[dtype]
-    for shape in shapes(cores):
-        yield Contender(
+    for setup in fastapi_setups(cores):
+        yield Competitor(
             peer=f"transformers pipeline, torch {short}, FastAPI",
-            settings=shape.words(cores),
+            settings=setup.words(cores),
             environment=Environment.OWN,
-            launch=partial(_launch, "transformers_app", shape, {"PEER_DTYPE": dtype}),
+            launch=partial(_launch, "transformers_app", setup, {"PEER_DTYPE": dtype}),
             path=PATH,
             body=BODY,
             parse=_pipeline_rows,
         )
 
 
-def onnxruntime_peers(cores: int, precision: str) -> Iterator[Contender]:
-    """Yield onnxruntime in fp32 or int8 on padded batches, in every shape."""
-    for shape in shapes(cores):
-        yield Contender(
+def onnxruntime_peers(cores: int, precision: str) -> Iterator[Competitor]:
+    """Yield onnxruntime in fp32 or int8 on padded batches with every setup."""
+    for setup in fastapi_setups(cores):
+        yield Competitor(
             peer=f"onnxruntime {precision}, padded, FastAPI",
-            settings=shape.words(cores),
+            settings=setup.words(cores),
             environment=Environment.OWN,
-            launch=partial(_launch, "onnxruntime_app", shape, {"PEER_GRAPH": GRAPH[precision]}),
+            launch=partial(_launch, "onnxruntime_app", setup, {"PEER_GRAPH": GRAPH[precision]}),
             path=PATH,
             body=BODY,
             parse=_plain_rows,
         )
 
 
-def _launch(module: str, shape: Shape, model: dict[str, str], place: Place) -> Launch:
+def _launch(
+    module: str, setup: FastApiSetup, model: dict[str, str], context: LaunchContext
+) -> Launch:
     words = (
-        *(str(Environment.OWN.python(place.venvs)), "-m", "uvicorn", "--factory", f"{module}:app"),
-        *("--app-dir", str(SERVERS), "--host", HOST, "--port", str(place.port)),
-        *("--workers", str(shape.workers), "--no-access-log", "--log-level", "warning"),
-        # A worker that opens its model does not answer the supervisor, which would replace it.
+        *(
+            str(Environment.OWN.python(context.venvs)),
+            "-m",
+            "uvicorn",
+            "--factory",
+            f"{module}:app",
+        ),
+        *("--app-dir", str(SERVERS), "--host", HOST, "--port", str(context.port)),
+        *("--workers", str(setup.workers), "--no-access-log", "--log-level", "warning"),
+        # While a worker loads its model it does not respond to the supervisor, which would kill it.
         *("--timeout-worker-healthcheck", "120"),
     )
-    threads = max(1, place.cores // shape.workers)
+    threads = max(1, context.cores // setup.workers)
     variables = {
-        "PEER_MODEL": str(place.model),
+        "PEER_MODEL": str(context.model),
         "PEER_THREADS": str(threads),
-        "PEER_BATCH": "0" if shape.whole else "1",
-        "PEER_IN_TURN": "1" if shape.in_turn else "0",
+        "PEER_BATCH": "0" if setup.whole else "1",
+        "PEER_IN_TURN": "1" if setup.in_turn else "0",
         "OMP_NUM_THREADS": str(threads),
     }
     return Launch(words=words, variables=variables | model)
 
 
-def _pipeline_rows(answer: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
-    return ranked(answer["predictions"])
+def _pipeline_rows(response: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
+    return pipeline_rows(response["predictions"])
 
 
-def _plain_rows(answer: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
-    return [{str(name): float(one) for name, one in row.items()} for row in answer["predictions"]]
+def _plain_rows(response: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
+    return [
+        {str(name): float(score) for name, score in row.items()} for row in response["predictions"]
+    ]

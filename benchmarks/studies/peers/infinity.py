@@ -1,4 +1,4 @@
-"""infinity (https://github.com/michaelfeil/infinity), its torch and its onnxruntime engine."""
+"""The peer infinity (https://github.com/michaelfeil/infinity): torch and onnxruntime engines."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from typing import Any
 
 from pipework.benchmarks.studies.peers.competitor import (
     HOST,
-    Contender,
+    Competitor,
     Launch,
-    Place,
+    LaunchContext,
     Probabilities,
-    ranked,
+    pipeline_rows,
 )
 from pipework.benchmarks.studies.peers.environments import Environment
 from pipework.benchmarks.studies.peers.model_folder import GRAPH, GRAPHS
@@ -21,8 +21,8 @@ NAME = "peer"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """An engine of infinity with its largest batch, its arithmetic, and the graph that it opens."""
+class InfinitySetup:
+    """An engine of infinity with its maximum batch size, its data type and its graph."""
 
     engine: str
     batch: int
@@ -30,62 +30,62 @@ class Shape:
     graph: str = GRAPH["fp32"]
 
     def words(self) -> str:
-        """Say it in the words of the table."""
+        """Return the name of the settings in the table."""
         dtype = self.dtype if self.graph == GRAPH["fp32"] else "int8"
         return f"batches of {self.batch}, {dtype}"
 
 
-def infinity_peers() -> Iterator[Contender]:
-    """Yield both engines with batches of 32, infinity's default, and of 8; bf16 and int8 too."""
+def infinity_peers() -> Iterator[Competitor]:
+    """Yield both engines with batches of 32, the default, and of 8; also in bf16 and int8."""
     names = {"torch": "torch", "optimum": "onnxruntime"}
-    for shape in (
-        Shape(engine="torch", batch=32, dtype="float32"),
-        Shape(engine="torch", batch=8, dtype="float32"),
-        Shape(engine="torch", batch=32, dtype="bfloat16"),
-        Shape(engine="optimum", batch=32, dtype="float32"),
-        Shape(engine="optimum", batch=8, dtype="float32"),
-        Shape(engine="optimum", batch=32, dtype="float32", graph=GRAPH["int8"]),
-        Shape(engine="optimum", batch=8, dtype="float32", graph=GRAPH["int8"]),
+    for setup in (
+        InfinitySetup(engine="torch", batch=32, dtype="float32"),
+        InfinitySetup(engine="torch", batch=8, dtype="float32"),
+        InfinitySetup(engine="torch", batch=32, dtype="bfloat16"),
+        InfinitySetup(engine="optimum", batch=32, dtype="float32"),
+        InfinitySetup(engine="optimum", batch=8, dtype="float32"),
+        InfinitySetup(engine="optimum", batch=32, dtype="float32", graph=GRAPH["int8"]),
+        InfinitySetup(engine="optimum", batch=8, dtype="float32", graph=GRAPH["int8"]),
     ):
-        yield Contender(
-            peer=f"infinity, {names[shape.engine]}",
-            settings=shape.words(),
+        yield Competitor(
+            peer=f"infinity, {names[setup.engine]}",
+            settings=setup.words(),
             environment=Environment.INFINITY,
-            launch=partial(_launch, shape),
+            launch=partial(_launch, setup),
             path="/classify",
             body=f'{{"model": "{NAME}", "input": "$TEXTS"}}',
             parse=_rows,
         )
 
 
-def _launch(shape: Shape, place: Place) -> Launch:
-    link(place.model, shape.graph, place.scratch)
-    program = Environment.INFINITY.python(place.venvs).with_name("infinity_emb")
+def _launch(setup: InfinitySetup, context: LaunchContext) -> Launch:
+    link_model_files(context.model, setup.graph, context.scratch)
+    program = Environment.INFINITY.python(context.venvs).with_name("infinity_emb")
     words = (
         *(str(program), "v2", "--model-id", ".", "--served-model-name", NAME),
-        *("--engine", shape.engine, "--device", "cpu", "--dtype", shape.dtype),
-        *("--batch-size", str(shape.batch), "--no-bettertransformer"),
-        # Its onnxruntime engine does not cut texts, those of its own warm-up neither, and ends.
-        *(("--no-model-warmup",) if shape.engine == "optimum" else ()),
-        *("--host", HOST, "--port", str(place.port), "--log-level", "warning"),
+        *("--engine", setup.engine, "--device", "cpu", "--dtype", setup.dtype),
+        *("--batch-size", str(setup.batch), "--no-bettertransformer"),
+        # Its onnxruntime engine does not truncate texts and would fail in its own warm-up.
+        *(("--no-model-warmup",) if setup.engine == "optimum" else ()),
+        *("--host", HOST, "--port", str(context.port), "--log-level", "warning"),
     )
     variables = {
         "DO_NOT_TRACK": "1",
-        "HF_HOME": str(place.scratch / "home"),  # where it keeps graphs that it has optimised
-        "OMP_NUM_THREADS": str(place.cores),
+        "HF_HOME": str(context.scratch / "home"),  # its cache of optimised graphs
+        "OMP_NUM_THREADS": str(context.cores),
     }
     return Launch(words=words, variables=variables)
 
 
-def link(model: Path, graph: str, folder: Path) -> None:
-    """Show the files of a model with one of its graphs in one folder, where it is opened as ".".
+def link_model_files(model: Path, graph: str, folder: Path) -> None:
+    """Link a model's files and one of its graphs into one folder, which is opened as ".".
 
-    The optimum that it runs with finds no graph by an absolute path, nor below another folder.
+    The version of optimum that infinity uses finds no graph by an absolute path or in a subfolder.
     """
     for path in filter(Path.is_file, model.iterdir()):
         (folder / path.name).symlink_to(path)
     (folder / graph).symlink_to(model / GRAPHS / graph)
 
 
-def _rows(answer: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
-    return ranked(answer["data"])
+def _rows(response: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
+    return pipeline_rows(response["data"])

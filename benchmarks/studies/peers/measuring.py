@@ -1,4 +1,4 @@
-"""One server at a time: checked, put under load, weighed."""
+"""Measure one server at a time: check its predictions, apply the loads, read its memory."""
 
 import socket
 from collections.abc import Mapping, Sequence
@@ -8,29 +8,34 @@ from tempfile import TemporaryDirectory
 
 from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.studies.peer_serving_results import Answers, Candidate, Load, Trial
-from pipework.benchmarks.studies.peers.competitor import HOST, Contender, PeerTarget, Place
+from pipework.benchmarks.studies.peer_serving_results import (
+    AnswerCheck,
+    Candidate,
+    ClientLoad,
+    PeerMeasurement,
+)
+from pipework.benchmarks.studies.peers.competitor import HOST, Competitor, LaunchContext, PeerTarget
 from pipework.benchmarks.studies.peers.peer_server import PeerServer
 from pipework.benchmarks.studies.peers.reference import Reference
-from pipework.benchmarks.targets.address import Address
+from pipework.benchmarks.targets.address import TargetAddress
 from pipework.errors import PipeError
 from pipework.progress import Progress
 
-SHOWN = ("PEER_", "OMP_")  # variables that say how a server works
+SHOWN = ("PEER_", "OMP_")  # prefixes of the variables that results record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """What all servers share.
+    """The inputs that are the same for all servers.
 
     Attributes:
         run: the run folder.
-        model: the same as others open it.
-        venvs: environments of peers.
-        cores: of this machine.
-        reference: what they should answer.
-        workloads: what is sent, by load.
-        progress: is told each level.
+        model: the same model in the layout of transformers.
+        venvs: folder of the peers' environments.
+        cores: number of cores of this machine.
+        reference: expected predictions.
+        workloads: workload by load.
+        progress: reports each level.
     """
 
     run: Path
@@ -38,32 +43,34 @@ class Bench:
     venvs: Path
     cores: int
     reference: Reference
-    workloads: Mapping[Load, Workload]
+    workloads: Mapping[ClientLoad, Workload]
     progress: Progress
 
-    def search(self, contender: Contender, seconds: float) -> tuple[Candidate, list[Trial]]:
-        """Check a contender and put it under each load; say why where it fails."""
-        answers: Answers | None = None
-        trials: list[Trial] = []
+    def search(
+        self, competitor: Competitor, seconds: float
+    ) -> tuple[Candidate, list[PeerMeasurement]]:
+        """Check a competitor and measure it under each load; record the reason of a failure."""
+        answers: AnswerCheck | None = None
+        trials: list[PeerMeasurement] = []
         failed: str | None = None
         with TemporaryDirectory() as scratch:
-            place = self._place(Path(scratch))
-            launch = contender.launch(place)
+            context = self._place(Path(scratch))
+            launch = competitor.launch(context)
             try:
-                with PeerServer(contender, place, launch) as server:
+                with PeerServer(competitor, context, launch) as server:
                     answers = self.reference.check(server)
                     trials.extend(
-                        self._trial(contender, server, load, 0, seconds) for load in self.workloads
+                        self._trial(competitor, server, load, 0, seconds) for load in self.workloads
                     )
             except PipeError as error:
-                failed = _why(error, place)
+                failed = _reason(error, context)
         candidate = Candidate(
-            peer=contender.peer,
-            settings=contender.settings,
-            environment=contender.environment,
-            command=tuple(map(place.hide, launch.words)),
+            peer=competitor.peer,
+            settings=competitor.settings,
+            environment=competitor.environment,
+            command=tuple(map(context.hide, launch.words)),
             variables={
-                name: place.hide(value)
+                name: context.hide(value)
                 for name, value in launch.variables.items()
                 if name.startswith(SHOWN)
             },
@@ -73,26 +80,31 @@ class Bench:
         return candidate, trials
 
     def measure(
-        self, contender: Contender, loads: Sequence[Load], number: int, seconds: float
-    ) -> tuple[list[Trial], str | None]:
-        """Start a contender anew and put it under these loads; say why where it fails."""
-        trials: list[Trial] = []
+        self, competitor: Competitor, loads: Sequence[ClientLoad], number: int, seconds: float
+    ) -> tuple[list[PeerMeasurement], str | None]:
+        """Start a competitor again and measure these loads; return the reason of a failure."""
+        trials: list[PeerMeasurement] = []
         with TemporaryDirectory() as scratch:
-            place = self._place(Path(scratch))
+            context = self._place(Path(scratch))
             try:
-                with PeerServer(contender, place, contender.launch(place)) as server:
+                with PeerServer(competitor, context, competitor.launch(context)) as server:
                     trials.extend(
-                        self._trial(contender, server, load, number, seconds) for load in loads
+                        self._trial(competitor, server, load, number, seconds) for load in loads
                     )
             except PipeError as error:
-                return trials, _why(error, place)
+                return trials, _reason(error, context)
         return trials, None
 
     def _trial(
-        self, contender: Contender, server: PeerServer, load: Load, number: int, seconds: float
-    ) -> Trial:
+        self,
+        competitor: Competitor,
+        server: PeerServer,
+        load: ClientLoad,
+        number: int,
+        seconds: float,
+    ) -> PeerMeasurement:
         level = closed_loop(
-            PeerTarget(address=Address.of(server.url), contender=contender),
+            PeerTarget(address=TargetAddress.of(server.url), competitor=competitor),
             self.workloads[load],
             concurrency=load.clients,
             duration_s=seconds,
@@ -101,9 +113,9 @@ class Bench:
             progress=self.progress,
         )
         times = level.latency_ms
-        return Trial(
-            peer=contender.peer,
-            settings=contender.settings,
+        return PeerMeasurement(
+            peer=competitor.peer,
+            settings=competitor.settings,
             load=load,
             round=number,
             texts_per_s=level.texts_per_s,
@@ -114,8 +126,8 @@ class Bench:
             start_s=round(server.start_s, 2),
         )
 
-    def _place(self, scratch: Path) -> Place:
-        return Place(
+    def _place(self, scratch: Path) -> LaunchContext:
+        return LaunchContext(
             run=self.run,
             model=self.model,
             venvs=self.venvs,
@@ -125,31 +137,31 @@ class Bench:
         )
 
 
-def present(
-    contenders: Sequence[Contender], venvs: Path
-) -> tuple[list[Contender], dict[str, str], dict[str, dict[str, str]]]:
-    """Return those whose environment is there, why others are absent, and the versions in each."""
+def installed(
+    competitors: Sequence[Competitor], venvs: Path
+) -> tuple[list[Competitor], dict[str, str], dict[str, dict[str, str]]]:
+    """Return the installed competitors, reasons for the absent ones, and package versions."""
     absent: dict[str, str] = {}
     versions: dict[str, dict[str, str]] = {}
-    for environment in dict.fromkeys(one.environment for one in contenders):
+    for environment in dict.fromkeys(competitor.environment for competitor in competitors):
         try:
             versions[environment] = environment.versions(venvs)
         except PipeError as error:
             absent[environment] = f"{error}; {error.hint}".replace(str(venvs), "VENVS")
-    there = [one for one in contenders if one.environment not in absent]
-    return there, absent, versions
+    present = [competitor for competitor in competitors if competitor.environment not in absent]
+    return present, absent, versions
 
 
-def _why(error: PipeError, place: Place) -> str:
-    """Return in a line, without paths of this machine, why a server was not measured."""
-    return place.hide(f"{error}; {_last_error(error.details)}")
+def _reason(error: PipeError, context: LaunchContext) -> str:
+    """Return the reason of a failure on one line, without paths of this machine."""
+    return context.hide(f"{error}; {_last_error(error.details)}")
 
 
 def _last_error(log: str) -> str:
-    """Return the last line that names an error, else the last one, without its line breaks."""
-    said = [line for line in log.splitlines() if line.strip()]
-    named = [line for line in said if "Error" in line]
-    return " ".join((named or said or ["it said nothing"])[-1].split())[:300]
+    """Return the last log line that names an error, otherwise the last line."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line]
+    return " ".join((errors or lines or ["its log is empty"])[-1].split())[:300]
 
 
 def _free_port() -> int:

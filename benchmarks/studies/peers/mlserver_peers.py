@@ -1,7 +1,7 @@
-"""MLServer with its HuggingFace runtime (https://docs.seldon.ai/mlserver/runtimes/huggingface).
+"""Peer MLServer with its HuggingFace runtime (https://docs.seldon.ai/mlserver/runtimes/huggingface).
 
-Its onnxruntime engine is not among them: the optimum that it needs does not import beside torch
-2.13, and the one that does lacks what it imports.
+Its onnxruntime engine is not included: the version of optimum that it needs cannot be imported with
+torch 2.13.
 """
 
 import json
@@ -12,80 +12,80 @@ from typing import Any
 
 from pipework.benchmarks.studies.peers.competitor import (
     HOST,
-    Contender,
+    Competitor,
     Launch,
-    Place,
+    LaunchContext,
     Probabilities,
 )
 from pipework.benchmarks.studies.peers.environments import Environment
-from pipework.serve.triton.ports import Doors
+from pipework.serve.triton.ports import Ports
 
 NAME = "peer"
 BODY = (
     '{"inputs": [{"name": "array_inputs", "datatype": "BYTES", "shape": ["$N"], "data": "$TEXTS"}]}'
 )
-WAIT_S = 0.005  # for a batch to fill
+WAIT_S = 0.005  # timeout for filling a batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """Its workers (0: all in one process) and the most requests that it merges."""
+class MLServerSetup:
+    """The number of workers (0: one process) and the maximum number of merged requests."""
 
     workers: int
     batch: int
 
     def words(self) -> str:
-        """Say it in the words of the table."""
+        """Return the name of the settings in the table."""
         merged = f"{self.batch} requests a batch" if self.batch > 1 else "a request a batch"
         return f"{self.workers or 'no'} worker{'s' * (self.workers != 1)}, {merged}"
 
 
-def mlserver_peers(cores: int) -> Iterator[Contender]:
+def mlserver_peers(cores: int) -> Iterator[Competitor]:
     """Yield its torch pipeline in one process, with merged requests, and with workers."""
     for workers, batch in ((0, 1), (0, 8), (cores, 1)):
-        shape = Shape(workers=workers, batch=batch)
-        yield Contender(
+        setup = MLServerSetup(workers=workers, batch=batch)
+        yield Competitor(
             peer="MLServer, HuggingFace runtime, torch fp32",
-            settings=shape.words(),
+            settings=setup.words(),
             environment=Environment.MLSERVER,
-            launch=partial(_launch, shape),
+            launch=partial(_launch, setup),
             path=f"/v2/models/{NAME}/infer",
             body=BODY,
             parse=_rows,
         )
 
 
-def _launch(shape: Shape, place: Place) -> Launch:
-    doors = Doors(host=HOST, http=place.port).chosen()
+def _launch(setup: MLServerSetup, context: LaunchContext) -> Launch:
+    ports = Ports(host=HOST, http=context.port).chosen()
     server = {
         "host": HOST,
-        "http_port": doors.http,
-        "grpc_port": doors.grpc,
-        "metrics_port": doors.metrics,
-        "parallel_workers": shape.workers,
+        "http_port": ports.http,
+        "grpc_port": ports.grpc,
+        "metrics_port": ports.metrics,
+        "parallel_workers": setup.workers,
         "debug": False,
     }
     model = {
         "name": NAME,
         "implementation": "mlserver_huggingface.HuggingFaceRuntime",
-        "max_batch_size": shape.batch if shape.batch > 1 else 0,
-        "max_batch_time": WAIT_S if shape.batch > 1 else 0,
+        "max_batch_size": setup.batch if setup.batch > 1 else 0,
+        "max_batch_time": WAIT_S if setup.batch > 1 else 0,
         "parameters": {
-            "uri": str(place.model),
+            "uri": str(context.model),
             "extra": {"task": "text-classification"},
         },
     }
-    (place.scratch / "settings.json").write_text(json.dumps(server), encoding="utf-8")
-    (place.scratch / "model-settings.json").write_text(json.dumps(model), encoding="utf-8")
-    program = Environment.MLSERVER.python(place.venvs).with_name("mlserver")
-    threads = max(1, place.cores // max(1, shape.workers))
+    (context.scratch / "settings.json").write_text(json.dumps(server), encoding="utf-8")
+    (context.scratch / "model-settings.json").write_text(json.dumps(model), encoding="utf-8")
+    program = Environment.MLSERVER.python(context.venvs).with_name("mlserver")
+    threads = max(1, context.cores // max(1, setup.workers))
     return Launch(
-        words=(str(program), "start", str(place.scratch)),
+        words=(str(program), "start", str(context.scratch)),
         variables={"OMP_NUM_THREADS": str(threads)},
     )
 
 
-def _rows(answer: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
-    (output,) = answer["outputs"]
-    found = (json.loads(one) if isinstance(one, str) else one for one in output["data"])
-    return [{str(one["label"]): float(one["score"])} for one in found]
+def _rows(response: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
+    (output,) = response["outputs"]
+    rows = (json.loads(row) if isinstance(row, str) else row for row in output["data"])
+    return [{str(row["label"]): float(row["score"])} for row in rows]

@@ -1,4 +1,4 @@
-"""The model of a run as others open it: a folder as transformers publishes one."""
+"""Write the model of a run as a folder in the layout of transformers."""
 
 import json
 import shutil
@@ -14,20 +14,19 @@ from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.train.config.model import Head
 from pipework.train.model.checkpoint import FOLDER
 
-GRAPHS = Path("onnx")  # where transformers' own exporters put them
-GRAPH = {"fp32": "model.onnx", "int8": "model_quantized.onnx"}  # as they name them
+GRAPHS = Path("onnx")  # the folder used by transformers' exporters
+GRAPH = {"fp32": "model.onnx", "int8": "model_quantized.onnx"}  # their file names
 
 
 def write_model_folder(run: Path, folder: Path) -> Path:
-    """Write the weights of a run, its tokenizer and padded graphs; return the folder.
+    """Write a run's weights, its tokenizer and padded ONNX graphs; return the folder.
 
-    The tokenizer's class is one that transformers 4 and 5 both know. The graph is what
-    `torch.onnx.export` makes of the model with eager attention, in fp32, with transformers' names;
-    beside it lies what `onnxruntime.quantization` makes of that: int8 weights with a scale for each
-    channel, activations scaled in each call.
+    The tokenizer class exists in transformers 4 and 5. The fp32 graph is exported by
+    `torch.onnx.export` with eager attention and transformers' input names; the int8 graph is
+    quantized from it by `onnxruntime.quantization` (per-channel weights, dynamic activations).
 
     Raises:
-        ConfigError: the head is not linear, or the task is not one text with one label.
+        ConfigError: the head is not linear, or the task is not single-label on one text.
     """
     manifest = read_manifest(run)
     _check(manifest)
@@ -44,18 +43,18 @@ def write_model_folder(run: Path, folder: Path) -> Path:
     graphs = folder / GRAPHS
     graphs.mkdir()
     checkpoint_to_onnx(run, manifest, graphs / GRAPH["fp32"])
-    _to_integers(graphs / GRAPH["fp32"], graphs / GRAPH["int8"])
+    _quantize(graphs / GRAPH["fp32"], graphs / GRAPH["int8"])
     return folder
 
 
-def _to_integers(source: Path, made: Path) -> None:
-    """Quantize a graph as onnxruntime's documentation says: prepared, 7 bits without VNNI.
+def _quantize(source: Path, target: Path) -> None:
+    """Quantize a graph as in onnxruntime's documentation: preprocessed, 7 bits without VNNI.
 
     https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
     """
-    prepared = made.with_suffix(".prepared")
+    prepared = target.with_suffix(".prepared")
     quant_pre_process(source, prepared, auto_merge=True)
-    quantize_dynamic(prepared, made, per_channel=True, reduce_range=not sums_int8())
+    quantize_dynamic(prepared, target, per_channel=True, reduce_range=not sums_int8())
     prepared.unlink()
 
 
@@ -65,11 +64,12 @@ def _inputs(manifest: Manifest) -> list[str]:
 
 
 def _check(manifest: Manifest) -> None:
-    found = (manifest.model.head, manifest.task.kind.value, manifest.input.fields)
-    if found != (Head.LINEAR, "single_label", ("text",)):
+    kind = (manifest.model.head, manifest.task.kind.value, manifest.input.fields)
+    if kind != (Head.LINEAR, "single_label", ("text",)):
         message = (
-            f"run {manifest.identity.name} has head {manifest.model.head}, task"
+            f"expected a run with head linear, task single_label and input text; run"
+            f" {manifest.identity.name} has head {manifest.model.head}, task"
             f" {manifest.task.kind} and input {', '.join(manifest.input.fields)}"
         )
-        hint = "compare with a run of head linear, task single_label and input text"
+        hint = "train another run for this comparison"
         raise ConfigError(message, hint)

@@ -1,4 +1,4 @@
-"""A server of a comparison while it runs: started, asked, weighed and stopped."""
+"""Run a compared server: start it, send requests, read its memory, stop it."""
 
 import json
 import os
@@ -14,90 +14,94 @@ import httpx
 
 from pipework.benchmarks.studies.peers.competitor import (
     HOST,
-    Contender,
+    Competitor,
     Launch,
-    Place,
+    LaunchContext,
     Probabilities,
 )
-from pipework.closeable import Closing
+from pipework.closeable import Closeable
 from pipework.errors import NotReadyError
 
 START_S, STOP_S, ASK_S, POLL_S = 180.0, 20.0, 60.0, 0.05
-TAIL = 15  # lines of its log that are shown
+TAIL = 15  # lines of the log that are shown
 FIRST = ("a film that is worth the time",)
-STATE, SESSION = 0, 3  # fields of /proc/PID/stat after the name of a process
-ZOMBIE = "Z"  # ended, and its parent has not looked
+STATE, SESSION = 0, 3  # fields of /proc/PID/stat after the process name
+ZOMBIE = "Z"  # ended, not yet waited for
 
 
-class PeerServer(Closing):
-    """A contender that has given its first answer.
+class PeerServer(Closeable):
+    """A compared server that has completed its first request.
 
     Attributes:
-        url: of the server.
-        start_s: seconds from its start to its first answer.
-        session: of the system, which all its processes belong to.
+        url: base URL of the server.
+        start_s: seconds from its start to its first response.
+        session: id of the system session of all its processes.
     """
 
-    def __init__(self, contender: Contender, place: Place, launch: Launch) -> None:
-        """Start it and wait for its first answer.
+    def __init__(self, competitor: Competitor, context: LaunchContext, launch: Launch) -> None:
+        """Start the server and wait for its first response.
 
         Raises:
-            NotReadyError: it ended or did not answer; the details are the end of its log.
+            NotReadyError: it ended or did not respond; the details are the end of its log.
         """
-        self.url, self._contender = f"http://{HOST}:{place.port}", contender
-        self._log = place.scratch / "server.log"
-        begun = time.perf_counter()
-        self._process = _start(launch, place.scratch, self._log)
+        self.url, self._competitor = f"http://{HOST}:{context.port}", competitor
+        self._log = context.scratch / "server.log"
+        start_s = time.perf_counter()
+        self._process = _start(launch, context.scratch, self._log)
         self.session = self._process.pid
-        self._door = httpx.Client(base_url=self.url, timeout=ASK_S, trust_env=False)
+        self._client = httpx.Client(base_url=self.url, timeout=ASK_S, trust_env=False)
         try:
             self._wait()
         except BaseException:
             self.close()
             raise
-        self.start_s = time.perf_counter() - begun
+        self.start_s = time.perf_counter() - start_s
 
     def ask(self, texts: Sequence[str]) -> list[Probabilities]:
-        """Return what it says of each text.
+        """Return its prediction for each text.
 
         Raises:
-            NotReadyError: it refuses, does not answer, or answers something else.
+            NotReadyError: the request fails, or the response has another format.
         """
-        content = self._contender.request(texts)
+        content = self._competitor.request(texts)
         headers = {"Content-Type": "application/json"}
         try:
-            answer = self._door.post(self._contender.path, content=content, headers=headers)
+            response = self._client.post(self._competitor.path, content=content, headers=headers)
         except httpx.HTTPError as error:
-            message = f"{self._contender.peer} does not answer: {type(error).__name__}: {error}"
+            message = f"{self._competitor.peer} does not respond: {type(error).__name__}: {error}"
             raise NotReadyError(message) from error
-        if answer.status_code != HTTPStatus.OK:
-            said = " ".join(answer.text.split())[:300]
-            message = f"{self._contender.peer} answers HTTP {answer.status_code}: {said}"
+        if response.status_code != HTTPStatus.OK:
+            body = " ".join(response.text.split())[:300]
+            message = f"{self._competitor.peer} responds with HTTP {response.status_code}: {body}"
             raise NotReadyError(message)
         try:
-            rows = self._contender.parse(json.loads(answer.content))
+            rows = self._competitor.parse(json.loads(response.content))
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            message = f"{self._contender.peer} answers {answer.text[:300]}: {error!r}"
+            message = (
+                f"unexpected response of {self._competitor.peer}: {error!r}: {response.text[:300]}"
+            )
             raise NotReadyError(message) from error
         if len(rows) != len(texts):
-            message = f"{self._contender.peer} answers {len(rows)} of {len(texts)} texts"
+            message = (
+                f"{self._competitor.peer} returned {len(rows)} predictions for {len(texts)} texts"
+            )
             raise NotReadyError(message)
         return rows
 
     def memory_mib(self) -> float:
-        """Return the memory of all its processes, where what they share counts once (PSS)."""
+        """Return the memory of all its processes, with shared pages counted once (PSS)."""
         kib = sum(_pss_kib(pid) for pid in processes(self.session))
         return kib / 1024
 
     def close(self) -> None:
-        """Stop it and all its processes. Closing twice is allowed."""
-        self._door.close()
+        """Stop the server and all its processes; may be called repeatedly."""
+        self._client.close()
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_S)
-        while left := processes(self.session):
-            for pid in left:
+        while remaining := processes(self.session):
+            for pid in remaining:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._process.poll()
@@ -105,29 +109,29 @@ class PeerServer(Closing):
         self._process.wait()
 
     def _wait(self) -> None:
-        why, end = "it said nothing", time.monotonic() + START_S
-        while time.monotonic() < end:
+        reason, deadline_s = "it did not respond", time.monotonic() + START_S
+        while time.monotonic() < deadline_s:
             if self._process.poll() is not None:
-                why = f"it ended with {self._process.returncode}"
+                reason = f"it exited with code {self._process.returncode}"
                 break
             try:
                 self.ask(FIRST)
             except NotReadyError as error:
-                why = str(error)
+                reason = str(error)
                 time.sleep(POLL_S)
             else:
                 return
-        message = f"{self._contender.peer} did not start: {why}"
+        message = f"{self._competitor.peer} did not start: {reason}"
         tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-TAIL:])
-        raise NotReadyError(message, "the end of its log stands above this line", tail)
+        raise NotReadyError(message, "the end of its log is above this line", tail)
 
 
 def _start(launch: Launch, folder: Path, log: Path) -> "subprocess.Popen[bytes]":
     try:
         with log.open("wb") as stream:
-            return subprocess.Popen(  # noqa: S603  (words of our own)
+            return subprocess.Popen(  # noqa: S603  (our own command)
                 launch.words,
-                env=_surroundings(launch),
+                env=_environment(launch),
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
@@ -139,22 +143,22 @@ def _start(launch: Launch, folder: Path, log: Path) -> "subprocess.Popen[bytes]"
         raise NotReadyError(message) from error
 
 
-def _surroundings(launch: Launch) -> dict[str, str]:
-    """Return the variables of this process without those that change what a peer imports."""
-    kept = {name: one for name, one in os.environ.items() if not name.startswith("PYTHON")}
-    return kept | {"HF_HUB_OFFLINE": "1"} | dict(launch.variables)
+def _environment(launch: Launch) -> dict[str, str]:
+    """Return the environment variables of this process without those that change Python imports."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return own | {"HF_HUB_OFFLINE": "1"} | dict(launch.variables)
 
 
 def processes(session: int) -> list[int]:
-    """Return the processes of a session that have not ended."""
-    found = []
+    """Return the ids of a session's processes that have not ended."""
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            # The name of a process, in brackets, may hold spaces and brackets.
+            # The process name, in brackets, may contain spaces and brackets.
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             if int(fields[SESSION]) == session and fields[STATE] != ZOMBIE:
-                found.append(int(folder.name))
-    return found
+                pids.append(int(folder.name))
+    return pids
 
 
 def _pss_kib(pid: int) -> int:

@@ -1,7 +1,8 @@
-"""Where the time of training goes, measured from outside: `python -m pipework.benchmarks.studies.peers.phases`.
+"""Time the phases of training: `python -m pipework.benchmarks.studies.peers.phases CONFIG`.
 
-Stands timers around what the loop calls, trains, and prints seconds by phase as one JSON object.
-A phase inside another counts for the outer one, so that they add up; what no timer saw is "other".
+Wraps the functions that the training loop calls with timers, trains, and prints seconds by phase as
+one JSON object. A phase inside another counts for the outer phase, so that the phases add up; the
+time outside all timers is "other".
 """
 
 import argparse
@@ -19,24 +20,24 @@ import torch
 
 from pipework.benchmarks.studies.training_results import PhaseTimes
 from pipework.errors import CheckFailedError
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.train.config.run_config import load_config
-from pipework.train.loop.evaluator import Judge
+from pipework.train.loop.evaluator import ClassifierEvaluator
 from pipework.train.loop.loop import Loop
-from pipework.train.loop.model_inputs import TokenFeed
-from pipework.train.loop.resume import Keeper
+from pipework.train.loop.model_inputs import TokenLoader
+from pipework.train.loop.resume import CheckpointManager
 from pipework.train.model.classifier import Classifier
 from pipework.train.run import train as train_run
 
 P = ParamSpec("P")
 R = TypeVar("R")
 WHOLE = "whole"
-Place = tuple[object, str]
-PLACES: dict[str, tuple[Place, ...]] = {
+Attribute = tuple[object, str]
+TIMED: dict[str, tuple[Attribute, ...]] = {
     WHOLE: ((Loop, "run"),),
-    "evaluation": ((Judge, "evaluate"),),
-    "checkpoints": ((Loop, "_save"), (Keeper, "save_best")),
-    "batches": ((TokenFeed, "inputs"),),
+    "evaluation": ((ClassifierEvaluator, "evaluate"),),
+    "checkpoints": ((Loop, "_save"), (CheckpointManager, "save_best")),
+    "batches": ((TokenLoader, "inputs"),),
     "forward": ((Classifier, "forward"),),
     "backward": ((torch.Tensor, "backward"),),
     "clipping": ((torch.nn.utils, "clip_grad_norm_"),),
@@ -45,15 +46,14 @@ PLACES: dict[str, tuple[Place, ...]] = {
 
 
 class Stopwatch:
-    """Seconds by phase; only the outermost phase runs, inside the whole."""
+    """Seconds by phase; only the outermost phase inside the whole is counted."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._running: list[str] = []
 
     def around(self, phase: str, call: Callable[P, R]) -> Callable[P, R]:
-        """Return a function that does the same and counts its time for a phase."""
+        """Return a function that calls `call` and adds its time to a phase."""
 
         @wraps(call)
         def timed(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -70,8 +70,8 @@ class Stopwatch:
         return timed
 
     def phases(self) -> PhaseTimes:
-        """Return what was counted; the phases add up to the whole."""
-        inside = {name: self.seconds[name] for name in PLACES if name != WHOLE}
+        """Return the times; the phases add up to the whole."""
+        inside = {name: self.seconds[name] for name in TIMED if name != WHOLE}
         rest = self.seconds[WHOLE] - sum(inside.values())
         return PhaseTimes(seconds={**inside, "other": rest})
 
@@ -83,22 +83,22 @@ def _now() -> float:
 
 
 @contextmanager
-def _watched(watch: Stopwatch) -> Iterator[None]:
+def _timed(watch: Stopwatch) -> Iterator[None]:
     with ExitStack() as stack:
-        for phase, places in PLACES.items():
-            for owner, name in places:
+        for phase, attributes in TIMED.items():
+            for owner, name in attributes:
                 call = getattr(owner, name)
                 stack.callback(setattr, owner, name, call)
                 setattr(owner, name, watch.around(phase, call))
         yield
 
 
-def measure(config: str, overrides: list[str]) -> PhaseTimes:
-    """Train in this process, into a folder that is thrown away."""
+def measure_phases(config: str, overrides: list[str]) -> PhaseTimes:
+    """Train in this process into a temporary folder and return the times."""
     watch = Stopwatch()
-    taught_nothing = suppress(CheckFailedError)  # as so few steps may
-    with tempfile.TemporaryDirectory() as scratch, _watched(watch), taught_nothing:
-        train_run(load_config(config, overrides), Path(scratch) / "run", Silent())
+    nothing_learned = suppress(CheckFailedError)  # a few steps may not learn anything
+    with tempfile.TemporaryDirectory() as scratch, _timed(watch), nothing_learned:
+        train_run(load_config(config, overrides), Path(scratch) / "run", NullProgress())
     return watch.phases()
 
 
@@ -109,8 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("config", help="config file, or the name of a recipe")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
-    given = parser.parse_args(arguments)
-    sys.stdout.write(measure(given.config, given.overrides).model_dump_json() + "\n")
+    options = parser.parse_args(arguments)
+    sys.stdout.write(measure_phases(options.config, options.overrides).model_dump_json() + "\n")
     return 0
 
 

@@ -1,9 +1,9 @@
-"""pipework's server beside others: `python -m pipework.benchmarks.studies.peers.serving RUN NAME --out FILE`.
+"""Compare pipework's server with others: `python -m pipework.benchmarks.studies.peers.serving`.
 
-Every server has the same weights, texts and processors; one is up at a time, and the generator
-runs beside it. Each is first asked for real texts, whose answers are compared with the
-checkpoint's. Then each peer's settings are tried for a while, and those that answer most are
-measured in rounds, there and back, pipework anew between every two. The README beside it says more.
+All servers have the same weights, texts and processors; one runs at a time, with the load generator
+on the same machine. Each server's predictions for real texts are compared with the checkpoint's.
+Then the settings of each peer are searched, and the settings with the highest rate are measured in
+rounds of alternating order, with pipework between every two peers. See peers/README.md.
 """
 
 import argparse
@@ -20,44 +20,45 @@ from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.peer_serving_results import (
     Candidate,
+    ClientLoad,
     Failure,
-    Load,
+    PeerMeasurement,
     PeerServingResult,
-    Trial,
     lines,
 )
-from pipework.benchmarks.studies.peers.competitor import Contender, own_server
+from pipework.benchmarks.studies.peers.competitor import Competitor, own_server
 from pipework.benchmarks.studies.peers.fastapi_peers import onnxruntime_peers, transformers_peers
 from pipework.benchmarks.studies.peers.infinity import infinity_peers
 from pipework.benchmarks.studies.peers.litserve_peers import litserve_peers
-from pipework.benchmarks.studies.peers.measuring import Bench, present
+from pipework.benchmarks.studies.peers.measuring import Bench, installed
 from pipework.benchmarks.studies.peers.mlserver_peers import mlserver_peers
 from pipework.benchmarks.studies.peers.model_folder import GRAPH, write_model_folder
 from pipework.benchmarks.studies.peers.reference import Reference
 from pipework.benchmarks.studies.peers.triton_peers import triton_peers
+from pipework.benchmarks.studies.script_errors import report_errors
 from pipework.benchmarks.studies.training_results import PIPEWORK
-from pipework.errors import ConfigError, PipeError
+from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import choose_engine
 
-Chosen = dict[tuple[str, str], list[Load]]  # by peer and settings
-SEVERAL = Load(texts_per_request=8, clients=16)
-SINGLE = Load(texts_per_request=1, clients=32)
+Chosen = dict[tuple[str, str], list[ClientLoad]]  # by peer and settings
+SEVERAL = ClientLoad(texts_per_request=8, clients=16)
+SINGLE = ClientLoad(texts_per_request=1, clients=32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """What is compared, and for how long.
+class PeerServingPlan:
+    """The servers to compare, and the durations.
 
     Attributes:
         run: the run folder, with engines and a linear head.
-        name: of the model, as the table shows it.
-        venvs: environments of peers.
-        seconds: of each level in the rounds.
-        search_seconds: of each level in the search.
-        rounds: of all peers with their best settings.
-        only: parts of the names of the peers that are compared, none for all.
+        name: name of the model in the table.
+        venvs: folder of the peers' environments.
+        seconds: seconds per level in the rounds.
+        search_seconds: seconds per level in the search.
+        rounds: number of rounds with the best settings.
+        only: substrings of the names of the peers to compare; empty for all.
     """
 
     run: Path
@@ -69,30 +70,28 @@ class Plan:
     only: tuple[str, ...] = ()
 
 
+@report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare and store the result; return the exit code."""
-    given = _parser().parse_args(arguments)
-    plan = Plan(
-        run=given.run.resolve(),
-        name=given.name,
-        venvs=given.venvs.resolve(),
-        seconds=given.seconds,
-        search_seconds=given.search_seconds,
-        rounds=given.rounds,
-        only=tuple(given.only),
+    options = _parser().parse_args(arguments)
+    plan = PeerServingPlan(
+        run=options.run.resolve(),
+        name=options.name,
+        venvs=options.venvs.resolve(),
+        seconds=options.seconds,
+        search_seconds=options.search_seconds,
+        rounds=options.rounds,
+        only=tuple(options.only),
     )
     progress = console.progress()
     try:
-        check_writable(given.out)
+        check_writable(options.out)
         result = compare(plan, progress)
-        write_result(given.out, result)
-    except PipeError as error:
-        sys.stderr.write(f"error: {error}\n{error.hint}\n")
-        return error.exit_code
+        write_result(options.out, result)
     finally:
         progress.close()
     for line in lines(result):
-        console.say(line)
+        console.print_line(line)
     return 0
 
 
@@ -101,17 +100,21 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m pipework.benchmarks.studies.peers.serving", description=__doc__
     )
     parser.add_argument("run", type=Path, help="run folder with engines and a linear head")
-    parser.add_argument("name", help="of the model, as the table shows it")
-    parser.add_argument("--venvs", type=Path, default=Path(".peers"), help="environments of peers")
-    parser.add_argument("--seconds", type=float, default=5, help="of each level")
-    parser.add_argument("--search-seconds", type=float, default=2, help="of each level, searching")
-    parser.add_argument("--rounds", type=int, default=2, help="with the best settings")
-    parser.add_argument("--only", nargs="*", default=[], help="peers whose names hold one of these")
+    parser.add_argument("name", help="name of the model in the table")
+    parser.add_argument(
+        "--venvs", type=Path, default=Path(".peers"), help="folder of peer environments"
+    )
+    parser.add_argument("--seconds", type=float, default=5, help="seconds per level")
+    parser.add_argument("--search-seconds", type=float, default=2, help="per level of the search")
+    parser.add_argument("--rounds", type=int, default=2, help="with the best_settings settings")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="only peers whose names contain one of these"
+    )
     parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
     return parser
 
 
-def contenders(cores: int) -> Iterator[Contender]:
+def all_competitors(cores: int) -> Iterator[Competitor]:
     """Yield pipework and all peers with all their settings."""
     yield from own_server()
     yield from transformers_peers(cores, "float32")
@@ -124,18 +127,18 @@ def contenders(cores: int) -> Iterator[Contender]:
     yield from mlserver_peers(cores)
 
 
-def compare(plan: Plan, progress: Progress) -> PeerServingResult:
-    """Search and measure.
+def compare(plan: PeerServingPlan, progress: Progress) -> PeerServingResult:
+    """Search the best settings of all servers and measure them.
 
     Raises:
-        PipeError: the run cannot be compared, or no server answers.
+        PipeError: the run cannot be compared, or no server responds.
     """
     cores = len(os.sched_getaffinity(0))
-    wanted = [one for one in contenders(cores) if _is_wanted(one, plan.only)]
+    wanted = [each for each in all_competitors(cores) if _is_wanted(each, plan.only)]
     if not wanted:
-        message = f"no peer's name holds {' or '.join(plan.only)}"
-        raise ConfigError(message, "leave out --only to compare all")
-    there, absent, versions = present(wanted, plan.venvs)
+        message = f"no peer's name contains {' or '.join(plan.only)}"
+        raise ConfigError(message, "omit --only to compare all peers")
+    present, absent, versions = installed(wanted, plan.venvs)
     workloads = {
         load: Workload.synthetic(texts_per_request=load.texts_per_request, seed=0)
         for load in (SEVERAL, SINGLE)
@@ -150,8 +153,8 @@ def compare(plan: Plan, progress: Progress) -> PeerServingResult:
             workloads=workloads,
             progress=progress,
         )
-        candidates, trials = _search(bench, there, plan.search_seconds)
-        found, failures = _rounds(bench, there, best(trials, candidates), plan)
+        candidates, trials = _search(bench, present, plan.search_seconds)
+        measured, failures = _rounds(bench, present, best_settings(trials, candidates), plan)
     return PeerServingResult(
         model=plan.name,
         engine=choose_engine(read_manifest(plan.run)).name,
@@ -161,7 +164,7 @@ def compare(plan: Plan, progress: Progress) -> PeerServingResult:
         rounds=plan.rounds,
         candidates=tuple(candidates),
         absent=absent,
-        trials=(*trials, *found),
+        trials=(*trials, *measured),
         failures=tuple(failures),
         environments=versions,
         command=_command(plan),
@@ -170,61 +173,63 @@ def compare(plan: Plan, progress: Progress) -> PeerServingResult:
 
 
 def _search(
-    bench: Bench, there: Sequence[Contender], seconds: float
-) -> tuple[list[Candidate], list[Trial]]:
+    bench: Bench, present: Sequence[Competitor], seconds: float
+) -> tuple[list[Candidate], list[PeerMeasurement]]:
     candidates: list[Candidate] = []
-    trials: list[Trial] = []
-    for contender in there:
-        candidate, found = bench.search(contender, seconds)
+    trials: list[PeerMeasurement] = []
+    for competitor in present:
+        candidate, measured = bench.search(competitor, seconds)
         candidates.append(candidate)
-        trials += found
-        console.say(_said(candidate, found))
+        trials += measured
+        console.print_line(_summary(candidate, measured))
     if not trials:
-        message = "no server answered"
-        raise ConfigError(message, "the lines above say why")
+        message = "no server could be measured"
+        raise ConfigError(message, "see the reasons above this line")
     return candidates, trials
 
 
 def _rounds(
-    bench: Bench, there: Sequence[Contender], chosen: Chosen, plan: Plan
-) -> tuple[list[Trial], list[Failure]]:
-    final = [one for one in there if (one.peer, one.settings) in chosen]
-    trials: list[Trial] = []
+    bench: Bench, present: Sequence[Competitor], chosen: Chosen, plan: PeerServingPlan
+) -> tuple[list[PeerMeasurement], list[Failure]]:
+    final = [each for each in present if (each.peer, each.settings) in chosen]
+    trials: list[PeerMeasurement] = []
     failures: list[Failure] = []
     for number in range(1, plan.rounds + 1):
-        for contender in between(final[:: 1 if number % 2 else -1]):
-            loads = chosen[contender.peer, contender.settings]
-            found, why = bench.measure(contender, loads, number, plan.seconds)
-            trials += found
-            if why is not None:
+        for competitor in interleave(final[:: 1 if number % 2 else -1]):
+            loads = chosen[competitor.peer, competitor.settings]
+            measured, reason = bench.measure(competitor, loads, number, plan.seconds)
+            trials += measured
+            if reason is not None:
                 failed = Failure(
-                    peer=contender.peer,
-                    settings=contender.settings,
-                    loads=tuple(loads[len(found) :]),
+                    peer=competitor.peer,
+                    settings=competitor.settings,
+                    loads=tuple(loads[len(measured) :]),
                     round=number,
-                    reason=why,
+                    reason=reason,
                 )
                 failures.append(failed)
-                console.say(failed.said)
+                console.print_line(failed.line)
     return trials, failures
 
 
-def between(final: Sequence[Contender]) -> Iterator[Contender]:
-    """Yield the peers in their order, pipework before the first and after each: machines drift."""
-    own = [one for one in final if one.peer == PIPEWORK]
+def interleave(final: Sequence[Competitor]) -> Iterator[Competitor]:
+    """Yield the peers in order with pipework before the first and after each: machines drift."""
+    own = [competitor for competitor in final if competitor.peer == PIPEWORK]
     yield from own
-    for one in final:
-        if one.peer != PIPEWORK:
-            yield from (one, *own)
+    for competitor in final:
+        if competitor.peer != PIPEWORK:
+            yield from (competitor, *own)
 
 
-def best(search: Sequence[Trial], candidates: Sequence[Candidate]) -> Chosen:
-    """Return the loads under which each peer with some settings is to be measured.
+def best_settings(search: Sequence[PeerMeasurement], candidates: Sequence[Candidate]) -> Chosen:
+    """Return the best settings of each peer with the loads under which they are to be measured.
 
-    Only settings whose answers are as good as the checkpoint's are taken, and that did not fail.
-    Those that lost requests come after all that did not.
+    Candidates that failed, or whose predictions disagree with the checkpoint's, are excluded.
+    Settings with failed requests rank after all settings without.
     """
-    equal = {(one.peer, one.settings) for one in candidates if one.comparable}
+    equal = {
+        (candidate.peer, candidate.settings) for candidate in candidates if candidate.comparable
+    }
     sound = [trial for trial in search if (trial.peer, trial.settings) in equal]
     chosen: Chosen = {}
     for peer, load in dict.fromkeys((trial.peer, trial.load) for trial in sound):
@@ -234,12 +239,12 @@ def best(search: Sequence[Trial], candidates: Sequence[Candidate]) -> Chosen:
     return chosen
 
 
-def _is_wanted(contender: Contender, only: Sequence[str]) -> bool:
-    name = f"{contender.peer}, {contender.settings}"
+def _is_wanted(competitor: Competitor, only: Sequence[str]) -> bool:
+    name = f"{competitor.peer}, {competitor.settings}"
     return not only or any(part in name for part in only)
 
 
-def _command(plan: Plan) -> tuple[str, ...]:
+def _command(plan: PeerServingPlan) -> tuple[str, ...]:
     times = (f"{plan.seconds:g}", "--search-seconds", f"{plan.search_seconds:g}")
     only = ("--only", *plan.only) if plan.only else ()
     return (
@@ -256,12 +261,15 @@ def _command(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def _said(candidate: Candidate, trials: Sequence[Trial]) -> str:
+def _summary(candidate: Candidate, trials: Sequence[PeerMeasurement]) -> str:
     name = f"{candidate.peer}, {candidate.settings}"
     if candidate.failed is not None:
         return f"{name}: {candidate.failed}"
-    rates = (f"{one.texts_per_s:,.0f} at {one.load.texts_per_request} a request" for one in trials)
-    return f"{name}: texts/s {', '.join(rates)}"
+    rates = (
+        f"{trial.texts_per_s:,.0f} texts/s with {trial.load.texts_per_request} per request"
+        for trial in trials
+    )
+    return f"{name}: {', '.join(rates)}"
 
 
 if __name__ == "__main__":

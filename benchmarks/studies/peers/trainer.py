@@ -1,7 +1,7 @@
-"""The peer: the HuggingFace Trainer on the rows and hyperparameters of a pipework config.
+"""Train with the HuggingFace Trainer on the rows and hyperparameters of a pipework config.
 
-`python -m pipework.benchmarks.studies.peers.trainer CONFIG --setting defaults|best --seed N [--set KEY=VALUE]...`
-prints one JSON object. It runs in an environment with `accelerate`: see the README beside it.
+`python -m pipework.benchmarks.studies.peers.trainer CONFIG --setting defaults|best [--set K=V]...`
+prints one JSON object. It runs in an environment with `accelerate`, see peers/README.md.
 """
 
 import argparse
@@ -34,17 +34,17 @@ from transformers import (
 from pipework.data.examples import Source
 from pipework.run_folder.files import Record
 from pipework.run_folder.task import Metric, Task
-from pipework.scoring.evaluation import evaluate, truth
+from pipework.scoring.evaluation import evaluate, label_array
 from pipework.train.config.run_config import Config, load_config
 from pipework.train.data.labels import class_labels
 
 
 class Setting(StrEnum):
-    """How the Trainer is told to work.
+    """How the Trainer is configured.
 
-    DEFAULTS pads every row to the longest allowed and computes in float32, as the library's own
-    example does. BEST groups rows by length, pads to the longest of a batch and computes in bf16
-    where the processor multiplies in it. Both use fused AdamW, the library's default.
+    DEFAULTS pads every row to max_length and computes in float32, like the library's own example.
+    BEST groups rows by length, pads to the longest row of a batch and computes in bf16 where the
+    processor has bf16 instructions. Both use fused AdamW, the library's default.
     """
 
     DEFAULTS = "defaults"
@@ -52,65 +52,61 @@ class Setting(StrEnum):
 
 
 class PeerReport(Record):
-    """What the peer tells: training only is in the rate; `scores` has dev after each epoch."""
+    """The report of a training run: the rate of training only, and the dev score per epoch."""
 
     examples_per_s: float
     scores: tuple[float, ...]
     versions: dict[str, str]
 
 
-class Rows(torch.utils.data.Dataset[dict[str, Any]]):
-    """Tokenized rows, in memory."""
+class TokenizedRows(torch.utils.data.Dataset[dict[str, Any]]):
+    """A data set of tokenized rows in memory."""
 
     def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Take over the rows."""
         self._rows = rows
 
     def __len__(self) -> int:
-        """Return their number."""
         return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return one, as the collator takes it."""
         return self._rows[index]
 
 
 class Clock(TrainerCallback):  # type: ignore[misc]  # the library is partly typed
-    """The time of training alone."""
+    """Measures the time of training only."""
 
     def __init__(self) -> None:
-        """Wait for the first step."""
-        self.start = self.stop = self.elsewhere = 0.0
+        self.start = self.stop = self.evaluation_s = 0.0
 
     def on_train_begin(
         self, _args: TrainingArguments, _state: TrainerState, _control: TrainerControl, **_: object
     ) -> None:
-        """Start."""
+        """Start the clock."""
         self.start = time.perf_counter()
 
     def on_train_end(
         self, _args: TrainingArguments, _state: TrainerState, _control: TrainerControl, **_: object
     ) -> None:
-        """Stop."""
+        """Stop the clock."""
         self.stop = time.perf_counter()
 
     @property
     def training_s(self) -> float:
-        """Seconds between the first step and the last, evaluations left out."""
-        return self.stop - self.start - self.elsewhere
+        """Seconds from the first to the last step, without evaluations."""
+        return self.stop - self.start - self.evaluation_s
 
 
 class TimedTrainer(Trainer):  # type: ignore[misc]
-    """A Trainer that tells its clock how long evaluations take."""
+    """A Trainer that subtracts the time of evaluations from its clock."""
 
     clock: Clock
 
     def evaluate(self, *args: object, **kwargs: object) -> dict[str, float]:
         """Evaluate as the library does."""
         start = time.perf_counter()
-        found: dict[str, float] = super().evaluate(*args, **kwargs)
-        self.clock.elsewhere += time.perf_counter() - start
-        return found
+        metrics: dict[str, float] = super().evaluate(*args, **kwargs)
+        self.clock.evaluation_s += time.perf_counter() - start
+        return metrics
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,14 +117,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("config", help="config file, or the name of a recipe")
     parser.add_argument("--setting", type=Setting, choices=list(Setting), required=True)
     parser.add_argument("--set", action="append", default=[], dest="overrides")
-    given = parser.parse_args(arguments)
-    report = run(load_config(given.config, given.overrides), given.setting)
+    options = parser.parse_args(arguments)
+    report = run(load_config(options.config, options.overrides), options.setting)
     sys.stdout.write(report.model_dump_json() + "\n")
     return 0
 
 
 def run(config: Config, setting: Setting) -> PeerReport:
-    """Train as the config says and report."""
+    """Train with the settings of a config and return the report."""
     set_seed(config.train.seed)
     sources = config.sources()
     labels = class_labels(config.task.labels, sources["train"])
@@ -136,7 +132,7 @@ def run(config: Config, setting: Setting) -> PeerReport:
     tokenizer = AutoTokenizer.from_pretrained(config.model.name)
     fixed = config.model.max_length if setting is Setting.DEFAULTS else None
     train, dev = (
-        Rows(_rows(sources[name], task, tokenizer, config.model.max_length, fixed=fixed))
+        TokenizedRows(_rows(sources[name], task, tokenizer, config.model.max_length, fixed=fixed))
         for name in ("train", "dev")
     )
     model = AutoModelForSequenceClassification.from_pretrained(
@@ -151,7 +147,7 @@ def run(config: Config, setting: Setting) -> PeerReport:
             eval_dataset=dev,
             processing_class=tokenizer,
             data_collator=default_data_collator if fixed else DataCollatorWithPadding(tokenizer),
-            compute_metrics=lambda found: _score(found, task),
+            compute_metrics=lambda prediction: _score(prediction, task),
             callbacks=[clock],
         )
         trainer.clock = clock
@@ -175,58 +171,58 @@ def _rows(
 ) -> list[dict[str, Any]]:
     examples = list(source.rows())
     pairs = [example.text_pair for example in examples]
-    found = tokenizer(
+    encoded = tokenizer(
         [example.text for example in examples],
         None if None in pairs else pairs,
         truncation=True,
         max_length=max_length,
         padding="max_length" if fixed else False,
     )
-    labels_N = truth(examples, task, str(source.path))
+    labels_N = label_array(examples, task, str(source.path))
     return [
-        {**{name: found[name][row] for name in found}, "labels": int(labels_N[row])}
+        {**{name: encoded[name][row] for name in encoded}, "labels": int(labels_N[row])}
         for row in range(len(examples))
     ]
 
 
 def _arguments(config: Config, setting: Setting, scratch: Path, rows: int) -> TrainingArguments:
-    asked = config.train
+    settings = config.train
     best = setting is Setting.BEST
-    per_epoch = -(-rows // asked.batch_size)
-    steps = min(asked.max_steps or sys.maxsize, per_epoch * asked.epochs)
+    per_epoch = -(-rows // settings.batch_size)
+    steps = min(settings.max_steps or sys.maxsize, per_epoch * settings.epochs)
     return TrainingArguments(
         output_dir=str(scratch),
-        num_train_epochs=asked.epochs,
-        max_steps=asked.max_steps or -1,
-        per_device_train_batch_size=asked.batch_size,
+        num_train_epochs=settings.epochs,
+        max_steps=settings.max_steps or -1,
+        per_device_train_batch_size=settings.batch_size,
         per_device_eval_batch_size=64,
-        learning_rate=asked.learning_rate,
-        weight_decay=asked.weight_decay,
-        max_grad_norm=asked.clip,
-        warmup_steps=round(steps * asked.warmup),
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.clip,
+        warmup_steps=round(steps * settings.warmup),
         lr_scheduler_type="linear",
-        seed=asked.seed,
-        bf16=best and _multiplies_bf16(),
+        seed=settings.seed,
+        bf16=best and _has_bf16(),
         train_sampling_strategy="group_by_length" if best else "random",
         eval_strategy="epoch",
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
-        use_cpu=not torch.cuda.is_available(),  # asked for where bf16 is wanted
+        use_cpu=not torch.cuda.is_available(),  # required for bf16 on a CPU
         dataloader_pin_memory=torch.cuda.is_available(),
     )
 
 
-def _multiplies_bf16() -> bool:
+def _has_bf16() -> bool:
     if torch.cuda.is_available():
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
     return not flags.isdisjoint({"avx512_bf16", "amx_bf16"})
 
 
-def _score(found: EvalPrediction, task: Task) -> dict[str, float]:
-    logits_NC = np.asarray(found.predictions, np.float32)
-    return {"score": evaluate(logits_NC, np.asarray(found.label_ids), task).score}
+def _score(prediction: EvalPrediction, task: Task) -> dict[str, float]:
+    logits_NC = np.asarray(prediction.predictions, np.float32)
+    return {"score": evaluate(logits_NC, np.asarray(prediction.label_ids), task).score}
 
 
 def _seen(config: Config, rows: int, steps: int) -> float:

@@ -1,6 +1,7 @@
-"""The page for people at `/`: ask the model, see the answer and how busy the server is.
+"""The web page at `/`: classify a text and see the load of the server.
 
-Its files lie beside this one and refer to nothing outside; the policy forbids that as well.
+Its files are in this folder and use no external resources; the Content-Security-Policy forbids
+them.
 """
 
 from pathlib import Path
@@ -17,7 +18,7 @@ HEADERS = {
     "frame-ancestors 'none'; require-trusted-types-for 'script'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # a server of a new version brings its own page
+    "Cache-Control": "no-cache",  # a new server version has a new page
 }
 
 

@@ -1,27 +1,27 @@
-// The page asks /v1/predict and, each second, /v1/status. All that a server or a person wrote is
-// shown as text: nothing here makes HTML of a string.
+// The page calls /v1/predict, and /v1/status once per second. Text from the server or the user is
+// only inserted as text, never as HTML.
 
 const PREDICT = "/v1/predict";
 const STATUS = "/v1/status";
 const EVERY_MS = 1000;
-const PATIENCE_MS = 5000; // after which a server that says nothing counts as gone
-const KEPT = 60; // seconds of the charts
-const SHOWN = 10; // classes, before somebody asks for all
+const TIMEOUT_MS = 5000; // after this time without a response the server counts as unreachable
+const SECONDS = 60; // width of the charts
+const MAX_BARS = 10; // classes shown before a click on "Show all"
 const STAGES = { tokenize: "Tokenize", queue: "Queue", infer: "Infer", decode: "Decode" };
 const SVG = "http://www.w3.org/2000/svg";
 
 const $ = (id) => document.getElementById(id);
 let models = [];
-let key = ""; // in memory only
-let latest = 0; // number of the last question: an older answer is not shown over a newer one
+let key = ""; // kept in memory only
+let latest = 0; // number of the last request: responses to older requests are ignored
 
-// ---------------------------------------------------------------- small things
+// ---------------------------------------------------------------- formatting
 
-function made(name, classes = "", text = "") {
-  const element = document.createElement(name);
-  if (classes) element.className = classes;
-  if (text) element.textContent = text;
-  return element;
+function element(name, classes = "", text = "") {
+  const node = document.createElement(name);
+  if (classes) node.className = classes;
+  if (text) node.textContent = text;
+  return node;
 }
 
 function ms(value) {
@@ -46,45 +46,45 @@ function headers() {
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
-// ---------------------------------------------------------------- which model
+// ---------------------------------------------------------------- choice of model and version
 
 function chosenModel() {
-  return models.find((one) => one.name === $("model").value) ?? models[0];
+  return models.find((model) => model.name === $("model").value) ?? models[0];
 }
 
 function chosenVersion() {
   const versions = chosenModel()?.versions ?? [];
-  return versions.find((one) => one.version === $("version").value) ?? versions.at(-1);
+  return versions.find((version) => version.version === $("version").value) ?? versions.at(-1);
 }
 
 function fill(select, values) {
-  const wanted = JSON.stringify(values);
-  if (select.dataset.values === wanted) return; // it may be open
+  const content = JSON.stringify(values);
+  if (select.dataset.values === content) return; // do not close an open list
   const before = select.value;
-  select.replaceChildren(...values.map(([value, words]) => new Option(words, value)));
+  select.replaceChildren(...values.map(([value, label]) => new Option(label, value)));
   if (values.some(([value]) => value === before)) select.value = before;
-  select.dataset.values = wanted;
+  select.dataset.values = content;
 }
 
 function showChoices() {
-  fill($("model"), models.map((one) => [one.name, one.name]));
+  fill($("model"), models.map((model) => [model.name, model.name]));
   $("model-field").hidden = models.length < 2;
   const versions = chosenModel()?.versions ?? [];
   const newest = versions.at(-1)?.version;
-  const named = versions.map((one) => [one.version, one.version]).reverse();
-  fill($("version"), [["", `newest (${newest})`], ...named]);
+  const options = versions.map(({ version }) => [version, version]).reverse();
+  fill($("version"), [["", `newest (${newest})`], ...options]);
   $("version-field").hidden = versions.length < 2;
-  const takes = chosenVersion();
-  if (!takes) return;
-  const pair = takes.inputs.includes("text_pair");
+  const version = chosenVersion();
+  if (!version) return;
+  const pair = version.inputs.includes("text_pair");
   $("pair-field").hidden = !pair;
   $("text-label").textContent = pair ? "First text" : "Text";
-  $("marks").hidden = !takes.entities;
+  $("marks").hidden = !version.entities;
 }
 
-// ---------------------------------------------------------------- ask
+// ---------------------------------------------------------------- request
 
-async function ask() {
+async function classify() {
   const number = ++latest;
   const version = chosenVersion();
   const input = { text: $("text").value };
@@ -101,13 +101,13 @@ async function ask() {
       headers: { "Content-Type": "application/json", ...headers() },
       body: JSON.stringify(body),
     });
-    const answer = await response.json();
-    const took = performance.now() - start;
+    const result = await response.json();
+    const elapsed = performance.now() - start;
     if (number !== latest) return;
-    if (response.ok) showAnswer(answer, response.headers.get("Server-Timing"), took);
-    else showError(response, answer.error);
+    if (response.ok) showResult(result, response.headers.get("Server-Timing"), elapsed);
+    else showError(response, result.error);
   } catch {
-    if (number === latest) say("The server cannot be reached. Is it still running?");
+    if (number === latest) showMessage("The server cannot be reached. Check that it is running.");
   } finally {
     if (number === latest) busy(false);
   }
@@ -115,116 +115,116 @@ async function ask() {
 
 function busy(yes) {
   $("send").setAttribute("aria-busy", yes);
-  $("send").textContent = yes ? "Asking…" : "Classify";
+  $("send").textContent = yes ? "Classifying…" : "Classify";
 }
 
-function say(words) {
-  $("error").textContent = words;
-  $("error").hidden = !words;
+function showMessage(text) {
+  $("error").textContent = text;
+  $("error").hidden = !text;
 }
 
 function showError(response, message) {
   const wait = response.headers.get("Retry-After");
   switch (response.status) {
     case 401:
-      say(key ? "The server does not know this API key." : "This server wants an API key.");
-      askForKey();
+      showMessage(key ? "This API key is not valid." : "This server requires an API key.");
+      showKeyField();
       return;
     case 429:
-      return say(`The server is busy: its queue is full. Try again in ${wait ?? "a few"} s.`);
+      return showMessage(`The server is busy: its queue is full. Try again in ${wait ?? "a few"} s.`);
     case 503:
-      return say(`The server cannot answer now: ${message}`);
+      return showMessage(`The server is not ready: ${message}`);
     case 504:
-      return say("The answer took too long.");
+      return showMessage("The request timed out. Try again, or use a shorter text.");
     case 500:
-      return say("Something broke in the server; its log says what.");
+      return showMessage("Internal server error. See the server log for details.");
     default:
-      return say(`This cannot be answered: ${message.replace(/^input 0: /, "")}`);
+      return showMessage(`Invalid request: ${message.replace(/^input 0: /, "")}`);
   }
 }
 
-function askForKey() {
+function showKeyField() {
   $("key-field").hidden = false;
   $("key").focus();
 }
 
-// ---------------------------------------------------------------- the answer
+// ---------------------------------------------------------------- result
 
-function showAnswer(answer, timing, took) {
-  say("");
-  const model = models.find((one) => one.name === answer.model);
-  const version = model?.versions.find((one) => one.version === answer.version);
-  const [prediction] = answer.predictions;
-  const given = prediction.labels ?? (prediction.label === undefined ? [] : [prediction.label]);
-  const words = verdict(prediction);
+function showResult(result, timing, elapsed) {
+  showMessage("");
+  const model = models.find(({ name }) => name === result.model);
+  const version = model?.versions.find(({ version: name }) => name === result.version);
+  const [prediction] = result.predictions;
+  const predicted = prediction.labels ?? (prediction.label === undefined ? [] : [prediction.label]);
+  const parts = summary(prediction);
   $("answer").hidden = false;
-  $("verdict").replaceChildren(...words.map((one, at) => made(at ? "small" : "span", "", one)));
-  $("spoken").textContent = words.join(", ");
-  showBars(prediction.scores, new Set(given), version?.thresholds);
-  const by = [["model ", answer.model], ["version ", answer.version]];
+  $("prediction").replaceChildren(...parts.map((part, index) => element(index ? "small" : "span", "", part)));
+  $("spoken").textContent = parts.join(", ");
+  showBars(prediction.scores, new Set(predicted), version?.thresholds);
+  const by = [["model ", result.model], ["version ", result.version]];
   if (version) by.push(["engine ", version.engine]);
   $("by").replaceChildren(
-    "Answered by ",
-    ...by.flatMap(([what, name], at) => [at ? ", " : "", what, made("b", "", name)]),
+    "Classified by ",
+    ...by.flatMap(([kind, name], index) => [index ? ", " : "", kind, element("b", "", name)]),
   );
-  showTimes(timing, took);
+  showTimes(timing, elapsed);
 }
 
-function verdict(prediction) {
+function summary(prediction) {
   if (prediction.label !== undefined) return [prediction.label, percent(prediction.score)];
-  if (prediction.labels === undefined) return [prediction.score.toFixed(4), "the model's number"];
+  if (prediction.labels === undefined) return [prediction.score.toFixed(4), "predicted value"];
   if (!prediction.labels.length) return ["No label", "no score reaches its threshold"];
   return [prediction.labels.join(", "), count(prediction.labels.length, "label")];
 }
 
-function showBars(scores = {}, given, thresholds, all = false) {
+function showBars(scores = {}, predicted, thresholds, all = false) {
   const rows = Object.entries(scores);
-  const shown = all ? rows : rows.slice(0, SHOWN);
+  const shown = all ? rows : rows.slice(0, MAX_BARS);
   $("bars").hidden = !rows.length;
   $("bars").replaceChildren(
-    ...shown.map(([label, score]) => bar(label, score, given.has(label), thresholds?.[label])),
+    ...shown.map(([label, score]) => bar(label, score, predicted.has(label), thresholds?.[label])),
   );
   $("more").hidden = shown.length === rows.length;
   $("more").textContent = `Show all ${rows.length} classes`;
   $("more").onclick = () => {
-    showBars(scores, given, thresholds, true);
+    showBars(scores, predicted, thresholds, true);
     $("bars").lastElementChild.scrollIntoView({ block: "nearest" });
   };
 }
 
-function bar(label, score, given, threshold) {
-  const row = made("li", given ? "given" : "");
-  const track = made("div", "track");
-  const filled = made("div", "fill");
+function bar(label, score, predicted, threshold) {
+  const row = element("li", predicted ? "predicted" : "");
+  const track = element("div", "track");
+  const filled = element("div", "fill");
   filled.style.width = `${Math.min(1, Math.max(0, score)) * 100}%`;
   track.append(filled);
-  let said = percent(score);
+  let text = percent(score);
   if (threshold !== undefined) {
-    const mark = made("div", "threshold");
+    const mark = element("div", "threshold");
     mark.style.left = `${threshold * 100}%`;
     track.append(mark);
-    said += ` ${given ? "≥" : "<"} ${percent(threshold)}`;
+    text += ` ${predicted ? "≥" : "<"} ${percent(threshold)}`;
   }
-  row.append(made("span", "name", given ? `✓ ${label}` : label), made("span", "score", said), track);
+  row.append(element("span", "name", predicted ? `✓ ${label}` : label), element("span", "score", text), track);
   return row;
 }
 
 function stagesOf(timing) {
-  const found = [];
+  const stages = [];
   for (const part of (timing ?? "").split(",")) {
     const [, name, value] = /^\s*(\w+);dur=([\d.]+)/.exec(part) ?? [];
-    if (name in STAGES) found.push([name, STAGES[name], Number(value)]);
+    if (name in STAGES) stages.push([name, STAGES[name], Number(value)]);
   }
-  return found;
+  return stages;
 }
 
-function showTimes(timing, took) {
+function showTimes(timing, elapsed) {
   const stages = stagesOf(timing);
-  const rest = took - stages.reduce((sum, [, , value]) => sum + value, 0);
+  const rest = elapsed - stages.reduce((sum, [, , value]) => sum + value, 0);
   const parts = [...stages, ["rest", "HTTP", Math.max(0, rest)]];
   $("stack").replaceChildren(
     ...parts.map(([name, , value]) => {
-      const block = made("div");
+      const block = element("div");
       block.dataset.part = name;
       block.style.flexGrow = value;
       return block;
@@ -232,14 +232,14 @@ function showTimes(timing, took) {
   );
   $("legend").replaceChildren(
     ...parts.map((part) => entry(...part)),
-    entry("whole", "Round trip", took),
+    entry("whole", "Round trip", elapsed),
   );
 }
 
-function entry(name, words, value) {
-  const row = made("div", name === "whole" ? "whole" : "");
+function entry(name, label, value) {
+  const row = element("div", name === "whole" ? "whole" : "");
   row.dataset.part = name;
-  row.append(made("span", "swatch"), made("dt", "", words), made("dd", "", ms(value)));
+  row.append(element("span", "swatch"), element("dt", "", label), element("dd", "", ms(value)));
   return row;
 }
 
@@ -249,13 +249,13 @@ class Chart {
   constructor(id, lines, unit) {
     this.figure = $(id);
     this.unit = unit;
-    this.points = []; // of each second the value of each line, null where there is none
-    this.plot = made("div", "plot");
+    this.points = []; // per second the value of each line, or null
+    this.plot = element("div", "plot");
     this.svg = document.createElementNS(SVG, "svg");
-    this.svg.setAttribute("viewBox", `0 0 ${KEPT - 1} 100`);
+    this.svg.setAttribute("viewBox", `0 0 ${SECONDS - 1} 100`);
     this.svg.setAttribute("preserveAspectRatio", "none");
     this.svg.setAttribute("role", "img");
-    this.top = made("span", "top");
+    this.top = element("span", "top");
     this.area = this.path("area");
     this.lines = lines.map((classes) => this.path(classes));
     this.plot.append(this.svg, this.top);
@@ -270,20 +270,20 @@ class Chart {
   }
 
   add(values, ...parts) {
-    this.points = [...this.points, values].slice(-KEPT);
-    const said = parts.map((words, line) => made("span", this.lines.length > 1 ? `of-${line}` : "", words));
-    this.figure.querySelector("output").replaceChildren(...said);
-    const words = parts.join(", ");
+    this.points = [...this.points, values].slice(-SECONDS);
+    const spans = parts.map((part, line) => element("span", this.lines.length > 1 ? `of-${line}` : "", part));
+    this.figure.querySelector("output").replaceChildren(...spans);
+    const text = parts.join(", ");
     const top = ceiling(Math.max(0, ...this.points.flat()));
     this.top.textContent = this.unit(top);
     this.lines.forEach((path, line) => path.setAttribute("d", this.drawn(line, top)));
     this.area.setAttribute("d", this.under(top));
     const name = this.figure.querySelector("figcaption span").textContent;
-    this.svg.setAttribute("aria-label", `${name} in the last minute; now ${words}`);
+    this.svg.setAttribute("aria-label", `${name} in the last minute; now ${text}`);
   }
 
   at(index, value, top) {
-    return `${KEPT - this.points.length + index},${(100 - (value / top) * 94).toFixed(2)}`;
+    return `${SECONDS - this.points.length + index},${(100 - (value / top) * 94).toFixed(2)}`;
   }
 
   drawn(line, top) {
@@ -300,7 +300,7 @@ class Chart {
   under(top) {
     if (this.lines.length > 1 || this.points.length < 2) return "";
     const steps = this.points.map(([value], index) => this.at(index, value ?? 0, top));
-    return `M${KEPT - this.points.length},100L${steps.join("L")}L${KEPT - 1},100Z`;
+    return `M${SECONDS - this.points.length},100L${steps.join("L")}L${SECONDS - 1},100Z`;
   }
 }
 
@@ -321,77 +321,77 @@ function showCharts(status) {
   charts.throughput.add([texts], `${short(texts)} texts/s, ${short(requests)} requests/s`);
   const idle = p50 === null;
   charts.latency.add([p50, p99], `p50 ${idle ? "–" : ms(p50)}`, `p99 ${idle ? "–" : ms(p99)}`);
-  const loads = status.models.flatMap((one) => one.versions.map((version) => version.load));
+  const loads = status.models.flatMap((model) => model.versions.map((version) => version.load));
   const waiting = loads.reduce((sum, load) => sum + load.waiting_requests, 0);
   const tokens = loads.reduce((sum, load) => sum + load.waiting_tokens, 0);
-  charts.queue.add([waiting], `${count(waiting, "request")}, ${count(tokens, "token")} wait`);
+  charts.queue.add([waiting], `${count(waiting, "request")}, ${count(tokens, "token")}`);
 }
 
 function showModels() {
   const rows = models.flatMap((model) =>
-    model.versions.map((one) => {
-      const row = made("li");
-      const name = made("p");
-      name.append(made("b", "", model.name), ` ${one.version}`);
-      const engines = one.load.engines === 1 ? "" : `${one.load.engines} × `;
-      const ready = one.ready ? "" : "not ready, ";
-      const texts = count(one.totals.texts, "text");
-      const refused = Object.values(one.load.refused).reduce((sum, each) => sum + each, 0);
-      const lost = refused ? `, ${count(refused, "request")} refused or given up` : "";
-      row.append(name, made("p", "", `${ready}${engines}${one.engine}; ${texts} answered${lost}`));
+    model.versions.map((version) => {
+      const row = element("li");
+      const name = element("p");
+      name.append(element("b", "", model.name), ` ${version.version}`);
+      const engines = version.load.engines === 1 ? "" : `${version.load.engines} × `;
+      const ready = version.ready ? "" : "not ready, ";
+      const texts = count(version.totals.texts, "text");
+      const refused = Object.values(version.load.refused).reduce((sum, number) => sum + number, 0);
+      const rejected = refused ? `, ${count(refused, "request")} rejected` : "";
+      row.append(name, element("p", "", `${ready}${engines}${version.engine}; ${texts} classified${rejected}`));
       return row;
     }),
   );
   $("models").replaceChildren(...rows);
 }
 
-// ---------------------------------------------------------------- each second
+// ---------------------------------------------------------------- polling
 
-function showState(state, words) {
+function showState(state, text) {
   $("state").dataset.state = state;
-  if ($("state-words").textContent !== words) $("state-words").textContent = words;
+  if ($("state-words").textContent !== text) $("state-words").textContent = text;
 }
 
-async function look() {
+async function poll() {
   try {
     const response = await fetch(STATUS, {
       headers: headers(),
-      signal: AbortSignal.timeout(PATIENCE_MS),
+      signal: AbortSignal.timeout(TIMEOUT_MS),
     });
     if (response.status === 401) {
-      showState("waiting", "wants an API key");
-      if ($("key-field").hidden) askForKey();
+      showState("waiting", "requires an API key");
+      if ($("key-field").hidden) showKeyField();
       return;
     }
     if (!response.ok) throw new Error(response.statusText);
     const status = await response.json();
-    models = status.models.filter((one) => one.versions.length);
-    const ready = models.length && models.every((one) => one.versions.every((each) => each.ready));
+    models = status.models.filter((model) => model.versions.length);
+    const ready = models.length && models.every((model) => model.versions.every((version) => version.ready));
     if (status.stopping) showState("waiting", "stopping");
     else showState(ready ? "ready" : "waiting", ready ? "ready" : "not ready");
-    document.title = `${models.map((one) => one.name).join(", ")} – pipework`;
+    document.title = `${models.map((model) => model.name).join(", ")} – pipework`;
     showChoices();
     showCharts(status);
     showModels();
   } catch {
-    showState("gone", "cannot be reached");
+    showState("unreachable", "unreachable");
   }
 }
 
-async function watch() {
+async function pollForever() {
   for (;;) {
-    if (!document.hidden) await look();
+    if (!document.hidden) await poll();
     await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
   }
 }
 
-// ---------------------------------------------------------------- keys and clicks
+// ---------------------------------------------------------------- keyboard and mouse
 
 function sendOnEnter(event) {
-  // While an input method composes (Chinese, Japanese), Enter is its own.
+  // An input method (Chinese, Japanese) uses Enter while it composes text.
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
-  ask();
+  classify();
 }
 
 function mark(name) {
@@ -403,7 +403,7 @@ function mark(name) {
 
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  ask();
+  classify();
 });
 for (const id of ["text", "pair", "key"]) $(id).addEventListener("keydown", sendOnEnter);
 for (const id of ["model", "version"]) $(id).addEventListener("change", showChoices);
@@ -413,4 +413,4 @@ for (const button of document.querySelectorAll("[data-mark]")) {
 $("key").addEventListener("change", () => {
   key = $("key").value;
 });
-watch();
+pollForever();

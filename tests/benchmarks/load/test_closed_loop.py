@@ -1,4 +1,4 @@
-"""Load of clients is generated, measured and counted as promised, against known servers."""
+"""Closed-loop load is generated, measured and counted correctly."""
 
 import socket
 
@@ -8,9 +8,9 @@ from pipework.benchmarks.load import outcome
 from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.targets import target
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 
-DROP = -1  # what makes the fake server close the connection without an answer
+DROP = -1  # the fake server closes the connection without a response
 
 
 def run(server, *, concurrency=1, texts=1, duration_s=0.6, warmup_s=0.0):
@@ -22,101 +22,103 @@ def run(server, *, concurrency=1, texts=1, duration_s=0.6, warmup_s=0.0):
         duration_s=duration_s,
         warmup_s=warmup_s,
         limit_s=duration_s,
-        progress=Silent(),
+        progress=NullProgress(),
     )
 
 
-def test_four_clients_get_four_times_the_answers_of_a_server_that_only_waits(serve):
+def test_four_clients_get_about_four_times_the_throughput_of_a_waiting_server(serve):
     server = serve(delay_s=0.05)
-    # Interleaved, and the best of three: a busy machine can only take answers away.
+    # Interleaved, and the best of three: a busy machine can only lower the throughput.
     pairs = [(run(server), run(server, concurrency=4)) for _ in range(3)]
-    one, four = (max(level.texts_per_s for level in levels) for levels in zip(*pairs, strict=True))
-    assert 2.5 * one < four <= 1.1 * 4 / 0.05
+    single, four = (
+        max(level.texts_per_s for level in levels) for levels in zip(*pairs, strict=True)
+    )
+    assert 2.5 * single < four <= 1.1 * 4 / 0.05
 
 
-def test_as_many_requests_are_in_flight_as_there_are_clients(serve):
+def test_the_number_of_requests_in_flight_is_the_number_of_clients(serve):
     server = serve(delay_s=0.1)
     run(server, concurrency=3)
     assert server.most_at_once == 3
 
 
-def test_latency_holds_the_delay_of_the_server(serve):
-    found = run(serve(delay_s=0.03))
-    assert found.latency_ms.p50 >= 30
-    assert found.histogram.edges_ms[0] >= 28
+def test_latency_includes_the_delay_of_the_server(serve):
+    level = run(serve(delay_s=0.03))
+    assert level.latency_ms.p50 >= 30
+    assert level.histogram.edges_ms[0] >= 28
 
 
-def test_texts_count_per_request(serve):
+def test_all_texts_of_a_request_are_counted(serve):
     server = serve(delay_s=0.01)
-    found = run(server, texts=8)
-    assert found.texts == 8 * found.requests
-    assert found.texts_per_s == pytest.approx(8 * found.requests_per_s, rel=1e-2)
+    level = run(server, texts=8)
+    assert level.texts == 8 * level.requests
+    assert level.texts_per_s == pytest.approx(8 * level.requests_per_s, rel=1e-2)
     assert {len(body["texts"]) for body in server.bodies} == {8}
 
 
-def test_what_ended_in_the_warm_up_is_left_out(serve):
+def test_requests_that_ended_in_the_warm_up_are_left_out(serve):
     server = serve(delay_s=0.02, behave=lambda number: 200 if number > 2 else 503)
-    found = run(server, duration_s=0.4, warmup_s=3.0)
-    assert found.errors == {}
-    assert found.requests < len(server.bodies) - 3
-    assert 0.35 < found.duration_s <= 0.4
+    level = run(server, duration_s=0.4, warmup_s=3.0)
+    assert level.errors == {}
+    assert level.requests < len(server.bodies) - 3
+    assert 0.35 < level.duration_s <= 0.4
 
 
-def test_errors_are_counted_by_kind_and_do_not_end_the_run(serve, monkeypatch):
+def test_errors_are_counted_by_kind_and_do_not_stop_the_level(serve, monkeypatch):
     monkeypatch.setattr(outcome, "MAX_REQUESTS", 20)
     kinds = {0: 429, 1: 500, 2: DROP, 3: DROP}
     server = serve(delay_s=0.005, behave=lambda number: kinds.get(number, 200))
-    found = run(server, duration_s=30)
-    assert found.errors == {"HTTP 429": 1, "HTTP 500": 1, "connection dropped": 2}
-    assert found.failed == 4
-    assert found.requests == 16
+    level = run(server, duration_s=30)
+    assert level.errors == {"HTTP 429": 1, "HTTP 500": 1, "connection dropped": 2}
+    assert level.failed == 4
+    assert level.requests == 16
 
 
-def test_only_successes_have_latencies(serve):
+def test_latencies_contain_only_successful_requests(serve):
     server = serve(delay_s=0.005, behave=lambda number: 500 if number % 2 else 200)
-    found = run(server)
-    assert sum(found.histogram.counts) == found.requests
-    assert found.requests + found.failed == len(server.bodies)
+    level = run(server)
+    assert sum(level.histogram.counts) == level.requests
+    assert level.requests + level.failed == len(server.bodies)
 
 
-def test_a_server_that_hangs_is_a_timeout(serve, monkeypatch):
+def test_a_hanging_server_is_counted_as_timeout(serve, monkeypatch):
     monkeypatch.setattr(outcome, "TIMEOUT_S", 0.1)
-    found = run(serve(delay_s=0.5), duration_s=0.2)
-    assert set(found.errors) == {"timeout"}
+    level = run(serve(delay_s=0.5), duration_s=0.2)
+    assert set(level.errors) == {"timeout"}
 
 
-def test_a_server_that_is_gone_is_no_connection_and_is_not_hammered():
+def test_a_stopped_server_is_counted_as_no_connection_and_not_flooded():
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
 
-    class Gone:
+    class StoppedServer:
         url = f"http://127.0.0.1:{port}"
 
-    found = run(Gone, duration_s=0.3)
-    assert set(found.errors) == {"no connection"}
-    assert found.failed < 20
+    level = run(StoppedServer, duration_s=0.3)
+    assert set(level.errors) == {"no connection"}
+    assert level.failed < 20
 
 
 def test_the_number_of_requests_is_bounded(serve, monkeypatch):
     monkeypatch.setattr(outcome, "MAX_REQUESTS", 7)
     server = serve()
-    found = run(server, concurrency=2, duration_s=30)
-    assert len(server.bodies) == found.requests == 7
-    assert found.duration_s < 10
+    level = run(server, concurrency=2, duration_s=30)
+    assert len(server.bodies) == level.requests == 7
+    assert level.duration_s < 10
 
 
-def test_progress_tells_the_seconds_and_always_ends(serve):
-    heard = []
+def test_progress_reports_seconds_and_rates_and_ends(serve):
+    events = []
 
-    class Listener(Silent):
+    class RecordingProgress(NullProgress):
         def begin(self, title, total, unit):
-            heard.append((title, total, unit))
+            events.append((title, total, unit))
 
         def advance(self, count, figures=None):
-            heard.append((count, *figures))
+            events.append((count, *figures))
 
         def end(self):
-            heard.append("end")
+            events.append("end")
 
     workload = Workload.synthetic(texts_per_request=1, seed=0)
     closed_loop(
@@ -126,9 +128,9 @@ def test_progress_tells_the_seconds_and_always_ends(serve):
         duration_s=1.1,
         warmup_s=0.0,
         limit_s=1.1,
-        progress=Listener(),
+        progress=RecordingProgress(),
     )
-    (first, *told, last) = heard
+    (first, *updates, last) = events
     assert (first, last) == (("2 clients", 1, "s"), "end")
-    assert sum(seconds for seconds, _ in told) == 1
-    assert {unit for _, unit in told} == {"requests/s"}
+    assert sum(seconds for seconds, _ in updates) == 1
+    assert {unit for _, unit in updates} == {"requests/s"}

@@ -1,4 +1,4 @@
-"""Stages are measured one call at a time, in the order of the examples."""
+"""Offline stages are measured call by call, in the order of the examples."""
 
 import time
 
@@ -23,7 +23,7 @@ class SlowEngine:
         self.seen = []
 
     def infer(self, encodings):
-        self.seen.append([int(one.ids[0]) for one in encodings])
+        self.seen.append([int(encoding.ids[0]) for encoding in encodings])
         time.sleep(0.002 * len(encodings))
         return np.zeros((len(encodings), 2), np.float32)
 
@@ -35,27 +35,27 @@ def encoder():
     return TextEncoder(tokenizer, max_length=8, type_ids=False)
 
 
-def test_batches_run_in_the_order_of_arrival_and_start_again_at_the_end(encoder):
+def test_batches_follow_the_order_of_the_examples_cyclically(encoder):
     engine = SlowEngine()
     measure_engine("slow", engine, encoder, EXAMPLES, batch=2, duration_s=0.02)
     assert engine.seen[:4] == [[0, 1], [2, 3], [4, 0], [1, 2]]
 
 
-def test_figures_are_of_calls_after_the_warm_up(encoder):
+def test_warm_up_calls_are_not_counted(encoder):
     engine = SlowEngine()
-    found = measure_engine("slow", engine, encoder, EXAMPLES, batch=4, duration_s=0.1)
-    assert found.calls == len(engine.seen) - WARMUP_CALLS
-    assert found.texts == 4 * found.calls
-    assert (found.stage, found.batch) == ("slow", 4)
-    assert found.latency_ms.p50 >= 8
-    assert found.texts_per_s == pytest.approx(found.texts / found.duration_s, rel=0.02)
-    assert found.texts_per_s <= 500
+    level = measure_engine("slow", engine, encoder, EXAMPLES, batch=4, duration_s=0.1)
+    assert level.calls == len(engine.seen) - WARMUP_CALLS
+    assert level.texts == 4 * level.calls
+    assert (level.stage, level.batch) == ("slow", 4)
+    assert level.latency_ms.p50 >= 8
+    assert level.texts_per_s == pytest.approx(level.texts / level.duration_s, rel=0.02)
+    assert level.texts_per_s <= 500
 
 
-def test_tokenizing_is_a_stage_of_its_own(encoder):
-    found = measure_tokenizing(encoder, EXAMPLES, batch=32, duration_s=0.02)
-    assert (found.stage, found.batch) == ("tokenizing", 32)
-    assert found.calls >= 1
+def test_tokenizing_is_measured_as_its_own_stage(encoder):
+    level = measure_tokenizing(encoder, EXAMPLES, batch=32, duration_s=0.02)
+    assert (level.stage, level.batch) == ("tokenizing", 32)
+    assert level.calls >= 1
 
 
 def test_the_number_of_calls_is_bounded(encoder, monkeypatch):

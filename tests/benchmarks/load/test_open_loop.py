@@ -1,4 +1,4 @@
-"""An open loop sends at its rate whatever the server does, and counts what comes of it."""
+"""An open loop sends at its rate independent of responses."""
 
 import socket
 
@@ -8,34 +8,34 @@ from pipework.benchmarks.load.open_loop import open_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Arrivals
 from pipework.benchmarks.targets import target
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 
-DROP = -1  # what makes the fake server close the connection without an answer
+DROP = -1  # the fake server closes the connection without a response
 
 
-def run(url, rate=100.0, duration_s=1.0, texts=1, arrivals=Arrivals.CONSTANT, **more):
+def run(url, rate=100.0, duration_s=1.0, texts=1, arrivals=Arrivals.CONSTANT, **options):
     return open_loop(
         target(url),
         Workload.synthetic(texts_per_request=texts, seed=0),
         rate=rate,
         arrivals=arrivals,
         duration_s=duration_s,
-        **({"limit_s": duration_s} | more),
+        **({"limit_s": duration_s} | options),
         seed=1,
-        progress=Silent(),
+        progress=NullProgress(),
     )
 
 
-def test_it_sends_at_its_rate_though_answers_take_long(serve):
+def test_requests_are_sent_at_the_rate_even_if_responses_are_slow(serve):
     server = serve(delay_s=0.5)
     level = run(server.url)
     assert level.sent == level.requests == pytest.approx(100, abs=1)
     assert level.errors == {}
-    assert server.most_at_once > 20  # a closed loop of as many clients would wait
+    assert server.most_at_once > 20  # a closed loop would wait
     assert level.latency_ms.p50 >= 500
 
 
-def test_refusals_are_told_apart_from_answers_and_errors(serve):
+def test_refusals_successes_and_errors_are_counted_separately(serve):
     outcomes = (200, 429, 503, DROP)
     level = run(serve(behave=lambda number: outcomes[number % 4]).url)
     assert level.requests + level.failed == level.sent == pytest.approx(100, abs=1)
@@ -46,15 +46,15 @@ def test_refusals_are_told_apart_from_answers_and_errors(serve):
     assert level.refused_ms.p50 > 0
 
 
-def test_goodput_counts_texts_that_were_answered_in_time(serve):
+def test_goodput_counts_texts_answered_in_time(serve):
     level = run(serve().url, texts=8)
-    # The machine may stall, and then what is asked at the end is answered behind it.
+    # The machine may stall; the last requests are then answered after the end of the level.
     answered = 8 * level.requests / level.duration_s
-    assert 0.5 * answered < level.in_time <= 1.01 * answered
-    assert run(serve(delay_s=3).url, rate=20).in_time == 0
+    assert 0.5 * answered < level.goodput <= 1.01 * answered
+    assert run(serve(delay_s=3).url, rate=20).goodput == 0
 
 
-def test_random_arrivals_are_those_of_a_poisson_process_and_of_the_seed(serve):
+def test_random_arrivals_are_a_poisson_process_of_the_seed(serve):
     server = serve()
     first, second = (run(server.url, rate=200, arrivals=Arrivals.POISSON) for _ in range(2))
     assert first.sent == pytest.approx(200, abs=60)  # four standard deviations
@@ -62,42 +62,42 @@ def test_random_arrivals_are_those_of_a_poisson_process_and_of_the_seed(serve):
     assert first.arrivals is Arrivals.POISSON
 
 
-def test_latency_counts_from_the_time_a_request_was_to_be_sent(serve):
+def test_latency_counts_from_the_intended_send_time(serve):
     level = run(serve(delay_s=0.02).url, rate=20)
     assert level.latency_ms.p50 >= 20
     assert level.late <= level.sent
 
 
-def test_no_request_is_sent_before_its_time(serve, monkeypatch):
+def test_no_request_is_sent_before_its_intended_time(serve, monkeypatch):
     seen = []
 
-    def keep(measured, *_):
-        seen.extend(measured.outcomes)
+    def record_outcomes(measurement, *_):
+        seen.extend(measurement.outcomes)
 
-    monkeypatch.setattr("pipework.benchmarks.load.drive.level", keep)
+    monkeypatch.setattr("pipework.benchmarks.load.drive.level", record_outcomes)
     run(serve().url, rate=300)
     assert len(seen) > 200
-    assert all(one.sent_s >= one.intended_s for one in seen)
+    assert all(outcome.sent_s >= outcome.intended_s for outcome in seen)
 
 
-def test_what_is_sent_in_the_warm_up_is_not_counted(serve):
+def test_requests_of_the_warm_up_are_not_counted(serve):
     server = serve(behave=lambda number: 500 if number < 10 else 200)
     level = run(server.url, warmup_s=1.0)
     assert level.errors == {}
     assert level.sent < len(server.bodies) - 10
 
 
-def test_a_level_ends_when_its_windows_agree_and_goes_on_while_they_do_not(serve):
+def test_a_level_ends_when_its_windows_agree(serve):
     calm = run(serve(delay_s=0.01).url, limit_s=60)
     assert calm.stable
     assert 3 <= len(calm.windows) < 180
     assert calm.duration_s == pytest.approx(1.0)
-    still = run(serve(delay_s=4).url, limit_s=2.0, rate=5)  # nothing is answered in any window
+    still = run(serve(delay_s=4).url, limit_s=2.0, rate=5)  # no window has a response
     assert not still.stable
     assert len(still.windows) == 6
 
 
-def test_where_no_server_listens_each_request_is_an_error():
+def test_without_a_server_each_request_is_an_error():
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
     level = run(url, rate=20)

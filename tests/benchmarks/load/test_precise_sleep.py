@@ -1,4 +1,4 @@
-"""Sleeping to a time: never less, woken once, and nothing stays open."""
+"""Precise timers never wake early, wake once, and release their file descriptor."""
 
 import asyncio
 import random
@@ -9,17 +9,17 @@ import pytest
 import uvloop
 
 from pipework.benchmarks.load import precise_sleep as module
-from pipework.benchmarks.load.precise_sleep import Alarm
+from pipework.benchmarks.load.precise_sleep import PreciseTimer
 
 
-class Counting(Alarm):
-    """Counts how often it is woken."""
+class CountingTimer(PreciseTimer):
+    """Counts wake-ups."""
 
-    rings = 0
+    wakeups = 0
 
-    def _ring(self):
-        self.rings += 1
-        super()._ring()
+    def _on_timer(self):
+        self.wakeups += 1
+        super()._on_timer()
 
 
 def open_files():
@@ -27,59 +27,59 @@ def open_files():
 
 
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
-def test_it_is_woken_once_for_each_time_and_never_before(run):
-    dice = random.Random(0)
+def test_the_timer_wakes_once_per_sleep_and_never_early(run):
+    random_source = random.Random(0)
 
     async def sleep():
-        with Counting() as alarm:
+        with CountingTimer() as timer:
             for _ in range(200):
-                at_s = time.perf_counter() + dice.uniform(0.0001, 0.002)
-                await alarm.until(at_s)
+                at_s = time.perf_counter() + random_source.uniform(0.0001, 0.002)
+                await timer.sleep_until(at_s)
                 assert time.perf_counter() >= at_s
-            return alarm.rings
+            return timer.wakeups
 
-    assert 1 <= run(sleep()) <= 200  # none where the machine stalled behind the time
+    assert 1 <= run(sleep()) <= 200  # fewer if the machine stalled past the time
 
 
-def test_a_time_that_is_over_is_not_waited_for():
+def test_a_past_time_is_not_waited_for():
     async def sleep():
-        with Counting() as alarm:
-            await alarm.until(time.perf_counter() - 1)
-            return alarm.rings
+        with CountingTimer() as timer:
+            await timer.sleep_until(time.perf_counter() - 1)
+            return timer.wakeups
 
     assert asyncio.run(sleep()) == 0
 
 
-def test_who_gives_up_waiting_does_not_wake_the_next_one_early():
+def test_a_cancelled_sleep_does_not_wake_the_next_one_early():
     async def sleep():
-        with Alarm() as alarm:
+        with PreciseTimer() as timer:
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(alarm.until(time.perf_counter() + 0.06), 0.02)
+                await asyncio.wait_for(timer.sleep_until(time.perf_counter() + 0.06), 0.02)
             at_s = time.perf_counter() + 0.1
-            await alarm.until(at_s)
+            await timer.sleep_until(at_s)
             assert time.perf_counter() >= at_s
 
     asyncio.run(sleep())
 
 
-def test_nothing_stays_open():
+def test_close_releases_the_file_descriptor():
     async def use():
         before = open_files()
-        with Alarm() as alarm:
+        with PreciseTimer() as timer:
             assert open_files() == before + 1
-        alarm.close()
+        timer.close()
         assert open_files() == before
 
     asyncio.run(use())
 
 
-def test_without_timerfd_it_sleeps_as_the_loop_can(monkeypatch):
-    monkeypatch.setattr(module, "CREATE", "a function that there is not")
+def test_without_timerfd_the_timer_uses_asyncio_sleep(monkeypatch):
+    monkeypatch.setattr(module, "TIMERFD_CREATE", "missing_function")
 
     async def sleep():
-        with Alarm() as alarm:
+        with PreciseTimer() as timer:
             at_s = time.perf_counter() + 0.0123
-            await alarm.until(at_s)
+            await timer.sleep_until(at_s)
             assert time.perf_counter() >= at_s
 
     uvloop.run(sleep())

@@ -1,4 +1,4 @@
-"""A server on this machine is found by its port, and what it uses is read."""
+"""A local server is found by its port, and its resource use is measured."""
 
 import os
 import socket
@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from pipework.benchmarks.load.process_usage import ServerWatch
+from pipework.benchmarks.load.process_usage import ServerMonitor
 
-# Listens; a child of it holds 64 MiB and computes.
+# Listens on a port; its child process holds 64 MiB and uses the CPU.
 SERVER = """
 import socket, subprocess, sys
 listening = socket.create_server(("127.0.0.1", 0))
@@ -32,48 +32,48 @@ def port():
         process.wait(10)
 
 
-def test_a_server_is_its_process_and_the_children_of_that(port):
-    watch = ServerWatch.of("localhost", port)
-    watch.begin()
+def test_the_use_of_child_processes_is_included(port):
+    monitor = ServerMonitor.of("localhost", port)
+    monitor.begin()
     time.sleep(0.5)
-    watch.look()
-    watch.end()
-    assert watch.use.peak_mib > 64
-    assert 0.05 < watch.use.cores < 1.5
+    monitor.sample()
+    monitor.end()
+    assert monitor.usage.peak_mib > 64
+    assert 0.05 < monitor.usage.cores < 1.5
 
 
-def test_what_was_seen_in_the_warm_up_is_forgotten():
-    watch = ServerWatch([os.getpid()])
-    kept = bytearray(b"x" * (256 << 20))
-    watch.begin()
-    watch.end()
-    much = watch.use.peak_mib
-    watch.look()
-    del kept
-    watch.begin()
-    watch.end()
-    assert 0 < watch.use.peak_mib < much - 200
+def test_samples_of_the_warm_up_are_discarded():
+    monitor = ServerMonitor([os.getpid()])
+    memory = bytearray(b"x" * (256 << 20))
+    monitor.begin()
+    monitor.end()
+    larger_mib = monitor.usage.peak_mib
+    monitor.sample()
+    del memory
+    monitor.begin()
+    monitor.end()
+    assert 0 < monitor.usage.peak_mib < larger_mib - 200
 
 
-def test_what_is_not_seen_is_not_told():
+def test_a_server_that_is_not_found_has_no_usage():
     with socket.create_server(("127.0.0.1", 0)) as closed:
         free = closed.getsockname()[1]
-    assert ServerWatch.of("127.0.0.1", free) is None
-    assert ServerWatch.of("192.0.2.1", 80) is None
-    assert ServerWatch.of("name.invalid", 80) is None
-    watch = ServerWatch([2**22 + 1])  # more than any process has
-    watch.begin()
-    watch.end()
-    assert watch.use is None
+    assert ServerMonitor.of("127.0.0.1", free) is None
+    assert ServerMonitor.of("192.0.2.1", 80) is None
+    assert ServerMonitor.of("name.invalid", 80) is None
+    monitor = ServerMonitor([2**22 + 1])  # larger than any process id
+    monitor.begin()
+    monitor.end()
+    assert monitor.usage is None
 
 
-def test_a_gpu_is_asked_where_there_is_one(port, tmp_path, monkeypatch):
+def test_gpu_use_is_read_from_nvidia_smi(port, tmp_path, monkeypatch):
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho '40, 1000'\necho '60, 3000'\n")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr("pipework.benchmarks.load.process_usage.SMI_S", 60)
-    watch = ServerWatch.of("127.0.0.1", port)
-    watch.begin()
-    watch.end()
-    assert (watch.use.gpu_share, watch.use.gpu_mib) == (0.5, 4000)
+    monkeypatch.setattr("pipework.benchmarks.load.process_usage.NVIDIA_SMI_TIMEOUT_S", 60)
+    monitor = ServerMonitor.of("127.0.0.1", port)
+    monitor.begin()
+    monitor.end()
+    assert (monitor.usage.gpu_share, monitor.usage.gpu_mib) == (0.5, 4000)

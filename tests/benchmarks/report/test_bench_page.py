@@ -1,4 +1,4 @@
-"""The page stands alone, hides nothing, and a browser shows it."""
+"""The page is self-contained and complete, and a browser renders it."""
 
 import re
 import shutil
@@ -12,18 +12,18 @@ import pytest
 import pipework.benchmarks.report
 from pipework.benchmarks.report.bench_page import page, terminal, write_page
 from pipework.benchmarks.report.tables import rate
-from pipework.errors import ConfigError, MissingDependencyError, in_words
+from pipework.errors import ConfigError, MissingDependencyError, as_pipe_error
 
 NAMESPACES = ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink")
-EVIL = "\"'><script>alert('x')</script>&$a$"
+HOSTILE = "\"'><script>alert('x')</script>&$a$"
 CHROMIUM = shutil.which("chromium")
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="chromium is absent: apt-get install chromium"
 )
 
 
-class Balance(HTMLParser):
-    """Checks that every element that is opened is closed, in order."""
+class TagBalanceParser(HTMLParser):
+    """Checks that elements are closed in the correct order."""
 
     VOID = ("meta", "link", "br")
 
@@ -47,10 +47,10 @@ class Balance(HTMLParser):
 
 
 def parse(html):
-    found = Balance()
-    found.feed(html)
-    assert found.open == []
-    return found
+    parsed = TagBalanceParser()
+    parsed.feed(html)
+    assert parsed.open == []
+    return parsed
 
 
 @pytest.mark.parametrize("kind", ["served", "offline"])
@@ -64,7 +64,7 @@ def test_the_page_loads_nothing(kind, request):
     assert "default-src 'none'" in html
 
 
-def test_the_page_shows_every_figure_and_what_made_it(served):
+def test_the_page_shows_all_figures_and_the_provenance(served):
     text = " ".join(parse(page(served)).text)
     for level in served.levels:
         assert rate(level.texts_per_s) in text
@@ -75,24 +75,24 @@ def test_the_page_shows_every_figure_and_what_made_it(served):
     assert served.provenance.git_commit in text
 
 
-def test_the_page_has_a_plot_for_each_question(served, offline):
+def test_the_page_has_all_plots(served, offline):
     assert page(served).count("<svg") == 4
     assert page(offline).count("<svg") == 2
 
 
-def test_open_levels_and_the_server_have_plots_of_their_own(loaded):
+def test_open_loop_levels_and_the_server_have_their_own_plots(loaded):
     html = page(loaded)
-    for title in ("Latency against load", "Answers against load", "Where the time goes"):
+    for title in ("Latency against load", "Throughput against load", "Latency by stage"):
         assert f"<h3>{title}</h3>" in html
     assert html.count("<svg") == 8
     assert "p99 limit" in html
-    assert 'class="verdict better"><b>SLO met, p99 at most 50 ms:' in html
+    assert 'class="verdict better"><b>SLO met, p99 &lt;= 50 ms:' in html
     only = page(loaded.model_copy(update={"levels": loaded.levels[3:], "slo": None}))
-    assert "clients at once" not in only
+    assert "concurrent clients" not in only
     assert "answered in time at 90 requests/s" in only
 
 
-def test_errors_stand_out_and_only_errors_do(served):
+def test_only_errors_are_highlighted(served):
     html = page(served)
     assert "23 of " in html
     assert 'class="alarm"' in html
@@ -103,39 +103,39 @@ def test_errors_stand_out_and_only_errors_do(served):
     assert '<td class="bad">' not in calm
 
 
-def test_a_level_where_nothing_succeeded_is_shown(served):
+def test_a_level_without_successes_is_shown(served):
     nothing = {"latency_ms": None, "histogram": None, "texts_per_s": 0, "requests": 0}
     failed = served.levels[0].model_copy(update={**nothing, "errors": {"HTTP 500": 9}})
     only = served.model_copy(update={"levels": (failed,)})
     assert "HTTP 500: 9" in terminal(only)
     assert page(only).count("<svg") == 1
-    some = served.model_copy(update={"levels": (failed, *served.levels[1:])})
-    assert page(some).count("<svg") == 4
+    mixed = served.model_copy(update={"levels": (failed, *served.levels[1:])})
+    assert page(mixed).count("<svg") == 4
 
 
-def test_names_from_outside_are_text_and_not_markup(served, offline):
-    errors = served.levels[0].model_copy(update={"errors": {EVIL: 1}})
-    workload = served.workload.model_copy(update={"source": EVIL})
-    evil = {"model": EVIL, "target": EVIL, "command": (EVIL,), "workload": workload}
-    stage = offline.offline[0].model_copy(update={"stage": EVIL})
+def test_names_are_escaped(served, offline):
+    errors = served.levels[0].model_copy(update={"errors": {HOSTILE: 1}})
+    workload = served.workload.model_copy(update={"source": HOSTILE})
+    hostile = {"model": HOSTILE, "target": HOSTILE, "command": (HOSTILE,), "workload": workload}
+    stage = offline.offline[0].model_copy(update={"stage": HOSTILE})
     for result in (
-        served.model_copy(update={**evil, "levels": (errors, *served.levels)}),
-        offline.model_copy(update={**evil, "offline": (*offline.offline, stage)}),
+        served.model_copy(update={**hostile, "levels": (errors, *served.levels)}),
+        offline.model_copy(update={**hostile, "offline": (*offline.offline, stage)}),
     ):
         html = page(result)
-        found = parse(html)
-        assert "script" not in found.names
-        assert "alert('x')" in "".join(found.text)
-        drawn = not result.offline or f"{EVIL}, 1 a call" in found.text
-        assert drawn  # in the plot, too, and its dollars not taken for mathematics
+        parsed = parse(html)
+        assert "script" not in parsed.names
+        assert "alert('x')" in "".join(parsed.text)
+        shown_as_text = not result.offline or f"{HOSTILE}, 1 per call" in parsed.text
+        assert shown_as_text  # also in the plot, where dollar signs must not start mathematics
 
 
 def test_the_same_result_gives_the_same_page(served):
     assert page(served) == page(served)
 
 
-def test_the_page_says_from_where_on_more_clients_only_wait(served):
-    assert "The peak may lie beyond 16 clients." in page(served)
+def test_the_page_reports_where_the_throughput_peaks(served):
+    assert "The peak may be beyond 16 clients." in page(served)
     flat = served.levels[3].model_copy(update={"concurrency": 16})
     levels = (*served.levels[:4], flat)
     assert "From 8 clients on" in page(served.model_copy(update={"levels": levels}))
@@ -150,31 +150,31 @@ def test_the_terminal_shows_a_row_for_each_level_within_its_width(served, offlin
     assert "HTTP 429: 21" in terminal(served)
 
 
-def test_square_brackets_in_a_name_are_no_markup(offline):
+def test_square_brackets_in_a_name_are_escaped(offline):
     stage = offline.offline[0].model_copy(update={"stage": "[bold]int8[/]"})
     text = terminal(offline.model_copy(update={"offline": (stage,), "model": "[red]m"}))
     assert "[bold]int8[/]" in text
     assert "[red]m" in text
 
 
-def test_the_page_is_written_whole_or_not_at_all(served, tmp_path):
+def test_the_page_is_written_atomically(served, tmp_path):
     write_page(tmp_path / "bench.html", served)
     assert (tmp_path / "bench.html").read_text(encoding="utf-8") == page(served)
     assert [path.name for path in tmp_path.iterdir()] == ["bench.html"]
-    with pytest.raises(ConfigError, match="expected a file in a folder"):
+    with pytest.raises(ConfigError, match="expected a file path in an existing folder"):
         write_page(tmp_path / "absent" / "bench.html", served)
 
 
-def test_without_matplotlib_a_page_answers_with_the_install_command(served, monkeypatch):
+def test_without_matplotlib_the_hint_is_the_install_command(served, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "pipework.benchmarks.report.plots", raising=False)
     monkeypatch.delattr(pipework.benchmarks.report, "plots", raising=False)
     assert "headlines" in terminal(served)
     with pytest.raises(ModuleNotFoundError) as caught:
         page(served)
-    told = in_words(caught.value)
-    assert isinstance(told, MissingDependencyError)
-    assert told.hint == "pip install 'pipework[bench]'"
+    error = as_pipe_error(caught.value)
+    assert isinstance(error, MissingDependencyError)
+    assert error.hint == "pip install 'pipework[bench]'"
 
 
 def browse(tmp_path, *flags):
@@ -186,8 +186,8 @@ def browse(tmp_path, *flags):
 
 
 @needs_chromium
-def test_a_browser_finds_the_plots_and_runs_nothing(served, tmp_path):
-    write_page(tmp_path / "bench.html", served.model_copy(update={"model": EVIL}))
+def test_a_browser_shows_the_plots_and_runs_no_script(served, tmp_path):
+    write_page(tmp_path / "bench.html", served.model_copy(update={"model": HOSTILE}))
     done = browse(tmp_path, "--dump-dom", "--enable-logging=stderr")
     dom = done.stdout.decode()
     assert dom.count("<svg") == 4
@@ -197,7 +197,7 @@ def test_a_browser_finds_the_plots_and_runs_nothing(served, tmp_path):
 
 @needs_chromium
 @pytest.mark.parametrize("width", [1280, 500])
-def test_a_browser_draws_the_page_wide_and_narrow(served, tmp_path, width):
+def test_a_browser_renders_the_page_wide_and_narrow(served, tmp_path, width):
     write_page(tmp_path / "bench.html", served)
     picture = tmp_path / "page.png"
     browse(tmp_path, f"--screenshot={picture}", f"--window-size={width},1000")

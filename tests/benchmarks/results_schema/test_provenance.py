@@ -1,4 +1,4 @@
-"""A machine is described by what decides speed, and not by who owns it."""
+"""The provenance describes hardware and software, not the host or its user."""
 
 import getpass
 import socket
@@ -8,14 +8,14 @@ from pipework.benchmarks.results_schema.provenance import machine, package_versi
 
 
 def test_the_machine_is_described():
-    found = machine()
-    assert found.cpu
-    assert found.cores >= 1
-    assert found.memory_gib > 0.1
-    assert found.python.startswith("3.")
+    description = machine()
+    assert description.cpu
+    assert description.cores >= 1
+    assert description.memory_gib > 0.1
+    assert description.python.startswith("3.")
 
 
-def test_no_host_name_and_no_path_gets_into_a_result():
+def test_the_provenance_has_no_host_name_and_no_path():
     text = provenance().model_dump_json()
     assert socket.gethostname() not in text
     assert str(Path.home()) not in text
@@ -23,7 +23,7 @@ def test_no_host_name_and_no_path_gets_into_a_result():
     assert f'"{getpass.getuser()}"' not in text
 
 
-def test_versions_are_of_installed_packages_only():
+def test_only_versions_of_installed_packages_are_listed():
     versions = package_versions()
     assert "numpy" in versions
     assert "tensorrt" not in versions

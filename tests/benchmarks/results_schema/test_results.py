@@ -1,4 +1,4 @@
-"""Results survive writing and reading, and nothing else passes for one."""
+"""Results are written and read without loss, and anything else is rejected."""
 
 import json
 
@@ -10,7 +10,7 @@ from pipework.errors import ConfigError, DataError
 
 
 @pytest.mark.parametrize("kind", ["served", "offline", "trained", "fitted", "compared", "filled"])
-def test_what_is_written_is_read_again(kind, request, tmp_path):
+def test_a_written_result_is_read_unchanged(kind, request, tmp_path):
     result = request.getfixturevalue(kind)
     write_result(tmp_path / "r.json", result)
     assert read_stored(tmp_path / "r.json") == result
@@ -18,35 +18,35 @@ def test_what_is_written_is_read_again(kind, request, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"hostname": "x"}, "hostname: Extra inputs"),
         ({"schema_version": 2}, "schema_version: Input should be 1"),
         ({"kind": "other"}, "not a result of schema 1"),
     ],
 )
-def test_what_is_not_of_the_schema_is_refused_with_its_place(served, tmp_path, change, said):
+def test_a_schema_violation_is_reported_with_its_path(served, tmp_path, change, message):
     content = json.loads(served.model_dump_json()) | change
     path = tmp_path / "r.json"
     path.write_text(json.dumps(content))
     with pytest.raises(DataError, match=r"r\.json is not a result") as caught:
         read_result(path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_missing_result_is_one_line(tmp_path):
+def test_a_missing_result_is_reported(tmp_path):
     with pytest.raises(DataError, match=r"none\.json cannot be read: No such file"):
         read_result(tmp_path / "none.json")
 
 
-def test_a_path_that_cannot_be_written_is_said_beforehand(tmp_path):
+def test_a_path_that_cannot_be_written_is_reported(tmp_path):
     check_writable(tmp_path / "r.json")
     for path in (tmp_path, tmp_path / "absent" / "r.json"):
-        with pytest.raises(ConfigError, match="expected a file in a folder that exists"):
+        with pytest.raises(ConfigError, match="expected a file path in an existing folder"):
             check_writable(path)
 
 
-def test_a_write_that_is_cut_off_leaves_the_old_result(served, trained, tmp_path, monkeypatch):
+def test_an_interrupted_write_leaves_the_old_result(served, trained, tmp_path, monkeypatch):
     path = tmp_path / "r.json"
     write_result(path, served)
 
@@ -59,6 +59,6 @@ def test_a_write_that_is_cut_off_leaves_the_old_result(served, trained, tmp_path
     assert read_result(path) == served
 
 
-def test_faster_is_the_median_over_pairs_of_one_seed(compared):
-    assert compared.faster_than("Trainer, best") == pytest.approx((60 / 50 + 66 / 44) / 2)
-    assert compared.contenders == ("pipework", "Trainer, defaults", "Trainer, best")
+def test_the_speedup_is_the_median_over_pairs_with_the_same_seed(compared):
+    assert compared.speedup_over("Trainer, best") == pytest.approx((60 / 50 + 66 / 44) / 2)
+    assert compared.competitors == ("pipework", "Trainer, defaults", "Trainer, best")

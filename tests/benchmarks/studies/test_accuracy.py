@@ -6,21 +6,21 @@ from pipework.run_folder.manifest import read_manifest
 from pipework.run_folder.task import Metric
 
 
-def test_a_stored_score_is_that_of_the_run(trained_run, tmp_path):
+def test_the_stored_score_equals_that_of_the_run(trained_run, tmp_path):
     out = tmp_path / "r.json"
     words = [str(trained_run), "sample", "--split", "dev", "--floor", "naive Bayes=63.2"]
     assert main([*words, "--command", "pipe train sample", "--out", str(out)]) == 0
-    found = read_stored(out)
+    result = read_stored(out)
     dev = read_manifest(trained_run).data.metrics["dev"]
-    assert found.value == pytest.approx(100 * dev.scores[Metric.ACCURACY])
-    assert found.rows == dev.rows
-    assert found.floors["naive Bayes"] == 63.2
-    assert found.floors["linear model"] > 50
-    assert found.minutes > 0
-    assert found.settings["batch_size"] == 16
+    assert result.value == pytest.approx(100 * dev.scores[Metric.ACCURACY])
+    assert result.rows == dev.rows
+    assert result.floors["naive Bayes"] == 63.2
+    assert result.floors["linear model"] > 50
+    assert result.minutes > 0
+    assert result.settings["batch_size"] == 16
 
 
-def test_a_floor_that_is_no_number_is_told(trained_run, tmp_path, capsys):
+def test_a_floor_without_a_number_is_reported(trained_run, tmp_path, capsys):
     words = [str(trained_run), "sample", "--floor", "high", "--out", str(tmp_path / "r.json")]
     assert main(words) == 2
     assert "expected NAME=PERCENT" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`pipe bench` and perf_analyzer at one server, and their table."""
+"""`pipe bench` and perf_analyzer measure one server, and the table of both."""
 
 from pathlib import Path
 
@@ -15,31 +15,31 @@ REPORT = """Concurrency,Inferences/Second,Sent,p50 latency,p90 latency,p95 laten
 """
 
 
-def test_a_report_is_read_in_texts_and_milliseconds(tmp_path):
-    path = tmp_path / "found.csv"
+def test_a_report_is_converted_to_milliseconds(tmp_path):
+    path = tmp_path / "report.csv"
     path.write_text(REPORT)
-    seen = read_report(path)
-    assert (seen.texts_per_s, seen.p50_ms, seen.p95_ms, seen.p99_ms) == (120.5, 1.5, 3, 9)
+    report = read_report(path)
+    assert (report.texts_per_s, report.p50_ms, report.p95_ms, report.p99_ms) == (120.5, 1.5, 3, 9)
 
 
-def test_a_program_that_there_is_not_is_told(exported_run, tmp_path, capsys):
+def test_a_missing_program_is_reported(exported_run, tmp_path, capsys):
     out = tmp_path / "found.json"
-    given = [f"{exported_run}", "sample", "--perf-analyzer", "/nowhere", "--seconds", "0.3"]
-    assert main([*given, "--out", f"{out}"]) == 3
+    words = [f"{exported_run}", "sample", "--perf-analyzer", "/nowhere", "--seconds", "0.3"]
+    assert main([*words, "--out", f"{out}"]) == 3
     assert "error: /nowhere cannot be started: No such file" in capsys.readouterr().err
     assert not out.exists()
 
 
 @pytest.mark.slow
-def test_both_measure_one_server_and_only_an_open_loop_feels_that_it_stands_still(
+def test_both_generators_agree_and_only_the_open_loop_measures_a_stall(
     exported_run, tmp_path, monkeypatch
 ):
     if not PERF_ANALYZER.is_file():
-        pytest.skip("perf_analyzer is absent: put a folder shared/tools beside the checkout")
+        pytest.skip("perf_analyzer is absent: put a folder shared/tools next to the checkout")
     monkeypatch.setattr(agreement, "LOADS", (agreement.LOADS[0], agreement.LOADS[-1]))
     out = tmp_path / "found.json"
-    given = [f"{exported_run}", "sample", "--perf-analyzer", f"{PERF_ANALYZER}"]
-    assert main([*given, "--seconds", "2.4", "--rounds", "1", "--out", f"{out}"]) == 0
+    words = [f"{exported_run}", "sample", "--perf-analyzer", f"{PERF_ANALYZER}"]
+    assert main([*words, "--seconds", "2.4", "--rounds", "1", "--out", f"{out}"]) == 0
     result = read_stored(out)
     assert isinstance(result, AgreementResult)
     for pair in result.pairs:

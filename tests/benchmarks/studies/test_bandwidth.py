@@ -1,5 +1,5 @@
 from pipework.benchmarks.studies.roofs import bandwidth_gb_s
 
 
-def test_copies_are_measured_in_10_9_bytes_a_second() -> None:
+def test_the_bandwidth_is_in_gigabytes_per_second() -> None:
     assert 0.5 < bandwidth_gb_s() < 1000

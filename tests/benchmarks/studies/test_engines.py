@@ -1,4 +1,4 @@
-"""What is stored of engines is what the manifest says of them, and a speed beside the others."""
+"""Stored engine results have the manifest's parity figures and measured speeds."""
 
 import shutil
 
@@ -7,11 +7,11 @@ import pytest
 from pipework.benchmarks.studies.engines import engines, main
 from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.errors import ConfigError, RunFolderError
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest, write_manifest
 
 
-def test_the_proof_is_the_manifests_and_the_speed_is_of_now(exported_run, tmp_path):
+def test_parity_is_read_from_the_manifest_and_speed_is_measured(exported_run, tmp_path):
     out = tmp_path / "engines.json"
     words = [str(exported_run), "the sample", "--seconds", "0.3", "--out", str(out)]
     assert main(words) == 0
@@ -24,17 +24,17 @@ def test_the_proof_is_the_manifests_and_the_speed_is_of_now(exported_run, tmp_pa
     assert str(exported_run) not in out.read_text()
 
 
-def test_without_the_engine_that_others_are_compared_with_there_is_no_result(trained_run):
-    with pytest.raises(RunFolderError, match="lacks engine 'onnx-fp32'"):
-        engines(trained_run, "x", 0.1, (), Silent())
+def test_a_run_without_the_baseline_engine_is_reported(trained_run):
+    with pytest.raises(RunFolderError, match="has no engine 'onnx-fp32'"):
+        engines(trained_run, "x", 0.1, (), NullProgress())
 
 
-def test_an_engine_without_a_score_is_named(exported_run, tmp_path):
+def test_an_engine_without_a_score_is_reported(exported_run, tmp_path):
     run = shutil.copytree(exported_run, tmp_path / "run")
     manifest = read_manifest(run)
     (record,) = manifest.engines
     unscored = record.parity.model_copy(update={"scores": None})
     engine = record.model_copy(update={"parity": unscored})
     write_manifest(run, manifest.model_copy(update={"engines": (engine,)}))
-    with pytest.raises(ConfigError, match="onnx-fp32 was not scored"):
-        engines(run, "x", 0.1, (), Silent())
+    with pytest.raises(ConfigError, match="onnx-fp32 has no score"):
+        engines(run, "x", 0.1, (), NullProgress())

@@ -1,4 +1,4 @@
-"""An experiment can be stopped and started again, and looks at test when all is trained."""
+"""An experiment can be stopped and resumed, and evaluates the test split after all training."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pipework.benchmarks.studies import experiment as module
 from pipework.benchmarks.studies.experiment import Experiment, Training, difference
 from pipework.benchmarks.studies.experiment_results import experiment_rows, experiment_summary
 from pipework.errors import ConfigError, PipeError, StoppedError
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 
 FLOORS = {"linear": 90.0}
 QUICK = ["train.max_steps=30", "train.precision=fp32"]
@@ -17,11 +17,11 @@ QUICK = ["train.max_steps=30", "train.precision=fp32"]
 
 @pytest.fixture
 def trainings(tmp_path):
-    """A teacher with two seeds and its student, on a few made-up rows."""
+    """A teacher with two seeds and its student, on a few synthetic rows."""
     for name, count in (("train", 40), ("dev", 12), ("test", 10)):
         rows = "".join(f"{'good' if n % 2 else 'bad'} thing {n}\t{n % 2}\n" for n in range(count))
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + rows)
-    data = {"root": str(tmp_path)} | {one: f"{one}.tsv" for one in ("train", "dev", "test")}
+    data = {"root": str(tmp_path)} | {split: f"{split}.tsv" for split in ("train", "dev", "test")}
     model = {"preset": "tiny", "max_length": 16, "vocab_size": 100}
     train = {"epochs": 30, "batch_size": 8, "learning_rate": 1e-3}
     first = {"data": data, "model": model, "train": train}
@@ -45,12 +45,12 @@ def experiment(tmp_path, trainings, overrides=QUICK, *, jobs=2, progress=None):
         overrides=overrides,
         jobs=jobs,
         command=("python", "-m", "pipework.benchmarks.studies.scratch"),
-        progress=progress or Silent(),
+        progress=progress or NullProgress(),
     )
 
 
-class Heard(Silent):
-    """Remembers what was started, and may ask to stop when something is."""
+class RecordingProgress(NullProgress):
+    """Records the started runs, and may send SIGTERM when one starts."""
 
     def __init__(self, stop_at=None):
         self.started, self.stop_at = [], stop_at
@@ -62,35 +62,33 @@ class Heard(Silent):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_an_experiment_that_is_stopped_goes_on_and_trains_nothing_twice(
-    tmp_path, trainings, monkeypatch
-):
-    looked = []
-    real_look = module.evaluate_run
+def test_a_stopped_experiment_resumes_and_repeats_no_run(tmp_path, trainings, monkeypatch):
+    evaluated = []
+    real_evaluate = module.evaluate_run
     monkeypatch.setattr(
-        module, "evaluate_run", lambda *given: looked.append(given[2]) or real_look(*given)
+        module, "evaluate_run", lambda *args: evaluated.append(args[2]) or real_evaluate(*args)
     )
-    first = Heard(stop_at="taught, seed 1")
-    with pytest.raises(StoppedError, match="1 trainings under way") as stopped:
+    first = RecordingProgress(stop_at="taught, seed 1")
+    with pytest.raises(StoppedError, match="1 training runs in progress") as stopped:
         experiment(tmp_path, trainings, jobs=1, progress=first).run()
     assert stopped.value.exit_code == 128 + signal.SIGTERM
     assert first.started == ["first, seed 1", "first, seed 2", "taught, seed 1"]
-    assert looked == []  # not before all are trained
-    second = Heard()
+    assert evaluated == []  # not before all runs are trained
+    second = RecordingProgress()
     arms = experiment(tmp_path, trainings, progress=second).run()
     assert second.started == ["taught, seed 1", "taught, seed 2"]
-    assert looked == ["test"] * 4
-    third = Heard()
+    assert evaluated == ["test"] * 4
+    third = RecordingProgress()
     assert experiment(tmp_path, trainings, progress=third).run() == arms
     assert third.started == []
-    assert len(looked) == 4
-    with pytest.raises(ConfigError, match="was trained with other settings"):
+    assert len(evaluated) == 4
+    with pytest.raises(ConfigError, match="holds a run that was trained with other settings"):
         experiment(tmp_path, trainings, [*QUICK, "train.clip=2"]).run()
     check_arms(arms, experiment(tmp_path, trainings).result("scratch", "made up", arms, FLOORS))
 
 
 def check_arms(arms, result):
-    """They have scores, differences and the minutes of what they need."""
+    """Check the scores, differences and minutes of the arms."""
     assert [arm.name for arm in arms] == ["first", "taught"]
     assert all(arm.dev == arm.test == (100.0, 100.0) for arm in arms)
     assert arms[0].difference is None
@@ -102,11 +100,11 @@ def check_arms(arms, result):
     cells = list(experiment_rows(result))
     assert cells[1][:3] == ("taught", "100.00 ± 0.00", "**100.00** ± 0.00")
     assert cells[2][:3] == ("linear", "", "90.00")
-    told = experiment_summary(result)
-    assert "best on dev (first, seed 1, 100.00) has **100.00** on test" in told
+    summary = experiment_summary(result)
+    assert "best dev score (first, seed 1, 100.00) has **100.00** on test" in summary
 
 
-def test_a_training_that_fails_is_named_with_the_end_of_its_log(tmp_path, trainings):
+def test_a_failed_run_is_reported_with_the_end_of_its_log(tmp_path, trainings):
     (tmp_path / "train.tsv").write_text("text\tlabel\ngood\t0\n")
     with pytest.raises(PipeError, match="first, seed 1 failed with exit code 2") as failed:
         experiment(tmp_path, trainings, jobs=1).run()
@@ -114,7 +112,7 @@ def test_a_training_that_fails_is_named_with_the_end_of_its_log(tmp_path, traini
     assert failed.value.hint.endswith("seed-1.log")
 
 
-def test_a_difference_has_the_interval_of_students_t():
+def test_a_difference_has_students_t_bounds():
     found = difference("a", (90.0, 91.0, 92.0), (91.0, 91.5, 94.0))
     assert found.mean == pytest.approx(3.5 / 3)
     assert found.high - found.mean == pytest.approx(4.3027 * 0.763763 / 3**0.5, rel=1e-3)

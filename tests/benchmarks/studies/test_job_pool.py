@@ -1,4 +1,4 @@
-"""Programs run beside each other when what they need is there, and none is left behind."""
+"""Programs run in parallel when their dependencies are complete, and none is left running."""
 
 import os
 import signal
@@ -9,9 +9,9 @@ from threading import Thread
 
 import pytest
 
-from pipework.benchmarks.studies.job_pool import Program, run_beside
+from pipework.benchmarks.studies.job_pool import Program, run_parallel
 from pipework.errors import PipeError, StoppedError
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 
 WITHIN_S = 60
 MEETING = """
@@ -45,7 +45,7 @@ sys.exit(2)
 
 
 def program(code, own, *others, ready=lambda: True):
-    """One that has ended well when its file is there."""
+    """A program that has ended well when its file exists."""
     return Program(
         name=own.name,
         command=(sys.executable, "-c", code, str(own), *map(str, others)),
@@ -56,15 +56,17 @@ def program(code, own, *others, ready=lambda: True):
     )
 
 
-def test_as_many_as_are_asked_for_run_at_once(tmp_path):
+def test_jobs_is_the_number_of_concurrent_programs(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
-    run_beside([program(MEETING, first, second), program(MEETING, second, first)], 2, Silent())
+    run_parallel(
+        [program(MEETING, first, second), program(MEETING, second, first)], 2, NullProgress()
+    )
     assert first.exists()
     assert second.exists()
 
 
-def test_none_starts_before_what_it_needs(tmp_path):
-    class Order(Silent):
+def test_no_program_starts_before_its_dependencies(tmp_path):
+    class Order(NullProgress):
         started: list[str] = []  # noqa: RUF012
 
         def note(self, line):
@@ -72,31 +74,31 @@ def test_none_starts_before_what_it_needs(tmp_path):
 
     last, first = tmp_path / "last", tmp_path / "first"
     programs = [program(TOUCHING, last, ready=first.exists), program(TOUCHING, first)]
-    run_beside(programs, 2, order := Order())
+    run_parallel(programs, 2, order := Order())
     assert order.started == ["first", "last"]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_each_of_several_has_its_share_of_the_threads(tmp_path, monkeypatch, jobs):
+def test_threads_are_shared_between_several_programs(tmp_path, monkeypatch, jobs):
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
     monkeypatch.setattr("pipework.benchmarks.studies.job_pool.cpu_limit", lambda: 6)
-    told = "import os; print(os.environ['OMP_NUM_THREADS']); " + TOUCHING
-    run_beside([program(told, tmp_path / "one")], jobs, Silent())
+    code = "import os; print(os.environ['OMP_NUM_THREADS']); " + TOUCHING
+    run_parallel([program(code, tmp_path / "one")], jobs, NullProgress())
     assert (tmp_path / "one.log").read_text() == ("77\n" if jobs == 1 else "3\n")
 
 
-def test_one_that_fails_stops_the_others_and_is_shown(tmp_path):
+def test_a_failed_program_stops_the_others_and_its_log_is_shown(tmp_path):
     waiting = tmp_path / "waiting"
     programs = [program(WAITING, waiting), program(FAILING, tmp_path / "bad", waiting)]
     with pytest.raises(PipeError, match="bad failed with exit code 2") as failed:
-        run_beside(programs, 2, Silent())
+        run_parallel(programs, 2, NullProgress())
     assert failed.value.details == "what went wrong"
     assert (tmp_path / "waiting.ended").exists()
 
 
 @pytest.fixture
 def not_ignored():
-    """Who started the tests may have it ignored, as nohup does."""
+    """The parent process may ignore SIGHUP, as nohup does."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -104,7 +106,7 @@ def not_ignored():
 
 @pytest.mark.usefixtures("not_ignored")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_is_passed_on_and_waited_for(tmp_path, number):
+def test_a_signal_is_forwarded_and_the_programs_are_waited_for(tmp_path, number):
     waiting = tmp_path / "waiting"
 
     def send():
@@ -114,7 +116,7 @@ def test_a_signal_is_passed_on_and_waited_for(tmp_path, number):
         os.kill(os.getpid(), number)
 
     Thread(target=send).start()
-    with pytest.raises(StoppedError, match="1 trainings under way") as stopped:
-        run_beside([program(WAITING, waiting)], 1, Silent())
+    with pytest.raises(StoppedError, match="1 training runs in progress") as stopped:
+        run_parallel([program(WAITING, waiting)], 1, NullProgress())
     assert stopped.value.exit_code == 128 + number
     assert Path(f"{waiting}.ended").exists()

@@ -1,11 +1,11 @@
-"""BERT and ALBERT presets side by side: really trained, and stored as the README shows them."""
+"""BERT and ALBERT presets are trained for a few steps and stored."""
 
 from pipework.benchmarks.studies.presets import CHARACTERS, main
 from pipework.benchmarks.studies.presets_results import PresetsResult, preset_rows
 from pipework.benchmarks.studies.stored_results import read_stored
 
 
-def test_families_of_one_width_are_measured_side_by_side(tmp_path, capsys):
+def test_both_families_of_a_preset_are_measured(tmp_path, capsys):
     out = tmp_path / "presets.json"
     assert main(["--out", str(out), "--presets", "tiny", "--rounds", "2", "--steps", "1"]) == 0
     result = read_stored(out)

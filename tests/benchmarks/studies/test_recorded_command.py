@@ -17,31 +17,31 @@ def parser():
     return parser
 
 
-def told(parser, *words):
+def recorded(parser, *words):
     return " ".join(command(parser, parser.parse_args(words)))
 
 
-def test_options_are_told_and_places_are_not(parser, tmp_path):
+def test_paths_are_replaced_by_option_names(parser, tmp_path):
     words = ("--data", str(tmp_path / "none"), "--model", str(tmp_path), "--seeds", "3", "4")
-    assert told(parser, *words) == (
+    assert recorded(parser, *words) == (
         "python -m benchmarks.some --data DATA --model MODEL --seeds 3 4"
     )
 
 
-def test_what_is_as_it_would_be_by_itself_is_left_out(parser):
+def test_default_values_are_omitted(parser):
     words = ("--data", "d", "--seeds", "1", "2", "--jobs", "1")
-    assert told(parser, *words) == "python -m benchmarks.some --data DATA"
+    assert recorded(parser, *words) == "python -m benchmarks.some --data DATA"
 
 
-def test_an_option_given_again_and_again_is_told_again_and_again(parser):
+def test_a_repeated_option_is_recorded_for_each_value(parser):
     words = ("--data", "d", "--set", "a=1", "--set", "b=2", "--model", "some/hub-id")
-    assert told(parser, *words) == (
+    assert recorded(parser, *words) == (
         "python -m benchmarks.some --data DATA --model some/hub-id --set a=1 --set b=2"
     )
 
 
-def test_a_place_after_a_key_is_not_told_either(parser, tmp_path):
+def test_a_path_after_a_key_is_replaced(parser, tmp_path):
     words = ("--data", "d", "--set", f"data.root={tmp_path}", "--set", "model.name=some/hub-id")
-    assert told(parser, *words) == (
+    assert recorded(parser, *words) == (
         "python -m benchmarks.some --data DATA --set data.root=PLACE --set model.name=some/hub-id"
     )

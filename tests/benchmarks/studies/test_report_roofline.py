@@ -1,4 +1,4 @@
-"""The page of a roofline: drawn from what is stored, and refused where roofs were not measured."""
+"""The page of a roofline is drawn from a stored result; results without roofs are rejected."""
 
 import re
 import shutil
@@ -38,7 +38,7 @@ def engine(name, roof, texts_per_s, flop_per_byte):
 
 @pytest.fixture
 def roofed():
-    """Two engines under two roofs; the ridges are at 40 and 8 operations a byte."""
+    """Two engines under two roofs; the ridges are at 40 and 8 operations per byte."""
     return RooflineResult(
         model="SST-2",
         texts="synthetic",
@@ -67,34 +67,35 @@ def roofed():
 
 @pytest.fixture
 def old(roofed):
-    """As it was stored before roofs were measured."""
+    """A result stored before roofs were measured."""
     engines = tuple(
-        one.model_copy(update={"flop_per_byte": None, "roof": None}) for one in roofed.engines
+        item.model_copy(update={"flop_per_byte": None, "roof": None}) for item in roofed.engines
     )
     return roofed.model_copy(update={"engines": engines, "roofs": (), "bandwidth_gb_s": None})
 
 
-def test_what_is_attainable_is_the_lower_of_memory_and_products(roofed):
-    assert [roofed.attainable(one) for one in roofed.engines] == [800, 80]
+def test_the_attainable_rate_is_the_minimum_of_memory_and_compute(roofed):
+    assert [roofed.attainable(item) for item in roofed.engines] == [800, 80]
     assert [row[6:] for row in roofline_rows(roofed)] == [
         ("400", "90", "800", "50%"),
         ("80", "4", "80", "100%"),
     ]
 
 
-def test_a_result_is_read_as_it_was_written_and_an_old_one_opens(roofed, old, tmp_path):
+def test_new_and_old_results_are_read_back_unchanged(roofed, old, tmp_path):
     for result in (roofed, old):
         write_result(tmp_path / "r.json", result)
         assert read_stored(tmp_path / "r.json") == result
     assert [row[7:] for row in roofline_rows(old)] == [("-", "-", "-")] * 2
 
 
-def test_what_limits_is_said(roofed):
-    assert limits(roofed) == "Memory may limit onnx-fp32 before products do; the others, products."
+def test_the_bottleneck_of_each_engine_is_named(roofed):
+    expected = "onnx-fp32 may be memory-bound; the other engines are compute-bound."
+    assert limits(roofed) == expected
     flat = roofed.model_copy(update={"bandwidth_gb_s": 100})
-    assert "memory does not limit them" in limits(flat)
+    assert "memory bandwidth does not limit them" in limits(flat)
     slope = roofed.model_copy(update={"bandwidth_gb_s": 1})
-    assert limits(slope).startswith("All engines stand under the slope")
+    assert limits(slope).startswith("All engines may be memory-bound")
 
 
 def test_the_page_draws_roofs_engines_and_memory(roofed):
@@ -106,30 +107,32 @@ def test_the_page_draws_roofs_engines_and_memory(roofed):
     assert "http:" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", html)
 
 
-def test_a_name_is_text_and_not_markup(roofed):
-    one = roofed.engines[0].model_copy(update={"engine": EVIL})
-    evil = {"model": EVIL, "texts": EVIL, "command": (EVIL,), "engines": (one,)}
+def test_names_are_escaped(roofed):
+    evil_engine = roofed.engines[0].model_copy(update={"engine": EVIL})
+    evil = {"model": EVIL, "texts": EVIL, "command": (EVIL,), "engines": (evil_engine,)}
     html = page(roofed.model_copy(update=evil))
     assert "<script" not in html
 
 
-def test_many_engines_and_roofs_are_told_apart(roofed):
+def test_many_engines_and_roofs_are_drawn(roofed):
     roofs = tuple(Roof(name=f"onnx {n}", gflops=10 + n) for n in range(10))
     engines = tuple(engine(f"e{n}", f"onnx {n}", 100 + n, 10 + n) for n in range(10))
     html = page(roofed.model_copy(update={"roofs": roofs, "engines": engines}))
     assert all(f"onnx {n}: {10 + n}" in html for n in range(10))
 
 
-def test_a_stored_result_is_drawn_and_others_are_refused(roofed, old, served, tmp_path, capsys):
+def test_a_stored_roofline_is_drawn_and_other_results_are_rejected(
+    roofed, old, served, tmp_path, capsys
+):
     stored, drawn = tmp_path / "r.json", tmp_path / "r.html"
     write_result(stored, roofed)
     assert main([str(stored), str(drawn)]) == 0
     assert drawn.read_text(encoding="utf-8") == page(roofed)
     write_result(stored, old)
     assert main([str(stored), str(drawn)]) == 2
-    said = capsys.readouterr().err
-    assert "the roofline of SST-2 was stored without roofs and bandwidth" in said
-    assert "measure again: python -m pipework.benchmarks.studies.roofline" in said
+    printed = capsys.readouterr().err
+    assert "the stored roofline of SST-2 has no roofs and no bandwidth" in printed
+    assert "measure again: python -m pipework.benchmarks.studies.roofline" in printed
     write_result(stored, served)
     assert main([str(stored), str(drawn)]) == 2
     assert "expected a roofline, found a result of kind bench" in capsys.readouterr().err
@@ -138,7 +141,7 @@ def test_a_stored_result_is_drawn_and_others_are_refused(roofed, old, served, tm
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_a_browser_shows_the_figure_and_complains_of_nothing(roofed, tmp_path):
+def test_a_browser_shows_the_figure_without_console_errors(roofed, tmp_path):
     write_page(tmp_path / "r.html", roofed)
     words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
     words += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom"]

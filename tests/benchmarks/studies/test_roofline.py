@@ -6,43 +6,45 @@ from pipework.benchmarks.studies.roofline import main, roofline
 from pipework.benchmarks.studies.roofline_results import RooflineResult
 from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.errors import ConfigError
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 
 
-def test_every_proven_engine_is_set_beside_its_products(exported_run: Path, tmp_path: Path) -> None:
+def test_every_proven_engine_is_compared_with_its_matmul_graph(
+    exported_run: Path, tmp_path: Path
+) -> None:
     out, page = tmp_path / "roofline.json", tmp_path / "roofline.html"
     words = [str(exported_run), "tiny", "--seconds", "0.2", "--out", str(out)]
     assert main([*words, "--html", str(page)]) == 0
     result = read_stored(out)
     assert isinstance(result, RooflineResult)
-    proven = {one.name for one in read_manifest(exported_run).engines if one.proven}
-    assert {one.engine for one in result.engines} == proven
-    for one in result.engines:
-        assert 0 < one.share < 1
-        assert one.roof_gflops > 0
-        assert one.flop_per_byte > 1
-        assert result.attainable(one) > 0
-    assert {one.roof for one in result.engines} == {one.name for one in result.roofs}
+    proven = {engine.name for engine in read_manifest(exported_run).engines if engine.proven}
+    assert {engine.engine for engine in result.engines} == proven
+    for engine in result.engines:
+        assert 0 < engine.share < 1
+        assert engine.roof_gflops > 0
+        assert engine.flop_per_byte > 1
+        assert result.attainable(engine) > 0
+    assert {engine.roof for engine in result.engines} == {roof.name for roof in result.roofs}
     assert result.bandwidth_gb_s > 0
     assert page.read_text().count("<svg") == 1
 
 
-def test_the_stored_command_repeats_the_run(exported_run: Path) -> None:
-    name = next(one.name for one in read_manifest(exported_run).engines if one.proven)
-    result = roofline(exported_run, "tiny model", [name], 0.1, Silent())
+def test_the_stored_command_reproduces_the_result(exported_run: Path) -> None:
+    name = next(engine.name for engine in read_manifest(exported_run).engines if engine.proven)
+    result = roofline(exported_run, "tiny model", [name], 0.1, NullProgress())
     assert result.command == (
         *("python", "-m", "pipework.benchmarks.studies.roofline", "RUN", "tiny model"),
         *("--engine", name, "--seconds", "0.1", "--out", "FILE"),
     )
 
 
-def test_an_engine_that_is_not_there_is_named(exported_run: Path) -> None:
+def test_a_missing_engine_is_reported(exported_run: Path) -> None:
     with pytest.raises(ConfigError, match="expected a proven engine to measure"):
-        roofline(exported_run, "tiny", ["none-such"], 0.1, Silent())
+        roofline(exported_run, "tiny", ["none-such"], 0.1, NullProgress())
 
 
-def test_an_encoder_of_another_kind_is_refused(proven: Path) -> None:
+def test_an_encoder_with_another_architecture_is_rejected(proven: Path) -> None:
     (proven / "checkpoint" / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="an encoder of BERT's kind"):
-        roofline(proven, "tiny", [], 0.1, Silent())
+    with pytest.raises(ConfigError, match="an encoder with BERT's architecture"):
+        roofline(proven, "tiny", [], 0.1, NullProgress())

@@ -4,14 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from pipework.benchmarks.studies.matmul_graph import Encoder
+from pipework.benchmarks.studies.matmul_graph import EncoderShape
 from pipework.benchmarks.studies.roofs import roof_gflops, roof_name
 from pipework.errors import ConfigError
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest
 
-SMALL = Encoder(hidden_size=64, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2)
-TINY = Encoder(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+SMALL = EncoderShape(
+    hidden_size=64, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2
+)
+TINY = EncoderShape(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
 INT8 = Variant(
     format=EngineFormat.OPENVINO,
     precision=Precision.INT8,
@@ -21,13 +23,13 @@ INT8 = Variant(
 FP32 = Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=Layout.PACKED)
 
 
-def test_engines_of_one_runtime_and_arithmetic_stand_under_one_roof() -> None:
+def test_engines_with_the_same_runtime_and_arithmetic_share_a_roof() -> None:
     assert roof_name(INT8) == "openvino int8 static"
     assert roof_name(FP32) == roof_name(FP32.model_copy(update={"layout": Layout.PADDED}))
 
 
-@pytest.mark.parametrize("variant", [FP32, INT8], ids=lambda one: one.label)
-def test_a_roof_is_measured_where_its_engine_runs(
+@pytest.mark.parametrize("variant", [FP32, INT8], ids=lambda variant: variant.label)
+def test_a_roof_is_measured_in_the_runtime_of_its_engine(
     variant: Variant, exported_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipework.benchmarks.studies.roofs.LARGE", SMALL)
@@ -45,5 +47,7 @@ def test_large_products_are_faster_than_small_ones(
 
 def test_a_roof_of_tensorrt_is_refused(exported_run: Path) -> None:
     variant = FP32.model_copy(update={"format": EngineFormat.TENSORRT})
-    with pytest.raises(ConfigError, match="the products of a TensorRT engine are not measured"):
+    with pytest.raises(
+        ConfigError, match="expected an ONNX or OpenVINO engine, found a TensorRT engine"
+    ):
         roof_gflops(variant, read_manifest(exported_run))

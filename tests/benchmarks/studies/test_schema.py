@@ -1,4 +1,4 @@
-"""The schema beside the results is that of the records, and says what fields mean."""
+"""schema.json equals the schema of the record classes and explains their fields."""
 
 import json
 
@@ -7,26 +7,26 @@ from pipework.benchmarks.studies.readme import RESULTS
 from pipework.benchmarks.studies.schema import PATH, main, schema
 
 
-def test_the_file_is_that_of_the_records():
+def test_the_file_equals_the_generated_schema():
     assert PATH.read_text(encoding="utf-8") == schema(), (
         "run python -m pipework.benchmarks.studies.schema"
     )
     assert main(["--check"]) == 0
 
 
-def test_every_record_of_a_bench_is_explained():
-    found = json.loads(schema())["$defs"]
+def test_the_records_of_a_bench_have_descriptions():
+    generated = json.loads(schema())["$defs"]
     for name in ("BenchResult", "Level", "Latency", "Window", "SloResult", "RateTrial", "Ratio"):
-        assert len(found[name]["description"]) > 20
-    assert "latency_ms" in found["Level"]["properties"]
+        assert len(generated[name]["description"]) > 20
+    assert "latency_ms" in generated["Level"]["properties"]
 
 
 def test_every_stored_result_has_only_fields_of_the_schema():
-    found = json.loads(schema())
-    kinds = found["discriminator"]["mapping"]
+    generated = json.loads(schema())
+    kinds = generated["discriminator"]["mapping"]
     for path in RESULTS.glob("*.json"):
         stored = json.loads(path.read_text(encoding="utf-8"))
-        record = found["$defs"][kinds[stored["kind"]].rpartition("/")[2]]
+        record = generated["$defs"][kinds[stored["kind"]].rpartition("/")[2]]
         assert set(stored) <= set(record["properties"]), path.name
 
 

@@ -1,4 +1,4 @@
-"""The steps from scratch: each is added to the one before, and every config is valid."""
+"""The steps of the studies from scratch and of domain pretraining have valid configs."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def loaded(training, folder):
     return load_config(str(path), [])
 
 
-def test_every_config_is_valid_and_test_rows_are_no_text_to_pretrain_on(tmp_path):
+def test_configs_are_valid_and_pretraining_does_not_read_test_rows(tmp_path):
     steps = trainings(tmp_path, tmp_path / "work", (1, 2, 3))
     for step in steps:
         config = loaded(step, tmp_path)
@@ -32,7 +32,7 @@ def test_every_config_is_valid_and_test_rows_are_no_text_to_pretrain_on(tmp_path
             assert config.data.test is None
 
 
-def test_each_step_needs_only_what_comes_before(tmp_path):
+def test_each_step_depends_only_on_earlier_steps(tmp_path):
     steps = trainings(tmp_path, tmp_path / "work", (1, 2, 3))
     done = set()
     for step in steps:
@@ -45,7 +45,7 @@ def test_each_step_needs_only_what_comes_before(tmp_path):
         assert run == tmp_path / "work" / PRETRAINED
 
 
-def test_the_arms_of_a_seed_learn_the_same_rows_and_seeds_others(tmp_path):
+def test_both_arms_of_a_seed_share_their_rows_and_seeds_differ(tmp_path):
     rows = "".join(f"sentence {n}\t{n % 2}\n" for n in range(300))
     (tmp_path / domain.TRAIN).write_text("sentence\tlabel\n" + rows)
     first, again, other = (domain.draw(tmp_path, tmp_path / "w", 50, seed) for seed in (1, 1, 2))
@@ -53,7 +53,10 @@ def test_the_arms_of_a_seed_learn_the_same_rows_and_seeds_others(tmp_path):
     assert len(first.read_text().splitlines()) == 51
     assert set(first.read_text().splitlines()) != set(other.read_text().splitlines())
     _, plain, adapted = domain.trainings(tmp_path, tmp_path / "w", "hub/name", 50, (1, 2))
-    one, two = (loaded(training, tmp_path) for training in (plain, adapted))
-    assert one.data == two.data
-    assert one.train == two.train
-    assert (one.model.name, Path(two.model.name).parent.name) == ("hub/name", domain.PRETRAINING)
+    direct, after_pretraining = (loaded(training, tmp_path) for training in (plain, adapted))
+    assert direct.data == after_pretraining.data
+    assert direct.train == after_pretraining.train
+    assert (direct.model.name, Path(after_pretraining.model.name).parent.name) == (
+        "hub/name",
+        domain.PRETRAINING,
+    )

@@ -14,12 +14,12 @@ QUICK = ("--seconds", "0.3", "--concurrency", "1,2", "--batch", "2")
 
 
 def children(pid):
-    """The processes that one has started, and those that they have."""
+    """The ids of the child processes of a process, recursively."""
     try:
         own = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except FileNotFoundError:
         return []
-    return [*map(int, own), *(one for child in own for one in children(child))]
+    return [*map(int, own), *(descendant for child in own for descendant in children(child))]
 
 
 def gone(pid):
@@ -29,7 +29,7 @@ def gone(pid):
         return True
 
 
-def test_a_run_is_served_asked_and_left_alone(proven, tmp_path):
+def test_a_run_is_served_measured_and_stopped(proven, tmp_path):
     out, before = tmp_path / "r.json", children(os.getpid())
     assert main([str(proven), *QUICK, "--json", str(out)]) == 0
     found = read_stored(out)
@@ -38,25 +38,25 @@ def test_a_run_is_served_asked_and_left_alone(proven, tmp_path):
     assert set(children(os.getpid())) <= set(before)
 
 
-def test_what_pipe_bench_says_is_said(proven, capfd):
+def test_errors_of_pipe_bench_are_printed(proven, capfd):
     assert main([str(proven), "--seconds", "none"]) == 2
     assert "--seconds" in capfd.readouterr().err
 
 
-def test_a_run_that_cannot_be_served_is_told(tmp_path, capfd):
+def test_a_run_that_cannot_be_served_is_reported(tmp_path, capfd):
     assert main([str(tmp_path), *QUICK]) == 2
-    said = capfd.readouterr().err
-    assert "the server did not start" in said
-    assert str(tmp_path) in said
+    printed = capfd.readouterr().err
+    assert "the server did not start" in printed
+    assert str(tmp_path) in printed
 
 
-@pytest.mark.parametrize("given", [[], ["--seconds", "1"]])
-def test_a_run_is_named_first(given, capfd):
-    assert main(given) == 2
-    assert "expected a run folder first, found " in capfd.readouterr().err
+@pytest.mark.parametrize("words", [[], ["--seconds", "1"]])
+def test_a_missing_run_folder_argument_is_reported(words, capfd):
+    assert main(words) == 2
+    assert "expected a run folder as first argument, found " in capfd.readouterr().err
 
 
-def test_an_end_from_outside_ends_the_server_too(proven):
+def test_sigterm_stops_the_server(proven):
     command = [
         sys.executable,
         "-m",
@@ -67,7 +67,7 @@ def test_an_end_from_outside_ends_the_server_too(proven):
     ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 60
-        while len(started := children(process.pid)) < 2:  # the server, and who asks it
+        while len(started := children(process.pid)) < 2:  # the server and `pipe bench`
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)

@@ -1,21 +1,21 @@
-"""A server under load, for a moment: the wiring, and what the README makes of it."""
+"""A short measurement of a real server, and the rows of the table."""
 
 import pytest
 
 from pipework.benchmarks.results_schema.level import Arrivals, Latency, Level, ServerUse
 from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies import serving
-from pipework.benchmarks.studies.serving import Plan, main, measure
+from pipework.benchmarks.studies.serving import LoadPlan, main, measure
 from pipework.benchmarks.studies.serving_results import Memory, ServingResult, serving_rows
 from pipework.benchmarks.studies.stored_results import read_stored
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 
 
 @pytest.mark.slow
 def test_a_real_server_is_measured_and_stored(exported_run, tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "TURNS", 1)
-    plan = Plan(run=exported_run, name="sample", seconds=0.6, minutes=0.05)
-    result = measure(plan, Silent())
+    plan = LoadPlan(run=exported_run, name="sample", seconds=0.6, minutes=0.05)
+    result = measure(plan, NullProgress())
     write_result(tmp_path / "result.json", result)
     assert read_stored(tmp_path / "result.json") == result
     assert result.engine == "onnx-fp32"
@@ -29,17 +29,17 @@ def test_a_real_server_is_measured_and_stored(exported_run, tmp_path, monkeypatc
     assert result.memory.peak_mib >= result.memory.at_end_mib > 10
 
 
-def test_the_stored_command_repeats_the_run_without_its_path(tmp_path):
-    plan = Plan(run=tmp_path, name="sample", seconds=7.5, minutes=0)
+def test_the_stored_command_contains_no_path(tmp_path):
+    plan = LoadPlan(run=tmp_path, name="sample", seconds=7.5, minutes=0)
     assert (
         " ".join(plan.command)
         == "python -m pipework.benchmarks.studies.serving RUN sample --seconds 7.5"
     )
-    watched = Plan(run=tmp_path, name="sample", seconds=15, minutes=2)
+    watched = LoadPlan(run=tmp_path, name="sample", seconds=15, minutes=2)
     assert watched.command[-4:] == ("--seconds", "15", "--minutes", "2")
 
 
-def test_a_folder_that_cannot_be_served_is_told(tmp_path, capsys):
+def test_a_folder_without_a_run_is_reported(tmp_path, capsys):
     assert main([str(tmp_path), "nothing", "--out", str(tmp_path / "result.json")]) == 2
     assert "holds no manifest.json" in capsys.readouterr().err
     assert not (tmp_path / "result.json").exists()
@@ -71,7 +71,7 @@ def level(rate, goodput, rejected=0):
     )
 
 
-def test_the_table_holds_what_was_seen_against_what_was_wanted(served):
+def test_the_table_compares_measurements_with_targets(served):
     result = ServingResult(
         model="headlines",
         engine="onnx-fp32",
@@ -94,19 +94,19 @@ def test_the_table_holds_what_was_seen_against_what_was_wanted(served):
         command=("python",),
         provenance=served.provenance,
     )
-    seen = [row[-1] for row in serving_rows(result)]
-    assert seen == [
+    measured = [row[-1] for row in serving_rows(result)]
+    assert measured == [
         "400 texts/s (before, after: 390, 410)",
         "380 texts/s, 95%",
         "300 texts/s, 75%",
         "330 texts/s, 82%",
         "p99 50.0 ms",
         "285 texts/s, 95%",
-        "400 of 1,000: p50 1.00, p99 9.00, at most 10.0 ms",
+        "400 of 1,000: p50 1.00, p99 9.00, maximum 10.0 ms",
         "1.50 + 0.30; at the peak 1.75 + 0.10",
         "p99 50.0 ms",
-        "300 MiB after one, 301 at the end, 305 at most",
+        "300 MiB after 1 minute, 301 at the end, maximum 305",
     ]
     loads = [row[1] for row in serving_rows(result)]
-    assert loads[2:4] == ["single texts, the peak of 64 clients", "single texts, 128 clients"]
-    assert serving_rows(result)[4][2] == "p99 under 160 ms, 4 batches"
+    assert loads[2:4] == ["single texts, peak with 64 clients", "single texts, 128 clients"]
+    assert serving_rows(result)[4][2] == "p99 < 160 ms (4 batches)"

@@ -1,4 +1,4 @@
-"""`make tables`: the README's tables measured anew, by the commands of benchmarks/studies/tables.mk."""
+"""`make tables` measures all tables again with the commands of benchmarks/studies/tables.mk."""
 
 import os
 import re
@@ -18,16 +18,16 @@ from pipework.train.config.run_config import load_config
 
 ROOT = Path(__file__).parents[3]
 PLACES = ("DATA=data", "MINILM=weights", "WORK=work", "PERF_ANALYZER=true")
-OUTER = ("MAKE", "MFLAGS", "ONLY")  # how the tests themselves were started is not for this make
+OUTER = ("MAKE", "MFLAGS", "ONLY")  # variables of a make that started the tests
 WIDE = {"COLUMNS": "200", "TERMINAL_WIDTH": "200"}
 
 
 def make(*words):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(OUTER)}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(OUTER)}
     return subprocess.run(
         ["make", "-f", "benchmarks/studies/tables.mk", *PLACES, *words],
         cwd=ROOT,
-        env={**kept, "LC_ALL": "C"},
+        env={**variables, "LC_ALL": "C"},
         capture_output=True,
         text=True,
         check=False,
@@ -36,14 +36,14 @@ def make(*words):
 
 @cache
 def commands(*words):
-    """Return what make would run, a line each."""
+    """Return the commands that make would run, one per line."""
     done = make("-n", *words, "tables")
     assert done.returncode == 0, done.stderr
     return done.stdout.replace("\\\n", " ").splitlines()
 
 
-def made():
-    """Return the names of the results that it would leave."""
+def result_names():
+    """Return the names of the results that make would write."""
     [line] = [line for line in commands() if line.endswith(" benchmarks/studies/results/")]
     return {Path(word).stem for word in line.split()[1:-1]}
 
@@ -54,42 +54,44 @@ def options(text):
 
 @cache
 def options_of(program):
-    """Return the options of `pipe COMMAND`, or of a module."""
-    if program == "pipework.benchmarks.studies.served_run":  # all are handed on
+    """Return the options of `pipe COMMAND` or of a module."""
+    if (
+        program == "pipework.benchmarks.studies.served_run"
+    ):  # it passes its options on to pipe bench
         return options_of("bench")
     module = ("-m", program) if program.startswith("pipework.") else ("-m", "pipework.cli", program)
     command = [sys.executable, *module, "--help"]
     env = {**WIDE, "PYTHONPATH": str(ROOT)}
-    told = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
-    return options(re.sub(r"[\[,]", " ", told))
+    help_text = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+    return options(re.sub(r"[\[,]", " ", help_text))
 
 
-def test_every_stored_result_is_made_or_of_another_machine():
-    names, stored = made(), {path.stem for path in RESULTS.glob("*.json")}
+def test_every_stored_result_has_a_command_or_is_of_another_machine():
+    names, stored = result_names(), {path.stem for path in RESULTS.glob("*.json")}
     assert names <= stored
-    others = {one for one in stored - names if not any(one.startswith(f"{n}-") for n in names)}
+    others = {name for name in stored - names if not any(name.startswith(f"{n}-") for n in names)}
     assert others == set()
 
 
-def test_what_it_runs_has_the_options_that_it_gives():
+def test_its_commands_use_existing_options():
     found = [re.match(r"(?:pipe|python -m) (\S+) (.*)", line) for line in commands()]
-    calls = [(one[1], one[2]) for one in found if one]
+    calls = [(match[1], match[2]) for match in found if match]
     assert {"train", "export", "bench", "pipework.benchmarks.studies.matrix"} <= {
-        one for one, _ in calls
+        match for match, _ in calls
     }
     for program, words in calls:
-        told = re.sub(r'--command "[^"]*"', "--command", words)
-        assert options(told) <= options_of(program), f"{program} {words}"
+        recorded = re.sub(r'--command "[^"]*"', "--command", words)
+        assert options(recorded) <= options_of(program), f"{program} {words}"
 
 
-def test_its_runs_have_settings_that_there_are():
+def test_its_training_commands_use_existing_settings():
     trained = [shlex.split(line) for line in commands() if line.startswith("pipe train")]
     assert len(trained) == 13
     for words in trained:
         load_config(words[2], [words[n + 1] for n, word in enumerate(words) if word == "--set"])
 
 
-def test_a_result_tells_the_command_that_made_its_run_but_not_its_places():
+def test_a_result_records_the_training_command_without_paths():
     lines = commands("ONLY=sst2-accuracy")
     [train] = [line for line in lines if line.startswith("pipe train")]
     [stored] = [re.search(r'--command "([^"]*)"', line) for line in lines if "--command" in line]
@@ -98,7 +100,7 @@ def test_a_result_tells_the_command_that_made_its_run_but_not_its_places():
     assert train == f"{here.replace('MINILM', 'weights')} --resume"
 
 
-def test_what_stands_there_is_not_made_again(trained_run, tmp_path):
+def test_an_existing_run_is_not_trained_again(trained_run, tmp_path):
     shutil.copytree(trained_run, tmp_path / "runs" / "sample")
     (tmp_path / "trained").mkdir()
     (tmp_path / "trained" / "sample").touch()
@@ -112,23 +114,23 @@ def test_what_stands_there_is_not_made_again(trained_run, tmp_path):
     assert "up to date" in make(f"WORK={tmp_path}", str(result)).stdout
 
 
-def test_what_another_commit_began_is_not_gone_on_with(tmp_path):
+def test_a_work_folder_of_another_commit_is_rejected(tmp_path):
     (tmp_path / "commit").write_text("0000000\n")
     done = make("-n", f"WORK={tmp_path}", "ONLY=sample-accuracy", "tables")
     assert done.returncode == 2
-    assert f"{tmp_path} was begun at 0000000, and this is " in done.stderr
+    assert f"{tmp_path} was started at commit 0000000, the checkout is at " in done.stderr
 
 
-def test_without_perf_analyzer_all_the_rest_is_measured():
+def test_without_perf_analyzer_only_its_result_is_skipped():
     lines = commands("PERF_ANALYZER=no-such-program")
-    assert "sst2-agreement is left out: no no-such-program here" in lines
+    assert "sst2-agreement is skipped: no-such-program is not on PATH" in lines
     assert not [line for line in lines if "pipework.benchmarks.studies.agreement" in line]
     assert [line for line in lines if "pipework.benchmarks.studies.peers.serving" in line]
 
 
 def test_a_command_that_fails_leaves_no_result(tmp_path):
     (tmp_path / "trained").mkdir()
-    (tmp_path / "trained" / "sample").touch()  # with no run beside it
+    (tmp_path / "trained" / "sample").touch()  # but there is no run
     result = tmp_path / "results" / "sample-accuracy.json"
     done = make(f"WORK={tmp_path}", str(result))
     assert done.returncode == 2
@@ -137,27 +139,27 @@ def test_a_command_that_fails_leaves_no_result(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("argument", "message"),
     [
-        ("ONLY=sst2-engine", "there is no sst2-engine. There are "),
-        ("ONLY=", "ONLY: expected names of results. There are "),
+        ("ONLY=sst2-engine", "unknown result sst2-engine. Known results: "),
+        ("ONLY=", "ONLY: expected names of results. Known results: "),
         ("MINILM=", "expected DATA and MINILM"),
     ],
 )
-def test_what_is_missing_or_unknown_is_told(given, said):
-    done = make(given, "tables")
+def test_missing_and_unknown_arguments_are_reported(argument, message):
+    done = make(argument, "tables")
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
 
 
-def test_a_comparison_of_trainings_tells_what_made_it():
-    told = [
+def test_a_training_comparison_records_its_command_without_paths():
+    recorded = [
         line
         for line in commands()
         if line.startswith("python -m pipework.benchmarks.studies.peers.training")
     ]
-    assert len(told) == 2
-    for line in told:
+    assert len(recorded) == 2
+    for line in recorded:
         words = shlex.split(line)
         stored = words[words.index("--command") + 1]
         assert stored.startswith(
@@ -167,7 +169,7 @@ def test_a_comparison_of_trainings_tells_what_made_it():
         assert "work/" not in stored
 
 
-def test_every_kind_of_result_is_told_of_beside_the_results():
+def test_the_readme_of_the_results_lists_every_kind():
     kinds = set(re.findall(r'"const": "([a-z_]+)"', PATH.read_text()))
-    told = (RESULTS / "README.md").read_text().partition("| `kind` |")[2]
-    assert set(re.findall(r"^\| `([a-z_]+)`", told, re.MULTILINE)) == kinds
+    recorded = (RESULTS / "README.md").read_text().partition("| `kind` |")[2]
+    assert set(re.findall(r"^\| `([a-z_]+)`", recorded, re.MULTILINE)) == kinds

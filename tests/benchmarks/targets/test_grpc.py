@@ -1,4 +1,4 @@
-"""A server over gRPC may answer anything where it is asked for its statistics."""
+"""A gRPC server may return invalid statistics."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,11 +8,11 @@ import pytest
 from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.targets import target
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 
 
-class Anything(grpc.GenericRpcHandler):
-    """Answers every method alike, with bytes that are no message of the protocol."""
+class GarbageHandler(grpc.GenericRpcHandler):
+    """Answers every method with bytes that are not a valid message."""
 
     def service(self, _details):
         return grpc.unary_unary_rpc_method_handler(lambda _request, _context: b"\xff\xff")
@@ -20,14 +20,14 @@ class Anything(grpc.GenericRpcHandler):
 
 @pytest.fixture
 def port():
-    server = grpc.server(ThreadPoolExecutor(4), handlers=(Anything(),))
-    found = server.add_insecure_port("127.0.0.1:0")
+    server = grpc.server(ThreadPoolExecutor(4), handlers=(GarbageHandler(),))
+    bound_port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    yield found
+    yield bound_port
     server.stop(None).wait()
 
 
-def test_a_server_that_counts_otherwise_is_measured_without_its_stages(port):
+def test_a_server_with_invalid_statistics_is_measured_without_stages(port):
     level = closed_loop(
         target(f"grpc://127.0.0.1:{port}/model"),
         Workload.synthetic(texts_per_request=1, seed=0),
@@ -35,7 +35,7 @@ def test_a_server_that_counts_otherwise_is_measured_without_its_stages(port):
         duration_s=0.3,
         warmup_s=0.1,
         limit_s=0.3,
-        progress=Silent(),
+        progress=NullProgress(),
     )
     assert level.requests > 0
     assert (level.errors, level.stages_ms) == ({}, {})

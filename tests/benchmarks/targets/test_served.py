@@ -1,4 +1,4 @@
-"""Every kind of target against a real server: the first answer, load, and what the server says."""
+"""Every kind of target works with a real server: first response, load and stage times."""
 
 import re
 import subprocess
@@ -10,11 +10,11 @@ import pytest
 from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.generator_limit import generator_limit
 from pipework.benchmarks.load.open_loop import open_loop
-from pipework.benchmarks.load.outcome import first_answer
+from pipework.benchmarks.load.outcome import first_response
 from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.targets import Wire, target
+from pipework.benchmarks.targets import WireProtocol, target
 from pipework.errors import PipeError
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 
 PIPE = Path(sys.executable).with_name("pipe")
@@ -28,7 +28,7 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def doors(exported_run):
+def endpoints(exported_run):
     command = [PIPE, "serve", exported_run, "--port", "0", "--grpc-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -42,61 +42,67 @@ def doors(exported_run):
 
 
 @pytest.fixture(params=KINDS)
-def asked(request, doors):
+def server_target(request, endpoints):
     url, template = KINDS[request.param]
-    return target(url.format(**doors), template and template.format())
+    return target(url.format(**endpoints), template and template.format())
 
 
-def test_the_first_answer_names_the_model(asked, doors):
-    found = first_answer(asked, WORKLOAD.requests[0])
-    assert found.model == doors["model"]
-    with pytest.raises(PipeError, match="answered, but not with"):
-        asked.check(found.content, 2)
+def test_the_first_response_contains_the_model_name(server_target, endpoints):
+    response = first_response(server_target, WORKLOAD.requests[0])
+    assert response.model == endpoints["model"]
+    with pytest.raises(PipeError, match="expected a response with"):
+        server_target.check(response.content, 2)
 
 
-def test_load_is_answered_and_the_server_is_seen(asked):
-    options = {"duration_s": 0.9, "limit_s": 0.9, "warmup_s": 0.2, "progress": Silent()}
-    closed = closed_loop(asked, WORKLOAD, concurrency=2, **options)
+def test_load_is_answered_and_server_usage_is_measured(server_target):
+    options = {"duration_s": 0.9, "limit_s": 0.9, "warmup_s": 0.2, "progress": NullProgress()}
+    closed_level = closed_loop(server_target, WORKLOAD, concurrency=2, **options)
     longer = options | {"duration_s": 3.0, "limit_s": 3.0}
-    opened = open_loop(asked, WORKLOAD, rate=10, seed=0, **longer)
-    for level in (closed, opened):
+    open_level = open_loop(server_target, WORKLOAD, rate=10, seed=0, **longer)
+    for level in (closed_level, open_level):
         assert level.errors == {}
         assert level.texts == 3 * level.requests > 0
         assert 0 < level.server.cores < 64
         assert level.server.peak_mib > 10
         assert {"queue"} < set(level.stages_ms)
         assert sum(level.stages_ms.values()) > 0
-    assert opened.late < opened.sent
+    assert open_level.late < open_level.sent
 
 
-def test_the_generator_has_a_limit_of_its_own(asked):
-    limit = generator_limit(asked, WORKLOAD, answer_bytes=500, progress=Silent())
-    assert limit is None if asked.wire is Wire.GRPC else limit > 100
+def test_the_limit_of_the_load_generator_is_measured(server_target):
+    limit = generator_limit(server_target, WORKLOAD, response_bytes=500, progress=NullProgress())
+    assert limit is None if server_target.wire_protocol is WireProtocol.GRPC else limit > 100
 
 
 @pytest.mark.parametrize("kind", ["protocol", "grpc"])
-def test_a_model_that_there_is_not_is_told(doors, kind):
+def test_an_unknown_model_is_reported(endpoints, kind):
     url, _ = KINDS[kind]
-    wrong = target(url.format(**doors | {"model": "other"}))
+    unknown_model = target(url.format(**endpoints | {"model": "other"}))
     with pytest.raises(PipeError, match=r"refused the first request: .*other"):
-        first_answer(wrong, WORKLOAD.requests[0])
+        first_response(unknown_model, WORKLOAD.requests[0])
     level = closed_loop(
-        wrong,
+        unknown_model,
         WORKLOAD,
         concurrency=1,
         duration_s=0.2,
         warmup_s=0,
         limit_s=0.2,
-        progress=Silent(),
+        progress=NullProgress(),
     )
     assert set(level.errors) == {"HTTP 404" if kind == "protocol" else "NOT_FOUND"}
 
 
-def test_where_no_server_listens_it_is_told():
-    asked = target("grpc://127.0.0.1:9/model")
-    with pytest.raises(PipeError, match=r"no server answers at grpc://127\.0\.0\.1:9/model"):
-        first_answer(asked, WORKLOAD.requests[0])
+def test_a_missing_grpc_server_is_reported():
+    server_target = target("grpc://127.0.0.1:9/model")
+    with pytest.raises(PipeError, match=r"no response from grpc://127\.0\.0\.1:9/model"):
+        first_response(server_target, WORKLOAD.requests[0])
     level = open_loop(
-        asked, WORKLOAD, rate=20, duration_s=0.3, limit_s=0.3, seed=0, progress=Silent()
+        server_target,
+        WORKLOAD,
+        rate=20,
+        duration_s=0.3,
+        limit_s=0.3,
+        seed=0,
+        progress=NullProgress(),
     )
     assert set(level.errors) == {"UNAVAILABLE"}

@@ -1,4 +1,4 @@
-"""A URL says how a server is asked."""
+"""The URL determines the protocol of a target."""
 
 import pytest
 
@@ -16,9 +16,9 @@ from pipework.errors import ConfigError
         ("http://a/v2/models/m%20n/infer", "ProtocolTarget", "/v2/models/m%20n/infer"),
     ],
 )
-def test_over_http_the_path_says_the_protocol(url, kind, path):
-    found = target(url)
-    assert (type(found).__name__, found.path) == (kind, path)
+def test_the_path_of_an_http_url_determines_the_protocol(url, kind, path):
+    parsed = target(url)
+    assert (type(parsed).__name__, parsed.path) == (kind, path)
     assert is_url(url)
 
 
@@ -30,17 +30,17 @@ def test_over_http_the_path_says_the_protocol(url, kind, path):
         ("grpcs://a:1/v2/models/m%20n/versions/3", "m n", "3"),
     ],
 )
-def test_over_grpc_the_path_names_the_model(url, model, version):
-    found = target(url)
-    assert (type(found).__name__, found.model, found.version) == ("GrpcTarget", model, version)
-    assert (found.host, found.port) == ("a", 1)
+def test_the_path_of_a_grpc_url_contains_the_model(url, model, version):
+    parsed = target(url)
+    assert (type(parsed).__name__, parsed.model, parsed.version) == ("GrpcTarget", model, version)
+    assert (parsed.host, parsed.port) == ("a", 1)
 
 
-def test_what_is_not_known_is_told_with_what_to_do():
-    with pytest.raises(ConfigError, match="nothing is known of /embed") as caught:
+def test_an_unknown_endpoint_is_reported_with_a_hint():
+    with pytest.raises(ConfigError, match="unknown endpoint /embed") as caught:
         target("http://a:1/embed")
     assert "--template" in caught.value.hint
-    with pytest.raises(ConfigError, match="names no model") as caught:
+    with pytest.raises(ConfigError, match="has no model name") as caught:
         target("grpc://a:1")
     assert "grpc://a:1/NAME" in caught.value.hint
     assert not is_url("runs/first")

@@ -1,4 +1,4 @@
-"""A template says what a server of another kind wants to hear."""
+"""A template defines the request format of other servers."""
 
 import json
 
@@ -15,7 +15,7 @@ def body(template, *examples):
     return json.loads(target(URL, template).request(examples).partition(b"\r\n\r\n")[2])
 
 
-def test_texts_take_their_places_and_the_rest_stays():
+def test_placeholders_are_replaced_and_the_rest_is_unchanged():
     two = Example(text='say "央行"'), Example(text="b")
     assert body('{"inputs": "$TEXTS", "top": 1, "$TEXTS": null}', *two) == {
         "inputs": ['say "央行"', "b"],
@@ -27,7 +27,7 @@ def test_texts_take_their_places_and_the_rest_stays():
     }
 
 
-def test_pairs_have_places_of_their_own():
+def test_pairs_have_their_own_placeholders():
     pair = Example(text="a", text_pair="b")
     assert body('{"a": "$TEXTS", "b": "$TEXT_PAIRS"}', pair, pair) == {
         "a": ["a", "a"],
@@ -37,31 +37,35 @@ def test_pairs_have_places_of_their_own():
 
 
 @pytest.mark.parametrize(
-    ("template", "count", "said"),
+    ("template", "count", "message"),
     [
         ("{inputs}", 1, "is not JSON"),
-        ('{"inputs": "TEXTS"}', 1, "has no place for texts"),
-        ('{"inputs": "$TEXT"}', 2, "has a place for one text, found 2"),
-        ('{"inputs": "$TEXTS"}', -1, "has no place for the second text of a pair"),
+        ('{"inputs": "TEXTS"}', 1, "has no placeholder: expected"),
+        ('{"inputs": "$TEXT"}', 2, "takes one text per request, found 2"),
+        ('{"inputs": "$TEXTS"}', -1, "has no placeholder for the second text of a pair"),
     ],
 )
-def test_a_template_that_cannot_be_filled_is_told(template, count, said):
+def test_a_template_that_cannot_be_filled_is_reported(template, count, message):
     pair = "b" if count < 0 else None
-    with pytest.raises(ConfigError, match=said.replace("$", "\\$")):
+    with pytest.raises(ConfigError, match=message.replace("$", "\\$")):
         body(template, *[Example(text="a", text_pair=pair)] * abs(count))
 
 
-def test_it_is_sent_to_its_path():
-    asked = target(URL, '["$TEXT"]')
-    assert asked.request([Example(text="a")]).startswith(b"POST /classify?raw=1 HTTP/1.1\r\n")
-    assert asked.shown == URL
+def test_requests_are_sent_to_the_path_of_the_url():
+    server_target = target(URL, '["$TEXT"]')
+    assert server_target.request([Example(text="a")]).startswith(
+        b"POST /classify?raw=1 HTTP/1.1\r\n"
+    )
+    assert server_target.display_url == URL
 
 
-def test_an_answer_holds_a_list_of_as_many():
-    asked = target(URL, '["$TEXTS"]')
-    assert asked.check(b'{"model": "m", "data": [[{"score": 1}], [{"score": 2}]]}', 2) == "m"
-    assert asked.check(b'[{"label": "a"}]', 1) == URL
-    with pytest.raises(PipeError, match="not with the list of 3 expected"):
-        asked.check(b'{"data": [1, 2]}', 3)
-    with pytest.raises(PipeError, match="not with the JSON expected"):
-        asked.check(b"<html>", 1)
+def test_a_response_must_have_a_list_of_the_requested_length():
+    server_target = target(URL, '["$TEXTS"]')
+    assert (
+        server_target.check(b'{"model": "m", "data": [[{"score": 1}], [{"score": 2}]]}', 2) == "m"
+    )
+    assert server_target.check(b'[{"label": "a"}]', 1) == URL
+    with pytest.raises(PipeError, match="expected a response with a list of 3"):
+        server_target.check(b'{"data": [1, 2]}', 3)
+    with pytest.raises(PipeError, match="expected a response with JSON"):
+        server_target.check(b"<html>", 1)

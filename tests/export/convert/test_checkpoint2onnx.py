@@ -11,7 +11,7 @@ from pipework.text.padding import Padding
 
 
 class Bag(torch.nn.Module):
-    """Reads every input a classifier may have, by the names of the contract."""
+    """A model with all inputs that a classifier may have."""
 
     def __init__(self):
         super().__init__()
@@ -44,7 +44,7 @@ def encodings():
 
 @pytest.mark.parametrize("type_ids", [False, True])
 @pytest.mark.parametrize("spans", [False, True])
-def test_a_graph_takes_what_its_model_takes_and_answers_the_same(tmp_path, type_ids, spans):
+def test_a_graph_has_the_inputs_and_logits_of_its_model(tmp_path, type_ids, spans):
     model, path = Bag(), tmp_path / "model.onnx"
     trace(model, path, type_ids=type_ids, spans=spans)
     padding = Padding(pad_id=0, type_ids=type_ids)

@@ -1,9 +1,9 @@
-"""What onnxruntime fuses is counted, and a fusion that is lost is told."""
+"""Fusions of onnxruntime are counted, and lost fusions are reported."""
 
 import onnx
 import pytest
 
-from pipework.export.build import Built
+from pipework.export.build import BuildResult
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
 from pipework.export.convert.fusions import count_fusions, lost_fusions
 from pipework.export.run import export
@@ -19,7 +19,7 @@ def graph(exported_run):
 
 
 def broken(graph, path):
-    """Put an operator into the first activation that no rule looks for there."""
+    """Insert an operator into the first activation that breaks its fusion pattern."""
     model = onnx.load(graph)
     erf = next(node for node in model.graph.node if node.op_type == "Erf")
     sign = onnx.helper.make_node("Softsign", [erf.input[0]], ["softsign"])
@@ -34,23 +34,23 @@ def test_the_activation_of_every_layer_is_fused_and_recorded(exported_run):
     assert engine.fusions["BiasGelu"] == LAYERS
 
 
-def test_a_graph_that_a_rule_does_not_know_is_fused_less_often(graph, tmp_path):
+def test_an_unknown_subgraph_is_reported_as_a_lost_fusion(graph, tmp_path):
     before, after = count_fusions(graph), count_fusions(broken(graph, tmp_path / "model.onnx"))
     assert lost_fusions(before, after) == [f"BiasGelu {LAYERS} -> {LAYERS - 1}"]
     assert lost_fusions(before, before) == []
 
 
-def test_counting_leaves_nothing_beside_the_graph(graph):
+def test_counting_leaves_no_temporary_files(graph):
     before = sorted(graph.parent.iterdir())
     count_fusions(graph)
     assert sorted(graph.parent.iterdir()) == before
 
 
-def test_an_export_tells_what_is_fused_less_often_than_in_the_engine_before(proven, noting):
-    def building(_variant, subject, folder, _progress):
-        checkpoint_to_onnx(subject.run, subject.manifest, folder / "model.onnx")
-        return Built(built_with={}, fusions={"BiasGelu": 1})
+def test_an_export_reports_fusions_lost_since_the_last_export(proven, noting):
+    def builder(_variant, run_rows, folder, _progress):
+        checkpoint_to_onnx(run_rows.run, run_rows.manifest, folder / "model.onnx")
+        return BuildResult(built_with={}, fusions={"BiasGelu": 1})
 
-    export(proven, noting, building=building)
-    said = f"onnx-fp32: fused less often than last time: BiasGelu {LAYERS} -> 1"
-    assert said in noting.lines
+    export(proven, noting, builder=builder)
+    expected = f"onnx-fp32: fewer fusions than in the last export: BiasGelu {LAYERS} -> 1"
+    assert expected in noting.lines

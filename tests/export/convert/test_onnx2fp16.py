@@ -1,4 +1,4 @@
-"""Graphs in float16: what overflows there is found by running rows, and stays in float32."""
+"""float16 graphs: nodes that overflow are found by running rows and stay in float32."""
 
 import shutil
 
@@ -14,16 +14,16 @@ from pipework.export.build import build
 from pipework.export.config import ExportSettings
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
-from pipework.export.rows.run_rows import Subject, graph_feeds
+from pipework.export.rows.run_rows import RunRows, graph_feeds
 from pipework.export.run import export
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.train.model.checkpoint import FOLDER, records
 
 LAYOUTS = [Layout.PADDED, Layout.PACKED]
-# So loud that a weight itself leaves float16. Where only what is computed does, onnxruntime on a
-# CPU hides it: it computes in float32 and drops the casts between two nodes.
+# Large enough that a weight exceeds the float16 range. An overflow of activations only would be
+# hidden by onnxruntime on a CPU, which computes in float32 and drops the casts between nodes.
 LOUD = 1e7
 FEED_FORWARD = "bert.encoder.layer.0"
 
@@ -34,7 +34,7 @@ def fp16(layout):
 
 @pytest.fixture(scope="module")
 def loud_run(trained_run, tmp_path_factory):
-    """A run whose first feed-forward layer reaches beyond float16, and comes back."""
+    """A run whose first feed-forward layer exceeds the float16 range."""
     run = tmp_path_factory.mktemp("runs") / "loud"
     shutil.copytree(trained_run, run)
     path = run / FOLDER / "model.safetensors"
@@ -51,14 +51,14 @@ def loud_run(trained_run, tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
-def made(request, loud_run, tmp_path_factory):
-    """The fp32 graph of the loud run, rows for it, and a folder."""
+def graph_and_feeds(request, loud_run, tmp_path_factory):
+    """The fp32 graph of `loud_run` and input arrays for it."""
     manifest = read_manifest(loud_run)
-    subject = Subject.open(loud_run, manifest, ExportSettings())
+    run_rows = RunRows.open(loud_run, manifest, ExportSettings())
     graph = tmp_path_factory.mktemp("graphs") / "fp32.onnx"
     checkpoint_to_onnx(loud_run, manifest, graph, request.param)
-    encodings = [row.encoding for row in subject.grid][:24]
-    return graph, graph_feeds(graph, subject, encodings)
+    encodings = [row.encoding for row in run_rows.edge_cases][:24]
+    return graph, graph_feeds(graph, run_rows, encodings)
 
 
 def logits(graph, feeds):
@@ -66,10 +66,10 @@ def logits(graph, feeds):
     return np.concatenate([session.run(["logits"], feed)[0] for feed in feeds])
 
 
-def test_the_layer_that_overflows_is_found_and_kept_and_the_answers_stay(made, tmp_path):
-    graph, feeds = made
-    kept = onnx_to_fp16(graph, tmp_path / "fp16.onnx", feeds)
-    names = [layer.name for layer in kept]
+def test_the_layer_that_overflows_stays_in_float32_and_the_logits_match(graph_and_feeds, tmp_path):
+    graph, feeds = graph_and_feeds
+    fp32_layers = onnx_to_fp16(graph, tmp_path / "fp16.onnx", feeds)
+    names = [layer.name for layer in fp32_layers]
     assert f"{FEED_FORWARD}.intermediate.dense" in names
     assert not [name for name in names if "layer.1.intermediate" in name]
     np.testing.assert_allclose(
@@ -77,53 +77,55 @@ def test_the_layer_that_overflows_is_found_and_kept_and_the_answers_stay(made, t
     )
 
 
-def test_without_what_is_kept_the_answers_are_lost(made, tmp_path):
-    graph, feeds = made
-    onnx_to_fp16(graph, tmp_path / "fp16.onnx", feeds=[])  # no rows show nothing
+def test_without_float32_layers_the_logits_are_wrong(graph_and_feeds, tmp_path):
+    graph, feeds = graph_and_feeds
+    onnx_to_fp16(graph, tmp_path / "fp16.onnx", feeds=[])  # without rows no overflow is found
     apart = np.abs(logits(tmp_path / "fp16.onnx", feeds) - logits(graph, feeds))
     assert not apart.max() < 0.1  # NaN too
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_an_fp16_engine_is_proven_and_says_what_it_kept(loud_run, tmp_path, layout):
+def test_an_fp16_engine_passes_and_records_its_float32_layers(loud_run, tmp_path, layout):
     run = shutil.copytree(loud_run, tmp_path / "run")
     settings = ExportSettings(speed_s=0)
-    (record,) = export(run, Silent(), [fp16(layout)], settings=settings)
+    (record,) = export(run, NullProgress(), [fp16(layout)], settings=settings)
     assert record.proven
     assert f"{FEED_FORWARD}.intermediate.dense" in [layer.name for layer in record.kept]
 
 
-def test_an_fp16_engine_that_overflows_is_refused(loud_run, tmp_path):
-    def careless(variant, subject, folder, progress):
-        built = build(variant, subject, folder, progress)
+def test_an_fp16_engine_that_overflows_is_rejected(loud_run, tmp_path):
+    def careless(variant, run_rows, folder, progress):
+        built = build(variant, run_rows, folder, progress)
         graph = folder / "fp32.onnx"
-        checkpoint_to_onnx(subject.run, subject.manifest, graph)
+        checkpoint_to_onnx(run_rows.run, run_rows.manifest, graph)
         onnx_to_fp16(graph, folder / "model.onnx", feeds=[])
         graph.unlink()
         return built
 
     run = shutil.copytree(loud_run, tmp_path / "run")
-    with pytest.raises(CheckFailedError, match="onnx-fp16 does not answer as the checkpoint does"):
-        export(run, Silent(), [fp16(Layout.PADDED)], building=careless)
+    with pytest.raises(CheckFailedError, match="onnx-fp16 failed the parity check"):
+        export(run, NullProgress(), [fp16(Layout.PADDED)], builder=careless)
 
 
-def test_the_mask_of_a_padded_graph_stays_in_float32_and_that_of_a_packed_one_need_not(
-    trained_run, tmp_path
-):
+def test_only_the_mask_of_a_padded_graph_stays_in_float32(trained_run, tmp_path):
     manifest = read_manifest(trained_run)
-    subject = Subject.open(trained_run, manifest, ExportSettings())
-    kept = {}
+    run_rows = RunRows.open(trained_run, manifest, ExportSettings())
+    fp32_layers = {}
     for layout in LAYOUTS:
         graph = tmp_path / f"{layout}.onnx"
         checkpoint_to_onnx(trained_run, manifest, graph, layout)
-        feeds = graph_feeds(graph, subject, [row.encoding for row in subject.grid][:16])
-        kept[layout] = [layer.name for layer in onnx_to_fp16(graph, tmp_path / "fp16.onnx", feeds)]
-    assert "bert.encoder.layer.0.attention.self" in kept[Layout.PADDED]  # -3.4e38, no float16
-    assert kept[Layout.PACKED] == []
+        feeds = graph_feeds(graph, run_rows, [row.encoding for row in run_rows.edge_cases][:16])
+        fp32_layers[layout] = [
+            layer.name for layer in onnx_to_fp16(graph, tmp_path / "fp16.onnx", feeds)
+        ]
+    assert (
+        "bert.encoder.layer.0.attention.self" in fp32_layers[Layout.PADDED]
+    )  # -3.4e38, no float16
+    assert fp32_layers[Layout.PACKED] == []
 
 
 def small_graph(tmp_path, nodes, constants):
-    """A graph that reads int64 ids [B] and gives logits [B]."""
+    """Write a graph with int64 ids [B] as input and logits [B] as output."""
     graph = helper.make_graph(
         [helper.make_node("Cast", ["ids"], ["x"], name="/model/cast/Cast", to=1), *nodes],
         "small",
@@ -215,18 +217,18 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_float16_cannot_hold_is_kept(tmp_path, case):
+def test_nodes_that_float16_cannot_represent_stay_in_float32(tmp_path, case):
     nodes, constants, module = CASES[case]
     graph = small_graph(tmp_path, nodes, constants)
-    kept = onnx_to_fp16(graph, tmp_path / "fp16.onnx", FEEDS)
-    assert module in [layer.name for layer in kept]
+    fp32_layers = onnx_to_fp16(graph, tmp_path / "fp16.onnx", FEEDS)
+    assert module in [layer.name for layer in fp32_layers]
     np.testing.assert_allclose(
         logits(tmp_path / "fp16.onnx", FEEDS), logits(graph, FEEDS), rtol=0.01
     )
 
 
-def test_inputs_and_outputs_keep_their_types_and_a_checker_accepts_the_graph(made, tmp_path):
-    graph, feeds = made
+def test_inputs_and_outputs_keep_their_types_and_the_graph_is_valid(graph_and_feeds, tmp_path):
+    graph, feeds = graph_and_feeds
     onnx_to_fp16(graph, tmp_path / "fp16.onnx", feeds)
     before, after = onnx.load(graph).graph, onnx.load(tmp_path / "fp16.onnx").graph
     assert [*before.input, *before.output] == [*after.input, *after.output]

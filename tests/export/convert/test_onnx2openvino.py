@@ -6,9 +6,9 @@ import openvino as ov
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipework.export.convert.onnx2openvino import beside_int8, onnx_to_openvino
+from pipework.export.convert.onnx2openvino import int8_fallback_precision, onnx_to_openvino
 from pipework.run_folder.engine_record import EngineFormat, Precision
-from pipework.serve.engines.openvino import SAID_AT
+from pipework.serve.engines.openvino import PRECISION_PATH
 
 SIZES = ("rows", "width")
 
@@ -16,7 +16,7 @@ SIZES = ("rows", "width")
 def graph(
     path: Path, *pattern: str | int, of: str = "segment_ids", allow_zero: bool = False
 ) -> Path:
-    """Write a graph whose states [R, T, 6] are reshaped to sizes of `of`, and numbers."""
+    """Write a graph that reshapes states [R, T, 6] to sizes of the input `of` and constants."""
     constants = {"table": np.arange(60, dtype=np.float32).reshape(10, 6)}
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["states"]),
@@ -36,7 +36,7 @@ def graph(
     nodes.append(
         helper.make_node("Reshape", ["states", "shape"], ["logits"], allowzero=int(allow_zero))
     )
-    made = helper.make_graph(
+    graph_proto = helper.make_graph(
         nodes,
         "reshaped",
         [
@@ -46,37 +46,37 @@ def graph(
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
-    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)]), path)
+    onnx.save(helper.make_model(graph_proto, opset_imports=[helper.make_opsetid("", 17)]), path)
     return path
 
 
 def shape_given(model: ov.Model) -> list[int] | None:
-    """Return what the model is reshaped to, None where that is computed."""
+    """Return the constant target shape of the model's reshape, None if it is computed."""
     (reshape,) = (one for one in model.get_ordered_ops() if one.get_type_name() == "Reshape")
     source = reshape.input_value(1).get_node()
     return source.get_data().tolist() if source.get_type_name() == "Constant" else None
 
 
 @pytest.mark.parametrize(
-    ("pattern", "given"),
+    ("pattern", "target"),
     [
         (("rows", "width", 2, 3), [0, 0, 2, 3]),
         (("rows", "width", -1, 3), [0, 0, 2, 3]),
         (("rows", -1, 6), [0, 0, 6]),
         ((-1, 6), [-1, 6]),
         ((-1, "width"), [-1, 0]),
-        ((1, "rows", -1), None),  # rows stand elsewhere, and the rest is not known
-        (("width", "rows", 6), None),  # of which neither is what stood there
+        ((1, "rows", -1), None),  # rows at another axis, and the rest is unknown
+        (("width", "rows", 6), None),  # neither dimension is at its old axis
     ],
 )
-def test_reshapes_say_by_constants_what_stays(
-    tmp_path: Path, pattern: tuple[str | int, ...], given: list[int] | None
+def test_reshapes_use_constants_for_unchanged_dimensions(
+    tmp_path: Path, pattern: tuple[str | int, ...], target: list[int] | None
 ) -> None:
     source, out = graph(tmp_path / "graph.onnx", *pattern), tmp_path / "model.xml"
     onnx_to_openvino(source, out, Precision.FP32)
     core = ov.Core()
     model = core.read_model(out)
-    assert shape_given(model) == given
+    assert shape_given(model) == target
     before, after = (core.compile_model(one, "CPU") for one in (core.read_model(source), model))
     for rows, width in ((1, 1), (2, 3), (5, 2)):
         ids = np.random.default_rng(0).integers(0, 10, (rows, width))
@@ -84,8 +84,7 @@ def test_reshapes_say_by_constants_what_stays(
         np.testing.assert_array_equal(before(feed)["logits"], after(feed)["logits"])
 
 
-def test_sizes_of_other_inputs_are_no_sizes_of_tokens(tmp_path: Path) -> None:
-    """Of texts there are as many as there are, however many rows they share."""
+def test_dimensions_of_other_inputs_are_not_token_dimensions(tmp_path: Path) -> None:
     source = graph(tmp_path / "graph.onnx", "rows", "width", -1, of="text_index")
     onnx_to_openvino(source, tmp_path / "model.xml", Precision.FP32)
     model = ov.Core().read_model(tmp_path / "model.xml")
@@ -94,31 +93,31 @@ def test_sizes_of_other_inputs_are_no_sizes_of_tokens(tmp_path: Path) -> None:
     assert ov.Core().compile_model(model, "CPU")(feed)["logits"].shape == (4, 1, 18)
 
 
-def test_where_nothing_means_none_it_is_not_written_for_what_stays(tmp_path: Path) -> None:
+def test_allowzero_reshapes_are_not_rewritten(tmp_path: Path) -> None:
     source = graph(tmp_path / "graph.onnx", "rows", "width", 2, 3, allow_zero=True)
     onnx_to_openvino(source, tmp_path / "model.xml", Precision.FP32)
     assert shape_given(ov.Core().read_model(tmp_path / "model.xml")) is None
 
 
-@pytest.mark.parametrize(("computed", "said"), [(Precision.FP32, "f32"), (Precision.BF16, "bf16")])
-def test_a_model_says_what_it_is_to_be_computed_in(
-    tmp_path: Path, computed: Precision, said: str
-) -> None:
+@pytest.mark.parametrize(
+    ("computed", "recorded"), [(Precision.FP32, "f32"), (Precision.BF16, "bf16")]
+)
+def test_a_model_records_its_precision(tmp_path: Path, computed: Precision, recorded: str) -> None:
     source, out = graph(tmp_path / "graph.onnx", -1, 6), tmp_path / "model.xml"
     onnx_to_openvino(source, out, computed)
-    assert ov.Core().read_model(out).get_rt_info(SAID_AT).value == said
+    assert ov.Core().read_model(out).get_rt_info(PRECISION_PATH).value == recorded
 
 
 @pytest.mark.parametrize(
-    ("found", "beside"),
+    ("found", "fallback"),
     [(["FP32", "BF16", "INT8"], Precision.BF16), (["FP32", "INT8"], Precision.FP32)],
 )
-def test_beside_int8_is_what_the_runtime_multiplies(
-    monkeypatch: pytest.MonkeyPatch, found: list[str], beside: Precision
+def test_the_int8_fallback_precision_depends_on_the_runtime(
+    monkeypatch: pytest.MonkeyPatch, found: list[str], fallback: Precision
 ) -> None:
     monkeypatch.setattr(ov.Core, "get_property", lambda *_: found)
-    assert beside_int8(EngineFormat.OPENVINO) is beside
-    assert beside_int8(EngineFormat.ONNX) is Precision.FP32
+    assert int8_fallback_precision(EngineFormat.OPENVINO) is fallback
+    assert int8_fallback_precision(EngineFormat.ONNX) is Precision.FP32
 
 
 @pytest.mark.parametrize(
@@ -129,12 +128,14 @@ def test_beside_int8_is_what_the_runtime_multiplies(
         ([3, 2, 0, 1], [3, 2, 0, 1]),  # number by number either way
     ],
 )
-def test_products_read_whole_rows(tmp_path: Path, order: list[int], rows: list[int]) -> None:
+def test_transpositions_copy_contiguous_vectors(
+    tmp_path: Path, order: list[int], rows: list[int]
+) -> None:
     shape = [2, 3, 4, 5]
     moved = [shape[place] for place in order]
     random = np.random.default_rng(0)
     queries = random.standard_normal((*moved[:2], 7, moved[2])).astype(np.float32)
-    made = helper.make_graph(
+    graph_proto = helper.make_graph(
         [
             helper.make_node("Transpose", ["keys"], ["lying"], perm=order),
             helper.make_node("MatMul", ["queries", "lying"], ["logits"], name="scores"),
@@ -145,7 +146,7 @@ def test_products_read_whole_rows(tmp_path: Path, order: list[int], rows: list[i
         [numpy_helper.from_array(queries, "queries")],
     )
     source, out = tmp_path / "graph.onnx", tmp_path / "model.xml"
-    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)]), source)
+    onnx.save(helper.make_model(graph_proto, opset_imports=[helper.make_opsetid("", 17)]), source)
     onnx_to_openvino(source, out, Precision.FP32)
     model = ov.Core().read_model(out)
     nodes = {one.get_type_name(): one for one in model.get_ordered_ops()}

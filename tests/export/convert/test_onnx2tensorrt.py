@@ -1,4 +1,4 @@
-"""Real TensorRT engines. Where there is no GPU they are built and not run, and say so."""
+"""Real TensorRT engines; without a GPU they are built but not run."""
 
 import importlib.util
 import itertools
@@ -25,11 +25,11 @@ from pipework.export.convert.checkpoint2onnx import (
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
 from pipework.export.convert.onnx2tensorrt import onnx_to_tensorrt
 from pipework.export.inference import predict_run
-from pipework.export.quantize.calibration import find_ranges, linears
-from pipework.export.quantize.qdq_graph import LARGEST, static
-from pipework.export.rows.run_rows import Subject, graph_feeds
+from pipework.export.quantize.calibration import find_ranges, linear_layers
+from pipework.export.quantize.qdq_graph import LARGEST, quantize_static
+from pipework.export.rows.run_rows import RunRows, graph_feeds
 from pipework.export.run import export
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import open_proven
@@ -46,8 +46,8 @@ ONE = ExportSettings(capabilities=(89,), speed_s=0, dev_rows=64)
 
 
 @pytest.fixture(scope="module")
-def subject(trained_run):
-    return Subject.open(trained_run, read_manifest(trained_run), ONE)
+def run_rows(trained_run):
+    return RunRows.open(trained_run, read_manifest(trained_run), ONE)
 
 
 def names_of(layout):
@@ -65,8 +65,8 @@ def variant(precision, layout=Layout.PADDED, format_=EngineFormat.TENSORRT):
 
 
 @pytest.mark.parametrize(("layout", "precision"), [*itertools.product(LAYOUTS, PRECISIONS)])
-def test_a_tiny_model_becomes_an_engine(subject, tmp_path, layout, precision):
-    built = build(variant(precision, layout), subject, tmp_path, Silent()).tensorrt
+def test_a_tiny_model_is_built(run_rows, tmp_path, layout, precision):
+    built = build(variant(precision, layout), run_rows, tmp_path, NullProgress()).tensorrt
     assert (built.flavour, built.version) == ("tensorrt_rtx", load(Flavour.RTX).__version__)
     assert built.target == "compute capabilities 8.9"
     assert {*built.profiles[0].largest} == names_of(layout)
@@ -77,7 +77,7 @@ def test_a_tiny_model_becomes_an_engine(subject, tmp_path, layout, precision):
 
 
 @pytest.fixture(scope="module")
-def six_layers(subject, tmp_path_factory):
+def six_layers(run_rows, tmp_path_factory):
     """The padded and the packed graph of a model of MiniLM's size, with random weights."""
     folder = tmp_path_factory.mktemp("six")
     config = BertConfig(
@@ -86,7 +86,7 @@ def six_layers(subject, tmp_path_factory):
         num_attention_heads=12,
         intermediate_size=1536,
         vocab_size=8000,
-        num_labels=len(subject.manifest.task.labels),
+        num_labels=len(run_rows.manifest.task.labels),
         attn_implementation="eager",
     )
     model = Classifier(BertForSequenceClassification(config), HeadSettings())
@@ -102,15 +102,15 @@ def halved(graph, out, feeds):
 
 def quantized(graph, out, feeds):
     model = onnx.load(graph)
-    layers = linears(model.graph)
-    ranges = find_ranges(graph, layers, feeds, Silent())
-    static(model, layers, ranges, unsigned=False, largest=LARGEST)
+    layers = linear_layers(model.graph)
+    ranges = find_ranges(graph, layers, feeds, NullProgress())
+    quantize_static(model, layers, ranges, unsigned=False, largest=LARGEST)
     onnx.save(model, out)
     return out
 
 
 REWRITE = {Precision.FP16: halved, Precision.INT8: quantized}
-KERNELS_MB = 20  # what comes to the weights, of all profiles
+KERNELS_MB = 20  # upper limit for the kernels of all profiles
 
 
 @pytest.mark.parametrize(
@@ -129,21 +129,21 @@ KERNELS_MB = 20  # what comes to the weights, of all profiles
         ),
     ],
 )
-def test_a_model_of_minilms_size_becomes_an_engine_of_its_weights(
-    subject, six_layers, tmp_path, layout, precision
+def test_an_engine_of_minilm_size_is_about_as_large_as_its_weights(
+    run_rows, six_layers, tmp_path, layout, precision
 ):
     graph = six_layers / f"{layout}.onnx"
     if precision is not Precision.FP32:
-        feeds = graph_feeds(graph, subject, [row.encoding for row in subject.grid][:8])
+        feeds = graph_feeds(graph, run_rows, [row.encoding for row in run_rows.edge_cases][:8])
         graph = REWRITE[precision](graph, tmp_path / "rewritten.onnx", feeds)
     out = tmp_path / "model.engine"
-    built = onnx_to_tensorrt(graph, out, subject, Silent())
+    built = onnx_to_tensorrt(graph, out, run_rows, NullProgress())
     assert {frozenset(one.largest) for one in built.profiles} == {frozenset(names_of(layout))}
     weights_mb, engine_mb = (path.stat().st_size / 1e6 for path in (graph, out))
     assert weights_mb - 2 < engine_mb < weights_mb + KERNELS_MB
 
 
-def test_an_engine_that_cannot_be_run_is_recorded_as_built(trained_run, tmp_path, capsys, noting):
+def test_an_engine_that_cannot_run_is_recorded_as_built(trained_run, tmp_path, capsys, noting):
     if gpu_or_none() is not None:
         pytest.skip("there is a GPU here, which runs the engine")
     run = shutil.copytree(trained_run, tmp_path / "run")
@@ -159,26 +159,26 @@ def test_an_engine_that_cannot_be_run_is_recorded_as_built(trained_run, tmp_path
     with pytest.raises(NoGpuError, match="tensorrt-fp16-packed was built, not run, and it cannot"):
         open_proven(run, read_manifest(run))
     ((_, answer),) = predict_run(run, [Example(text="rain and wind")])  # by the checkpoint
-    assert answer.words()[0] in read_manifest(run).task.labels
+    assert answer.text_fields()[0] in read_manifest(run).task.labels
 
 
-def test_a_proven_engine_is_served_where_the_built_one_cannot_run(trained_run, tmp_path):
+def test_a_proven_engine_is_opened_if_the_fastest_cannot_run(trained_run, tmp_path):
     if gpu_or_none() is not None:
         pytest.skip("there is a GPU here, which runs the engine")
     run = shutil.copytree(trained_run, tmp_path / "run")
     variants = [
         variant(Precision.FP32, format_=one) for one in (EngineFormat.TENSORRT, EngineFormat.ONNX)
     ]
-    export(run, Silent(), variants, settings=ONE)
+    export(run, NullProgress(), variants, settings=ONE)
     assert [one.name for one in read_manifest(run).engines] == ["tensorrt-fp32", "onnx-fp32"]
     open_proven(run, read_manifest(run)).close()
     with pytest.raises(NoGpuError, match="tensorrt-fp32 was built, not run"):
         open_proven(run, read_manifest(run), "tensorrt-fp32")
 
 
-def test_a_wrong_graph_never_becomes_an_engine(trained_run, tmp_path):
-    def wrong(asked, subject, folder, progress):
-        built = build(asked, subject, folder, progress)
+def test_a_wrong_graph_is_rejected(trained_run, tmp_path):
+    def wrong(variant, run_rows, folder, progress):
+        built = build(variant, run_rows, folder, progress)
         model = onnx.load(built.graph)
         weights = max(model.graph.initializer, key=lambda one: len(one.raw_data))
         values = onnx.numpy_helper.to_array(weights)
@@ -187,12 +187,12 @@ def test_a_wrong_graph_never_becomes_an_engine(trained_run, tmp_path):
         return built
 
     run = shutil.copytree(trained_run, tmp_path / "run")
-    with pytest.raises(CheckFailedError, match="does not answer as the checkpoint does"):
-        export(run, Silent(), [variant(Precision.FP32)], settings=ONE, building=wrong)
+    with pytest.raises(CheckFailedError, match="failed the parity check"):
+        export(run, NullProgress(), [variant(Precision.FP32)], settings=ONE, builder=wrong)
     assert read_manifest(run).engines == ()
 
 
-def test_a_node_that_tensorrt_cannot_read_is_named(subject, tmp_path):
+def test_a_node_that_tensorrt_cannot_read_is_reported(run_rows, tmp_path):
     ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["B", "T"])
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["B"])
     nodes = [
@@ -204,55 +204,57 @@ def test_a_node_that_tensorrt_cannot_read_is_named(subject, tmp_path):
     onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "odd.onnx")
     named = r"TensorRT cannot read StringNormalizer /model/bert/odd/Normalizer: "
     with pytest.raises(ConfigError, match=named) as caught:
-        onnx_to_tensorrt(tmp_path / "odd.onnx", tmp_path / "model.engine", subject, Silent())
+        onnx_to_tensorrt(tmp_path / "odd.onnx", tmp_path / "model.engine", run_rows, NullProgress())
     assert "\n" not in str(caught.value)
 
 
-def test_a_capability_that_is_not_offered_is_answered_with_those_that_are(subject, tmp_path):
-    asked = replace(subject, settings=ExportSettings(capabilities=(90,)))
+def test_an_unsupported_compute_capability_is_reported(run_rows, tmp_path):
+    rows = replace(run_rows, settings=ExportSettings(capabilities=(90,)))
     with pytest.raises(ConfigError, match=r"compute capability 9\.0") as caught:
-        onnx_to_tensorrt(tmp_path / "any.onnx", tmp_path / "model.engine", asked, Silent())
+        onnx_to_tensorrt(tmp_path / "any.onnx", tmp_path / "model.engine", rows, NullProgress())
     assert "80, 86, 89" in caught.value.hint
 
 
-def test_without_tensorrt_the_install_command_is_given(subject, tmp_path, monkeypatch):
+def test_without_tensorrt_the_hint_is_the_install_command(run_rows, tmp_path, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if "tensorrt" in name else found(name)
     )
-    with pytest.raises(MissingDependencyError, match="nothing that builds TensorRT") as caught:
-        onnx_to_tensorrt(tmp_path / "any.onnx", tmp_path / "model.engine", subject, Silent())
+    with pytest.raises(MissingDependencyError, match="no package that builds TensorRT") as caught:
+        onnx_to_tensorrt(tmp_path / "any.onnx", tmp_path / "model.engine", run_rows, NullProgress())
     assert "pip install 'pipework[tensorrt-rtx]'" in caught.value.hint
 
 
-def test_ctrl_c_ends_a_build(subject, tmp_path):
-    class Interrupting(Silent):
+def test_ctrl_c_stops_a_build(run_rows, tmp_path):
+    class Interrupting(NullProgress):
         steps, total = 0, 0
 
         def begin(self, title, total, unit):  # noqa: ARG002
             self.total = total
-            os.kill(os.getpid(), signal.SIGINT)  # which, unlike a raised error, wakes who waits
+            os.kill(
+                os.getpid(), signal.SIGINT
+            )  # unlike a raised error, this interrupts the waiting main thread
 
         def advance(self, count, figures=None):  # noqa: ARG002
             self.steps += count
 
     graph, hearing = tmp_path / "graph.onnx", Interrupting()
-    checkpoint_to_onnx(subject.run, subject.manifest, graph)
+    checkpoint_to_onnx(run_rows.run, run_rows.manifest, graph)
     with pytest.raises(KeyboardInterrupt):
-        onnx_to_tensorrt(graph, tmp_path / "model.engine", subject, hearing)
-    assert hearing.steps < hearing.total - 1  # of a build that is left alone it is all but one
+        onnx_to_tensorrt(graph, tmp_path / "model.engine", run_rows, hearing)
+    assert hearing.steps < hearing.total - 1  # an uninterrupted build reports all but one
     assert not (tmp_path / "model.engine").exists()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("layout", "precision"), [*itertools.product(LAYOUTS, PRECISIONS)])
-def test_an_engine_that_can_be_run_is_proven(trained_run, tmp_path, layout, precision):
+def test_an_engine_passes_the_parity_check_on_a_gpu(trained_run, tmp_path, layout, precision):
     gpu = gpu_or_none()
     if gpu is None:
         pytest.skip("needs a CUDA device")
     run = shutil.copytree(trained_run, tmp_path / "run")
     settings = ONE.model_copy(update={"capabilities": (gpu.capability,)})
-    (record,) = export(run, Silent(), [variant(precision, layout)], settings=settings)
+    (record,) = export(run, NullProgress(), [variant(precision, layout)], settings=settings)
     assert record.proven
     assert record.parity.processor == gpu.name
     open_proven(run, read_manifest(run)).close()

@@ -1,4 +1,4 @@
-"""Packed rows: texts side by side answer as each does alone."""
+"""Packed rows: texts in the same row have the same logits as alone."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipework.benchmarks.studies.families import Family, Rows, open_tiny, publish
+from pipework.benchmarks.studies.families import EncoderFamily, SampleRows, open_tiny, publish
 from pipework.errors import ConfigError
 from pipework.export.convert.checkpoint2onnx import PackedClassifier, trace_packed
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
@@ -24,15 +24,15 @@ from pipework.train.model.classifier import open_checkpoint, padding_of
 from pipework.train.model.packable import PACKABLE, check_packable
 from pipework.train.model.packed_encoder import first_position
 
-TINY = [family for family in Family if family in PACKABLE]
+TINY = [family for family in EncoderFamily if family in PACKABLE]
 # Each family once and each head twice; `pipework.benchmarks.studies.matrix` has them all.
 CROSS = list(zip(TINY, list(Head) * 2, strict=True))
 SAME = 1e-5
 
 
 @dataclass(frozen=True)
-class Made:
-    """A packed graph and what the checkpoint answers, each text alone."""
+class TracedGraph:
+    """A packed graph and the checkpoint's logits, each text alone."""
 
     path: Path
     padding: Padding
@@ -40,8 +40,8 @@ class Made:
     encodings: list[Encoding]
     expected_NC: np.ndarray
 
-    def open(self, kind="onnx", **given):
-        collate = Collate(layout=Layout.PACKED, padding=self.padding, spans=self.spans, **given)
+    def open(self, kind="onnx", **options):
+        collate = Collate(layout=Layout.PACKED, padding=self.padding, spans=self.spans, **options)
         if kind == "onnx":
             return OnnxRuntimeEngine(self.path, collate)
         path = self.path.with_suffix(".xml")
@@ -50,20 +50,20 @@ class Made:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Graphs by family and head, made when asked for."""
-    kept = {}
+def traced(tmp_path_factory):
+    """Create and cache graphs by family and head."""
+    cache = {}
 
     def make(family, head):
-        if (family, head) not in kept:
-            kept[family, head] = trace(family, head, tmp_path_factory.mktemp(f"{family}-{head}"))
-        return kept[family, head]
+        if (family, head) not in cache:
+            cache[family, head] = trace(family, head, tmp_path_factory.mktemp(f"{family}-{head}"))
+        return cache[family, head]
 
     return make
 
 
 def trace(family, head, folder, **config):
-    rows = Rows.of(family)
+    rows = SampleRows.of(family)
     publish(family, rows.tokenizer, folder / "published")
     published = folder / "published" / "config.json"
     published.write_text(json.dumps(json.loads(published.read_text()) | config))
@@ -75,29 +75,29 @@ def trace(family, head, folder, **config):
         expected_NC = engine.infer(encodings)
     packed = PackedClassifier(open_checkpoint(folder, attention="eager"))
     trace_packed(packed, folder / "model.onnx", type_ids=padding.type_ids, spans=spans)
-    return Made(folder / "model.onnx", padding, spans, encodings, expected_NC)
+    return TracedGraph(folder / "model.onnx", padding, spans, encodings, expected_NC)
 
 
 @pytest.mark.parametrize(("family", "head"), CROSS)
-def test_texts_in_packed_rows_answer_as_each_does_alone(made, family, head):
-    one = made(family, head)
+def test_texts_in_packed_rows_have_the_same_logits_as_alone(traced, family, head):
+    graph = traced(family, head)
     for whole in (True, False):
-        with one.open(whole=whole, row_tokens=50) as engine:
-            np.testing.assert_allclose(engine.infer(one.encodings), one.expected_NC, atol=SAME)
+        with graph.open(whole=whole, row_tokens=50) as engine:
+            np.testing.assert_allclose(engine.infer(graph.encodings), graph.expected_NC, atol=SAME)
 
 
 @pytest.mark.parametrize("head", [Head.LSTM, Head.ENTITY])
-def test_openvino_reads_the_same_graph_alike(made, head):
-    one = made(*next(pair for pair in CROSS if pair[1] is head))
+def test_openvino_gives_the_same_logits(traced, head):
+    graph = traced(*next(pair for pair in CROSS if pair[1] is head))
     for whole in (True, False):
-        with one.open("openvino", whole=whole) as engine:
-            np.testing.assert_allclose(engine.infer(one.encodings), one.expected_NC, atol=SAME)
+        with graph.open("openvino", whole=whole) as engine:
+            np.testing.assert_allclose(engine.infer(graph.encodings), graph.expected_NC, atol=SAME)
 
 
 @pytest.mark.parametrize(("family", "head"), CROSS[:5])
-def test_changing_a_text_leaves_the_others_in_its_row_alone(made, family, head):
-    one = made(family, head)
-    *short, longest = sorted(one.encodings, key=len)
+def test_changing_a_text_does_not_affect_others_in_its_row(traced, family, head):
+    graph = traced(family, head)
+    *short, longest = sorted(graph.encodings, key=len)
     texts = [*short[:7], longest]
     lengths = [len(text) for text in texts]
     (row, *_) = (row for row in even_rows(lengths, ROW_TOKENS) if len(row) > 1)
@@ -107,7 +107,7 @@ def test_changing_a_text_leaves_the_others_in_its_row_alone(made, family, head):
         type_ids=texts[at].type_ids,
         entity_spans=texts[at].entity_spans,
     )
-    with one.open(whole=True) as engine:
+    with graph.open(whole=True) as engine:
         before_NC = engine.infer(texts)
         after_NC = engine.infer([*texts[:at], other, *texts[at + 1 :]])
     assert np.abs(before_NC[at] - after_NC[at]).max() > SAME
@@ -115,45 +115,50 @@ def test_changing_a_text_leaves_the_others_in_its_row_alone(made, family, head):
     np.testing.assert_array_equal(before_NC[others], after_NC[others])
 
 
-def test_a_text_longer_than_a_row_is_answered_too(made):
-    one = made(*CROSS[0])
-    with one.open(row_tokens=4) as engine:
-        np.testing.assert_allclose(engine.infer(one.encodings), one.expected_NC, atol=SAME)
+def test_a_text_longer_than_a_row_is_supported(traced):
+    graph = traced(*CROSS[0])
+    with graph.open(row_tokens=4) as engine:
+        np.testing.assert_allclose(engine.infer(graph.encodings), graph.expected_NC, atol=SAME)
 
 
-def test_the_texts_reach_beyond_a_window_that_layers_look_through(made):
-    one = made(*next(pair for pair in CROSS if pair[0] is Family.MODERNBERT))
-    window = PackedClassifier(open_checkpoint(one.path.parent)).read.window
-    assert max(len(encoding) for encoding in one.encodings) > window + 1 > 7  # 7: of the example
+def test_the_texts_are_longer_than_the_local_attention_window(traced):
+    graph = traced(*next(pair for pair in CROSS if pair[0] is EncoderFamily.MODERNBERT))
+    window = PackedClassifier(open_checkpoint(graph.path.parent)).read.window
+    assert max(len(encoding) for encoding in graph.encodings) > window + 1 > 7  # 7: of the example
 
 
-def test_a_head_that_takes_the_mean_of_a_text_takes_it_of_that_text_alone(tmp_path):
-    one = trace(Family.MODERNBERT, Head.LINEAR, tmp_path, classifier_pooling="mean")
-    with one.open(whole=True, row_tokens=50) as engine:
-        np.testing.assert_allclose(engine.infer(one.encodings), one.expected_NC, atol=SAME)
+def test_mean_pooling_covers_a_single_text(tmp_path):
+    graph = trace(EncoderFamily.MODERNBERT, Head.LINEAR, tmp_path, classifier_pooling="mean")
+    with graph.open(whole=True, row_tokens=50) as engine:
+        np.testing.assert_allclose(engine.infer(graph.encodings), graph.expected_NC, atol=SAME)
 
 
-def test_an_entity_is_read_where_it_stands_in_its_own_text(made):
-    one = made(*next(pair for pair in CROSS if pair[1] is Head.ENTITY))
+def test_entity_positions_are_relative_to_their_text(traced):
+    graph = traced(*next(pair for pair in CROSS if pair[1] is Head.ENTITY))
     moved = [
         Encoding(ids=text.ids, type_ids=text.type_ids, entity_spans=text.entity_spans[::-1])
-        for text in one.encodings
+        for text in graph.encodings
     ]
-    with one.open() as engine:
-        apart_NC = engine.infer(moved) - engine.infer(one.encodings)
+    with graph.open() as engine:
+        apart_NC = engine.infer(moved) - engine.infer(graph.encodings)
     assert np.abs(apart_NC).max(1).min() > SAME
 
 
 @pytest.mark.parametrize(
     ("family", "first"),
     [
-        *((Family.BERT, 0), (Family.DISTILBERT, 0), (Family.MODERNBERT, 0)),
-        *((Family.ROBERTA, 1), (Family.CAMEMBERT, 1), (Family.XLM_ROBERTA, 1), (Family.MPNET, 2)),
+        *((EncoderFamily.BERT, 0), (EncoderFamily.DISTILBERT, 0), (EncoderFamily.MODERNBERT, 0)),
+        *(
+            (EncoderFamily.ROBERTA, 1),
+            (EncoderFamily.CAMEMBERT, 1),
+            (EncoderFamily.XLM_ROBERTA, 1),
+            (EncoderFamily.MPNET, 2),
+        ),
     ],
 )
-def test_positions_are_counted_from_where_the_family_counts(made, family, first):
+def test_positions_start_at_the_first_position_of_the_family(traced, family, first):
     head = dict(CROSS)[family]
-    folder = made(family, head).path.parent
+    folder = traced(family, head).path.parent
     assert first_position(open_checkpoint(folder).encoder) == first
 
 
@@ -161,11 +166,13 @@ def test_positions_are_counted_from_where_the_family_counts(made, family, first)
     ("family", "why"),
     [
         ("deberta-v2", "it multiplies its embeddings by the mask"),
-        ("xlnet", "it counts positions over the whole row"),
-        ("luke", "nobody has tried it"),
+        ("xlnet", "its positions are relative to the whole row"),
+        ("luke", "not tested"),
     ],
 )
-def test_a_family_that_cannot_be_packed_is_refused_with_the_reason(family, why):
-    with pytest.raises(ConfigError, match=f"^{family} cannot read packed rows: {why}$") as caught:
+def test_a_family_without_packing_support_is_rejected_with_the_reason(family, why):
+    with pytest.raises(
+        ConfigError, match=f"^{family} does not support packed rows: {why}$"
+    ) as caught:
         check_packable(family)
-    assert caught.value.hint.startswith("take --layout padded; packed are albert, bert, ")
+    assert caught.value.hint.startswith("use --layout padded; supported: albert, bert, ")

@@ -1,4 +1,4 @@
-"""The last layer of a packed graph computes the tokens that are read, and no others."""
+"""The last layer of a packed graph computes only the tokens that the head reads."""
 
 import numpy as np
 import onnx
@@ -6,23 +6,23 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from pipework.benchmarks.studies.families import Family, Rows, open_tiny, publish
+from pipework.benchmarks.studies.families import EncoderFamily, SampleRows, open_tiny, publish
 from pipework.export.convert.checkpoint2onnx import PackedClassifier, trace_packed
-from pipework.export.convert.prune_last_layer import take_first_tokens_early
-from pipework.export.diagnosis.intermediates import OnnxOpen
+from pipework.export.convert.prune_last_layer import prune_last_layer
+from pipework.export.diagnosis.intermediates import OnnxIntermediates
 from pipework.run_folder.engine_record import Layout
 from pipework.serve.engines.collate import Collate
 from pipework.train.config.model import Head
 from pipework.train.model.classifier import open_checkpoint, padding_of
 from pipework.train.model.packable import PACKABLE
 
-FAMILIES = [family for family in Family if family in PACKABLE]
+FAMILIES = [family for family in EncoderFamily if family in PACKABLE]
 TEXTS = 5
 
 
 def traced(family, head, folder):
     """Return a packed graph and the arrays of one call for it."""
-    rows = Rows.of(family)
+    rows = SampleRows.of(family)
     publish(family, rows.tokenizer, folder / "published")
     open_tiny(rows, folder / "published", head).save(folder)
     model = open_checkpoint(folder, attention="eager")
@@ -41,26 +41,26 @@ def traced(family, head, folder):
 
 
 def dense_layers(path, arrays):
-    """Return how many tokens each dense layer of the encoder is computed for, in order."""
+    """Return the number of tokens that each dense layer of the encoder computes, in order."""
     names = [one.output[0] for one in onnx.load(path).graph.node if one.op_type == "MatMul"]
-    found = OnnxOpen(path).showing(names)(arrays)
+    found = OnnxIntermediates(path).runner(names)(arrays)
     shapes = [found[name].shape for name in names]
     return [int(np.prod(shape[:-1])) for shape in shapes if len(shape) == len("NTD")]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_last_layer_of_every_family_is_computed_for_first_tokens(family, tmp_path):
+def test_the_last_layer_of_every_family_computes_only_first_tokens(family, tmp_path):
     path, arrays = traced(family, Head.LINEAR, tmp_path)
     counts = dense_layers(path, arrays)
     tokens = arrays["input_ids"].size
     # Of its dense layers ModernBERT cuts one in two by the shape that it finds.
-    last = [tokens, TEXTS] if family is Family.MODERNBERT else [TEXTS] * 3
+    last = [tokens, TEXTS] if family is EncoderFamily.MODERNBERT else [TEXTS] * 3
     assert counts[-len(last) :] == last
     assert counts.index(TEXTS) > len(counts) / 2
 
 
-def test_a_head_that_reads_all_tokens_gets_all(tmp_path):
-    path, arrays = traced(Family.BERT, Head.CNN, tmp_path)
+def test_a_head_over_all_tokens_keeps_all_tokens(tmp_path):
+    path, arrays = traced(EncoderFamily.BERT, Head.CNN, tmp_path)
     assert arrays["input_ids"].size in dense_layers(path, arrays)[-3:]
     assert TEXTS not in dense_layers(path, arrays)
 
@@ -97,14 +97,14 @@ def handmade(nodes, path, *, last="logits"):
     onnx.save(model, path)
 
 
-def answers(path):
+def logits_of(path):
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
     states = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     return session.run(None, {"states": states, "text_index": np.array([[4], [0]])})[0]
 
 
-def node(kind, given, made, **attributes):
-    return helper.make_node(kind, given.split(), made.split(), **attributes)
+def node(kind, inputs, outputs, **attributes):
+    return helper.make_node(kind, inputs.split(), outputs.split(), **attributes)
 
 
 DENSE = node("MatMul", "x weights", "y")
@@ -112,16 +112,16 @@ MIX = node("Softmax", "states", "x", axis=1)  # over the tokens
 DONE = node("Add", "y states", "last")
 
 
-def test_what_mixes_tokens_stays_whole_and_answers_stay_the_same(tmp_path):
+def test_nodes_that_mix_tokens_stay_and_results_are_unchanged(tmp_path):
     path = tmp_path / "model.onnx"
     handmade([MIX, DENSE, DONE], path)
-    before = answers(path)
-    take_first_tokens_early(path)
+    before = logits_of(path)
+    prune_last_layer(path)
     nodes = {one.output[0]: [*one.input] for one in onnx.load(path).graph.node}
     assert nodes["x"] == ["states"]
     entries = (nodes["y"][0], nodes["last"][1])
     assert all(name.startswith("first_tokens") for name in entries)
-    np.testing.assert_allclose(answers(path), before, rtol=1e-6)
+    np.testing.assert_allclose(logits_of(path), before, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_what_mixes_tokens_stays_whole_and_answers_stay_the_same(tmp_path):
         ([MIX, DENSE, DONE], "last"),
     ],
 )
-def test_a_graph_that_is_made_otherwise_is_left_as_it_is(nodes, last, tmp_path):
+def test_a_graph_with_an_unknown_structure_is_unchanged(nodes, last, tmp_path):
     path = tmp_path / "model.onnx"
     handmade(nodes, path, last=last)
     before = path.read_bytes()
-    take_first_tokens_early(path)
+    prune_last_layer(path)
     assert path.read_bytes() == before

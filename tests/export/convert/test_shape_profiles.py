@@ -1,9 +1,9 @@
-"""The shapes that TensorRT engines are made for."""
+"""Shape profiles of TensorRT engines."""
 
 import numpy as np
 import pytest
 
-from pipework.export.convert.shape_profiles import TEXTS, bands, profiles
+from pipework.export.convert.shape_profiles import MAX_TEXTS, profile_lengths, shape_profiles
 from pipework.serve.engines.collate import ROW_TOKENS
 from pipework.text.packing import even_rows
 
@@ -18,47 +18,53 @@ LENGTHS = [10] * 90 + [60] * 8 + [100] * 2
     ("lengths", "limit", "expected"),
     [
         (LENGTHS, 128, [16, 64, 128]),
-        (LENGTHS, 62, [16, 62]),  # what is longer was cut
+        (LENGTHS, 62, [16, 62]),  # longer texts were truncated
         ([5], 64, [8, 64]),
         ([64] * 9, 64, [64]),
         ([3, 3, 200], 512, [8, 200, 512]),
     ],
 )
-def test_profiles_reach_to_the_median_to_most_rows_and_to_the_limit(lengths, limit, expected):
-    assert bands(lengths, limit) == expected
+def test_profiles_end_at_the_median_the_95th_percentile_and_the_limit(lengths, limit, expected):
+    assert profile_lengths(lengths, limit) == expected
 
 
-def test_a_padded_profile_takes_any_batch_up_to_its_length():
-    short, middle, long = profiles(PADDED, LENGTHS, 128)
+def test_a_padded_profile_accepts_all_batches_up_to_its_length():
+    short, middle, long = shape_profiles(PADDED, LENGTHS, 128)
     assert short.smallest == {"input_ids": (1, 1), "attention_mask": (1, 1), "entity_spans": (1, 4)}
     assert short.usual["input_ids"] == (8, 16)
     assert [one.largest["input_ids"] for one in (short, middle, long)] == [
-        (TEXTS, 16),
-        (TEXTS, 64),
-        (TEXTS, 128),
+        (MAX_TEXTS, 16),
+        (MAX_TEXTS, 64),
+        (MAX_TEXTS, 128),
     ]
-    assert long.largest["entity_spans"] == (TEXTS, 4)
+    assert long.largest["entity_spans"] == (MAX_TEXTS, 4)
 
 
-def test_packed_calls_of_each_length_have_a_profile_of_their_own():
-    found = profiles(FIRST_ONLY, LENGTHS, 128)
-    assert [one.largest["input_ids"] for one in found] == [(TEXTS, 32), (TEXTS, 128), (TEXTS, 256)]
+def test_packed_calls_of_each_length_have_their_own_profile():
+    found = shape_profiles(FIRST_ONLY, LENGTHS, 128)
+    assert [one.largest["input_ids"] for one in found] == [
+        (MAX_TEXTS, 32),
+        (MAX_TEXTS, 128),
+        (MAX_TEXTS, 256),
+    ]
     assert [one.usual["input_ids"] for one in found] == [(8, 16), (8, 64), (8, 128)]
-    assert {one.largest["text_index"] for one in found} == {(TEXTS, 1)}
+    assert {one.largest["text_index"] for one in found} == {(MAX_TEXTS, 1)}
     rng = np.random.default_rng(0)
     for one, limit in zip(found, (16, 64, 128), strict=True):
         for low in (1, limit // 2, limit):
-            rows = even_rows(lengths := rng.integers(low, limit + 1, TEXTS).tolist(), ROW_TOKENS)
+            rows = even_rows(
+                lengths := rng.integers(low, limit + 1, MAX_TEXTS).tolist(), ROW_TOKENS
+            )
             width = max(sum(lengths[index] for index in row) for row in rows)
             assert width <= one.largest["input_ids"][1]
 
 
 def test_a_text_longer_than_a_packed_row_fits_the_last_profile():
-    *_, last = profiles(ALL_TOKENS, LENGTHS, 2 * ROW_TOKENS)
-    assert last.largest["input_ids"] == (TEXTS, 2 * ROW_TOKENS)
-    assert last.largest["text_index"] == (TEXTS, 2 * ROW_TOKENS)
+    *_, last = shape_profiles(ALL_TOKENS, LENGTHS, 2 * ROW_TOKENS)
+    assert last.largest["input_ids"] == (MAX_TEXTS, 2 * ROW_TOKENS)
+    assert last.largest["text_index"] == (MAX_TEXTS, 2 * ROW_TOKENS)
 
 
-def test_what_the_graph_fixes_is_not_changed():
-    (*_, last) = profiles({"input_ids": (-1, 20), "attention_mask": (-1, 20)}, LENGTHS, 128)
-    assert (last.smallest["input_ids"], last.largest["input_ids"]) == ((1, 20), (TEXTS, 20))
+def test_fixed_dimensions_of_the_graph_are_unchanged():
+    (*_, last) = shape_profiles({"input_ids": (-1, 20), "attention_mask": (-1, 20)}, LENGTHS, 128)
+    assert (last.smallest["input_ids"], last.largest["input_ids"]) == ((1, 20), (MAX_TEXTS, 20))

@@ -1,4 +1,4 @@
-"""In a right engine no layer differs, whatever the family; in a wrong one it is the first."""
+"""No layer of a correct engine differs, in any family; in a faulty one the first is reported."""
 
 from dataclasses import replace
 
@@ -7,56 +7,61 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from pipework.benchmarks.studies.families import Family
+from pipework.benchmarks.studies.families import EncoderFamily
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
-from pipework.export.diagnosis.first_divergence import LIMITS, bisect, find_place, smallest_place
-from pipework.export.diagnosis.intermediates import lay_open
-from pipework.export.diagnosis.reference_activations import right_values
+from pipework.export.diagnosis.first_divergence import (
+    LIMITS,
+    compare_layers,
+    locate_input,
+    smallest_failing_call,
+)
+from pipework.export.diagnosis.intermediates import open_intermediates
+from pipework.export.diagnosis.reference_activations import reference_activations
 from pipework.export.parity.case import Case
-from pipework.export.rows.run_rows import Subject
-from pipework.progress import Silent
+from pipework.export.rows.run_rows import RunRows
+from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.train.config.model import Head
 
 KINDS = [
-    (Family.BERT, Head.ENTITY, EngineFormat.OPENVINO, Layout.PACKED, "attention.self"),
-    (Family.ALBERT, Head.LINEAR, EngineFormat.ONNX, Layout.PADDED, "albert_layers.0.ffn"),
-    (Family.ROBERTA, Head.GRU, EngineFormat.ONNX, Layout.PACKED, "attention.self"),
-    (Family.DISTILBERT, Head.CNN, EngineFormat.ONNX, Layout.PADDED, "attention.q_lin"),
-    (Family.XLNET, Head.LINEAR, EngineFormat.ONNX, Layout.PADDED, "ff.layer_1"),
-    (Family.ELECTRA, Head.LINEAR, EngineFormat.ONNX, Layout.PACKED, "layer.1.output.dense"),
+    (EncoderFamily.BERT, Head.ENTITY, EngineFormat.OPENVINO, Layout.PACKED, "attention.self"),
+    (EncoderFamily.ALBERT, Head.LINEAR, EngineFormat.ONNX, Layout.PADDED, "albert_layers.0.ffn"),
+    (EncoderFamily.ROBERTA, Head.GRU, EngineFormat.ONNX, Layout.PACKED, "attention.self"),
+    (EncoderFamily.DISTILBERT, Head.CNN, EngineFormat.ONNX, Layout.PADDED, "attention.q_lin"),
+    (EncoderFamily.XLNET, Head.LINEAR, EngineFormat.ONNX, Layout.PADDED, "ff.layer_1"),
+    (EncoderFamily.ELECTRA, Head.LINEAR, EngineFormat.ONNX, Layout.PACKED, "layer.1.output.dense"),
 ]
 
 
-def looked_into(subject, variant, folder):
-    """Bisect an engine for the third of four inputs of several lengths."""
-    rows = subject.dev[2:6]
+def compared(run_rows, variant, folder):
+    """Compare the layers of an engine for the third of four inputs of several lengths."""
+    rows = run_rows.dev[2:6]
     case = Case(
         rows=rows,
-        place=2,
+        index=2,
         rule="four",
         whole=True,
         expected_C=np.zeros(3, np.float32),
         found_C=None,
     )
-    opened = lay_open(folder, variant)
-    place = find_place(case, variant.layout, opened, subject.manifest)
-    layers = right_values(subject.run, subject.manifest, rows[2].encoding)
-    return bisect(opened, place, layers, LIMITS[variant.precision])
+    intermediates = open_intermediates(folder, variant)
+    position = locate_input(case, variant.layout, intermediates, run_rows.manifest)
+    layers = reference_activations(run_rows.run, run_rows.manifest, rows[2].encoding)
+    return compare_layers(intermediates, position, layers, LIMITS[variant.precision])
 
 
 @pytest.fixture
-def made(family_run, tmp_path):
+def build_engine(family_run, tmp_path):
     def make(family, head, format, layout):  # noqa: A002
         run = family_run(family, head)
-        subject = Subject.open(run, read_manifest(run), ExportSettings())
+        run_rows = RunRows.open(run, read_manifest(run), ExportSettings())
         variant = Variant(format=format, precision=Precision.FP32, layout=layout)
         folder = tmp_path / "engine"
         folder.mkdir()
-        build(variant, subject, folder, Silent())
-        return subject, variant, folder
+        build(variant, run_rows, folder, NullProgress())
+        return run_rows, variant, folder
 
     return make
 
@@ -66,22 +71,24 @@ def made(family_run, tmp_path):
     KINDS,
     ids=[f"{family}-{head}-{layout}" for family, head, _, layout, _ in KINDS],
 )
-def test_no_layer_of_a_right_engine_differs(made, family, head, format, layout, holds):  # noqa: A002
-    seen = looked_into(*made(family, head, format, layout))
-    assert seen.first is None, seen.first
-    assert not seen.random
-    assert seen.logits < 1e-5
-    names = [step.layer for step in seen.steps]
+def test_no_layer_of_a_correct_engine_differs(build_engine, family, head, format, layout, holds):  # noqa: A002
+    comparison = compared(*build_engine(family, head, format, layout))
+    assert comparison.first is None, comparison.first
+    assert not comparison.random
+    assert comparison.logits < 1e-5
+    names = [step.layer for step in comparison.diffs]
     assert any(name.endswith(holds) for name in names), names
     assert len(names) > 12
 
 
-@pytest.mark.parametrize("turn", [0, 1])
-def test_a_layer_that_is_used_twice_is_compared_at_each_turn(made, turn):
-    subject, variant, folder = made(Family.ALBERT, Head.LINEAR, EngineFormat.ONNX, Layout.PADDED)
+@pytest.mark.parametrize("call_index", [0, 1])
+def test_a_shared_layer_is_compared_at_each_call(build_engine, call_index):
+    run_rows, variant, folder = build_engine(
+        EncoderFamily.ALBERT, Head.LINEAR, EngineFormat.ONNX, Layout.PADDED
+    )
     path = folder / "model.onnx"
     graph = onnx.load(path)
-    scope = ("ffn", "ffn_1")[turn]
+    scope = ("ffn", "ffn_1")[call_index]
     (node,) = (node for node in graph.graph.node if node.name.endswith(f"/{scope}/MatMul"))
     factor = numpy_helper.from_array(np.array(1.05, np.float32), "factor")
     graph.graph.initializer.append(factor)
@@ -89,62 +96,67 @@ def test_a_layer_that_is_used_twice_is_compared_at_each_turn(made, turn):
     node.input[1] = "more"
     graph.graph.node.insert(list(graph.graph.node).index(node), more)
     onnx.save(graph, path)
-    seen = looked_into(subject, variant, folder)
-    assert seen.first.layer.endswith(f".{scope}")
-    assert seen.before < 1e-6
+    comparison = compared(run_rows, variant, folder)
+    assert comparison.first.layer.endswith(f".{scope}")
+    assert comparison.before < 1e-6
 
 
 def opened_run(exported_run):
-    """A proven engine laid open, and a case of 16 inputs of which one is said to be wrong."""
+    """Return a proven engine's intermediates and a case of 16 inputs with an assumed difference."""
     manifest = read_manifest(exported_run)
-    subject = Subject.open(exported_run, manifest, ExportSettings(dev_rows=16))
+    run_rows = RunRows.open(exported_run, manifest, ExportSettings(dev_rows=16))
     (record,) = manifest.engines
-    opened = lay_open((exported_run / record.files[0].path).parent, record)
+    intermediates = open_intermediates((exported_run / record.files[0].path).parent, record)
     expected_C = np.zeros(len(manifest.task.labels), np.float32)
     found_C = expected_C + 0.5
     case = Case(
-        rows=subject.dev,
-        place=5,
+        rows=run_rows.dev,
+        index=5,
         rule="16",
         whole=True,
         expected_C=expected_C,
         found_C=found_C,
     )
-    return manifest, subject, opened, case
+    return manifest, run_rows, intermediates, case
 
 
-def right(case, opened, manifest):
-    """The same case with what the engine answers it alone."""
-    place = find_place(replace(case, rows=[case.row], place=0), Layout.PADDED, opened, manifest)
-    return opened.showing(())(place.feed.arrays)["logits"][0]
+def right(case, intermediates, manifest):
+    """Return the engine's logits for the input alone."""
+    position = locate_input(
+        replace(case, rows=[case.row], index=0), Layout.PADDED, intermediates, manifest
+    )
+    return intermediates.runner(())(position.feed.arrays)["logits"][0]
 
 
-def test_it_looks_at_the_fewest_inputs_that_show_the_fault(exported_run):
-    manifest, _, opened, case = opened_run(exported_run)
-    logits_C = right(case, opened, manifest)
+def test_the_smallest_failing_call_has_the_fewest_inputs(exported_run):
+    manifest, _, intermediates, case = opened_run(exported_run)
+    logits_C = right(case, intermediates, manifest)
     wrong = replace(case, expected_C=logits_C - 0.5, found_C=logits_C)
-    assert len(smallest_place(wrong, Layout.PADDED, opened, manifest).feed.rows) == 1
+    assert len(smallest_failing_call(wrong, Layout.PADDED, intermediates, manifest).feed.rows) == 1
     in_company = replace(case, expected_C=logits_C, found_C=logits_C + 0.5)
-    assert len(smallest_place(in_company, Layout.PADDED, opened, manifest).feed.rows) == 16
+    assert (
+        len(smallest_failing_call(in_company, Layout.PADDED, intermediates, manifest).feed.rows)
+        == 16
+    )
 
 
-def test_few_tensors_are_held_at_a_time_and_nothing_else_is_seen(exported_run, monkeypatch):
-    manifest, subject, opened, case = opened_run(exported_run)
-    place = find_place(case, Layout.PADDED, opened, manifest)
-    layers = right_values(subject.run, manifest, case.row.encoding)
-    wide = bisect(opened, place, layers, 1e-4)
-    held, inner = [], opened.showing
+def test_few_tensors_are_read_per_call_without_changing_the_result(exported_run, monkeypatch):
+    manifest, run_rows, intermediates, case = opened_run(exported_run)
+    position = locate_input(case, Layout.PADDED, intermediates, manifest)
+    layers = reference_activations(run_rows.run, manifest, case.row.encoding)
+    wide = compare_layers(intermediates, position, layers, 1e-4)
+    held, inner = [], intermediates.runner
 
     def watched(names):
         held.append(len(list(names)))
         return inner(names)
 
-    monkeypatch.setattr(opened, "showing", watched)
+    monkeypatch.setattr(intermediates, "runner", watched)
     monkeypatch.setattr(
-        "pipework.export.diagnosis.first_divergence.MOST_BYTES", 10 * 4 * 16 * 256 * 64
+        "pipework.export.diagnosis.first_divergence.MAX_BYTES", 10 * 4 * 16 * 256 * 64
     )
-    narrow = bisect(opened, place, layers, 1e-4)
+    narrow = compare_layers(intermediates, position, layers, 1e-4)
     assert 1 < max(held) <= 32
     assert len(held) > 3
-    assert [step.layer for step in narrow.steps] == [step.layer for step in wide.steps]
+    assert [step.layer for step in narrow.diffs] == [step.layer for step in wide.diffs]
     assert narrow.first is None

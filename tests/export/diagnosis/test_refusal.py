@@ -1,4 +1,4 @@
-"""What a refusal leaves: a report, the engine, and a script that shows the difference by itself."""
+"""Report folders of rejected engines: a report, the engine and a script for the difference."""
 
 import re
 import runpy
@@ -17,9 +17,9 @@ from pipework.export.build import build
 from pipework.export.config import ExportSettings
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
 from pipework.export.diagnosis import reproduce
-from pipework.export.diagnosis.intermediates import lay_open
+from pipework.export.diagnosis.intermediates import open_intermediates
 from pipework.export.run import export
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 
 QUICK = ExportSettings(speed_s=0, dev_rows=40)
@@ -31,11 +31,11 @@ OPENVINO = Variant(format=EngineFormat.OPENVINO, precision=LOWEST, layout=Layout
 
 
 def head_changed(by):
-    """A build whose last bias is off by so much."""
+    """Return a builder of engines whose last bias is changed by `by`."""
 
-    def building(variant, subject, folder, progress):
+    def builder(variant, run_rows, folder, progress):
         plain = PACKED if variant.layout is Layout.PACKED else PADDED
-        built = build(plain, subject, folder, progress)
+        built = build(plain, run_rows, folder, progress)
         path = folder / "model.onnx"
         graph = onnx.load(path)
         (bias,) = (one for one in graph.graph.initializer if one.name.endswith("classifier.bias"))
@@ -48,17 +48,17 @@ def head_changed(by):
             path.unlink()
         return built
 
-    return building
+    return builder
 
 
 def refused(run, variant, by=0.5):
     with pytest.raises(CheckFailedError) as caught:
-        export(run, Silent(), [variant], settings=QUICK, building=head_changed(by))
+        export(run, NullProgress(), [variant], settings=QUICK, builder=head_changed(by))
     return caught.value
 
 
 def reproduced(folder):
-    """Run the script as a person would, where nothing of the project can be imported."""
+    """Run the script without access to the project."""
     return subprocess.run(
         [sys.executable, "-P", "-I", folder / "reproduce.py"],
         cwd="/",
@@ -69,12 +69,12 @@ def reproduced(folder):
 
 
 @pytest.mark.parametrize("variant", [PADDED, PACKED, OPENVINO], ids=lambda one: one.label)
-def test_the_script_shows_the_same_difference(run, variant):
+def test_the_script_reproduces_the_difference(run, variant):
     details = refused(run, variant).details
     folder = run / "failed-exports" / variant.label
     done = reproduced(folder)
     assert done.returncode == 1, done.stderr
-    apart = float(re.search(r": (\S+) apart", done.stdout)[1])
+    apart = float(re.search(r": difference (\S+) ", done.stdout)[1])
     assert apart == pytest.approx(0.5, abs=0.1)
     worst = details.split("checkpoint -> engine\n")[1].splitlines()[0]
     assert done.stdout.startswith(worst.split("  ")[0])
@@ -83,7 +83,7 @@ def test_the_script_shows_the_same_difference(run, variant):
 
 
 @pytest.mark.skipif(not computes_bf16(), reason="this processor has no bf16")
-def test_an_int8_engine_is_laid_open_and_reproduced_as_it_says(exported_run, tmp_path):
+def test_intermediates_and_script_use_the_recorded_fallback_precision(exported_run, tmp_path):
     (graph,) = (exported_run / "engines").rglob("model.onnx")
     ids = np.arange(1, 9)[np.newaxis]
     same = {"attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
@@ -93,13 +93,13 @@ def test_an_int8_engine_is_laid_open_and_reproduced_as_it_says(exported_run, tmp
     found = {}
     for computed in (Precision.FP32, Precision.BF16):
         onnx_to_openvino(graph, tmp_path / "model.xml", computed)
-        found[computed] = lay_open(tmp_path, int8).showing(())(feed)["logits"]
+        found[computed] = open_intermediates(tmp_path, int8).runner(())(feed)["logits"]
         script = runpy.run_path(str(tmp_path / "reproduce.py"))
         np.testing.assert_array_equal(script["load"]()(feed), found[computed])
     assert 1e-4 < np.abs(found[Precision.FP32] - found[Precision.BF16]).max() < 0.1
 
 
-def test_the_script_says_when_nothing_differs_any_more(run, exported_run):
+def test_the_script_returns_0_if_the_difference_is_gone(run, exported_run):
     refused(run, PADDED)
     folder = run / "failed-exports" / PADDED.label
     (right,) = (exported_run / "engines").rglob("model.onnx")
@@ -108,7 +108,7 @@ def test_the_script_says_when_nothing_differs_any_more(run, exported_run):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_report_holds_every_layer_and_the_message_where_it_is(run):
+def test_the_report_has_every_layer_and_the_hint_has_its_path(run):
     error = refused(run, PADDED)
     folder = run / "failed-exports" / PADDED.label
     assert str(folder / "report.txt") in error.hint
@@ -120,7 +120,7 @@ def test_the_report_holds_every_layer_and_the_message_where_it_is(run):
     assert [name for name, apart in layers if float(apart) > 1e-3] == ["classifier"]
 
 
-def test_the_next_attempt_replaces_it_and_a_success_removes_it(run):
+def test_the_next_failure_replaces_the_report_and_a_success_removes_it(run):
     refused(run, PADDED, by=0.5)
     folder = run / "failed-exports" / PADDED.label
     (folder / "stray").write_text("x")
@@ -133,15 +133,15 @@ def test_the_next_attempt_replaces_it_and_a_success_removes_it(run):
     ]
     assert "0.25" in reproduced(folder).stdout
     refused(run, PACKED)
-    export(run, Silent(), [PADDED], settings=QUICK)
+    export(run, NullProgress(), [PADDED], settings=QUICK)
     assert [path.name for path in (run / "failed-exports").iterdir()] == [PACKED.label]
-    export(run, Silent(), [PACKED], settings=QUICK)
+    export(run, NullProgress(), [PACKED], settings=QUICK)
     assert not (run / "failed-exports").exists()
 
 
-def test_an_engine_that_gives_errors_gives_them_in_the_script(run):
-    def frozen(variant, subject, folder, progress):
-        built = build(variant, subject, folder, progress)
+def test_an_engine_that_raises_errors_is_reported(run):
+    def frozen(variant, run_rows, folder, progress):
+        built = build(variant, run_rows, folder, progress)
         path = folder / "model.onnx"
         graph = onnx.load(path)
         (gather,) = (n for n in graph.graph.node if n.name.endswith("position_embeddings/Gather"))
@@ -151,10 +151,10 @@ def test_an_engine_that_gives_errors_gives_them_in_the_script(run):
         onnx.save(graph, path)
         return built
 
-    with pytest.raises(CheckFailedError, match="does not answer") as caught:
-        export(run, Silent(), [PADDED], settings=QUICK, building=frozen)
+    with pytest.raises(CheckFailedError, match="failed the parity check") as caught:
+        export(run, NullProgress(), [PADDED], settings=QUICK, builder=frozen)
     assert caught.value.exit_code == 3
-    assert "the runtime names bert.embeddings" in caught.value.details
+    assert "module in the runtime's error: bert.embeddings" in caught.value.details
 
 
 def unreadable(*_):
@@ -163,29 +163,29 @@ def unreadable(*_):
 
 
 @pytest.mark.parametrize(
-    ("broken", "says"),
+    ("broken", "text"),
     [
-        ("diagnosis.find_place", "the inputs that differed could not be kept: KeyError"),
-        ("diagnosis.findings", "why could not be found out: KeyError"),
-        ("findings.right_values", "could not be compared: KeyError"),
+        ("refusal.locate_input", "the inputs that differ could not be saved: KeyError"),
+        ("refusal.diagnose", "diagnosis failed: KeyError"),
+        ("findings.reference_activations", "could not be compared: KeyError"),
     ],
 )
-def test_what_cannot_be_found_out_or_kept_hides_no_refusal(run, monkeypatch, broken, says):
-    monkeypatch.setattr(f"export.{broken}", unreadable)
+def test_a_failed_diagnosis_does_not_hide_the_parity_error(run, monkeypatch, broken, text):
+    monkeypatch.setattr(f"pipework.export.diagnosis.{broken}", unreadable)
     error = refused(run, PADDED)
     folder = run / "failed-exports" / PADDED.label
     assert error.exit_code == 3
-    assert says in error.details
-    assert says in (folder / "report.txt").read_text()
+    assert text in error.details
+    assert text in (folder / "report.txt").read_text()
     assert (folder / "reproduce.py").is_file() == (folder / "rows.npz").is_file()
     assert [path.name for path in (run / "failed-exports").iterdir()] == [PADDED.label]
 
 
-def test_a_disk_that_is_full_hides_no_refusal(run, monkeypatch):
+def test_a_full_disk_does_not_hide_the_parity_error(run, monkeypatch):
     def full(*_args, **_named):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pipework.export.diagnosis.refusal.shutil.move", full)
     error = refused(run, PADDED)
-    assert "nothing could be left to look at: OSError" in error.hint
+    assert "the report could not be written: OSError" in error.hint
     assert list((run / "failed-exports").iterdir()) == []

@@ -1,6 +1,6 @@
-"""Twelve ways in which exports go wrong, and more: each is refused, and the layer is named.
+"""Faulty exports: each is rejected, and the report names the faulty layer.
 
-Each fault is put into the real build, and goes through the real export with the real engines.
+Each fault is injected into a real build, which goes through the real export and engines.
 """
 
 import re
@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from pipework.errors import CheckFailedError, RunFolderError
-from pipework.export.build import Built, build
+from pipework.export.build import BuildResult, build
 from pipework.export.config import ExportSettings
 from pipework.export.convert import checkpoint2onnx
 from pipework.export.convert.checkpoint2onnx import PackedClassifier
 from pipework.export.run import export
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
@@ -40,85 +40,85 @@ def variant(format=ONNX, layout=Layout.PADDED, precision=Precision.FP32):  # noq
 
 
 def of_model(change):
-    """A build of a model that was changed after it was opened."""
+    """Return a builder that changes the model after loading it."""
 
-    def building(which, subject, folder, progress):
-        def opened(*given, **named):
-            model = open_checkpoint(*given, **named)
+    def builder(which, run_rows, folder, progress):
+        def opened(*args, **kwargs):
+            model = open_checkpoint(*args, **kwargs)
             change(model)
             return model
 
         with patch.object(checkpoint2onnx, "open_checkpoint", opened):
-            return build(which, subject, folder, progress)
+            return build(which, run_rows, folder, progress)
 
-    return building
+    return builder
 
 
 def of_packing(kind):
-    """A build with another reader of packed rows."""
+    """Return a builder with another classifier for packed rows."""
 
-    def building(which, subject, folder, progress):
+    def builder(which, run_rows, folder, progress):
         with patch.object(checkpoint2onnx, "PackedClassifier", kind):
-            return build(which, subject, folder, progress)
+            return build(which, run_rows, folder, progress)
 
-    return building
+    return builder
 
 
 def of_graph(change):
-    """A build whose graph was changed after it was written."""
+    """Return a builder that changes the graph after writing it."""
 
-    def building(which, subject, folder, progress):
-        built = build(which, subject, folder, progress)
+    def builder(which, run_rows, folder, progress):
+        built = build(which, run_rows, folder, progress)
         path = folder / "model.onnx"
         graph = onnx.load(path)
         change(graph.graph)
         onnx.save(graph, path)
         return built
 
-    return building
+    return builder
 
 
 def encoder_given(change):
-    """A fault of what the encoder is given: `change` edits its arguments by name."""
+    """Return a builder with changed encoder inputs: `change` returns new arguments by name."""
 
     def fault(model):
         bert = model.model.bert
         forward = bert.forward
 
-        def changed(input_ids, **given):
-            given["input_ids"] = input_ids
-            return forward(**(given | change(given)))
+        def changed(input_ids, **inputs):
+            inputs["input_ids"] = input_ids
+            return forward(**(inputs | change(inputs)))
 
         bert.forward = changed
 
     return of_model(fault)
 
 
-def mask_ignored(given):
-    return {"attention_mask": torch.ones_like(given["attention_mask"])}
+def mask_ignored(inputs):
+    return {"attention_mask": torch.ones_like(inputs["attention_mask"])}
 
 
-def mask_of_another_padding_id(given):
-    """A graph that makes its own mask, and believes that padding has the id of [SEP]."""
-    return {"attention_mask": (given["input_ids"] != SEP).long() * given["attention_mask"]}
+def mask_of_another_padding_id(inputs):
+    """A mask computed from the wrong padding id, that of [SEP]."""
+    return {"attention_mask": (inputs["input_ids"] != SEP).long() * inputs["attention_mask"]}
 
 
-def pair_swapped(given):
-    """[CLS] first [SEP] second [SEP] becomes [CLS] second [SEP] first [SEP], types as they were."""
-    types_BT, mask_BT = given["token_type_ids"], given["attention_mask"]
+def pair_swapped(inputs):
+    """[CLS] first [SEP] second [SEP] becomes [CLS] second [SEP] first [SEP] with the same types."""
+    types_BT, mask_BT = inputs["token_type_ids"], inputs["attention_mask"]
     place_T = torch.arange(types_BT.shape[1])
     rank_BT = torch.where(types_BT == 1, 1, 2) * 10_000 + place_T
     rank_BT = torch.where(mask_BT == 0, 10**6 + place_T, rank_BT)
     order_BT = torch.where(place_T == 0, -1, rank_BT).argsort(dim=1)
-    return {"input_ids": given["input_ids"].gather(1, order_BT)}
+    return {"input_ids": inputs["input_ids"].gather(1, order_BT)}
 
 
-def types_dropped(given):
-    return {"token_type_ids": given["token_type_ids"] * 0}
+def types_dropped(inputs):
+    return {"token_type_ids": inputs["token_type_ids"] * 0}
 
 
-def positions_of_7_tokens(given):
-    del given
+def positions_of_7_tokens(inputs):
+    del inputs
     return {"position_ids": torch.arange(7)[None]}
 
 
@@ -148,11 +148,11 @@ def one_value_lost(model):
 
 
 def dropout_on(graph):
-    """As in a graph that was exported in training mode (the runtime skips a Dropout node)."""
+    """Emulate a graph exported in training mode (the runtime skips Dropout nodes)."""
     last = graph.node[-1]
     assert last.op_type == "Gemm"
-    kept = numpy_helper.from_array(np.array(0.1, np.float32), "rate")
-    graph.initializer.append(kept)
+    rate = numpy_helper.from_array(np.array(0.1, np.float32), "rate")
+    graph.initializer.append(rate)
     nodes = [
         helper.make_node("RandomUniformLike", [last.input[0]], ["random"]),
         helper.make_node("Greater", ["random", "rate"], ["kept"]),
@@ -182,56 +182,56 @@ class PositionsNotRestarting(PackedClassifier):
         return super().forward(input_ids, along_RT + 0 * position_ids, *others, **named)
 
 
-class GatheredBesideTheText(PackedClassifier):
+class GatheredOutsideTheText(PackedClassifier):
     def forward(self, input_ids, position_ids, segment_ids, text_index, *others, **named):
-        beside = (text_index - 1).clamp(min=0)
-        return super().forward(input_ids, position_ids, segment_ids, beside, *others, **named)
+        shifted = (text_index - 1).clamp(min=0)
+        return super().forward(input_ids, position_ids, segment_ids, shifted, *others, **named)
 
 
 EMBEDDINGS, LAYERS = "bert.embeddings", "bert.encoder.layer"
-# The run, the build, the engine, what is said, and the layer that is named first.
+# The run, the builder, the engine, a text of the report, and the first layer that differs.
 FAULTS = {
     "dropout on": ("trained_run", of_graph(dropout_on), variant(), "draws random", "classifier"),
     "mask ignored": (
         "trained_run",
         encoder_given(mask_ignored),
         variant(),
-        "attend to others",
+        "wrong attention",
         f"{LAYERS}.0.attention.self",
     ),
     "position off by one": (
         "trained_run",
         of_model(positions_off_by_one),
         variant(),
-        "other positions",
+        "wrong token positions",
         f"{EMBEDDINGS}.position_embeddings",
     ),
     "labels permuted": (
         "trained_run",
         of_model(labels_permuted),
         variant(),
-        "labels permuted: it answers as the checkpoint in another order, ",
+        "labels permuted: the logits are the checkpoint's in another order, ",
         "classifier",
     ),
     "two labels swapped": (
         "trained_run",
         of_model(two_labels_swapped),
         variant(),
-        "all before it is right",
+        "all earlier layers are correct",
         "classifier",
     ),
     "wrong pad id": (
         "trained_run",
         encoder_given(mask_of_another_padding_id),
         variant(),
-        "attend to others",
+        "wrong attention",
         f"{LAYERS}.0.attention.self",
     ),
     "pair order swapped": (
         "pair_run",
         encoder_given(pair_swapped),
         variant(),
-        "pair swapped",
+        "swapped texts of a pair",
         f"{EMBEDDINGS}.word_embeddings",
     ),
     "type ids dropped": (
@@ -245,7 +245,7 @@ FAULTS = {
         "trained_run",
         of_model(one_layer_perturbed),
         variant(),
-        "of its size",
+        "relative difference",
         f"{LAYERS}.1.attention.output.dense",
     ),
     "one layer perturbed, OpenVINO": (
@@ -266,39 +266,45 @@ FAULTS = {
         "trained_run",
         of_model(one_value_lost),
         variant(),
-        "of its size",
+        "relative difference",
         f"{LAYERS}.0.output.dense",
     ),
-    "no number": ("trained_run", of_graph(no_number), variant(), "by inf", "classifier"),
+    "no number": (
+        "trained_run",
+        of_graph(no_number),
+        variant(),
+        "relative difference inf",
+        "classifier",
+    ),
     "segments ignored": (
         "trained_run",
         of_packing(SegmentsIgnored),
         variant(layout=Layout.PACKED),
-        "attend to others",
+        "wrong attention",
         f"{LAYERS}.0.attention.self",
     ),
     "positions not restarting": (
         "trained_run",
         of_packing(PositionsNotRestarting),
         variant(layout=Layout.PACKED),
-        "other positions",
+        "wrong token positions",
         f"{EMBEDDINGS}.position_embeddings",
     ),
     "wrong gather index": (
         "trained_run",
-        of_packing(GatheredBesideTheText),
+        of_packing(GatheredOutsideTheText),
         variant(layout=Layout.PACKED),
-        "of its size",
+        "relative difference",
         "bert.pooler.dense",
     ),
 }
 
 
-def refused(run, building, which):
-    """Export, and return what the refusal says after checking that nothing is recorded."""
+def refused(run, builder, which):
+    """Export, check that nothing is recorded, and return the details of the error."""
     before = (run / "manifest.json").read_bytes()
-    with pytest.raises(CheckFailedError, match="does not answer as the checkpoint") as caught:
-        export(run, Silent(), [which], settings=QUICK, building=building)
+    with pytest.raises(CheckFailedError, match="failed the parity check") as caught:
+        export(run, NullProgress(), [which], settings=QUICK, builder=builder)
     assert caught.value.exit_code == 3
     assert (run / "manifest.json").read_bytes() == before
     assert not (run / "engines").exists()
@@ -306,22 +312,22 @@ def refused(run, building, which):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_export_is_refused_and_its_layer_named(request, tmp_path, fault):
-    fixture, building, which, says, layer = FAULTS[fault]
+def test_a_faulty_export_is_rejected_and_its_layer_reported(request, tmp_path, fault):
+    fixture, builder, which, text, layer = FAULTS[fault]
     run = shutil.copytree(request.getfixturevalue(fixture), tmp_path / "run")
-    details = refused(run, building, which)
+    details = refused(run, builder, which)
     assert "checkpoint -> engine" in details
-    assert says in details
+    assert text in details
     assert re.search(r"first layer that differs: (\S+),", details)[1] == layer
 
 
-def test_a_length_that_was_frozen_is_refused(run):
+def test_a_fixed_length_is_rejected(run):
     details = refused(run, encoder_given(positions_of_7_tokens), variant())
-    assert "the runtime names bert.embeddings" in details
+    assert "module in the runtime's error: bert.embeddings" in details
 
 
 def scaled_values(run, factor):
-    """Multiply what attention reads and divide what it gives: the same answers, large values."""
+    """Scale the values of attention up and its outputs down: same logits, large activations."""
     path = run / FOLDER / "model.safetensors"
     weights = load_file(path)
     layer = "bert.encoder.layer.1.attention"
@@ -334,46 +340,49 @@ def scaled_values(run, factor):
     write_manifest(run, manifest.model_copy(update={"model": model}))
 
 
-def all_in_float16(_variant, subject, folder, _progress):
+def all_in_float16(_variant, run_rows, folder, _progress):
     path = folder / "model.onnx"
-    checkpoint2onnx.checkpoint_to_onnx(subject.run, subject.manifest, path)
+    checkpoint2onnx.checkpoint_to_onnx(run_rows.run, run_rows.manifest, path)
     onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=True), path)
-    return Built(built_with={})
+    return BuildResult(built_with={})
 
 
 @pytest.mark.filterwarnings("ignore:the float32 number")
-def test_values_that_overflow_float16_are_refused(run):
+def test_values_that_overflow_float16_are_rejected(run):
     scaled_values(run, 1e6)
     details = refused(run, all_in_float16, variant(precision=Precision.FP16))
-    assert "first layer that differs: bert.encoder.layer.1.attention.self.value, by inf" in details
-    assert "it is what makes onnx-fp16 of the graph that errs" in details
+    layer = "bert.encoder.layer.1.attention.self.value"
+    assert f"first layer that differs: {layer}, relative difference inf" in details
+    assert "the conversion to onnx-fp16 causes the difference" in details
 
 
-def test_a_tokenizer_that_is_another_is_refused_before_anything_is_built(run):
+def test_a_changed_tokenizer_is_rejected_before_the_build(run):
     reordered(run / "tokenizer.json")
     with pytest.raises(RunFolderError, match=r"tokenizer\.json changed"):
-        export(run, Silent(), settings=QUICK)
+        export(run, NullProgress(), settings=QUICK)
 
 
-def test_a_tokenizer_that_the_manifest_vouches_for_is_refused_by_the_score(run):
+def test_a_changed_tokenizer_in_the_manifest_is_rejected_by_the_score(run):
     reordered(run / "tokenizer.json")
     manifest = read_manifest(run)
-    given = manifest.input.model_copy(
+    input_ = manifest.input.model_copy(
         update={"tokenizer": record_file(run, run / "tokenizer.json")}
     )
-    write_manifest(run, manifest.model_copy(update={"input": given}))
-    with pytest.raises(CheckFailedError, match="when it was trained") as caught:
-        export(run, Silent(), settings=QUICK)  # a part of dev is proven, all of it is scored
-    assert "tokenizer" in caught.value.hint
+    write_manifest(run, manifest.model_copy(update={"input": input_}))
+    with pytest.raises(CheckFailedError, match=r"but was \S+ after training") as caught:
+        export(
+            run, NullProgress(), settings=QUICK
+        )  # a sample of dev is compared, all of it is scored
+    assert "tokenizer" in str(caught.value)
 
 
 def reordered(path):
-    """Give each word of a vocabulary the id of another."""
+    """Reorder the ids of a vocabulary."""
     tokenizer = Tokenizer.from_file(str(path))
     text, vocabulary = tokenizer.to_str(), tokenizer.get_vocab(with_added_tokens=False)
     words = sorted(vocabulary, key=vocabulary.get)
-    kept = sum(word.startswith("[") for word in words[:5])
-    mixed = words[:kept] + words[kept:][::-1]
+    special = sum(word.startswith("[") for word in words[:5])
+    mixed = words[:special] + words[special:][::-1]
     plain = Tokenizer.from_str(text)
     plain.model = type(tokenizer.model)(
         {word: number for number, word in enumerate(mixed)}, unk_token="[UNK]"
@@ -381,7 +390,7 @@ def reordered(path):
     plain.save(str(path))
 
 
-def test_an_engine_of_another_run_is_refused_by_the_proof_and_at_load(
+def test_an_engine_of_another_run_is_rejected_by_the_parity_check_and_at_load(
     proven, trained_run, tmp_path
 ):
     other = shutil.copytree(trained_run, tmp_path / "other")
@@ -390,9 +399,9 @@ def test_an_engine_of_another_run_is_refused_by_the_proof_and_at_load(
     weights["classifier.weight"][0] *= -1
     save_file(weights, other / FOLDER / "model.safetensors", metadata={"format": "pt"})
 
-    def copied(_variant, subject, folder, _progress):
-        checkpoint2onnx.checkpoint_to_onnx(other, subject.manifest, folder / "model.onnx")
-        return Built(built_with={})
+    def copied(_variant, run_rows, folder, _progress):
+        checkpoint2onnx.checkpoint_to_onnx(other, run_rows.manifest, folder / "model.onnx")
+        return BuildResult(built_with={})
 
     run = shutil.copytree(trained_run, tmp_path / "run")
     assert "checkpoint -> engine" in refused(run, copied, variant())

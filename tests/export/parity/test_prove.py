@@ -1,4 +1,4 @@
-"""A parity gate is worth what it catches: each limit of it refuses by itself."""
+"""Parity checks: each limit of the tolerance rejects an engine by itself."""
 
 import shutil
 
@@ -9,13 +9,13 @@ from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import ExportSettings
 from pipework.export.inference import open_encoder, split_source
-from pipework.export.parity.case import SIZES, EngineFailedError, batches
-from pipework.export.parity.prove import Expected, prove
-from pipework.export.rows.edge_cases import STRANGE, grid_rows
-from pipework.export.rows.run_rows import Subject
+from pipework.export.parity.case import SIZES, EngineFailedError, batch_mixes
+from pipework.export.parity.prove import ReferenceLogits, prove
+from pipework.export.rows.edge_cases import EDGE_TEXTS, edge_case_rows
+from pipework.export.rows.run_rows import RunRows
 from pipework.export.rows.tolerances import TOLERANCES
 from pipework.export.run import export
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Tolerance, Variant
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.engines.collate import Collate
@@ -36,7 +36,7 @@ def collate(manifest, *, whole=True):
     return Collate(layout=Layout.PADDED, padding=padding, spans=False, whole=whole)
 
 
-def test_the_shapes_recorded_are_those_that_went_through_the_graph(exported_run, monkeypatch):
+def test_recorded_shapes_are_those_that_the_graph_ran(exported_run, monkeypatch):
     manifest = read_manifest(exported_run)
     ran = []
     inner = OnnxRuntimeEngine._start  # noqa: SLF001
@@ -48,9 +48,9 @@ def test_the_shapes_recorded_are_those_that_went_through_the_graph(exported_run,
     monkeypatch.setattr(OnnxRuntimeEngine, "_start", watched)
     path = exported_run / manifest.engines[0].files[0].path
     encoder = open_encoder(exported_run, manifest)
-    rows = grid_rows(encoder, list(split_source(exported_run, manifest, "dev").rows()))
+    rows = edge_case_rows(encoder, list(split_source(exported_run, manifest, "dev").rows()))
     with OnnxRuntimeEngine(path, collate(manifest)) as engine:
-        for batch in batches([len(row.encoding) for row in rows]):
+        for batch in batch_mixes([len(row.encoding) for row in rows]):
             engine.infer([rows[row].encoding for row in batch.rows])
     assert set(manifest.engines[0].parity.shapes) <= set(ran)
     padding = max(
@@ -61,7 +61,7 @@ def test_the_shapes_recorded_are_those_that_went_through_the_graph(exported_run,
     assert padding == manifest.input.max_length - 2
 
 
-def test_a_right_export_passes_far_below_the_tolerance(exported_run):
+def test_a_correct_export_passes_far_below_the_tolerance(exported_run):
     (engine,) = read_manifest(exported_run).engines
     assert engine.parity.passed
     assert engine.parity.max_abs < 1e-5
@@ -71,7 +71,7 @@ def test_a_right_export_passes_far_below_the_tolerance(exported_run):
     assert (engine.parity.scores.low, engine.parity.scores.high) == (0, 0)
 
 
-def test_the_proof_covers_batches_and_lengths_up_to_the_limit(exported_run):
+def test_a_parity_check_covers_batch_sizes_and_lengths_up_to_the_limit(exported_run):
     manifest = read_manifest(exported_run)
     (engine,) = manifest.engines
     longest = manifest.input.max_length
@@ -80,21 +80,21 @@ def test_the_proof_covers_batches_and_lengths_up_to_the_limit(exported_run):
     assert engine.parity.rows > manifest.data.splits["dev"].rows
 
 
-def test_the_grid_holds_an_empty_a_truncated_and_real_texts(exported_run):
+def test_edge_cases_have_empty_truncated_and_real_texts(exported_run):
     encoder = open_encoder(exported_run, read_manifest(exported_run))
-    rows = grid_rows(encoder, [Example(text="some words"), Example(text="more of the same")])
+    rows = edge_case_rows(encoder, [Example(text="some words"), Example(text="more of the same")])
     tokens = {row.name: len(row.encoding) for row in rows}
     assert tokens["empty text"] == 2
     assert tokens["truncated text"] == encoder.max_length
     assert tokens["text cut to 3"] == 3
-    assert {"dev row 1", "dev row 2", *STRANGE} <= tokens.keys()
+    assert {"dev row 1", "dev row 2", *EDGE_TEXTS} <= tokens.keys()
     assert tokens["one letter"] == 3
     assert {"text cut to 8", "text cut to 16", "text cut to 32", "text cut to 64"} <= tokens.keys()
 
 
-def test_a_pair_is_proven_on_both_texts(exported_run):
+def test_edge_cases_of_pairs_cover_both_texts(exported_run):
     encoder = open_encoder(exported_run, read_manifest(exported_run))
-    rows = grid_rows(encoder, [Example(text="a b c", text_pair="d e f g")])
+    rows = edge_case_rows(encoder, [Example(text="a b c", text_pair="d e f g")])
     (cut,) = (row.encoding for row in rows if row.name == "truncated text")
     assert set(cut.type_ids.tolist()) == {0, 1}
     sides = {row.name: np.bincount(row.encoding.type_ids).tolist() for row in rows}
@@ -104,15 +104,17 @@ def test_a_pair_is_proven_on_both_texts(exported_run):
 
 
 @pytest.fixture(scope="module")
-def trial(exported_run):
-    """The rows of a run and what its checkpoint answers."""
+def rows_and_logits(exported_run):
+    """The rows of a run and its checkpoint's logits."""
     manifest = read_manifest(exported_run)
-    subject = Subject.open(exported_run, manifest, ExportSettings(dev_rows=40))
-    return subject, Expected.of(subject, open_reference(exported_run, manifest), Silent())
+    run_rows = RunRows.open(exported_run, manifest, ExportSettings(dev_rows=40))
+    return run_rows, ReferenceLogits.of(
+        run_rows, open_reference(exported_run, manifest), NullProgress()
+    )
 
 
 class Changed(OnnxRuntimeEngine):
-    """The right engine with its answers changed."""
+    """A correct engine whose logits are changed."""
 
     def __init__(self, path, collate, change):
         self.change = lambda _encodings, logits_NC: logits_NC
@@ -126,22 +128,22 @@ class Changed(OnnxRuntimeEngine):
 ANYTHING = Tolerance(max_abs=99, mean_abs=99, spread=99, flips=1, flips_outside=1, score_drop=1)
 
 
-def proven_with(trial, change, **limits):
-    """Prove the changed engine with no limits but these."""
-    subject, expected = trial
-    manifest = subject.manifest
-    path = subject.run / manifest.engines[0].files[0].path
+def proven_with(rows_and_logits, change, **limits):
+    """Check the changed engine with only these limits."""
+    run_rows, expected = rows_and_logits
+    manifest = run_rows.manifest
+    path = run_rows.run / manifest.engines[0].files[0].path
     with (
         Changed(path, collate(manifest, whole=True), change) as whole,
         Changed(path, collate(manifest, whole=False), change) as engine,
     ):
         return prove(
-            subject,
+            run_rows,
             expected,
             whole=whole,
             engine=engine,
             tolerance=ANYTHING.model_copy(update=limits),
-            progress=Silent(),
+            progress=NullProgress(),
         )
 
 
@@ -189,22 +191,22 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("change", "limit", "allowed"), BROKEN)
-def test_each_limit_refuses_by_itself(trial, change, limit, allowed):
-    verdict = proven_with(trial, change, **{limit: allowed})
-    assert [breach.limit for breach in verdict.breaches] == [limit]
-    assert not verdict.parity.passed
-    assert not verdict.breaches[0].found <= allowed
+def test_each_limit_rejects_by_itself(rows_and_logits, change, limit, allowed):
+    result = proven_with(rows_and_logits, change, **{limit: allowed})
+    assert [breach.limit for breach in result.breaches] == [limit]
+    assert not result.parity.passed
+    assert not result.breaches[0].found <= allowed
 
 
-def test_what_is_no_number_breaks_every_limit_of_differences(trial):
-    verdict = proven_with(trial, no_number)
-    assert [breach.limit for breach in verdict.breaches] == ["max_abs", "mean_abs", "spread"]
+def test_nan_logits_break_every_limit_of_differences(rows_and_logits):
+    result = proven_with(rows_and_logits, no_number)
+    assert [breach.limit for breach in result.breaches] == ["max_abs", "mean_abs", "spread"]
 
 
-def test_a_label_that_changes_over_a_wide_margin_is_refused_by_itself(trial):
-    subject, expected = trial
+def test_a_label_change_over_a_wide_margin_is_rejected(rows_and_logits):
+    run_rows, expected = rows_and_logits
     clear = int(np.ptp(np.sort(expected.dev_NC)[:, -2:], axis=1).argmax())
-    ids = subject.dev[clear].encoding.ids.tolist()
+    ids = run_rows.dev[clear].encoding.ids.tolist()
 
     def one_text_turned(encodings, logits_NC):
         for row, encoding in enumerate(encodings):
@@ -212,32 +214,36 @@ def test_a_label_that_changes_over_a_wide_margin_is_refused_by_itself(trial):
                 logits_NC[row] *= -1
         return logits_NC
 
-    verdict = proven_with(trial, one_text_turned, flips_outside=0)
-    assert [breach.limit for breach in verdict.breaches] == ["flips_outside"]
-    assert verdict.parity.flips >= verdict.parity.flips_outside >= 1
+    result = proven_with(rows_and_logits, one_text_turned, flips_outside=0)
+    assert [breach.limit for breach in result.breaches] == ["flips_outside"]
+    assert result.parity.flips >= result.parity.flips_outside >= 1
 
 
-def test_a_limit_that_is_no_number_lets_nothing_through(trial):
-    assert proven_with(trial, nothing, max_abs=float("nan")).breaches[0].limit == "max_abs"
+def test_a_nan_limit_rejects_every_engine(rows_and_logits):
+    assert (
+        proven_with(rows_and_logits, nothing, max_abs=float("nan")).breaches[0].limit == "max_abs"
+    )
 
 
 @pytest.mark.parametrize("change", [nothing, one_answer_off, all_shifted])
-def test_what_stays_inside_its_limits_passes(trial, change):
-    verdict = proven_with(trial, change, max_abs=0.26, mean_abs=0.03, spread=0.26, flips=0.2)
-    assert verdict.breaches == ()
-    assert verdict.parity.passed
+def test_differences_within_the_limits_pass(rows_and_logits, change):
+    result = proven_with(
+        rows_and_logits, change, max_abs=0.26, mean_abs=0.03, spread=0.26, flips=0.2
+    )
+    assert result.breaches == ()
+    assert result.parity.passed
 
 
-def test_the_worst_answers_are_told_with_their_company(trial):
-    verdict = proven_with(trial, one_answer_off)
-    worst = verdict.worst[0]
-    assert verdict.parity.max_abs == pytest.approx(0.25, abs=1e-4)
-    assert (len(worst.rows), worst.place, worst.rule) == (7, 3, "by 7 in order")
-    names = [case.row.name for case in verdict.worst]
+def test_the_worst_cases_are_reported_with_their_batches(rows_and_logits):
+    result = proven_with(rows_and_logits, one_answer_off)
+    worst = result.worst[0]
+    assert result.parity.max_abs == pytest.approx(0.25, abs=1e-4)
+    assert (len(worst.rows), worst.index, worst.rule) == (7, 3, "by 7 in order")
+    names = [case.row.name for case in result.worst]
     assert len(set(names)) == len(names)
 
 
-def test_an_engine_that_gives_an_error_says_for_which_batch(trial):
+def test_an_engine_error_reports_its_batch(rows_and_logits):
     def broken(encodings, logits_NC):
         if len(encodings) == 32:
             message = "no such shape"
@@ -245,35 +251,35 @@ def test_an_engine_that_gives_an_error_says_for_which_batch(trial):
         return logits_NC
 
     with pytest.raises(EngineFailedError, match="for 32 inputs of up to 64 tokens: no such shape"):
-        proven_with(trial, broken)
+        proven_with(rows_and_logits, broken)
 
 
-def test_the_checkpoint_is_asked_once_for_all_engines(run, monkeypatch):
-    asked = []
+def test_the_checkpoint_runs_once_for_all_engines(run, monkeypatch):
+    calls = []
     inner = CheckpointEngine.infer
     monkeypatch.setattr(
         CheckpointEngine,
         "infer",
-        lambda self, rows: asked.append(len(rows)) or inner(self, rows),
+        lambda self, rows: calls.append(len(rows)) or inner(self, rows),
     )
     variants = [
         Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=layout)
         for layout in Layout
     ]
-    export(run, Silent(), variants, settings=ExportSettings(speed_s=0, dev_rows=30))
+    export(run, NullProgress(), variants, settings=ExportSettings(speed_s=0, dev_rows=30))
     assert len(read_manifest(run).engines) == 2
-    # The grid, the part of dev that a proof takes, and the rest: each row once.
-    grid, dev, rest = asked
+    # The edge cases, the sampled dev rows, and the remaining dev rows: each row once.
+    edge, dev, rest = calls
     assert (dev, dev + rest) == (30, read_manifest(run).data.splits["dev"].rows)
-    assert grid > dev
+    assert edge > dev
 
 
-def test_a_run_without_dev_is_proven_on_the_sample_and_has_no_score(pair_run, tmp_path):
+def test_a_run_without_dev_is_checked_on_the_sample_without_a_score(pair_run, tmp_path):
     run = shutil.copytree(pair_run, tmp_path / "run")
     manifest = read_manifest(run)
     data = manifest.data.model_copy(update={"splits": {}})
     write_manifest(run, manifest.model_copy(update={"data": data}))
-    (record,) = export(run, Silent(), settings=ExportSettings(speed_s=0))
+    (record,) = export(run, NullProgress(), settings=ExportSettings(speed_s=0))
     assert record.parity.passed
     assert record.parity.scores is None
     assert record.parity.rows > 400
@@ -286,23 +292,23 @@ def test_a_limit_is_a_finite_number_from_0(key, value):
         load_settings(ExportSettings, None, [f"{key}={value}"])
 
 
-def test_limits_are_set_by_name_and_kept(run):
+def test_limits_are_set_by_name_and_recorded(run):
     settings = load_settings(
         ExportSettings, None, ["tolerances.fp32.max_abs=1e-12", "speed_s=0", "dev_rows=20"]
     )
     with pytest.raises(CheckFailedError, match=r"\(max_abs\): .* \(tolerance 1e-12\)"):
-        export(run, Silent(), settings=settings)
+        export(run, NullProgress(), settings=settings)
     settings = load_settings(
         ExportSettings, None, ["tolerances.fp32.mean_abs=0.5", "speed_s=0", "dev_rows=20"]
     )
-    (record,) = export(run, Silent(), settings=settings)
+    (record,) = export(run, NullProgress(), settings=settings)
     assert record.tolerance == TOLERANCES[Precision.FP32].model_copy(update={"mean_abs": 0.5})
 
 
-def test_entities_are_proven_far_apart_and_without_words(marked_run):
+def test_edge_cases_have_distant_and_empty_entities(marked_run):
     manifest = read_manifest(marked_run)
     encoder = open_encoder(marked_run, manifest)
-    rows = grid_rows(encoder, list(split_source(marked_run, manifest, "dev").rows()))
+    rows = edge_case_rows(encoder, list(split_source(marked_run, manifest, "dev").rows()))
     by_name = {row.name: row.encoding for row in rows}
     assert len(by_name["empty text"]) == 6
     (start1, end1), (start2, end2) = by_name["truncated text"].entity_spans
@@ -314,9 +320,9 @@ def test_entities_are_proven_far_apart_and_without_words(marked_run):
 
 
 @pytest.mark.parametrize(("fixture", "metric"), METRICS)
-def test_other_tasks_are_proven_by_their_metric(request, tmp_path, fixture, metric):
+def test_other_tasks_are_checked_by_their_metric(request, tmp_path, fixture, metric):
     run = shutil.copytree(request.getfixturevalue(fixture), tmp_path / fixture)
-    (record,) = export(run, Silent(), settings=ExportSettings(speed_s=0))
+    (record,) = export(run, NullProgress(), settings=ExportSettings(speed_s=0))
     assert record.parity.passed
     assert record.parity.flips == 0
     assert record.parity.metric == metric

@@ -1,4 +1,4 @@
-"""What int8 cannot bear is given back, layer by layer, and what nothing helps fails."""
+"""Layers that int8 degrades fall back one by one; if that does not help, the export fails."""
 
 import re
 import shutil
@@ -9,11 +9,11 @@ from safetensors.numpy import load_file, save_file
 
 from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings, ToleranceSettings, TolerancesSettings
-from pipework.export.quantize.mixed_precision import SENSITIVITY_ROWS, Trial
+from pipework.export.quantize.mixed_precision import SENSITIVITY_ROWS, CandidateRunner
 from pipework.export.run import export
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest, write_manifest
-from pipework.serve.engines.openvino import SAID_AT
+from pipework.serve.engines.openvino import PRECISION_PATH
 from pipework.train.model.checkpoint import FOLDER, records
 
 DYNAMIC = Variant(
@@ -33,7 +33,7 @@ LOUD = "bert.encoder.layer.1.output.dense"
 
 @pytest.fixture
 def loud_run(trained_run, tmp_path):
-    """A run one of whose layers reads a channel so loud that 8 bits leave nothing of the others."""
+    """A run with a layer whose largest input channel leaves int8 no resolution for the others."""
     run = tmp_path / "loud"
     shutil.copytree(trained_run, run)
     path = run / FOLDER / "model.safetensors"
@@ -48,70 +48,74 @@ def loud_run(trained_run, tmp_path):
     return run
 
 
-def test_the_one_layer_that_int8_breaks_is_given_back_and_reported(loud_run, noting):
+def test_the_layer_that_int8_degrades_falls_back_and_is_reported(loud_run, noting):
     (engine,) = export(loud_run, noting, [DYNAMIC], settings=ExportSettings(speed_s=0.1))
     assert engine.proven
     (layer,) = engine.kept
     assert (layer.name, layer.precision) == (LOUD, Precision.FP32)
-    told = "\n".join(noting.lines)
-    before = float(re.search(r"int8 beside float32 scores (\S+) on dev", told)[1])
+    log = "\n".join(noting.lines)
+    before = float(re.search(r"int8 with float32: dev score (\S+) instead", log)[1])
     assert engine.parity.scores.engine - before == pytest.approx(layer.gain, abs=1e-4)
-    changed = [int(count) for count in re.findall(r"(\d+) answers changed", told)]
+    changed = [int(count) for count in re.findall(r"(\d+) labels changed", log)]
     assert changed[0] > 0.03 * 408 >= changed[1]
-    assert "layers are given back to float32, the most sensitive first" in told
-    assert f"{LOUD} in float32: scores" in told
-    assert "what 1 layers in float32 cost: " in told
-    assert told.count("texts/s") == 2
+    assert "trying float32 for the most sensitive layers" in log
+    assert f"{LOUD} in float32: dev score" in log
+    assert "speed with 1 layers in float32: " in log
+    assert log.count("texts/s") == 2
 
 
-def said(run, engine):
-    """What the model says is beside int8."""
+def fallback_precision(run, engine):
+    """Return the fallback precision that the OpenVINO model records."""
     (path,) = (run / one.path for one in engine.files if one.path.endswith(".xml"))
-    return openvino.Core().read_model(path).get_rt_info(SAID_AT).value
+    return openvino.Core().read_model(path).get_rt_info(PRECISION_PATH).value
 
 
-def test_layers_go_back_to_what_is_beside_int8(run, noting, monkeypatch):
-    monkeypatch.setattr("pipework.export.quantize.onnx2int8.beside_int8", lambda _: Precision.BF16)
+def test_layers_fall_back_to_bf16_first(run, noting, monkeypatch):
+    monkeypatch.setattr(
+        "pipework.export.quantize.onnx2int8.int8_fallback_precision", lambda _: Precision.BF16
+    )
     judged = []
 
-    def answers(trial, graph, encodings, *, real=Trial.answers):
-        found_NC = real(trial, graph, encodings)
+    def logits(runner, graph, encodings, *, real=CandidateRunner.logits):
+        found_NC = real(runner, graph, encodings)
         if graph.name == "fp32.onnx" or len(encodings) <= SENSITIVITY_ROWS:
             return found_NC
-        judged.append(trial.beside)
-        return -found_NC if len(judged) == 1 else found_NC  # as if one layer mended it
+        judged.append(runner.fallback_precision)
+        return -found_NC if len(judged) == 1 else found_NC  # as if one layer repaired it
 
-    monkeypatch.setattr(Trial, "answers", answers)
+    monkeypatch.setattr(CandidateRunner, "logits", logits)
     (engine,) = export(run, noting, [OPENVINO], settings=ExportSettings(speed_s=0))
     assert engine.proven
     (layer,) = engine.kept
     assert layer.precision is Precision.BF16
     assert judged == [Precision.BF16] * 2
-    assert said(run, engine) == "bf16"
-    told = "\n".join(noting.lines)
-    assert "layers are given back to bf16, the most sensitive first" in told
-    assert f"{layer.name} in bf16: scores" in told
-    assert "float32" not in told
+    assert fallback_precision(run, engine) == "bf16"
+    log = "\n".join(noting.lines)
+    assert "trying bf16 for the most sensitive layers" in log
+    assert f"{layer.name} in bf16: dev score" in log
+    assert "float32" not in log
 
 
-def test_what_bf16_does_not_mend_float32_layers_may(run, noting, monkeypatch):
-    monkeypatch.setattr("pipework.export.quantize.onnx2int8.beside_int8", lambda _: Precision.BF16)
+def test_float32_is_tried_if_bf16_layers_are_not_enough(run, noting, monkeypatch):
+    monkeypatch.setattr(
+        "pipework.export.quantize.onnx2int8.int8_fallback_precision", lambda _: Precision.BF16
+    )
     judged = []
 
-    def answers(trial, graph, encodings, *, real=Trial.answers):
-        found_NC = real(trial, graph, encodings)
+    def logits(runner, graph, encodings, *, real=CandidateRunner.logits):
+        found_NC = real(runner, graph, encodings)
         if graph.name == "fp32.onnx" or len(encodings) <= SENSITIVITY_ROWS:
             return found_NC
-        judged.append(trial.beside)
-        mended = judged.count(Precision.FP32) > 1  # by the first layer in float32
-        return found_NC if mended else -found_NC
+        judged.append(runner.fallback_precision)
+        repaired = judged.count(Precision.FP32) > 1  # by the first layer in float32
+        return found_NC if repaired else -found_NC
 
-    monkeypatch.setattr(Trial, "answers", answers)
+    monkeypatch.setattr(CandidateRunner, "logits", logits)
     (engine,) = export(run, noting, [OPENVINO], settings=ExportSettings(speed_s=0))
     assert engine.proven
     assert judged == [Precision.BF16] * 5 + [Precision.FP32] * 2
     assert [layer.precision for layer in engine.kept] == [Precision.FP32]
-    assert said(run, engine) == "f32"
+    assert fallback_precision(run, engine) == "f32"
     (path,) = (run / one.path for one in engine.files if one.path.endswith(".xml"))
     found = openvino.Core().read_model(path).get_ops()
     weights = [one for one in found if one.get_type_name() == "Constant" and len(one.shape) > 1]
@@ -119,35 +123,37 @@ def test_what_bf16_does_not_mend_float32_layers_may(run, noting, monkeypatch):
     assert len(integers) == 11 + 1  # of 12 layers, and the table of words
 
 
-@pytest.mark.parametrize("spoilt", [False, True])
-def test_where_no_layers_help_float32_is_beside_int8(run, noting, monkeypatch, spoilt):
-    monkeypatch.setattr("pipework.export.quantize.onnx2int8.beside_int8", lambda _: Precision.BF16)
+@pytest.mark.parametrize("degraded", [False, True])
+def test_float32_is_used_if_bf16_fallback_layers_do_not_help(run, noting, monkeypatch, degraded):
+    monkeypatch.setattr(
+        "pipework.export.quantize.onnx2int8.int8_fallback_precision", lambda _: Precision.BF16
+    )
     compared = []
 
-    def answers(trial, graph, encodings, *, real=Trial.answers):
+    def logits(runner, graph, encodings, *, real=CandidateRunner.logits):
         if len(encodings) > SENSITIVITY_ROWS:
-            compared.append((graph.name, trial.beside))
-        found_NC = real(trial, graph, encodings)
-        return -found_NC if spoilt and trial.beside is Precision.BF16 else found_NC
+            compared.append((graph.name, runner.fallback_precision))
+        found_NC = real(runner, graph, encodings)
+        return -found_NC if degraded and runner.fallback_precision is Precision.BF16 else found_NC
 
-    monkeypatch.setattr(Trial, "answers", answers)
+    monkeypatch.setattr(CandidateRunner, "logits", logits)
     (engine,) = export(run, noting, [OPENVINO], settings=ExportSettings(speed_s=0))
     assert engine.proven
     assert engine.kept == ()
-    assert said(run, engine) == ("f32" if spoilt else "bf16")
-    plain = [beside for name, beside in compared if name == "fp32.onnx"]
-    tried = [beside for name, beside in compared if name != "fp32.onnx"]
+    assert fallback_precision(run, engine) == ("f32" if degraded else "bf16")
+    plain = [precision for name, precision in compared if name == "fp32.onnx"]
+    tried = [precision for name, precision in compared if name != "fp32.onnx"]
     assert plain == [Precision.FP32]
     each_layer = [Precision.BF16] * 4  # of 12
-    assert tried == [Precision.BF16, *([*each_layer, Precision.FP32] if spoilt else [])]
+    assert tried == [Precision.BF16, *([*each_layer, Precision.FP32] if degraded else [])]
 
 
-def test_what_giving_back_does_not_mend_is_refused(run, noting):
-    # A limit that nothing keeps, which is none that can be set.
+def test_an_engine_that_fallback_layers_do_not_repair_is_rejected(run, noting):
+    # An impossible limit, which --set would not accept.
     never = TolerancesSettings(int8=ToleranceSettings.model_construct(score_drop=-1.0))
     settings = ExportSettings(speed_s=0, tolerances=never)
     with pytest.raises(CheckFailedError) as caught:
         export(run, noting, [DYNAMIC], settings=settings)
     assert caught.value.exit_code == 3
-    assert sum(" in float32: scores" in line for line in noting.lines) == 4  # of 12 layers
+    assert sum(" in float32: dev score" in line for line in noting.lines) == 4  # of 12 layers
     assert read_manifest(run).engines == ()

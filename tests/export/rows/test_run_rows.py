@@ -1,11 +1,11 @@
-"""The rows of a proof are spread over their file, which may be sorted by label."""
+"""Rows of a parity check are sampled evenly from their file, which may be sorted by label."""
 
 import numpy as np
 import pytest
 
 from pipework.export.config import ExportSettings
 from pipework.export.inference import open_encoder, split_source
-from pipework.export.rows.run_rows import Subject
+from pipework.export.rows.run_rows import RunRows
 from pipework.run_folder.manifest import read_manifest
 
 STRETCHES = 9
@@ -13,44 +13,44 @@ STRETCHES = 9
 
 @pytest.fixture
 def part(regression_run):
-    """A part of a dev file whose row n, from 0, has the value -n/4."""
-    return Subject.open(
+    """A sample of a dev file whose row n, from 0, has the value -n/4."""
+    return RunRows.open(
         regression_run, read_manifest(regression_run), ExportSettings(dev_rows=STRETCHES)
     )
 
 
-def test_dev_is_one_row_of_each_stretch_of_the_file_in_its_order(part):
+def test_dev_has_one_row_from_each_stretch_in_file_order(part):
     places_N = part.truth_N * -4
     assert (places_N // 5).tolist() == list(range(STRETCHES))
-    assert len(set((places_N % 5).tolist())) > 1  # labels that take turns all come
+    assert len(set((places_N % 5).tolist())) > 1  # alternating labels are all sampled
 
 
 def test_rows_are_named_by_their_numbers_in_the_file(part):
     examples = list(split_source(part.run, part.manifest, "dev").rows())
     encodings = open_encoder(part.run, part.manifest).encode(examples)
-    real = [row for row in (*part.dev, *part.grid) if row.name.startswith("dev row ")]
+    real = [row for row in (*part.dev, *part.edge_cases) if row.name.startswith("dev row ")]
     assert len(real) == 2 * STRETCHES
     for row in real:
         number = int(row.name.removeprefix("dev row "))
         assert row.encoding.ids.tolist() == encodings[number - 1].ids.tolist()
 
 
-def test_the_rest_of_dev_is_every_other_row(part):
-    ((encodings, truth_N),) = part.rest()
+def test_the_remaining_dev_rows_are_all_that_were_not_sampled(part):
+    ((encodings, truth_N),) = part.remaining_dev()
     assert len(encodings) == len(truth_N)
     both = np.concatenate([part.truth_N, truth_N])
     assert sorted((both * -4).tolist()) == list(range(part.manifest.data.splits["dev"].rows))
 
 
-def test_calibration_reaches_from_the_first_rows_of_train_to_the_last(trained_run):
+def test_calibration_rows_span_the_train_file(trained_run):
     manifest = read_manifest(trained_run)
-    subject = Subject.open(trained_run, manifest, ExportSettings(calibration_rows=10))
+    run_rows = RunRows.open(trained_run, manifest, ExportSettings(calibration_rows=10))
     examples = list(split_source(trained_run, manifest, "train").rows())
     encodings = open_encoder(trained_run, manifest).encode(examples)
     tenth = len(encodings) // 10
-    found = subject.calibration()
+    found = run_rows.calibration_rows()
     assert len(found) == 10
-    assert len(subject.calibration(3)) == 3
+    assert len(run_rows.calibration_rows(3)) == 3
     for encoding, stretch in (
         (found[0], encodings[: tenth + 1]),
         (found[-1], encodings[-tenth - 1 :]),

@@ -1,12 +1,12 @@
-"""The configs as files: `golden/` holds what Triton is given, to be read by people too."""
+"""Triton configs, compared with the files in `golden/`."""
 
 from pathlib import Path
 
 import pytest
 
-from pipework.export.config import Backend, TritonSettings
+from pipework.export.config import TritonBackend, TritonSettings
 from pipework.export.triton.triton_config import (
-    differing,
+    differing_fields,
     from_text,
     signature,
     tensor_config,
@@ -14,13 +14,13 @@ from pipework.export.triton.triton_config import (
     to_text,
     warmup_files,
 )
-from pipework.run_folder.engine_record import EngineFormat, Layout, Profile, TensorRt
+from pipework.run_folder.engine_record import EngineFormat, Layout, ShapeProfile, TensorRt
 from pipework.run_folder.manifest import read_manifest
 
 GOLDEN = Path(__file__).with_name("golden")
 PYTHON = TritonSettings()
-ONNX = TritonSettings(backend=Backend.ONNXRUNTIME, instances=2)
-TENSORRT = TritonSettings(backend=Backend.TENSORRT)
+ONNX = TritonSettings(backend=TritonBackend.ONNXRUNTIME, instances=2)
+TENSORRT = TritonSettings(backend=TritonBackend.TENSORRT)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def manifest(exported_run):
     return read_manifest(exported_run)
 
 
-def given(manifest, *fields, type_ids=True):
+def with_fields(manifest, *fields, type_ids=True):
     changed = {"fields": fields, "type_ids": type_ids}
     return manifest.model_copy(update={"input": manifest.input.model_copy(update=changed)})
 
@@ -43,9 +43,9 @@ def shapes(texts, tokens):
 
 
 def built():
-    """Two profiles, for short texts and for long ones, which take fewer."""
+    """Two profiles: many short texts, fewer long texts."""
     profiles = tuple(
-        Profile(smallest=shapes(1, 1), usual=shapes(8, tokens), largest=shapes(texts, tokens))
+        ShapeProfile(smallest=shapes(1, 1), usual=shapes(8, tokens), largest=shapes(texts, tokens))
         for texts, tokens in ((64, 32), (16, 128))
     )
     return TensorRt(flavour="tensorrt", version="11.0", target="one GPU", profiles=profiles)
@@ -53,15 +53,15 @@ def built():
 
 def configs(manifest):
     yield "text", text_config("topics", manifest, PYTHON)
-    pair = given(manifest, "text", "text_pair")
+    pair = with_fields(manifest, "text", "text_pair")
     yield "text-pair", text_config("topics", pair, TritonSettings(instances=2, batch=8, versions=1))
     yield "text-before-a-model", text_config("topics", manifest, ONNX, first_only=True)
-    marked = given(manifest, "text", "entities")
+    marked = with_fields(manifest, "text", "entities")
     spans = marked.model_copy(update={"model": marked.model.model_copy(update={"head": "entity"})})
     yield "onnxruntime", tensor_config("topics", spans, ONNX, first_only=True, on_gpu=False)
     packed = with_engine(manifest, layout=Layout.PACKED)
     yield "onnxruntime-packed", tensor_config("topics", packed, ONNX, first_only=True, on_gpu=False)
-    every = with_engine(given(manifest, "text", type_ids=False), layout=Layout.PACKED)
+    every = with_engine(with_fields(manifest, "text", type_ids=False), layout=Layout.PACKED)
     yield (
         "onnxruntime-packed-states",
         tensor_config("topics", every, ONNX, first_only=False, on_gpu=False),
@@ -71,37 +71,39 @@ def configs(manifest):
     yield "tensorrt", tensor_config("topics", trt, TENSORRT, first_only=True, on_gpu=True)
 
 
-def test_the_configs_are_those_of_the_golden_files(manifest):
+def test_the_configs_match_the_golden_files(manifest):
     written = {name: to_text(config) for name, config in configs(manifest)}
     golden = {path.stem: path.read_text() for path in sorted(GOLDEN.glob("*.pbtxt"))}
     assert written == golden
 
 
-def test_a_config_is_read_as_it_was_written(manifest):
+def test_a_config_survives_a_round_trip(manifest):
     for _, config in configs(manifest):
         assert from_text(to_text(config)) == config
 
 
-def test_no_text_before_a_tensorrt_engine_is_merged_beyond_what_its_profiles_take(manifest):
+def test_batches_for_a_tensorrt_engine_fit_its_profiles(manifest):
     assert dict(configs(manifest))["text-before-tensorrt"].max_batch_size == 16
 
 
-def test_what_runs_a_model_can_be_changed_and_what_it_takes_and_gives_cannot(manifest):
+def test_the_signature_ignores_instances_but_not_inputs(manifest):
     mine = text_config("topics", manifest, TritonSettings(instances=3, batch=9, versions=4))
-    assert differing(signature(mine), signature(text_config("topics", manifest, PYTHON))) == []
-    pair = text_config("topics", given(manifest, "text", "text_pair"), PYTHON)
-    assert differing(signature(mine), signature(pair)) == ["input"]
+    assert (
+        differing_fields(signature(mine), signature(text_config("topics", manifest, PYTHON))) == []
+    )
+    pair = text_config("topics", with_fields(manifest, "text", "text_pair"), PYTHON)
+    assert differing_fields(signature(mine), signature(pair)) == ["input"]
 
 
-def test_the_text_of_the_warm_up_is_one_that_the_model_takes(manifest):
+def test_the_warm_up_text_fits_the_model(manifest):
     ((name, plain),) = warmup_files(manifest).items()
-    ((_, marked),) = warmup_files(given(manifest, "text", "entities")).items()
+    ((_, marked),) = warmup_files(with_fields(manifest, "text", "entities")).items()
     assert name == "warmup/text"
     assert int.from_bytes(plain[:4], "little") == len(plain) - 4
     assert b"<e1>" not in plain
     assert b"<e1>" in marked
 
 
-def test_a_text_that_is_no_config_is_told_with_its_place():
+def test_an_invalid_config_is_reported_with_its_position():
     with pytest.raises(ValueError, match=r"^2:1 "):
         from_text('name: "x"\nnothing: 1\n')

@@ -1,37 +1,37 @@
 import pytest
 
-from pipework.data.entities import check_spans, read_marks
+from pipework.data.entities import check_spans, parse_marked_text
 from pipework.errors import InputError
 
 
-def held(text):
-    plain, spans = read_marks(text)
+def entities_of(text):
+    plain, spans = parse_marked_text(text)
     return plain, [plain[start:end] for start, end in spans]
 
 
-def test_the_marks_are_taken_out_and_the_spans_point_at_the_entities():
-    found = held("The <e1>cup</e1> holds <e2>hot tea</e2>.")
-    assert found == ("The cup holds hot tea.", ["cup", "hot tea"])
+def test_tags_are_removed_and_the_spans_cover_the_entities():
+    parsed = entities_of("The <e1>cup</e1> holds <e2>hot tea</e2>.")
+    assert parsed == ("The cup holds hot tea.", ["cup", "hot tea"])
 
 
-def test_the_roles_are_those_of_the_marks_whatever_their_order():
-    assert held("<e2>tea</e2> in a <e1>cup</e1>") == ("tea in a cup", ["cup", "tea"])
+def test_the_entities_may_be_in_either_order():
+    assert entities_of("<e2>tea</e2> in a <e1>cup</e1>") == ("tea in a cup", ["cup", "tea"])
 
 
 def test_entities_may_touch_each_other_and_both_ends():
-    assert held("<e1>茶</e1><e2>杯</e2>") == ("茶杯", ["茶", "杯"])
+    assert entities_of("<e1>茶</e1><e2>杯</e2>") == ("茶杯", ["茶", "杯"])
 
 
 @pytest.mark.parametrize("text", ["<", "$5 #1 <e3>x</e3> </e", "a < b <e10> <E1>", "&lt;e1&gt;"])
-def test_what_only_looks_like_a_mark_is_text(text):
-    assert held(f"{text} <e1>a</e1> {text} <e2>b</e2> {text}") == (
+def test_other_tags_are_text(text):
+    assert entities_of(f"{text} <e1>a</e1> {text} <e2>b</e2> {text}") == (
         f"{text} a {text} b {text}",
         ["a", "b"],
     )
 
 
-def test_white_space_just_inside_a_mark_belongs_to_no_entity():
-    assert held("a <e1> cup </e1> of <e2>\ttea</e2>")[1] == ["cup", "tea"]
+def test_white_space_at_the_ends_of_an_entity_is_removed():
+    assert entities_of("a <e1> cup </e1> of <e2>\ttea</e2>")[1] == ["cup", "tea"]
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_white_space_just_inside_a_mark_belongs_to_no_entity():
         ("<e1></e1> <e2>b</e2>", r"entity e1 is \[0, 0\]"),
     ],
 )
-def test_what_is_wrong_with_the_marks_is_told(text, message):
+def test_invalid_tags_are_reported(text, message):
     with pytest.raises(InputError, match=message):
-        read_marks(text)
+        parse_marked_text(text)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_is_wrong_with_the_marks_is_told(text, message):
         (((5, 3), (6, 7)), r"entity e1 is \[5, 3\]"),
     ],
 )
-def test_spans_outside_the_text_or_over_one_another_are_refused(spans, message):
+def test_invalid_and_overlapping_spans_are_rejected(spans, message):
     with pytest.raises(InputError, match=message):
         check_spans("abcdefgh", spans)
 

@@ -14,18 +14,18 @@ def read(path, content, columns=None, **how):
     return list(Source(path=path, columns=columns or Columns(), **how).rows())
 
 
-def test_tsv_knows_no_quotes(tmp_path):
+def test_tsv_has_no_quoting(tmp_path):
     rows = read(tmp_path / "a.tsv", 'text\tlabel\n"a stray quote\t1\nsecond\t0\n')
     assert [row.text for row in rows] == ['"a stray quote', "second"]
 
 
-def test_csv_quotes_hold_commas_line_ends_and_quotes(tmp_path):
+def test_quoted_csv_fields_may_contain_commas_line_ends_and_quotes(tmp_path):
     rows = read(tmp_path / "a.csv", 'text,label\n"a, ""b""\nc",1\n')
     assert rows == [Example(text='a, "b"\nc', label="1")]
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
-def test_byte_order_mark_and_crlf_are_not_content(tmp_path, name):
+def test_byte_order_mark_and_crlf_are_removed(tmp_path, name):
     forms = {
         "a.tsv": "text\tlabel\r\nx\ty\r\n",
         "a.csv": "text,label\r\nx,y\r\n",
@@ -40,11 +40,11 @@ def test_only_a_line_feed_ends_a_line(tmp_path):
     assert read(tmp_path / "a.tsv", f"{text}\t1\n", NUMBERS)[0].text == text
 
 
-def test_columns_by_number_take_the_first_line_as_a_row(tmp_path):
+def test_with_column_numbers_the_first_line_is_a_row(tmp_path):
     assert len(read(tmp_path / "a.txt", "x\t0\ny\t1\n", NUMBERS)) == 2
 
 
-def test_columns_by_number_with_a_header_skip_it(tmp_path):
+def test_with_column_numbers_a_declared_header_is_skipped(tmp_path):
     rows = read(
         tmp_path / "a.tsv",
         "q\tid\tone\ttwo\n1\t7\ta\tb\n",
@@ -65,9 +65,13 @@ def test_columns_by_number_with_a_header_skip_it(tmp_path):
         ("a.jsonl", '{"label": "1"}\n', r"a\.jsonl:1: expected a value at 'text', found nothing"),
         ("a.jsonl", "[1]\n", r"a\.jsonl:1: expected an object, found list"),
         ("a.tsv", "", "is empty"),
-        ("a.xml", "", "cannot tell the format"),
+        ("a.xml", "", "no file format is known for the suffix"),
         ("a.tsv", b"text\tlabel\n\xff\xfe\t1\n", r"a\.tsv:2: not UTF-8"),
-        ("a.jsonl", '{"text": "\\ud800", "label": "1"}\n', r"a\.jsonl:1: a text is not Unicode"),
+        (
+            "a.jsonl",
+            '{"text": "\\ud800", "label": "1"}\n',
+            r"a\.jsonl:1: a text is not valid Unicode",
+        ),
     ],
 )
 def test_errors_name_file_and_line(tmp_path, name, content, message):
@@ -75,46 +79,46 @@ def test_errors_name_file_and_line(tmp_path, name, content, message):
         read(tmp_path / name, content)
 
 
-def test_a_column_number_out_of_range_is_told(tmp_path):
+def test_a_column_number_out_of_range_is_reported(tmp_path):
     with pytest.raises(DataError, match="no column 5; found 2 columns"):
         read(tmp_path / "a.tsv", "x\ty\n", Columns(text=5, label=1))
 
 
-def test_a_blank_line_is_no_row_but_stays_inside_quotes(tmp_path):
+def test_blank_lines_are_skipped_except_inside_quotes(tmp_path):
     rows = read(tmp_path / "a.csv", 'text,label\n\n"one\n\ntwo",1\n\nthree,0\n')
     assert [row.text for row in rows] == ["one\n\ntwo", "three"]
     assert len(read(tmp_path / "a.tsv", "x\t1\n\ny\t0\n", NUMBERS)) == 2
 
 
-def test_lines_are_counted_with_the_blank_ones(tmp_path):
+def test_line_numbers_count_blank_lines(tmp_path):
     with pytest.raises(DataError, match=r"a\.tsv:4: expected 2 columns"):
         read(tmp_path / "a.tsv", "text\tlabel\n\nx\t1\nbroken\n")
 
 
-def test_a_file_without_labels_keeps_its_header(tmp_path):
+def test_an_unlabelled_source_still_skips_the_header(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("text\ttopic\nx\t1\n")
     source = Source(path=path, columns=Columns(text=0, label="topic"))
     assert list(source.unlabelled().rows()) == [Example(text="x")]
 
 
-@pytest.mark.parametrize("found", ["3", "0", "9"])
-def test_where_names_are_numbers_a_number_is_only_a_name(found):
-    assert resolve_label(found, {"1": 0, "2": 1, "4": 2}) is None
+@pytest.mark.parametrize("text", ["3", "0", "9"])
+def test_a_number_is_never_an_index_if_names_are_numbers(text):
+    assert resolve_label(text, {"1": 0, "2": 1, "4": 2}) is None
 
 
 @pytest.mark.parametrize(
-    ("found", "place"), [("sport", 0), ("1", 1), ("2", None), ("-1", None), ("\u0661", None)]
+    ("text", "index"), [("sport", 0), ("1", 1), ("2", None), ("-1", None), ("\u0661", None)]
 )
-def test_a_label_is_a_name_or_else_a_number(found, place):
-    assert resolve_label(found, {"sport": 0, "finance": 1}) == place
+def test_a_label_is_resolved_by_name_or_index(text, index):
+    assert resolve_label(text, {"sport": 0, "finance": 1}) == index
 
 
-def test_a_name_that_is_a_number_stays_a_name():
+def test_a_name_that_is_a_number_is_resolved_as_name():
     assert resolve_label("1", {"1": 0, "0": 1}) == 0
 
 
-def test_a_tab_makes_a_pair():
+def test_a_tab_separates_the_texts_of_a_pair():
     assert split_pair("a\tb") == Example(text="a", text_pair="b")
     assert split_pair("a b") == Example(text="a b")
 
@@ -132,21 +136,21 @@ MULTI, NUMBER = {"kind": TaskKind.MULTI_LABEL}, {"kind": TaskKind.REGRESSION}
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
-def test_several_labels_stand_in_a_cell_and_may_be_none(tmp_path, name):
+def test_a_cell_holds_zero_or_more_labels(tmp_path, name):
     tab = "\t" if name == "a.tsv" else ","
     text = f"text{tab}label\na{tab}x | y|x\nb{tab}\n"
     rows = read(tmp_path / name, text, separator="|", **MULTI)
     assert [row.label for row in rows] == [("x", "y"), ()]
 
 
-def test_several_labels_are_a_list_in_jsonl(tmp_path):
+def test_labels_of_a_multi_label_row_are_a_list_in_jsonl(tmp_path):
     lines = ['{"text": "a", "label": ["x, y", 3]}', '{"text": "b", "label": []}']
     rows = read(tmp_path / "a.jsonl", "\n".join(lines), **MULTI)
     assert [row.label for row in rows] == [("x, y", "3"), ()]
 
 
 @pytest.mark.parametrize("label", ["1", " 2.50 ", "-3e-2", ".5", "0"])
-def test_a_number_to_learn_stays_as_it_is_written(tmp_path, label):
+def test_a_regression_target_is_stored_as_written(tmp_path, label):
     for name, text in (
         ("a.tsv", f"text\tlabel\na\t{label}\n"),
         ("a.csv", f"text,label\na,{label}\n"),
@@ -155,20 +159,20 @@ def test_a_number_to_learn_stays_as_it_is_written(tmp_path, label):
         assert read(tmp_path / name, text, **NUMBER)[0].label == label.strip()
 
 
-def test_a_number_of_jsonl_may_be_a_float_only_where_numbers_are_learned(tmp_path):
+def test_a_jsonl_label_may_be_a_float_only_in_a_regression(tmp_path):
     text = '{"text": "a", "label": 4.25}'
     assert read(tmp_path / "a.jsonl", text, **NUMBER)[0].label == "4.25"
     with pytest.raises(DataError, match=r"a\.jsonl:1: expected a label, found float"):
         read(tmp_path / "a.jsonl", text)
 
 
-def test_spans_of_jsonl_are_the_entities_in_the_order_of_their_roles(tmp_path):
+def test_jsonl_spans_are_the_entities_e1_and_e2(tmp_path):
     text = '{"text": "tea in a cup", "label": "x", "entities": [[9, 12], [0, 4]]}'
     (row,) = read(tmp_path / "a.jsonl", text, ENTITIES)
     assert row.entities == ((9, 12), (0, 3))
 
 
-def test_marked_texts_and_official_records_lose_their_marks(tmp_path):
+def test_entity_tags_are_removed_from_marked_texts_and_semeval_records(tmp_path):
     rows = read(
         tmp_path / "a.tsv",
         "x\t<e2>tea</e2> in <e1> cup </e1>\n",
@@ -240,7 +244,7 @@ def test_marked_texts_and_official_records_lose_their_marks(tmp_path):
         ),
     ],
 )
-def test_a_label_or_an_entity_that_is_wrong_is_told_with_its_line(
+def test_an_invalid_label_or_entity_is_reported_with_its_line(
     tmp_path, name, content, how, message
 ):
     with pytest.raises(DataError, match=message):
@@ -252,7 +256,7 @@ def part(path, *, held_out, rows=30, seed=0):
     return [row.text for row in Source(path=path, columns=NUMBERS, part=chosen).rows()]
 
 
-def test_a_held_out_part_and_the_rest_are_the_file_whatever_its_order(tmp_path):
+def test_held_out_rows_do_not_depend_on_the_order_of_the_file(tmp_path):
     lines = [f"text {n}\t{n % 2}" for n in range(100)]
     path, turned = tmp_path / "a.tsv", tmp_path / "b.tsv"
     path.write_text("\n".join(lines))
@@ -264,7 +268,7 @@ def test_a_held_out_part_and_the_rest_are_the_file_whatever_its_order(tmp_path):
     assert part(path, held_out=True, seed=1) != held
 
 
-def test_copies_of_a_text_are_held_out_together_or_not_at_all(tmp_path):
+def test_copies_of_a_text_are_in_the_same_part(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("".join(f"text {n // 4}\t{n % 2}\n" for n in range(100)))
     held, rest = part(path, held_out=True), part(path, held_out=False)
@@ -272,14 +276,14 @@ def test_copies_of_a_text_are_held_out_together_or_not_at_all(tmp_path):
     assert 30 <= len(held) < 34
 
 
-def test_a_part_that_would_take_the_whole_file_is_refused(tmp_path):
+def test_holding_out_the_whole_file_is_rejected(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("x\t1\ny\t0\n")
     with pytest.raises(DataError, match="holds 2 rows: cannot hold out 2"):
         part(path, held_out=True, rows=2)
 
 
-def test_a_source_is_found_again_from_what_a_manifest_keeps(tmp_path):
+def test_a_source_is_restored_from_the_read_options_of_a_manifest(tmp_path):
     source = Source(
         path=tmp_path / "a.tsv",
         columns=Columns(text=1, label=0),
@@ -290,10 +294,10 @@ def test_a_source_is_found_again_from_what_a_manifest_keeps(tmp_path):
         marked=True,
         part=Part(rows=3, seed=4, held_out=True),
     )
-    assert Source.of(source.reading(), source.path, source.part) == source
+    assert Source.of(source.read_options(), source.path, source.part) == source
 
 
-def test_the_real_files_give_the_rows_their_sources_state(shared_data):
+def test_real_files_have_the_documented_number_of_rows(shared_data):
     headlines = Source(path=shared_data / "thucnews_headlines" / "train_45000.txt", columns=NUMBERS)
     assert sum(1 for _ in headlines.rows()) == 45_000
     pairs = Columns(text=3, text_pair=4, label=0)
@@ -304,7 +308,7 @@ def test_the_real_files_give_the_rows_their_sources_state(shared_data):
         assert {row.label for row in rows} == {"0", "1"}
 
 
-def test_the_relations_of_the_official_files_are_read_as_those_of_the_tsv(shared_data):
+def test_the_official_semeval_files_and_the_tsv_files_give_the_same_examples(shared_data):
     folder = shared_data / "semeval2010_task8"
     for official, tsv, count in (
         ("TRAIN_FILE.TXT", "rbert_train.tsv", 8000),
@@ -315,15 +319,18 @@ def test_the_relations_of_the_official_files_are_read_as_those_of_the_tsv(shared
         first, second = list(records.rows()), list(marked.rows())
         assert len(first) == len(second) == count
         assert [row.label for row in first] == [row.label for row in second]
-        same = sum(held(one) == held(other) for one, other in zip(first, second, strict=True))
+        same = sum(
+            entity_texts(row) == entity_texts(other)
+            for row, other in zip(first, second, strict=True)
+        )
         assert same >= 0.99 * count
 
 
-def held(row):
+def entity_texts(row):
     return [row.text[start:end] for start, end in row.entities]
 
 
-def test_the_scores_of_similar_pairs_are_numbers(shared_data):
+def test_the_labels_of_stsb_are_numbers(shared_data):
     columns = Columns(text="sentence1", text_pair="sentence2", label="score")
     path = shared_data / "stsb" / "glue_dev.tsv"
     scores = [float(row.label) for row in Source(path=path, columns=columns, **NUMBER).rows()]

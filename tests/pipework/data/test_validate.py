@@ -1,6 +1,6 @@
 import pytest
 
-from pipework.data.examples import Example, fitting
+from pipework.data.examples import Example, validate_example
 from pipework.errors import InputError
 from pipework.run_folder.files import FileRecord
 from pipework.run_folder.manifest import Input
@@ -15,25 +15,25 @@ def model(*fields):
 TEXT, PAIR, ENTITIES = model("text"), model("text", "text_pair"), model("text", "entities")
 
 
-def test_a_text_or_a_pair_stays_as_it_is():
+def test_a_text_or_a_pair_is_returned_unchanged():
     text, pair = Example(text="<e1>a</e1>"), Example(text="a", text_pair="b")
-    assert fitting(text, TEXT, "input 1") is text
-    assert fitting(pair, PAIR, "input 1") is pair
+    assert validate_example(text, TEXT, "input 1") is text
+    assert validate_example(pair, PAIR, "input 1") is pair
 
 
-def test_marks_become_entities_for_a_model_that_wants_them():
+def test_tags_are_parsed_for_a_model_with_entities():
     expected = Example(text="a b", entities=((0, 1), (2, 3)))
-    assert fitting(Example(text="<e1>a</e1> <e2>b</e2>"), ENTITIES, "") == expected
-    assert fitting(expected, ENTITIES, "") == expected
+    assert validate_example(Example(text="<e1>a</e1> <e2>b</e2>"), ENTITIES, "") == expected
+    assert validate_example(expected, ENTITIES, "") == expected
 
 
-def test_with_spans_given_the_text_is_only_text():
-    given = Example(text="<e1>a</e1>", entities=((4, 5), (0, 3)))
-    assert fitting(given, ENTITIES, "") == given
+def test_tags_are_text_if_spans_are_given():
+    example = Example(text="<e1>a</e1>", entities=((4, 5), (0, 3)))
+    assert validate_example(example, ENTITIES, "") == example
 
 
 @pytest.mark.parametrize(
-    ("example", "given", "message"),
+    ("example", "expected", "message"),
     [
         (Example(text="a"), PAIR, "expected a text and a text_pair"),
         (Example(text="a", text_pair="b"), TEXT, "found a text_pair"),
@@ -43,7 +43,7 @@ def test_with_spans_given_the_text_is_only_text():
         (Example(text="a b", entities=((0, 1), (2, 4))), ENTITIES, "entity e2 is"),
     ],
 )
-def test_what_does_not_fit_is_told(example, given, message):
+def test_an_example_that_does_not_match_the_input_is_rejected(example, expected, message):
     with pytest.raises(InputError, match=f"input 1: {message}") as caught:
-        fitting(example, given, "input 1")
+        validate_example(example, expected, "input 1")
     assert caught.value.hint

@@ -9,17 +9,17 @@ from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.run_folder.task import Metric
 
 
-def test_a_manifest_reads_back_as_it_was_written(run):
+def test_a_written_manifest_reads_back_equal(run):
     manifest = read_manifest(run)
     write_manifest(run, manifest)
     assert read_manifest(run) == manifest
 
 
-def test_what_could_not_be_read_again_is_not_written(run):
+def test_an_invalid_manifest_is_not_written(run):
     manifest = read_manifest(run)
     metrics = manifest.data.metrics["dev"]
-    none = metrics.model_copy(update={"scores": {Metric.ACCURACY: float("inf")}})
-    data = manifest.data.model_copy(update={"metrics": {"dev": none}})
+    infinite = metrics.model_copy(update={"scores": {Metric.ACCURACY: float("inf")}})
+    data = manifest.data.model_copy(update={"metrics": {"dev": infinite}})
     with pytest.raises(RunFolderError, match=r"metrics\.dev\.scores\.accuracy"):
         write_manifest(run, manifest.model_copy(update={"data": data}))
     assert read_manifest(run) == manifest
@@ -44,9 +44,10 @@ def test_a_folder_without_manifest_is_unfinished(tmp_path):
         (lambda m: m["task"].update(threshold=1), r"task\.threshold: Extra inputs"),
         (lambda m: m.pop("input"), "input: Field required"),
         (lambda m: m.update(schema_version=99), "has schema 99; this version reads 3"),
+        (lambda m: m.update(schema_version=2), "has schema 2; this version reads 3"),
     ],
 )
-def test_a_manifest_of_another_shape_is_refused_by_field(run, change, message):
+def test_an_invalid_manifest_is_reported_with_its_field(run, change, message):
     path = run / "manifest.json"
     content = json.loads(path.read_text())
     change(content)
@@ -55,7 +56,7 @@ def test_a_manifest_of_another_shape_is_refused_by_field(run, change, message):
         read_manifest(run)
 
 
-def test_a_changed_and_a_missing_file_are_named(tmp_path):
+def test_a_changed_and_a_missing_file_are_reported(tmp_path):
     path = tmp_path / "weights"
     path.write_bytes(b"abc")
     record = record_file(tmp_path, path)
@@ -68,7 +69,7 @@ def test_a_changed_and_a_missing_file_are_named(tmp_path):
         verify_files(tmp_path, (record,))
 
 
-def test_a_write_replaces_the_file_and_leaves_no_other(tmp_path):
+def test_an_atomic_write_leaves_no_temporary_file(tmp_path):
     path = tmp_path / "f"
     write_atomically(path, b"old")
     before = path.stat().st_ino
@@ -77,7 +78,7 @@ def test_a_write_replaces_the_file_and_leaves_no_other(tmp_path):
     assert path.stat().st_ino != before
 
 
-def test_a_write_that_fails_leaves_the_old_content(tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_old_content(tmp_path, monkeypatch):
     path = tmp_path / "f"
     write_atomically(path, b"old")
 

@@ -7,11 +7,11 @@ from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.logit_diff import Comparison
 
 LABELS = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b", "c"), metric=Metric.ACCURACY)
-SEVERAL = Task(
+MULTI = Task(
     kind=TaskKind.MULTI_LABEL, labels=("a", "b"), metric=Metric.MICRO_F1, thresholds=(0.5, 0.9)
 )
 VALUE = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
-chance = np.random.default_rng(0)
+random = np.random.default_rng(0)
 
 
 def compare(expected, found, task=LABELS, inputs=None):
@@ -24,33 +24,33 @@ def compare(expected, found, task=LABELS, inputs=None):
 
 
 def many(rows=200, noise=0.01):
-    """Answers with clear margins and small differences."""
-    expected = np.eye(3)[chance.integers(3, size=rows)] * 4
-    return expected, expected + chance.uniform(-noise, noise, expected.shape)
+    """Return logits with clear margins, and the same with small differences."""
+    expected = np.eye(3)[random.integers(3, size=rows)] * 4
+    return expected, expected + random.uniform(-noise, noise, expected.shape)
 
 
-def test_the_spread_is_between_answers_to_one_input():
-    found = compare([[0, 0, 1]] * 3, [[0, 0, 1], [0, 0.25, 1], [9, 9, 9]], inputs=[0, 0, 1])
-    assert found.spread == 0.25
+def test_the_spread_is_between_outputs_for_the_same_input():
+    compared = compare([[0, 0, 1]] * 3, [[0, 0, 1], [0, 0.25, 1], [9, 9, 9]], inputs=[0, 0, 1])
+    assert compared.spread == 0.25
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_is_infinitely_far_away(wrong):
+def test_the_difference_to_nan_or_infinity_is_infinite(wrong):
     expected, found = many()
     found[3, 1] = wrong
     compared = compare(expected, found, inputs=[0, *range(199)])
-    assert compared.apart[3] == math.inf
-    assert compared.each_apart.mean() == math.inf
+    assert compared.max_differences[3] == math.inf
+    assert compared.differences.mean() == math.inf
     assert compared.max_kl == math.inf
     assert compare([[0, 1, 0]] * 2, [[0, wrong, 0], [0, 1, 0]], inputs=[0, 0]).max_rel == math.inf
 
 
-def test_answers_that_are_no_numbers_in_every_batch_have_no_spread_that_passes():
+def test_the_spread_of_nan_exceeds_every_limit():
     compared = compare([[0, 1, 0]], [[np.nan] * 3])
     assert not compared.spread <= 1
 
 
-def test_a_flip_is_inside_the_bound_where_the_two_labels_were_as_near_as_answers_move():
+def test_a_flip_with_a_small_margin_is_inside_the_error_bound():
     expected, found = many()
     bound = compare(expected, found).error_bound
     assert 0.01 < bound <= 0.02
@@ -59,7 +59,7 @@ def test_a_flip_is_inside_the_bound_where_the_two_labels_were_as_near_as_answers
     assert (int(compared.flipped.sum()), compared.flips_outside) == (1, 0)
 
 
-def test_one_bad_row_does_not_make_its_own_flip_allowed():
+def test_an_outlier_does_not_raise_the_error_bound():
     expected, found = many()
     expected[0], found[0] = (4, 0, 0), (0, 4, 0)  # a bound of twice the worst would allow it
     compared = compare(expected, found)
@@ -67,44 +67,44 @@ def test_one_bad_row_does_not_make_its_own_flip_allowed():
     assert (int(compared.flipped.sum()), compared.flips_outside) == (1, 1)
 
 
-def test_one_bad_row_among_few_does_not_either():
+def test_an_outlier_among_few_rows_does_not_raise_the_error_bound():
     expected, found = many(rows=10)
     expected[0], found[0] = (4, 0, 0), (0, 4, 0)
     assert compare(expected, found).flips_outside == 1
 
 
-def test_an_input_flips_once_however_many_batches_it_is_in():
+def test_an_input_in_several_batches_flips_once():
     compared = compare([[1, 0, 0]] * 3, [[0, 1, 0], [0, 1, 0], [1, 0, 0]], inputs=[0, 0, 1])
     assert compared.flipped.tolist() == [True, False]
 
 
-def test_of_several_labels_the_margin_is_to_the_threshold():
+def test_the_margin_of_a_multi_label_task_is_to_the_threshold():
     expected, found = np.tile([2.0, -2.0], (200, 1)), np.tile([2.001, -2.001], (200, 1))
     threshold = math.log(0.9 / 0.1)  # of the second label
     expected[0, 1], found[0, 1] = threshold - 0.0004, threshold + 0.0004
-    inside = compare(expected, found, SEVERAL)
+    inside = compare(expected, found, MULTI)
     assert (int(inside.flipped.sum()), inside.flips_outside) == (1, 0)
     expected[0, 1] = threshold - 0.1
-    outside = compare(expected, found, SEVERAL)
+    outside = compare(expected, found, MULTI)
     assert (int(outside.flipped.sum()), outside.flips_outside) == (1, 1)
 
 
-def test_the_divergence_is_that_of_the_definition():
+def test_the_divergence_matches_its_definition():
     p, q = np.array([0.7, 0.2, 0.1]), np.array([0.5, 0.3, 0.2])
-    compared = compare([np.log(p) + 5], [np.log(q)])  # a softmax does not see the 5
+    compared = compare([np.log(p) + 5], [np.log(q)])  # a softmax ignores the 5
     assert compared.max_kl == pytest.approx((p * np.log(p / q)).sum(), rel=1e-5)
     odds = [[math.log(0.7 / 0.3), 0]], [[math.log(0.5 / 0.5), 0]]
     several = 0.7 * math.log(0.7 / 0.5) + 0.3 * math.log(0.3 / 0.5)
-    assert compare(*odds, SEVERAL).max_kl == pytest.approx(several, rel=1e-5)
+    assert compare(*odds, MULTI).max_kl == pytest.approx(several, rel=1e-5)
     assert compare([[1]], [[2]], VALUE).max_kl == 0
 
 
-def test_a_relative_difference_has_a_floor():
+def test_a_relative_difference_is_relative_to_at_least_one_unit():
     assert compare([[1e-9, 4, 1]], [[1e-3, 4.4, 1]]).max_rel == pytest.approx(0.1, rel=1e-3)
 
 
-def test_values_of_a_regression_count_in_their_own_spread():
-    values = chance.normal(300, 50, (500, 1))
+def test_the_unit_of_a_regression_is_its_standard_deviation():
+    values = random.normal(300, 50, (500, 1))
     assert compare(values, values + 1, VALUE).unit == pytest.approx(50, rel=0.1)
     assert compare([[2]] * 5, [[2]] * 5, VALUE).unit > 0
     assert compare([[1, 2, 3]], [[1, 2, 3]]).unit == 1

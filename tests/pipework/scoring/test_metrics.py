@@ -10,11 +10,11 @@ from pipework.errors import ConfigError
 from pipework.run_folder.task import Metric, TaskKind
 from pipework.scoring.metrics import (
     accuracy,
+    applicable_metrics,
     check_metric,
     confusion,
     default_metric,
     directional_f1,
-    fitting_metrics,
     matthews,
     pearson,
     spearman,
@@ -38,49 +38,48 @@ LABELS = ("Other", *DIRECTED)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_scores_of_single_labels_are_those_of_scikit_learn(seed):
+def test_single_label_scores_equal_those_of_scikit_learn(seed):
     random = np.random.default_rng(seed)
     classes = int(random.integers(2, 6))
     truth_N = random.integers(0, classes, 50)
-    guess_N = np.where(random.random(50) < 0.6, truth_N, random.integers(0, classes, 50))
-    found = confusion(truth_N, guess_N, classes)
-    assert (
-        found.tolist() == sklearn.confusion_matrix(truth_N, guess_N, labels=range(classes)).tolist()
-    )
-    assert accuracy(found) == pytest.approx(sklearn.accuracy_score(truth_N, guess_N))
-    assert matthews(found) == pytest.approx(sklearn.matthews_corrcoef(truth_N, guess_N))
-    tally = tally_confusion(found)
-    assert tally.macro_f1 == pytest.approx(sklearn.f1_score(truth_N, guess_N, average="macro"))
-    assert tally.micro_f1 == pytest.approx(accuracy(found))
+    predicted_N = np.where(random.random(50) < 0.6, truth_N, random.integers(0, classes, 50))
+    confusion_CC = confusion(truth_N, predicted_N, classes)
+    expected = sklearn.confusion_matrix(truth_N, predicted_N, labels=range(classes))
+    assert confusion_CC.tolist() == expected.tolist()
+    assert accuracy(confusion_CC) == pytest.approx(sklearn.accuracy_score(truth_N, predicted_N))
+    assert matthews(confusion_CC) == pytest.approx(sklearn.matthews_corrcoef(truth_N, predicted_N))
+    tally = tally_confusion(confusion_CC)
+    assert tally.macro_f1 == pytest.approx(sklearn.f1_score(truth_N, predicted_N, average="macro"))
+    assert tally.micro_f1 == pytest.approx(accuracy(confusion_CC))
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_scores_of_several_labels_are_those_of_scikit_learn(seed):
+def test_multi_label_scores_equal_those_of_scikit_learn(seed):
     random = np.random.default_rng(seed)
     truth_NC = random.random((40, 5)) < [0.5, 0.1, 0.02, 0.3, 0]
-    given_NC = random.random((40, 5)) < [0.5, 0.1, 0.02, 0.3, 0]
-    tally = tally_labels(truth_NC, given_NC)
-    macro = sklearn.f1_score(truth_NC, given_NC, average="macro", zero_division=np.nan)
-    micro = sklearn.f1_score(truth_NC, given_NC, average="micro")
+    predicted_NC = random.random((40, 5)) < [0.5, 0.1, 0.02, 0.3, 0]
+    tally = tally_labels(truth_NC, predicted_NC)
+    macro = sklearn.f1_score(truth_NC, predicted_NC, average="macro", zero_division=np.nan)
+    micro = sklearn.f1_score(truth_NC, predicted_NC, average="micro")
     assert (tally.macro_f1, tally.micro_f1) == pytest.approx((macro, micro))
-    precision = sklearn.precision_score(truth_NC, given_NC, average=None, zero_division=0)
-    recall = sklearn.recall_score(truth_NC, given_NC, average=None, zero_division=0)
+    precision = sklearn.precision_score(truth_NC, predicted_NC, average=None, zero_division=0)
+    recall = sklearn.recall_score(truth_NC, predicted_NC, average=None, zero_division=0)
     np.testing.assert_allclose(tally.precision, precision)
     np.testing.assert_allclose(tally.recall, recall)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_correlations_are_those_of_scipy_ties_included(seed):
+def test_correlations_with_ties_equal_those_of_scipy(seed):
     random = np.random.default_rng(seed)
     truth_N = np.round(random.uniform(0, 5, 80), 1)
-    found_N = (truth_N + random.normal(0, 1 + seed, 80)) * 10.0 ** (seed - 5)
+    value_N = (truth_N + random.normal(0, 1 + seed, 80)) * 10.0 ** (seed - 5)
     if seed % 2:
-        found_N = np.round(found_N / np.ptp(found_N), 1)
-    assert pearson(found_N, truth_N) == pytest.approx(stats.pearsonr(found_N, truth_N)[0])
-    assert spearman(found_N, truth_N) == pytest.approx(stats.spearmanr(found_N, truth_N)[0])
+        value_N = np.round(value_N / np.ptp(value_N), 1)
+    assert pearson(value_N, truth_N) == pytest.approx(stats.pearsonr(value_N, truth_N)[0])
+    assert spearman(value_N, truth_N) == pytest.approx(stats.spearmanr(value_N, truth_N)[0])
 
 
-def test_what_cannot_be_told_is_zero():
+def test_an_undefined_score_is_zero():
     constant, line = np.full(4, 2.5), np.arange(4.0)
     for score in (pearson, spearman):
         assert score(constant, line) == score(line, constant) == score(line[:0], line[:0]) == 0
@@ -92,12 +91,12 @@ def test_what_cannot_be_told_is_zero():
 
 
 def cases():
-    """Truth and guesses of many kinds, as places in LABELS."""
+    """Yield pairs of true and predicted labels, as indices of LABELS."""
     random = np.random.default_rng(0)
     for share in (0.0, 0.3, 0.9, 1.0):
         truth_N = random.integers(0, 19, 400)
-        guess_N = np.where(random.random(400) < share, truth_N, random.integers(0, 19, 400))
-        yield truth_N, guess_N
+        predicted_N = np.where(random.random(400) < share, truth_N, random.integers(0, 19, 400))
+        yield truth_N, predicted_N
     turned_N = np.where(truth_N == 0, 0, (truth_N - 1 ^ 1) + 1)
     yield truth_N, turned_N  # each direction wrong
     yield truth_N, np.where(random.random(400) < 0.5, truth_N, turned_N)
@@ -110,28 +109,30 @@ def cases():
     yield np.array([1]), np.array([2])
 
 
-@pytest.mark.parametrize(("truth_N", "guess_N"), list(cases()))
-def test_the_directional_f1_is_that_of_the_official_scorer(shared_data, tmp_path, truth_N, guess_N):
+@pytest.mark.parametrize(("truth_N", "predicted_N"), list(cases()))
+def test_the_directional_f1_equals_that_of_the_official_scorer(
+    shared_data, tmp_path, truth_N, predicted_N
+):
     scorer = shared_data / "semeval2010_task8" / "semeval2010_task8_scorer-v1.2.pl"
-    for name, places in (("truth", truth_N), ("guess", guess_N)):
-        lines = (f"{row}\t{LABELS[place]}\n" for row, place in enumerate(places, start=1))
+    for name, labels_N in (("truth", truth_N), ("predicted", predicted_N)):
+        lines = (f"{row}\t{LABELS[label]}\n" for row, label in enumerate(labels_N, start=1))
         (tmp_path / name).write_text("".join(lines))
     out = subprocess.run(
-        ["perl", scorer, tmp_path / "guess", tmp_path / "truth"],
+        ["perl", scorer, tmp_path / "predicted", tmp_path / "truth"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
     (official,) = re.findall(r"official score is .* macro-averaged F1 = ([0-9.]+)%", out)
-    found = 100 * directional_f1(confusion(truth_N, guess_N, 19), LABELS)
-    assert f"{found:.2f}" == official
+    score = 100 * directional_f1(confusion(truth_N, predicted_N, 19), LABELS)
+    assert f"{score:.2f}" == official
 
 
 def test_a_wrong_direction_counts_against_precision_and_recall():
     labels = ("Other", "R-S(e1,e2)", "R-S(e2,e1)")
-    truth_N, guess_N = np.array([1, 1, 2, 0]), np.array([1, 2, 2, 0])
-    assert directional_f1(confusion(truth_N, guess_N, 3), labels) == pytest.approx(2 / 3)
-    assert directional_f1(confusion(truth_N * 0, guess_N * 0, 3), labels) == 0
+    truth_N, predicted_N = np.array([1, 1, 2, 0]), np.array([1, 2, 2, 0])
+    assert directional_f1(confusion(truth_N, predicted_N, 3), labels) == pytest.approx(2 / 3)
+    assert directional_f1(confusion(truth_N * 0, predicted_N * 0, 3), labels) == 0
 
 
 @pytest.mark.parametrize(
@@ -146,13 +147,13 @@ def test_a_wrong_direction_counts_against_precision_and_recall():
         (TaskKind.REGRESSION, ("score",), "pearson spearman"),
     ],
 )
-def test_each_task_has_its_scores_and_is_judged_by_the_first(kind, labels, metrics):
-    assert list(fitting_metrics(kind, labels)) == metrics.split()
+def test_the_first_applicable_metric_is_the_default(kind, labels, metrics):
+    assert list(applicable_metrics(kind, labels)) == metrics.split()
     assert default_metric(kind, labels) == metrics.split()[0]
     for metric in Metric:
         if metric in metrics.split():
             check_metric(metric, kind, labels)
         else:
-            with pytest.raises(ConfigError, match=f"task.metric {metric} cannot be told") as caught:
+            with pytest.raises(ConfigError, match=f"task.metric {metric} does not apply") as caught:
                 check_metric(metric, kind, labels)
-            assert caught.value.hint == f"one of {metrics.replace(' ', ', ')}"
+            assert caught.value.hint == f"set it to one of {metrics.replace(' ', ', ')}"

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from pipework.data.entities import read_marks
+from pipework.data.entities import parse_marked_text
 from pipework.data.examples import Example, Source
 from pipework.data.readers import Columns, numbered_lines
 from pipework.errors import ConfigError, InputError, RunFolderError
-from pipework.text.encoding import TextEncoder, mark
+from pipework.text.encoding import TextEncoder, mark_entities
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefgh"]
 
@@ -20,64 +20,64 @@ def encoder(max_length=16, type_ids=True):
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
-    tokenizer.enable_padding(length=64)  # settings that a checkpoint's tokenizer may bring along
+    tokenizer.enable_padding(length=64)  # settings that a checkpoint's tokenizer may have
     tokenizer.enable_truncation(4)
     return TextEncoder(tokenizer, max_length=max_length, type_ids=type_ids)
 
 
-def test_an_encoding_is_never_padded_and_has_the_contract_types():
-    (found,) = encoder().encode([Example(text="a B c")])
-    assert found.ids.tolist() == [2, 4, 5, 6, 3]
-    assert found.ids.dtype == np.int32
-    assert found.type_ids.dtype == np.int8
-    assert len(found) == 5
+def test_an_encoding_is_not_padded_and_has_the_documented_types():
+    (encoding,) = encoder().encode([Example(text="a B c")])
+    assert encoding.ids.tolist() == [2, 4, 5, 6, 3]
+    assert encoding.ids.dtype == np.int32
+    assert encoding.type_ids.dtype == np.int8
+    assert len(encoding) == 5
 
 
-def test_a_pair_is_cut_on_its_longer_side():
-    (found,) = encoder(max_length=8).encode([Example(text="a b c d e f", text_pair="g h")])
-    assert found.ids.tolist() == [2, 4, 5, 6, 3, 10, 11, 3]
-    assert found.type_ids.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+def test_the_longer_first_text_of_a_pair_is_truncated():
+    (encoding,) = encoder(max_length=8).encode([Example(text="a b c d e f", text_pair="g h")])
+    assert encoding.ids.tolist() == [2, 4, 5, 6, 3, 10, 11, 3]
+    assert encoding.type_ids.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
 
 
-def test_a_pair_is_cut_on_its_second_side_when_that_is_longer():
-    (found,) = encoder(max_length=8).encode([Example(text="g h", text_pair="a b c d e f")])
-    assert found.ids.tolist() == [2, 10, 11, 3, 4, 5, 6, 3]
+def test_the_longer_second_text_of_a_pair_is_truncated():
+    (encoding,) = encoder(max_length=8).encode([Example(text="g h", text_pair="a b c d e f")])
+    assert encoding.ids.tolist() == [2, 10, 11, 3, 4, 5, 6, 3]
 
 
-def test_a_special_token_written_in_a_text_is_text():
+def test_a_special_token_inside_a_text_is_ordinary_text():
     (plain,) = encoder().encode([Example(text="a [SEP] b")])
     assert plain.ids.tolist().count(3) == 1
 
 
-def test_an_empty_text_is_two_special_tokens():
-    (found,) = encoder().encode([Example(text="")])
-    assert found.ids.tolist() == [2, 3]
+def test_an_empty_text_is_encoded_as_special_tokens():
+    (encoding,) = encoder().encode([Example(text="")])
+    assert encoding.ids.tolist() == [2, 3]
 
 
-def test_a_family_without_type_ids_gets_none():
+def test_a_family_without_type_ids_has_none():
     assert encoder(type_ids=False).encode([Example(text="a")])[0].type_ids is None
 
 
-def test_an_encoding_does_not_depend_on_its_neighbours():
+def test_an_encoding_does_not_depend_on_the_rest_of_the_batch():
     texts = [Example(text=" ".join("abcdefgh"[: n % 9])) for n in range(40)]
-    one = encoder()
-    together = one.encode(texts)
-    for text, found in zip(texts, together, strict=True):
-        assert one.encode([text])[0].ids.tolist() == found.ids.tolist()
+    letters = encoder()
+    batch = letters.encode(texts)
+    for text, encoding in zip(texts, batch, strict=True):
+        assert letters.encode([text])[0].ids.tolist() == encoding.ids.tolist()
 
 
-def test_a_lone_surrogate_is_a_clear_error():
+def test_a_lone_surrogate_is_reported():
     with pytest.raises(InputError, match="lone surrogate"):
         encoder().encode([Example(text="a \ud800")])
 
 
-def test_another_limit_leaves_the_first_encoder_as_it_was():
-    one = encoder(max_length=16)
-    assert len(one.limited_to(4).encode([Example(text="a b c d e")])[0]) == 4
-    assert len(one.encode([Example(text="a b c d e")])[0]) == 7
+def test_with_max_length_does_not_change_the_original_encoder():
+    letters = encoder(max_length=16)
+    assert len(letters.with_max_length(4).encode([Example(text="a b c d e")])[0]) == 4
+    assert len(letters.encode([Example(text="a b c d e")])[0]) == 7
 
 
-def test_a_file_that_is_no_tokenizer_is_named(tmp_path):
+def test_an_invalid_tokenizer_file_is_reported(tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text("{}")
     with pytest.raises(RunFolderError, match=r"tokenizer\.json is not a tokenizer"):
@@ -85,9 +85,10 @@ def test_a_file_that_is_no_tokenizer_is_named(tmp_path):
 
 
 def bert(max_length=64, extra=()):
-    """A WordPiece tokenizer as BERT's, with single characters and a few words."""
+    """A BERT tokenizer with single characters and a few words."""
     letters = [chr(code) for code in range(33, 127)] + [*"北京上海的是人在"]
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{one}" for one in letters), *extra]
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{letter}" for letter in letters)]
+    words += extra
     vocabulary = {word: number for number, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
@@ -99,13 +100,13 @@ def bert(max_length=64, extra=()):
 
 
 def spans_in_words(text, *, max_length=64, extra=()):
-    """The tokens of a marked text, and those of each span."""
-    tokenizer, one = bert(max_length, extra)
-    plain, entities = read_marks(text)
-    (found,) = one.encode([Example(text=plain, entities=entities)])
-    tokens = [tokenizer.id_to_token(int(token)) for token in found.ids]
-    assert len(found.type_ids) == len(tokens) <= max_length
-    return tokens, [tokens[start:end] for start, end in found.entity_spans]
+    """Return the tokens of a marked text, and the tokens of each entity span."""
+    tokenizer, bert_encoder = bert(max_length, extra)
+    plain, entities = parse_marked_text(text)
+    (encoding,) = bert_encoder.encode([Example(text=plain, entities=entities)])
+    tokens = [tokenizer.id_to_token(int(token)) for token in encoding.ids]
+    assert len(encoding.type_ids) == len(tokens) <= max_length
+    return tokens, [tokens[start:end] for start, end in encoding.entity_spans]
 
 
 @pytest.mark.parametrize(
@@ -121,29 +122,29 @@ def spans_in_words(text, *, max_length=64, extra=()):
         "(<e1> b </e1>),\u3000<e2>\td </e2>.",
     ],
 )
-def test_the_spans_hold_the_entities_and_their_marks_alone(text):
+def test_spans_cover_exactly_the_entities_and_their_marks(text):
     assert spans_in_words(text)[1] == [["$", "b", "$"], ["#", "d", "#"]]
 
 
-def test_a_mark_of_the_text_inside_an_entity_does_not_end_it():
+def test_a_mark_character_inside_an_entity_does_not_end_it():
     _, spans = spans_in_words("<e1>$ b # $</e1> c <e2># d</e2>")
     assert spans == [["$", "$", "b", "#", "$", "$"], ["#", "#", "d", "#"]]
 
 
-def test_an_entity_of_chinese_characters_is_each_of_them():
+def test_a_chinese_entity_is_encoded_character_by_character():
     _, spans = spans_in_words("人在<e2>上海</e2><e1>北京</e1>的")
     assert spans == [["$", "北", "京", "$"], ["#", "上", "海", "#"]]
 
 
-def test_an_entity_that_becomes_no_token_is_its_marks():
-    (found,) = bert()[1].encode([Example(text="a \u200b\x00 b", entities=((2, 4), (5, 6)))])
-    (start, end), _ = found.entity_spans
+def test_an_entity_without_tokens_is_encoded_as_its_marks():
+    (encoding,) = bert()[1].encode([Example(text="a \u200b\x00 b", entities=((2, 4), (5, 6)))])
+    (start, end), _ = encoding.entity_spans
     assert end - start == 2
     _, spans = spans_in_words("a <e1>\x01</e1> b <e2>c</e2>")
     assert spans == [["$", "$"], ["#", "c", "#"]]
 
 
-def test_truncation_keeps_both_entities_however_far_apart():
+def test_truncation_keeps_two_distant_entities():
     words = ["w"] * 400
     words[3], words[396] = "<e1>b</e1>", "<e2>d</e2>"
     tokens, spans = spans_in_words(" ".join(words), max_length=64)
@@ -153,13 +154,13 @@ def test_truncation_keeps_both_entities_however_far_apart():
     assert tokens[-5:] == ["#", "w", "w", "w", "[SEP]"]
 
 
-def test_truncation_drops_what_is_far_from_the_entities_and_keeps_the_order():
+def test_truncation_removes_the_tokens_farthest_from_the_entities():
     text = "a b c d <e1>e</e1> f <e2>g</e2> h i j k"
     tokens, _ = spans_in_words(text, max_length=13)
     assert tokens == ["[CLS]", *"cd$e$f#g#hi", "[SEP]"]
 
 
-def test_a_very_long_entity_loses_its_middle():
+def test_truncation_removes_the_middle_of_a_very_long_entity():
     tokens, spans = spans_in_words(
         f"a <e1>{' '.join('bcdefghijklm' * 5)}</e1> <e2>n</e2> o", max_length=13
     )
@@ -167,23 +168,23 @@ def test_a_very_long_entity_loses_its_middle():
     assert spans == [[*"$bclm$"], [*"#n#"]]
 
 
-def test_a_limit_without_room_for_the_marks_is_refused():
+def test_a_max_length_without_room_for_the_marks_is_rejected():
     tokens, _ = spans_in_words("a <e1>b</e1> c <e2>d</e2>", max_length=6)
     assert tokens == ["[CLS]", "$", "$", "#", "#", "[SEP]"]
     with pytest.raises(ConfigError, match="max_length 5 has no room for the 4 marks"):
         spans_in_words("a <e1>b</e1> c <e2>d</e2>", max_length=5)
 
 
-def test_a_tokenizer_that_drops_the_marks_is_refused():
+def test_a_tokenizer_that_drops_the_marks_is_rejected():
     tokenizer, _ = bert()
     tokenizer.normalizer = normalizers.Replace("#", "")
-    one = TextEncoder(tokenizer, max_length=16, type_ids=False)
+    without_marks = TextEncoder(tokenizer, max_length=16, type_ids=False)
     with pytest.raises(ConfigError, match=r"drops the marks \$ #"):
-        one.encode([Example(text="a b", entities=((0, 1), (2, 3)))])
+        without_marks.encode([Example(text="a b", entities=((0, 1), (2, 3)))])
 
 
 @pytest.mark.parametrize("kind", ["byte level", "byte level, offsets with spaces", "metaspace"])
-def test_other_families_give_the_same_spans(kind):
+def test_other_tokenizer_families_give_the_same_spans(kind):
     texts = ["a cup of tea", "the cup holds hot tea ($5)", "tea, tea; #cup"] * 30
     if kind == "metaspace":
         tokenizer = Tokenizer(models.Unigram())
@@ -212,37 +213,37 @@ def test_other_families_give_the_same_spans(kind):
         tokenizer.post_processor = processors.RobertaProcessing(
             ("</s>", 1), ("<s>", 0), trim_offsets=trim, add_prefix_space=False
         )
-    one = TextEncoder(tokenizer, max_length=64, type_ids=False)
+    family_encoder = TextEncoder(tokenizer, max_length=64, type_ids=False)
     text = "the cup)holds$tea ($5)"
-    (found,) = one.encode([Example(text=text, entities=((4, 7), (14, 17)))])
+    (encoding,) = family_encoder.encode([Example(text=text, entities=((4, 7), (14, 17)))])
     words = [
-        "".join(tokenizer.id_to_token(int(token)) for token in found.ids[start:end])
-        for start, end in found.entity_spans
+        "".join(tokenizer.id_to_token(int(token)) for token in encoding.ids[start:end])
+        for start, end in encoding.entity_spans
     ]
     plain = [word.replace("Ġ", " ").replace("▁", " ").strip() for word in words]
     assert plain == ["$ cup $", "# tea #"]
 
 
-def test_texts_with_entities_do_not_depend_on_their_neighbours():
+def test_texts_with_entities_do_not_depend_on_the_rest_of_the_batch():
     examples = [
         Example(text="w " * n + "b d", entities=((2 * n, 2 * n + 1), (2 * n + 2, 2 * n + 3)))
         for n in range(1, 80, 7)
     ]
-    one = bert(32)[1]
-    for example, found in zip(examples, one.encode(examples), strict=True):
-        (alone,) = one.encode([example])
-        assert alone.ids.tolist() == found.ids.tolist()
-        assert alone.entity_spans == found.entity_spans
+    bert_encoder = bert(32)[1]
+    for example, encoding in zip(examples, bert_encoder.encode(examples), strict=True):
+        (alone,) = bert_encoder.encode([example])
+        assert alone.ids.tolist() == encoding.ids.tolist()
+        assert alone.entity_spans == encoding.entity_spans
 
 
-def test_the_marks_are_words_of_their_own():
-    assert mark("ab", ((1, 2), (0, 1))) == ("# a # $ b $", [6, 10, 0, 4])
-    assert mark("a cup", ((2, 5), (0, 1))) == ("# a # $ cup $", [6, 12, 0, 4])
-    assert mark("ab c,", ((0, 1), (3, 4)))[0] == "$ a $ b # c # ,"
-    assert mark("", ((0, 0), (0, 0)))[0] == "$  $ #  #"
+def test_marks_are_inserted_as_separate_words():
+    assert mark_entities("ab", ((1, 2), (0, 1))) == ("# a # $ b $", [6, 10, 0, 4])
+    assert mark_entities("a cup", ((2, 5), (0, 1))) == ("# a # $ cup $", [6, 12, 0, 4])
+    assert mark_entities("ab c,", ((0, 1), (3, 4)))[0] == "$ a $ b # c # ,"
+    assert mark_entities("", ((0, 0), (0, 0)))[0] == "$  $ #  #"
 
 
-def test_real_texts_keep_their_entities_at_every_limit(shared_data):
+def test_real_texts_keep_their_entities_at_every_max_length(shared_data):
     vocabulary = shared_data / "vocabs_configs" / "bert-base-uncased.vocab.txt"
     words = {text: number - 1 for number, text in numbered_lines(vocabulary)}
     tokenizer = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
@@ -255,20 +256,20 @@ def test_real_texts_keep_their_entities_at_every_limit(shared_data):
     path = shared_data / "semeval2010_task8" / "TEST_FILE_FULL.TXT"
     examples = list(Source(path=path, columns=Columns(), format="semeval").rows())
     for limit in (6, 16, 128):
-        one = TextEncoder(tokenizer, max_length=limit, type_ids=True)
-        for example, found in zip(examples, one.encode(examples), strict=True):
-            (start1, end1), (start2, end2) = found.entity_spans
-            edges = [found.ids[place] for place in (start1, end1 - 1, start2, end2 - 1)]
+        limited = TextEncoder(tokenizer, max_length=limit, type_ids=True)
+        for example, encoding in zip(examples, limited.encode(examples), strict=True):
+            (start1, end1), (start2, end2) = encoding.entity_spans
+            edges = [encoding.ids[index] for index in (start1, end1 - 1, start2, end2 - 1)]
             assert edges == [words["$"]] * 2 + [words["#"]] * 2
-            assert len(found) <= limit
+            assert len(encoding) <= limit
             if limit == 128:
-                held = tokenizer.decode(found.ids[start1 + 1 : end1 - 1].tolist())
+                entity = tokenizer.decode(encoding.ids[start1 + 1 : end1 - 1].tolist())
                 start, end = example.entities[0]
                 expected = tokenizer.encode(example.text[start:end], add_special_tokens=False).ids
-                assert held == tokenizer.decode(expected)
+                assert entity == tokenizer.decode(expected)
 
 
-def test_a_vocabulary_without_the_marks_cannot_tell_entities_apart():
+def test_a_vocabulary_without_the_marks_is_rejected():
     example = Example(text="a b c", entities=((0, 1), (4, 5)))
     with pytest.raises(ConfigError, match=r"the vocabulary lacks \$ or #"):
         encoder().encode([example])

@@ -18,13 +18,13 @@ def test_rows_are_padded_on_the_right_and_masked() -> None:
     assert batch.ids_BT.dtype == batch.mask_BT.dtype == np.int64
 
 
-def test_type_ids_are_kept_where_the_model_has_them() -> None:
+def test_type_ids_are_padded_if_the_model_has_them() -> None:
     batch = pad([encoding(7, 8, type_ids=(0, 1)), encoding(9)], Padding(pad_id=0, type_ids=True))
     assert batch.type_ids_BT is not None
     assert batch.type_ids_BT.tolist() == [[0, 1], [0, 0]]
 
 
-def test_rows_are_padded_on_the_left_where_the_family_wants_it() -> None:
+def test_rows_are_padded_on_the_left_if_configured() -> None:
     padding = Padding(pad_id=5, type_ids=True, pad_type_id=3, left=True)
     batch = pad([encoding(7, type_ids=(1,)), encoding(8, 9, type_ids=(0, 2))], padding)
     assert batch.ids_BT.tolist() == [[5, 7], [8, 9]]
@@ -33,7 +33,7 @@ def test_rows_are_padded_on_the_left_where_the_family_wants_it() -> None:
 
 
 @pytest.mark.parametrize(("left", "first"), [(False, [0, 1, 2, 3]), (True, [2, 3, 4, 5])])
-def test_spans_are_counted_in_the_padded_row(left: bool, first: list[int]) -> None:
+def test_spans_are_relative_to_the_padded_row(left: bool, first: list[int]) -> None:
     rows = [
         Encoding(ids=np.zeros(3, np.int32), type_ids=None, entity_spans=((0, 1), (2, 3))),
         Encoding(ids=np.zeros(5, np.int32), type_ids=None, entity_spans=((3, 5), (0, 2))),

@@ -1,24 +1,24 @@
 import pytest
 
 from pipework.errors import ConfigError
-from pipework.serve.client.address import Address
+from pipework.serve.client.address import ServerUrl
 
 
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("http://127.0.0.1:8000", Address(scheme="http", host="127.0.0.1:8000")),
-        ("https://host/", Address(scheme="https", host="host")),
-        ("grpc://[::1]:8001", Address(scheme="grpc", host="[::1]:8001")),
+        ("http://127.0.0.1:8000", ServerUrl(scheme="http", host="127.0.0.1:8000")),
+        ("https://host/", ServerUrl(scheme="https", host="host")),
+        ("grpc://[::1]:8001", ServerUrl(scheme="grpc", host="[::1]:8001")),
         (
             "grpcs://host:1/v2/models/a.b/versions/2",
-            Address(scheme="grpcs", host="host:1", model="a.b", version="2"),
+            ServerUrl(scheme="grpcs", host="host:1", model="a.b", version="2"),
         ),
-        ("http://host:1/v2/models/m/", Address(scheme="http", host="host:1", model="m")),
+        ("http://host:1/v2/models/m/", ServerUrl(scheme="http", host="host:1", model="m")),
     ],
 )
-def test_a_url_names_the_server_and_may_name_a_model(url, expected):
-    found = Address.of(url)
+def test_a_url_has_a_server_and_an_optional_model(url, expected):
+    found = ServerUrl.of(url)
     assert found == expected
     assert (found.grpc, found.secure) == (url.startswith("grpc"), url.split(":")[0][-1] == "s")
     assert url.startswith(found.url)
@@ -27,6 +27,6 @@ def test_a_url_names_the_server_and_may_name_a_model(url, expected):
 @pytest.mark.parametrize(
     "url", ["", "host:8000", "ftp://host", "http://", "http://host/v1/predict"]
 )
-def test_another_url_is_told_what_was_expected(url):
+def test_an_invalid_url_is_refused_with_the_expected_format(url):
     with pytest.raises(ConfigError, match="expected http://, https://, grpc:// or grpcs://"):
-        Address.of(url)
+        ServerUrl.of(url)

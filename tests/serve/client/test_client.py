@@ -20,19 +20,19 @@ from pipework.errors import (
     TooLargeError,
     UnknownModelError,
 )
-from pipework.scoring.predictions import OneLabel, Prediction, SeveralLabels, Value
+from pipework.scoring.predictions import SingleLabel, Prediction, MultiLabel, RegressionValue
 from pipework.serve.client import Client
-from pipework.serve.client.address import Address, Manner, Web
-from pipework.serve.client.client import _is_ours
-from pipework.serve.client.http import RestDoor
+from pipework.serve.client.address import ServerUrl, ClientOptions, HttpConnection
+from pipework.serve.client.client import _is_own_server
+from pipework.serve.client.http import RestTransport
 
 
 def client_of(status: int, body: bytes, headers: dict[str, str] | None = None) -> Client:
     """A client whose server always answers the same."""
     client = Client("http://fake")
     transport = httpx.MockTransport(lambda _: httpx.Response(status, headers=headers, content=body))
-    web = Web("http://fake", Manner(timeout_s=1), transport)
-    client._door = RestDoor(web, Address.of("http://fake"))  # noqa: SLF001
+    web = HttpConnection("http://fake", ClientOptions(timeout_s=1), transport)
+    client._transport = RestTransport(web, ServerUrl.of("http://fake"))  # noqa: SLF001
     return client
 
 
@@ -66,27 +66,27 @@ def test_texts_with_entities_are_classified(
     [
         (
             {"label": "x", "score": 0.5, "scores": {"x": 0.5}},
-            OneLabel(label="x", score=0.5, scores={"x": 0.5}),
+            SingleLabel(label="x", score=0.5, scores={"x": 0.5}),
         ),
         (
             {"labels": [], "scores": {"x": 0.5}},
-            SeveralLabels(labels=(), scores={"x": 0.5}),
+            MultiLabel(labels=(), scores={"x": 0.5}),
         ),
-        ({"score": 2.5}, Value(score=2.5)),
+        ({"score": 2.5}, RegressionValue(score=2.5)),
     ],
 )
-def test_every_kind_of_answer_is_read(answer: dict[str, object], expected: Prediction) -> None:
+def test_every_kind_of_prediction_is_parsed(answer: dict[str, object], expected: Prediction) -> None:
     body = {"model": "m", "version": "1", "predictions": [answer]}
     with client_of(200, json.dumps(body).encode()) as client:
         assert client.predict(["a"]) == [expected]
 
 
-def test_what_the_server_refuses_is_an_input_error_in_its_words(server) -> None:
-    with Client(server.url) as client, pytest.raises(InputError, match="takes one text"):
+def test_a_refused_request_is_an_input_error_with_the_servers_message(server) -> None:
+    with Client(server.url) as client, pytest.raises(InputError, match="classifies single texts"):
         client.predict_pairs([("rain", "goal")])
 
 
-def test_what_is_no_request_is_refused_before_it_is_sent() -> None:
+def test_an_invalid_request_is_refused_before_it_is_sent() -> None:
     with Client("http://unused") as client:
         with pytest.raises(InputError, match="texts: expected at least one"):
             client.predict([])
@@ -115,7 +115,7 @@ def test_each_status_becomes_its_error(status: int, kind: type[PipeError]) -> No
     assert type(caught.value) is kind
 
 
-def test_a_busy_server_says_when_to_come_back() -> None:
+def test_a_busy_server_has_a_retry_time() -> None:
     busy = client_of(429, b'{"error": "full; send it again in 7 s"}', {"Retry-After": "7"})
     with busy as client, pytest.raises(TooBusyError, match=r"^full$") as caught:
         client.predict(["a"])
@@ -124,13 +124,14 @@ def test_a_busy_server_says_when_to_come_back() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 404, 502])
-def test_another_kind_of_server_is_named(status: int) -> None:
+def test_a_response_of_another_kind_of_server_is_reported(status: int) -> None:
     with client_of(status, b"<html>") as client, pytest.raises(PipeError) as caught:
         client.predict(["a"])
-    assert str(caught.value).startswith("http://fake/v1/predict answered with status")
+    expected = "expected JSON of pipework from http://fake/v1/predict, found"
+    assert str(caught.value).startswith(expected)
 
 
-def test_an_unreachable_server_is_told_with_a_hint() -> None:
+def test_an_unreachable_server_is_reported_with_a_hint() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
     with Client(url) as client:
@@ -140,17 +141,17 @@ def test_an_unreachable_server_is_told_with_a_hint() -> None:
     assert "pipe serve RUN" in caught.value.hint
 
 
-def test_a_silent_server_is_given_up_after_the_timeout() -> None:
+def test_a_server_that_does_not_respond_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with (
             Client(url, timeout_s=0.2) as client,
-            pytest.raises(PipeError, match=r"did not answer within 0\.2 s"),
+            pytest.raises(PipeError, match=r"did not respond within 0\.2 s"),
         ):
             client.predict(["a"])
 
 
-def test_ready_tells_a_serving_server_from_a_stopping_one(server) -> None:
+def test_ready_is_false_for_a_stopping_server(server) -> None:
     with Client(server.url) as client:
         assert client.ready()
     with client_of(503, b'{"error": "the server is stopping"}') as client:
@@ -168,8 +169,8 @@ def over(client: Client, answers: list[httpx.Response]) -> list[httpx.Request]:
         sent.append(request)
         return answers[min(len(sent), len(answers)) - 1]
 
-    web = Web("http://fake", client._manner, httpx.MockTransport(answer))  # noqa: SLF001
-    client._door = RestDoor(web, client._address)  # noqa: SLF001
+    web = HttpConnection("http://fake", client._options, httpx.MockTransport(answer))  # noqa: SLF001
+    client._transport = RestTransport(web, client._url)  # noqa: SLF001
     return sent
 
 
@@ -193,7 +194,7 @@ def test_key_deadline_priority_and_model_are_sent(monkeypatch: pytest.MonkeyPatc
 def asked(client: Client) -> list[httpx.Request]:
     sent = over(client, [httpx.Response(200, content=FOUND)])
     with client:
-        assert client.predict(["a"]) == [Value(score=2.5)]
+        assert client.predict(["a"]) == [RegressionValue(score=2.5)]
     return sent
 
 
@@ -201,14 +202,14 @@ BUSY = httpx.Response(429, headers={"Retry-After": "7"}, json={"error": "full"})
 AWAY = httpx.Response(503, json={"error": "away"})
 
 
-def test_a_refused_request_is_sent_again_after_the_time_that_is_named_and_not_for_ever(
+def test_a_refused_request_is_retried_after_retry_after_a_limited_number_of_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slept: list[float] = []
     with Client("http://fake", retries=3) as client:
         monkeypatch.setattr(client._closed, "wait", slept.append)  # noqa: SLF001
         sent = over(client, [BUSY, AWAY, AWAY, httpx.Response(200, content=FOUND)])
-        assert client.predict(["a"]) == [Value(score=2.5)]
+        assert client.predict(["a"]) == [RegressionValue(score=2.5)]
         assert len(sent) == 4
         assert slept[0] == 7
         assert 0.5 <= slept[1] <= 1 <= slept[2] <= 2
@@ -223,7 +224,7 @@ def test_a_refused_request_is_sent_again_after_the_time_that_is_named_and_not_fo
         assert len(sent) == 1
 
 
-def test_what_waits_to_be_sent_again_is_given_up_when_the_client_is_closed() -> None:
+def test_close_stops_retries() -> None:
     client = Client("http://fake", retries=5)
     sent = over(client, [BUSY])
     with ThreadPoolExecutor(1) as threads:
@@ -246,15 +247,15 @@ def test_what_waits_to_be_sent_again_is_given_up_when_the_client_is_closed() -> 
         (200, b"[]", True),
     ],
 )
-def test_the_server_says_by_its_name_how_it_is_asked(
+def test_the_name_of_the_server_selects_the_transport(
     status: int, body: bytes, *, ours: bool
 ) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(status, content=body))
-    with Web("http://fake", Manner(timeout_s=1), transport) as web:
-        assert _is_ours(web) is ours
+    with HttpConnection("http://fake", ClientOptions(timeout_s=1), transport) as web:
+        assert _is_own_server(web) is ours
 
 
-def test_a_key_that_is_missing_is_told_with_how_to_name_one() -> None:
+def test_a_missing_key_is_reported_with_a_hint() -> None:
     body = b'{"error": "expected an API key, found none; send it"}'
     with client_of(401, body) as client, pytest.raises(PipeError, match=r"found none$") as caught:
         client.predict(["a"])

@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError, UnknownModelError
-from pipework.scoring.predictions import OneLabel
+from pipework.scoring.predictions import SingleLabel
 from pipework.serve.client import Client
 
 CODES = grpc.StatusCode
@@ -78,12 +78,12 @@ def service():
     server.stop(None).wait()
 
 
-def test_the_only_model_of_texts_is_asked_and_its_classes_are_named_once(service):
+def test_the_only_text_model_is_selected_and_its_labels_are_read_once(service):
     with Client(service.url, key="mine", bulk=True) as client:
         assert client.ready()
         for text in ("雨", "b"):
             (found,) = client.predict([text])
-    assert found == OneLabel(label="sun", score=0.75, scores={"sun": 0.75, "rain": 0.25})
+    assert found == SingleLabel(label="sun", score=0.75, scores={"sun": 0.75, "rain": 0.25})
     first, named, second = service.asked
     assert {one.model_name for one in service.asked} == {"topics"}
     assert named.outputs[0].parameters["classification"].int64_param == 2
@@ -95,13 +95,13 @@ def test_the_only_model_of_texts_is_asked_and_its_classes_are_named_once(service
     assert 25 < left_s < 31
 
 
-def test_where_classes_are_not_named_the_label_is_all(service):
+def test_without_class_names_a_prediction_has_only_its_label(service):
     service.words = False
     with Client(f"{service.url}/v2/models/topics") as client:
-        assert client.predict(["a"]) == [OneLabel(label="sun", score=0.75, scores={"sun": 0.75})]
+        assert client.predict(["a"]) == [SingleLabel(label="sun", score=0.75, scores={"sun": 0.75})]
 
 
-def test_classes_are_called_what_the_version_that_answered_calls_them(service):
+def test_class_names_are_those_of_the_version_that_responded(service):
     with Client(service.url) as client:
         client.predict(["a"])
         service.versions = ["2"]
@@ -112,24 +112,24 @@ def test_classes_are_called_what_the_version_that_answered_calls_them(service):
     assert len(asked) == 2
 
 
-def test_a_version_that_comes_between_answer_and_names_is_asked_again(service):
+def test_a_switch_between_response_and_class_names_is_retried(service):
     service.versions = ["1", "2"]
     with Client(service.url) as client:
         assert client.predict(["a"])[0].scores == {"rain": 0.75, "sun": 0.25}
 
 
 @pytest.mark.parametrize("shape", [[], [2], [1, 3], [-1, 1, 2]])
-def test_tensors_of_another_shape_are_told_in_a_line(service, shape):
+def test_tensors_of_a_wrong_shape_are_reported_in_one_line(service, shape):
     service.shape = shape
     with Client(service.url) as client, pytest.raises(PipeError, match="cannot be read") as caught:
         client.predict(["a"])
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_of_tensors_is_told(service):
+def test_a_model_without_text_input_is_reported(service):
     with (
         Client(f"{service.url}/v2/models/topics-engine") as client,
-        pytest.raises(UnknownModelError, match="topics-engine does not take text and give label"),
+        pytest.raises(UnknownModelError, match="topics-engine does not have input text and outputs label"),
     ):
         client.predict(["a"])
 
@@ -154,11 +154,11 @@ def test_each_status_becomes_its_error(service, fault, kind):
         assert caught.value.retry_after_s == 7
 
 
-def test_a_server_that_is_not_there_or_silent_is_told(service):
+def test_an_unreachable_or_unresponsive_server_is_reported(service):
     with Client("grpc://127.0.0.1:9/v2/models/m") as client:
         assert not client.ready()
         with pytest.raises(PipeError, match=r"grpc://127\.0\.0\.1:9 cannot be reached"):
             client.predict(["a"])
     service.fault = (CODES.DEADLINE_EXCEEDED, "late")
-    with Client(service.url) as client, pytest.raises(PipeError, match="not answer within 30"):
+    with Client(service.url) as client, pytest.raises(PipeError, match="not respond within 30"):
         client.predict(["a"])

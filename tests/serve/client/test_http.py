@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from pipework.errors import PipeError
-from pipework.scoring.predictions import OneLabel
-from pipework.serve.client.address import Address, Manner, Web
-from pipework.serve.client.http import HttpDoor
+from pipework.scoring.predictions import SingleLabel
+from pipework.serve.client.address import ServerUrl, ClientOptions, HttpConnection
+from pipework.serve.client.http import HttpTransport
 from pipework.serve.schemas import PredictRequest
 
 METADATA = {
@@ -33,21 +33,21 @@ def door(shape, data):
         ]
         return httpx.Response(200, content=json.dumps({"model_version": "1", "outputs": outputs}))
 
-    web = Web("http://fake", Manner(timeout_s=1), httpx.MockTransport(answer))
-    return HttpDoor(web, Address.of("http://fake/v2/models/m"))
+    web = HttpConnection("http://fake", ClientOptions(timeout_s=1), httpx.MockTransport(answer))
+    return HttpTransport(web, ServerUrl.of("http://fake/v2/models/m"))
 
 
 def test_tensors_become_predictions():
-    with door([1, 2], [0.25, 0.75]) as asked:
-        found = asked.ask(PredictRequest(texts=["a"]))
-    assert found == [OneLabel(label="sun", score=0.75, scores={"sun": 0.75, "rain": 0.25})]
+    with door([1, 2], [0.25, 0.75]) as transport:
+        found = transport.predict(PredictRequest(texts=["a"]))
+    assert found == [SingleLabel(label="sun", score=0.75, scores={"sun": 0.75, "rain": 0.25})]
 
 
 @pytest.mark.parametrize(
     ("shape", "data"),
     [([], [0.5]), ([2], [0.25, 0.75]), ([1, 3], [0.25, 0.75]), ([0, 2], []), ([1, 1], ["x"])],
 )
-def test_tensors_of_another_shape_are_told_in_a_line(shape, data):
-    with door(shape, data) as asked, pytest.raises(PipeError, match="cannot be read") as caught:
-        asked.ask(PredictRequest(texts=["a"]))
+def test_tensors_of_a_wrong_shape_are_reported_in_one_line(shape, data):
+    with door(shape, data) as transport, pytest.raises(PipeError, match="cannot be read") as caught:
+        transport.predict(PredictRequest(texts=["a"]))
     assert "\n" not in str(caught.value)

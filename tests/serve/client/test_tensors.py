@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from pipework.data.entities import read_marks
+from pipework.data.entities import parse_marked_text
 from pipework.data.examples import Example
 from pipework.errors import PipeError
 from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.predictions import OneLabel, SeveralLabels, Value, decide
-from pipework.serve.client.tensors import Found, names_of, predictions, tensors
-from pipework.serve.text_tensors import Answer
+from pipework.scoring.predictions import SingleLabel, MultiLabel, RegressionValue, decide
+from pipework.serve.client.tensors import InferOutputs, label_names, predictions, tensors
+from pipework.serve.text_tensors import OutputTensors
 
 LABELS = ("a", "b", "a, b")
 LOGITS_NC = np.array([[0.5, 2, -1], [3, 2.5, -0.5], [-4, -3, -5]], np.float32)
@@ -20,8 +20,8 @@ def task(kind, labels=LABELS):
 
 def sent(logits_NC, kind):
     """The tensors that a server gives for logits."""
-    answer = Answer.of(logits_NC, kind)
-    return Found(
+    answer = OutputTensors.of(logits_NC, kind)
+    return InferOutputs(
         label_N=[label.decode() for label in answer.label_N],
         score_N=answer.score_N,
         probabilities_NC=answer.probabilities_NC,
@@ -30,39 +30,39 @@ def sent(logits_NC, kind):
 
 @pytest.mark.parametrize("kind", [TaskKind.SINGLE_LABEL, TaskKind.MULTI_LABEL])
 @pytest.mark.parametrize("top_k", [None, 2])
-def test_tensors_say_what_our_own_door_says(kind, top_k):
+def test_predictions_from_tensors_equal_those_of_the_rest_api(kind, top_k):
     found = predictions(sent(LOGITS_NC, task(kind)), LABELS, top_k)
     assert found == decide(LOGITS_NC, task(kind), top_k)
-    kinds = {TaskKind.SINGLE_LABEL: OneLabel, TaskKind.MULTI_LABEL: SeveralLabels}
+    kinds = {TaskKind.SINGLE_LABEL: SingleLabel, TaskKind.MULTI_LABEL: MultiLabel}
     assert {type(one) for one in found} == {kinds[kind]}
 
 
 def test_a_regression_is_a_number():
     task_ = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
     values = np.array([[2.5], [-1]], np.float32)
-    assert predictions(sent(values, task_), (), None) == [Value(score=2.5), Value(score=-1)]
+    assert predictions(sent(values, task_), (), None) == [RegressionValue(score=2.5), RegressionValue(score=-1)]
 
 
-def test_where_classes_have_no_names_only_the_label_is_known():
+def test_without_class_names_a_prediction_has_only_its_label():
     found = predictions(sent(LOGITS_NC[:1], task(TaskKind.SINGLE_LABEL)), (), None)
     assert [(one.label, [*one.scores]) for one in found] == [("b", ["b"])]
     assert found[0].score == found[0].scores["b"]
 
 
-def test_names_of_another_version_are_told():
-    with pytest.raises(PipeError, match="names 2 classes and answers with 3"):
+def test_a_different_number_of_classes_is_reported():
+    with pytest.raises(PipeError, match="has 2 class names but returned 3 classes"):
         predictions(sent(LOGITS_NC, task(TaskKind.SINGLE_LABEL)), ("a", "b"), None)
 
 
-def test_names_come_from_classifications_in_any_order():
-    assert names_of(["0.9:1:b", "0.1:2:a: b", "0:0:"]) == ("", "b", "a: b")
-    assert names_of(["0.9:1", "0.1:0"]) == ()
+def test_class_names_are_read_from_classifications_in_any_order():
+    assert label_names(["0.9:1:b", "0.1:2:a: b", "0:0:"]) == ("", "b", "a: b")
+    assert label_names(["0.9:1", "0.1:0"]) == ()
 
 
 def test_entities_are_marked_and_pairs_are_a_second_tensor():
     text, spans = "rain and goal", ((0, 4), (9, 13))
     for entities in (spans, spans[::-1]):
         (marked,) = tensors([Example(text=text, entities=entities)])["text"]
-        assert read_marks(marked.decode()) == (text, entities)
+        assert parse_marked_text(marked.decode()) == (text, entities)
     pair = tensors([Example(text="a", text_pair="雨")])
     assert pair == {"text": [b"a"], "text_pair": ["雨".encode()]}

@@ -22,8 +22,8 @@ from pipework.data.examples import Example
 from pipework.run_folder.engine_record import TensorRt
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
-from pipework.scoring.reference_rows import FILE_NAME as ROWS
-from pipework.scoring.reference_rows import KeptRows
+from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as ROWS
+from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import cuda, open_engine
 from pipework.serve.engines import tensorrt as module
 from pipework.text.encoding import TextEncoder
@@ -234,7 +234,7 @@ def front(run, tmp_path):
     encoder = TextEncoder.open(front / "tokenizer.json", max_length=32, type_ids=False)
     encodings = encoder.encode([Example(text=text) for text in TEXTS])
     with open_engine(front / ENGINE / "model.onnx", record, manifest) as engine:
-        rows = KeptRows(encodings=encodings, logits_NC=engine.infer(encodings))
+        rows = ReferenceRows(encodings=encodings, logits_NC=engine.infer(encodings))
     rows.write(front / ENGINE / ROWS)
     files = (record.files[0], record_file(front, front / ENGINE / ROWS))
     engine = record.model_copy(update={"files": files})

@@ -16,12 +16,12 @@ class Clock:
         self.now_s += self.call_s + rows * width * self.token_s(rows * width)
 
 
-def test_what_a_call_costs_is_found_in_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fixed_cost_of_a_call_is_measured_in_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, call_s=20e-5)
     assert measure(clock.call, longest=128).call_tokens == 20
 
 
-def test_where_larger_calls_gain_nothing_they_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_stay_small_if_larger_ones_are_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = measure(Clock(monkeypatch, call_s=0).call, longest=128)
     assert (costs.call_tokens, costs.most_tokens) == (0, 512)
 
@@ -31,7 +31,7 @@ def test_a_processor_that_likes_large_calls_gets_them(monkeypatch: pytest.Monkey
     assert measure(clock.call, longest=128).most_tokens >= 4096
 
 
-def test_one_whose_time_does_not_depend_on_tokens_gets_the_largest(
+def test_an_engine_with_constant_call_time_gets_the_largest_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock(monkeypatch, call_s=0.01, token_s=lambda _: 0.0)
@@ -44,7 +44,7 @@ def test_no_call_is_wider_than_the_model_takes(monkeypatch: pytest.MonkeyPatch) 
     assert max(width for _, width in clock.shapes) == 32
 
 
-def test_what_a_new_shape_costs_belongs_to_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_a_shape_change_is_part_of_the_fixed_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, call_s=0)
 
     def call(rows: int, width: int) -> None:
@@ -55,7 +55,7 @@ def test_what_a_new_shape_costs_belongs_to_a_call(monkeypatch: pytest.MonkeyPatc
     assert measure(call, longest=128).call_tokens == 30
 
 
-def test_what_is_done_once_for_a_shape_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_done_once_per_shape_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, call_s=20e-5)
 
     def call(rows: int, width: int) -> None:

@@ -3,7 +3,7 @@ import pytest
 
 from pipework.run_folder.engine_record import Layout
 from pipework.serve.engines.call_costs import CPU, Costs
-from pipework.serve.engines.collate import OVER, ROW_TOKENS, Collate, plan
+from pipework.serve.engines.collate import PACKED_SLACK, ROW_TOKENS, Collate, plan
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding
 
@@ -39,7 +39,7 @@ def test_equal_lengths_share_one_micro_batch() -> None:
     assert plan([20] * 8, CPU) == [list(range(8))]
 
 
-def test_nothing_gives_nothing() -> None:
+def test_an_empty_batch_has_no_micro_batches() -> None:
     assert plan([], CPU) == []
 
 
@@ -84,14 +84,14 @@ def test_packed_calls_and_their_rows_have_no_more_tokens_than_are_set():
     ):
         shapes = [feed.arrays["input_ids"].shape for feed in way.feeds(inputs(50))]
         filled = [(feed.arrays["segment_ids"] >= 0).sum() for feed in way.feeds(inputs(50))]
-        assert max(filled) <= OVER * CPU.most_tokens < sum(filled) == sum(map(len, inputs(50)))
+        assert max(filled) <= PACKED_SLACK * CPU.most_tokens < sum(filled) == sum(map(len, inputs(50)))
         assert max(width for _, width in shapes) <= row_tokens
 
 
 @pytest.mark.parametrize(
     ("texts", "calls"), [(32, [32]), (33, [16, 17]), (64, [32, 32]), (68, [22, 23, 23])]
 )
-def test_a_packed_batch_little_larger_than_a_call_stays_whole_and_a_larger_one_is_cut_evenly(
+def test_a_packed_batch_slightly_larger_than_a_call_is_not_split(
     texts, calls
 ):
     given = [Encoding(ids=np.zeros(20, np.int32), type_ids=np.zeros(20, np.int8))] * texts

@@ -3,16 +3,16 @@ import threading
 
 import pytest
 
-from pipework.serve.engines.cpu_threads import NICE, Behind
+from pipework.serve.engines.cpu_threads import NICE, LowPriorityThread
 
 
 def priority() -> int:
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
-def test_what_is_called_behind_steps_back_alone() -> None:
+def test_only_the_computing_thread_has_low_priority() -> None:
     before = priority()
-    with Behind() as behind:
+    with LowPriorityThread() as behind:
         assert behind.call(priority) == NICE
     assert priority() == before
 
@@ -25,23 +25,23 @@ def test_threads_that_are_started_there_step_back_too() -> None:
         thread.start()
         thread.join()
 
-    with Behind() as behind:
+    with LowPriorityThread() as behind:
         behind.call(start)
     assert found == [NICE]
 
 
 def test_all_calls_are_made_in_one_thread() -> None:
-    with Behind() as behind:
+    with LowPriorityThread() as behind:
         assert len({behind.call(threading.get_native_id) for _ in range(5)}) == 1
 
 
 def test_an_error_comes_back() -> None:
-    with Behind() as behind, pytest.raises(ZeroDivisionError):
+    with LowPriorityThread() as behind, pytest.raises(ZeroDivisionError):
         behind.call(lambda: 1 / 0)
 
 
 def test_its_thread_ends_with_it() -> None:
-    behind = Behind()
+    behind = LowPriorityThread()
     number = behind.call(threading.get_ident)
     behind.close()
     behind.close()

@@ -13,7 +13,7 @@ from pipework.serve.engines import onnxruntime as module
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cpu_threads import NICE, cpu_limit
 from pipework.serve.engines.cuda import Gpu
-from pipework.serve.engines.onnxruntime import CUDA, OnnxRuntimeEngine, _check_taken
+from pipework.serve.engines.onnxruntime import CUDA, OnnxRuntimeEngine, _check_provider
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.text.encoding import Encoding, TextEncoder
 from pipework.text.padding import Padding
@@ -57,7 +57,7 @@ def test_no_inputs_give_no_rows_but_all_classes(engine: OnnxRuntimeEngine) -> No
     assert engine.infer([]).shape == (0, 3)
 
 
-def test_the_second_text_is_told_from_the_first(pair_run: Path) -> None:
+def test_the_second_text_of_a_pair_is_distinguished_from_the_first(pair_run: Path) -> None:
     encoder = TextEncoder.open(pair_run / "tokenizer.json", max_length=32, type_ids=True)
     pair = encoder.encode([Example(text="rain sun", text_pair="goal")])
     with OnnxRuntimeEngine(pair_run / "engines/onnx/model.onnx", collate(type_ids=True)) as engine:
@@ -86,16 +86,16 @@ def test_a_graph_that_only_reads_the_marks_is_not_given_the_places(
     assert engine.infer(marked).shape == (2, 3)
 
 
-def test_a_graph_that_takes_places_and_a_model_that_does_not_are_told(entity_run: Path) -> None:
+def test_a_graph_with_entity_spans_does_not_fit_a_model_without(entity_run: Path) -> None:
     path = entity_run / "engines/onnx/model.onnx"
     with pytest.raises(RunFolderError, match="found attention_mask, entity_spans, input_ids"):
         OnnxRuntimeEngine(path, collate())
 
 
-def test_a_file_that_is_no_graph_is_named(tmp_path: Path) -> None:
+def test_an_invalid_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"not a graph")
-    with pytest.raises(RunFolderError, match=r"model\.onnx is not a graph to serve"):
+    with pytest.raises(RunFolderError, match=r"model\.onnx is not a usable ONNX graph"):
         OnnxRuntimeEngine(path, collate())
 
 
@@ -136,12 +136,12 @@ def test_threads_follow_the_quota_of_the_container(
     assert absent >= 1
 
 
-def test_a_runtime_that_took_the_cpu_in_place_of_the_gpu_is_not_believed() -> None:
-    _check_taken([CUDA, "CPUExecutionProvider"], CUDA)
+def test_a_fallback_from_the_gpu_to_the_cpu_is_an_error() -> None:
+    _check_provider([CUDA, "CPUExecutionProvider"], CUDA)
     with pytest.raises(
-        MissingDependencyError, match="took CPUExecutionProvider in place of CUDAExecution"
+        MissingDependencyError, match="uses CPUExecutionProvider instead of CUDAExecution"
     ):
-        _check_taken(["CPUExecutionProvider"], CUDA)
+        _check_provider(["CPUExecutionProvider"], CUDA)
 
 
 def test_on_cuda_float32_is_not_computed_as_tf32(

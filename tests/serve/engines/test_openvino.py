@@ -16,7 +16,7 @@ from pipework.run_folder.engine_record import Layout, Precision
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cpu_threads import NICE, cpu_limit
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
-from pipework.serve.engines.openvino import ROW_STEP, SAID_AT, OpenVinoEngine, precision_hint
+from pipework.serve.engines.openvino import ROW_STEP, PRECISION_PATH, OpenVinoEngine, precision_hint
 from pipework.text.encoding import Encoding, TextEncoder
 from pipework.text.padding import Padding
 
@@ -81,7 +81,7 @@ def test_float32_is_not_computed_as_bf16(
     np.testing.assert_allclose(engine.infer(encodings), expected_NC, atol=1e-5)
 
 
-def test_int8_leaves_the_rest_in_float32_where_the_model_says_nothing(
+def test_int8_uses_float32_for_other_operations_by_default(
     model: Path, engine: OpenVinoEngine, encodings: list[Encoding]
 ) -> None:
     with opened(model, Precision.INT8) as other:
@@ -91,13 +91,13 @@ def test_int8_leaves_the_rest_in_float32_where_the_model_says_nothing(
 def saying(model: Path, hint: str, folder: Path) -> Path:
     """The same model, which says what it was proven with."""
     marked, path = ov.Core().read_model(model), folder / f"{hint}.xml"
-    marked.set_rt_info(hint, SAID_AT)
+    marked.set_rt_info(hint, PRECISION_PATH)
     ov.save_model(marked, path, compress_to_fp16=False)
     return path
 
 
 @pytest.mark.skipif(not computes_bf16(), reason="this processor has no bf16")
-def test_int8_leaves_the_rest_in_what_the_model_says(
+def test_int8_uses_the_stored_precision_for_other_operations(
     model: Path, tmp_path: Path, encodings: list[Encoding]
 ) -> None:
     for precision, hint in ((Precision.BF16, "bf16"), (Precision.FP32, "f32")):
@@ -126,11 +126,11 @@ def test_bf16_is_computed_as_bf16(
     assert 1e-4 < apart < 0.1
 
 
-def test_bf16_on_a_processor_without_it_is_refused_in_words(
+def test_bf16_on_a_processor_without_it_is_refused(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ov.Core, "get_property", lambda *_: ["FP32", "INT8"])
-    with pytest.raises(MissingDependencyError, match=r"bf16, and this processor does not: FP32"):
+    with pytest.raises(MissingDependencyError, match=r"needs bf16, but this processor supports FP32"):
         opened(model, Precision.BF16)
     opened(model).close()
 
@@ -139,7 +139,7 @@ def test_no_inputs_give_no_rows_but_all_classes(engine: OpenVinoEngine) -> None:
     assert engine.infer([]).shape == (0, 3)
 
 
-def test_the_second_text_is_told_from_the_first(pair_run: Path, tmp_path: Path) -> None:
+def test_the_second_text_of_a_pair_is_distinguished_from_the_first(pair_run: Path, tmp_path: Path) -> None:
     encoder = TextEncoder.open(pair_run / "tokenizer.json", max_length=32, type_ids=True)
     pair = encoder.encode([Example(text="rain sun", text_pair="goal")])
     with opened(converted(pair_run, tmp_path), type_ids=True) as engine:
@@ -180,12 +180,12 @@ def test_a_model_with_other_outputs_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoilt", ["model.xml", "model.bin"])
-def test_a_file_that_is_no_model_is_named_in_one_line(
+def test_an_invalid_file_is_reported_in_one_line(
     model: Path, tmp_path: Path, spoilt: str
 ) -> None:
     copy = Path(shutil.copytree(model.parent, tmp_path / "copy"))
     (copy / spoilt).write_bytes(b"not a model")
-    with pytest.raises(RunFolderError, match=r"model\.xml is not a model to serve: ") as caught:
+    with pytest.raises(RunFolderError, match=r"model\.xml is not a usable OpenVINO model: ") as caught:
         opened(copy / "model.xml")
     assert "Exception from" not in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -218,8 +218,8 @@ def test_a_closed_engine_may_be_closed_again(model: Path) -> None:
 SIGNALLED = """
 import os, signal, sys, threading
 from pathlib import Path
-from pipework.engine_record import Layout, Precision
-from pipework.padding import Padding
+from pipework.run_folder.engine_record import Layout, Precision
+from pipework.text.padding import Padding
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.openvino import OpenVinoEngine
 from pipework.serve.engines.cpu_threads import NICE
@@ -251,7 +251,7 @@ def test_a_process_that_closed_an_engine_elsewhere_outlives_a_signal(model: Path
 STEPPING_BACK = """
 import os, sys
 from pathlib import Path
-from pipework.engine_record import Precision
+from pipework.run_folder.engine_record import Precision
 from pipework.serve.engines.openvino import OpenVinoEngine
 from tests.serve.engines.test_openvino import collate
 

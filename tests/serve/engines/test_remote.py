@@ -18,9 +18,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, NotReadyError, RunFolderError
 from pipework.run_folder.manifest import read_manifest
-from pipework.serve.config import ModelSettings, ServeSettings
+from pipework.serve.config import RepositorySettings, ServeSettings
 from pipework.serve.engines import remote
-from pipework.serve.engines.remote import Behind, open_remote
+from pipework.serve.engines.remote import TensorModel, open_remote
 from pipework.serve.models.open_models import open_models
 
 CONFIG = """
@@ -86,7 +86,7 @@ def version(front, tmp_path):
 
 
 def opened(version, url):
-    behind = Behind.of(text_format.Parse(CONFIG, ModelConfig()))
+    behind = TensorModel.of(text_format.Parse(CONFIG, ModelConfig()))
     return open_remote(version, read_manifest(version), behind, url)
 
 
@@ -102,16 +102,16 @@ def test_it_is_proven_when_it_is_opened_and_its_calls_are_no_larger_than_triton_
         assert engine.infer([]).shape == (0, 3)
 
 
-def test_a_triton_that_is_not_there_is_told_and_so_is_one_without_the_model(version, triton):
+def test_an_unreachable_triton_and_a_missing_model_are_reported(version, triton):
     triton.loaded = False
     with pytest.raises(NotReadyError, match=r"front-engine 1 on .*NOT_FOUND: Request"):
         opened(version[0], triton.url)
     triton.stop()
-    with pytest.raises(NotReadyError, match=r"did not answer: UNAVAILABLE: .*refused"):
+    with pytest.raises(NotReadyError, match=r"failed: UNAVAILABLE: .*refused"):
         opened(version[0], triton.url)
 
 
-def test_one_that_stops_is_not_ready_and_answers_again_when_it_is_back(
+def test_a_stopped_triton_is_not_ready_until_it_is_back(
     version, triton, monkeypatch
 ):
     run, rows = version
@@ -152,7 +152,7 @@ def test_after_a_failure_triton_is_left_alone_for_a_while(version, triton, monke
         assert len(triton.calls) == before
 
 
-def test_another_model_that_stands_there_after_an_outage_is_not_answered_with(
+def test_a_model_that_changed_during_an_outage_fails_parity(
     version, triton, monkeypatch
 ):
     run, rows = version
@@ -162,11 +162,11 @@ def test_another_model_that_stands_there_after_an_outage_is_not_answered_with(
         with pytest.raises(NotReadyError):
             engine.infer(rows.encodings[:1])
         triton.loaded, triton.wrong = True, 0.01
-        with pytest.raises(CheckFailedError, match="differently from the checkpoint on Triton"):
+        with pytest.raises(CheckFailedError, match="differ from the checkpoint on Triton"):
             engine.infer(rows.encodings[:1])
 
 
-def test_what_is_no_logits_is_told(version, triton):
+def test_a_response_without_logits_is_reported(version, triton):
     triton.datatype = "FP16"
     with pytest.raises(NotReadyError, match=r"expected logits, FP32 .*, found .*'FP16'"):
         opened(version[0], triton.url)
@@ -189,21 +189,21 @@ def asked(models):
     return asyncio.run(ask())
 
 
-def test_a_repository_serves_texts_whose_logits_triton_computes(version, triton):
+def test_a_repository_serves_a_model_whose_logits_triton_computes(version, triton):
     triton.stop()
     repository = version[0].parents[1]
     shutil.copytree(repository / "front", repository / "second")
     config = CONFIG.replace('name: "front"', 'name: "second"')
     (repository / "second" / "config.pbtxt").write_text(config)
-    settings = ServeSettings(triton_url=triton.url, models=ModelSettings(poll_s=0.05))
-    with pytest.raises(RunFolderError, match=r"front 1: the model front-engine 1 on .* not answer"):
+    settings = ServeSettings(triton_url=triton.url, models=RepositorySettings(poll_s=0.05))
+    with pytest.raises(RunFolderError, match=r"front 1: the model front-engine 1 on .* failed: "):
         open_models(repository, settings)
     triton.start(triton.port)
     with open_models(repository, settings) as models:
         assert models.names == ["front", "second"]
         assert asked(models) == ["weather", "sport"]
         triton.stop()
-        with pytest.raises(NotReadyError, match="did not answer"):
+        with pytest.raises(NotReadyError, match="failed: "):
             asked(models)
 
 
@@ -211,7 +211,7 @@ def test_a_model_is_served_when_triton_has_come(version, triton, kept_run):
     repository = version[0].parents[1]
     shutil.copytree(kept_run, repository / "alone" / "1")
     triton.loaded = False
-    settings = ServeSettings(triton_url=triton.url, models=ModelSettings(poll_s=0.05))
+    settings = ServeSettings(triton_url=triton.url, models=RepositorySettings(poll_s=0.05))
     with open_models(repository, settings) as models:
         assert models.names == ["alone"]
         with pytest.raises(NotReadyError, match=r"model front 1 is not served: .*NOT_FOUND"):

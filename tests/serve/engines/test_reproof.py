@@ -10,7 +10,7 @@ from pipework.errors import CheckFailedError, MissingDependencyError, RunFolderE
 from pipework.run_folder.engine_record import EngineFormat, TensorRt, Tolerance
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
-from pipework.scoring.reference_rows import FILE_NAME, KeptRows
+from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
 from pipework.serve.engines import choose_engine, open_engine, open_first, open_proven
 from pipework.serve.engines.reproof import prove_here
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
@@ -26,7 +26,7 @@ def kept_rows(run):
     encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
     encodings = encoder.encode([Example(text=text) for text in TEXTS])
     with open_engine(run / FOLDER / "model.onnx", manifest.engines[0], manifest) as engine:
-        return KeptRows(encodings=encodings, logits_NC=engine.infer(encodings))
+        return ReferenceRows(encodings=encodings, logits_NC=engine.infer(encodings))
 
 
 def change(run, *, rows=None, **changes):
@@ -35,8 +35,8 @@ def change(run, *, rows=None, **changes):
     record = manifest.engines[0]
     files = {file.path: file for file in record.files}
     if rows is not None:
-        rows.write(run / FOLDER / FILE_NAME)
-        files[f"{FOLDER}/{FILE_NAME}"] = record_file(run, run / FOLDER / FILE_NAME)
+        rows.write(run / FOLDER / REFERENCE_ROWS_FILE)
+        files[f"{FOLDER}/{REFERENCE_ROWS_FILE}"] = record_file(run, run / FOLDER / REFERENCE_ROWS_FILE)
     record = record.model_copy(update={"files": tuple(files.values()), **changes})
     write_manifest(run, manifest.model_copy(update={"engines": (record,)}))
 
@@ -58,11 +58,11 @@ def test_an_engine_that_answers_as_the_kept_rows_say_is_served(built, caplog):
 
 
 @pytest.mark.parametrize("wrong", [0.01, np.nan, np.inf])
-def test_an_engine_that_answers_otherwise_is_not_served(built, wrong):
+def test_an_engine_with_other_predictions_is_not_served(built, wrong):
     rows = kept_rows(built)
     rows.logits_NC[-1, 1] += wrong
     change(built, rows=rows)
-    with pytest.raises(CheckFailedError, match="engine onnx answers differently") as caught:
+    with pytest.raises(CheckFailedError, match="predictions of engine onnx differ") as caught:
         open_proven(built, read_manifest(built))
     assert caught.value.exit_code == 3
     assert "tolerance 0.0001" in str(caught.value)
@@ -126,34 +126,34 @@ def test_an_engine_that_fails_on_the_rows_is_refused_with_the_reason(run):
 
 def test_without_the_rows_there_is_no_proof(built):
     record = read_manifest(built).engines[0]
-    files = tuple(file for file in record.files if not file.path.endswith(FILE_NAME))
+    files = tuple(file for file in record.files if not file.path.endswith(REFERENCE_ROWS_FILE))
     change(built, files=files)
     with pytest.raises(RunFolderError, match=r"expected one file rows\.npz, found 0"):
         open_proven(built, read_manifest(built))
 
 
-def test_rows_that_were_changed_prove_nothing(built):
-    with (built / FOLDER / FILE_NAME).open("ab") as stream:
+def test_changed_reference_rows_are_refused(built):
+    with (built / FOLDER / REFERENCE_ROWS_FILE).open("ab") as stream:
         stream.write(b" ")
     with pytest.raises(RunFolderError, match=r"rows\.npz changed"):
         open_proven(built, read_manifest(built))
 
 
-def test_a_proof_of_another_kind_of_processor_is_made_again(built, run):
+def test_parity_is_checked_again_on_another_kind_of_processor(built, run):
     parity = read_manifest(run).engines[0].parity
     rows = kept_rows(built)
     rows.logits_NC[:] += 1
     change(built, rows=rows, parity=parity)
     open_proven(built, read_manifest(built)).close()  # proven on this kind: the rows are not asked
     change(built, parity=parity.model_copy(update={"processor": "another"}))
-    with pytest.raises(CheckFailedError, match="answers differently"):
+    with pytest.raises(CheckFailedError, match="differ from the checkpoint"):
         open_proven(built, read_manifest(built))
 
 
 OTHER = TensorRt(flavour="tensorrt_rtx", version="0.1", target="Other GPU", profiles=())
 
 
-def test_what_runs_here_is_chosen_and_what_was_built_for_here_before_it(built):
+def test_engines_built_for_this_machine_are_preferred(built):
     manifest = read_manifest(built)
     (record,) = manifest.engines
     foreign = record.model_copy(
@@ -165,7 +165,7 @@ def test_what_runs_here_is_chosen_and_what_was_built_for_here_before_it(built):
     assert choose_engine(manifest.model_copy(update={"engines": (foreign,)})).name == "foreign"
 
 
-def test_what_cannot_be_opened_here_is_passed_over_and_told(built, run, caplog):
+def test_engines_that_cannot_be_opened_are_skipped_with_a_warning(built, run, caplog):
     rows = kept_rows(built)
     rows.logits_NC[:] += 1
     change(built, rows=rows)
@@ -178,7 +178,7 @@ def test_what_cannot_be_opened_here_is_passed_over_and_told(built, run, caplog):
     engine.close()
     assert record.name == "second"
     (line,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    assert line.startswith("engine onnx is not served here: engine onnx answers differently")
+    assert line.startswith("engine onnx is not served here: predictions of engine onnx differ")
     with pytest.raises(CheckFailedError, match="engine onnx answers"):
         open_first(built, both, "onnx")  # what is asked for by name is not replaced
     no_runtime = wrong.model_copy(
@@ -192,7 +192,7 @@ def test_a_file_that_changed_is_not_passed_over(built, run):
     (wrong,), (good,) = (read_manifest(one).engines for one in (built, run))
     second = good.model_copy(update={"name": "second"})
     both = read_manifest(built).model_copy(update={"engines": (wrong, second)})
-    (built / FOLDER / FILE_NAME).unlink()
+    (built / FOLDER / REFERENCE_ROWS_FILE).unlink()
     with pytest.raises(RunFolderError, match=r"rows\.npz is missing"):
         open_first(built, both)
 

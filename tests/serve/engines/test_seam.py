@@ -20,15 +20,15 @@ def test_the_first_engine_is_chosen_where_no_name_is_given(run: Path) -> None:
     assert choose_engine(read_manifest(run)).name == "onnx"
 
 
-def test_an_unknown_engine_is_answered_with_those_there_are(run: Path) -> None:
-    with pytest.raises(RunFolderError, match="lacks engine 'fast'; engines there: onnx") as caught:
+def test_an_unknown_engine_is_reported_with_the_known_ones(run: Path) -> None:
+    with pytest.raises(RunFolderError, match="has no engine 'fast'; its engines: onnx") as caught:
         choose_engine(read_manifest(run), "fast")
     assert "pipe export RUN --to onnx" in caught.value.hint
 
 
-def test_a_run_without_engines_says_so(copied: Path) -> None:
+def test_a_run_without_engines_is_reported(copied: Path) -> None:
     manifest = read_manifest(copied).model_copy(update={"engines": ()})
-    with pytest.raises(RunFolderError, match="lacks an engine; engines there: none"):
+    with pytest.raises(RunFolderError, match="has no engine; its engines: none"):
         choose_engine(manifest)
 
 
@@ -61,7 +61,7 @@ def test_an_engine_without_its_graph_file_is_refused(copied: Path) -> None:
         open_proven(copied, read_manifest(copied))
 
 
-def test_a_missing_runtime_is_answered_with_the_install_command(
+def test_a_missing_runtime_is_reported_with_the_install_command(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)

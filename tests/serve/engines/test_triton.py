@@ -8,8 +8,8 @@ import pytest
 
 from pipework.errors import CheckFailedError, NotReadyError, RunFolderError
 from pipework.run_folder.manifest import read_manifest
-from pipework.scoring.reference_rows import FILE_NAME
-from pipework.serve.engines.triton import open_behind
+from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE
+from pipework.serve.engines.triton import open_tensor_model
 
 FOLDER = "engines/onnx"
 
@@ -34,10 +34,10 @@ class Behind:
 def opened(front, ask, batch=64):
     run, beside, _ = front
     manifest = read_manifest(run)
-    return open_behind(run, manifest, ask, first_only=True, batch=batch, beside=beside)
+    return open_tensor_model(run, manifest, ask, first_only=True, batch=batch, model_folder=beside)
 
 
-def test_a_model_is_proven_before_its_first_answer_as_soon_as_it_can_be_asked(front, run):
+def test_parity_is_checked_before_the_first_call_once_the_model_is_reachable(front, run):
     behind, rows = Behind(run), front[2]
     behind.loaded = False
     engine = opened(front, behind)
@@ -50,25 +50,25 @@ def test_a_model_is_proven_before_its_first_answer_as_soon_as_it_can_be_asked(fr
     assert behind.asked[45:] == [2]
 
 
-def test_a_model_that_answers_otherwise_is_never_answered_with(front, run):
+def test_a_model_with_other_predictions_is_never_used(front, run):
     behind, rows = Behind(run), front[2]
     engine = opened(front, behind)
     behind.wrong = 0.01
-    with pytest.raises(CheckFailedError, match="differently from the checkpoint on Triton's own"):
+    with pytest.raises(CheckFailedError, match="differ from the checkpoint on Triton's own"):
         engine.infer(rows.encodings[:1])
     asked = len(behind.asked)
-    with pytest.raises(CheckFailedError, match="answers differently"):
+    with pytest.raises(CheckFailedError, match="differ from the checkpoint"):
         engine.infer(rows.encodings[:1])
     assert len(behind.asked) == asked
 
 
-def test_a_proof_asks_for_no_more_texts_than_a_request_may_have(front, run):
+def test_the_parity_check_respects_the_batch_limit(front, run):
     behind = Behind(run)
     opened(front, behind, batch=8).infer(front[2].encodings[:1])
     assert max(behind.asked) == 8
 
 
-def test_what_was_changed_on_the_way_is_not_loaded(front, run):
+def test_a_changed_file_is_refused(front, run):
     front_run, beside, _ = front
     with (beside / "model.onnx").open("ab") as stream:
         stream.write(b" ")
@@ -76,7 +76,7 @@ def test_what_was_changed_on_the_way_is_not_loaded(front, run):
         opened(front, Behind(run))
     shutil.rmtree(beside)  # in a repository that is not on this disk
     opened(front, Behind(run))
-    with (front_run / FOLDER / FILE_NAME).open("ab") as stream:
+    with (front_run / FOLDER / REFERENCE_ROWS_FILE).open("ab") as stream:
         stream.write(b" ")
     with pytest.raises(RunFolderError, match=r"rows\.npz changed"):
         opened(front, Behind(run))

@@ -1,4 +1,4 @@
-"""A server with keys, over real connections."""
+"""API keys of a real server."""
 
 import socket
 
@@ -7,11 +7,11 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from pipework.serve.http.auth import is_open
+from pipework.serve.http.auth import is_public
 
 KEYS = {"PIPEWORK_API_KEYS": "first-key-0123456789,second-key-0123456789"}
-ASKED = {"texts": ["goal"]}
-REFUSED = {
+BODY = {"texts": ["goal"]}
+UNAUTHORIZED = {
     "error": "expected an API key, found none; send Authorization: Bearer KEY, or X-API-Key: KEY"
 }
 
@@ -25,9 +25,9 @@ def guarded(run, start_server):
     "headers",
     [{"Authorization": "Bearer first-key-0123456789"}, {"X-API-Key": "second-key-0123456789"}],
 )
-def test_a_key_opens_every_door(guarded, headers):
+def test_every_endpoint_accepts_a_valid_key(guarded, headers):
     with httpx.Client(base_url=guarded.url, headers=headers) as client:
-        assert client.post("/v1/predict", json=ASKED).status_code == 200
+        assert client.post("/v1/predict", json=BODY).status_code == 200
         for path in ("/metrics", "/v2", "/v2/models/topics"):
             assert client.get(path).status_code == 200
 
@@ -41,49 +41,49 @@ def test_a_key_opens_every_door(guarded, headers):
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS"])
-def test_without_one_nothing_else_is_said(guarded, path, method):
+def test_requests_without_a_key_are_answered_401(guarded, path, method):
     answer = httpx.request(method, guarded.url + path)
-    if path.startswith("/docs/static/"):  # files of a package: that there is none is no secret
+    if path.startswith("/docs/static/"):  # public files of a package
         assert answer.status_code in {404, 405}
         return
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
-    assert method == "HEAD" or answer.json() == REFUSED
+    assert method == "HEAD" or answer.json() == UNAUTHORIZED
 
 
-def test_a_wrong_key_is_refused_and_not_repeated(guarded):
+def test_a_wrong_key_is_rejected_and_not_in_the_message(guarded):
     wrong = {"X-API-Key": "first-key-012345678"}
-    answer = httpx.post(f"{guarded.url}/v1/predict", json=ASKED, headers=wrong)
+    answer = httpx.post(f"{guarded.url}/v1/predict", json=BODY, headers=wrong)
     assert answer.status_code == 401
-    assert "found one that is not known" in answer.text
+    assert "found an unknown key" in answer.text
     assert "first-key" not in answer.text
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"])
-def test_health_needs_none(guarded, path):
+def test_health_checks_need_no_key(guarded, path):
     assert httpx.get(guarded.url + path).status_code == 200
 
 
-def test_the_pages_need_none(guarded):
+def test_the_pages_need_no_key(guarded):
     page = httpx.get(f"{guarded.url}/docs")
     assert page.status_code == 200
     assert httpx.get(f"{guarded.url}/docs/static/swagger-ui.css").status_code == 200
-    assert is_open("/")
+    assert is_public("/")
 
 
-def test_the_description_of_a_guarded_server_names_no_model(guarded, server):
+def test_the_openapi_title_has_no_model_name_if_keys_are_required(guarded, server):
     assert httpx.get(f"{guarded.url}/openapi.json").json()["info"]["title"] == "pipework"
     assert "topics" in httpx.get(f"{server.url}/openapi.json").json()["info"]["title"]
 
 
-def test_the_uninvited_are_refused_before_their_body_comes(guarded):
+def test_a_request_without_a_key_is_rejected_before_its_body_arrives(guarded):
     host, port = guarded.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as opened:
         opened.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\n\r\n")
         assert opened.recv(12) == b"HTTP/1.1 401"
 
 
-def test_grpc_needs_the_same_keys(guarded):
+def test_grpc_accepts_the_same_keys(guarded):
     with triton.InferenceServerClient(guarded.grpc) as client:
         assert client.is_server_ready()
         with pytest.raises(InferenceServerException, match="expected an API key, found none"):

@@ -1,4 +1,4 @@
-"""Doors that ask models are called past the framework's routing, and nothing else is."""
+"""Inference endpoints are called without FastAPI's routing; other requests are forwarded."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from pipework.errors import TooBusyError
-from pipework.serve.http.direct_routes import Asking, Direct
+from pipework.serve.http.direct_routes import DirectRouteMiddleware, DirectRoutes
 
 router = APIRouter()
 
@@ -18,8 +18,8 @@ async def show(name: str) -> Response:
     return Response(name)
 
 
-@router.post("/v1/models/{name}/ask")
-async def ask(request: Request, name: str) -> Response:
+@router.post("/v1/models/{name}/infer")
+async def infer(request: Request, name: str) -> Response:
     match await request.body():
         case b"busy":
             message = "the queue is full"
@@ -30,7 +30,7 @@ async def ask(request: Request, name: str) -> Response:
 
 
 def sent_for(method: str, path: str, body: bytes = b"") -> list[Message]:
-    """Return what is sent; the app behind sends that it was reached."""
+    """Return the messages of the middleware; the inner app sends "reached"."""
     sent: list[Message] = []
 
     async def app(_: Scope, __: Receive, send: Send) -> None:
@@ -43,31 +43,31 @@ def sent_for(method: str, path: str, body: bytes = b"") -> list[Message]:
         sent.append(message)
 
     scope = {"type": "http", "method": method, "path": path, "headers": []}
-    asyncio.run(Direct(app, Asking(router))(scope, receive, send))
+    asyncio.run(DirectRouteMiddleware(app, DirectRoutes(router))(scope, receive, send))
     return sent
 
 
-def test_a_door_that_asks_a_model_is_answered_here_with_the_parts_of_its_path() -> None:
-    start, body = sent_for("POST", "/v1/models/topics/ask")
+def test_a_post_route_gets_its_path_parameters() -> None:
+    start, body = sent_for("POST", "/v1/models/topics/infer")
     assert (start["status"], body["body"]) == (200, b"topics")
 
 
-def test_an_error_of_it_is_an_answer_and_a_bug_is_left_to_the_framework() -> None:
-    start, body = sent_for("POST", "/v1/models/topics/ask", b"busy")
+def test_an_error_becomes_a_response_and_a_bug_is_raised() -> None:
+    start, body = sent_for("POST", "/v1/models/topics/infer", b"busy")
     assert start["status"] == 429
     assert json.loads(body["body"])["error"].startswith("the queue is full")
     with pytest.raises(ZeroDivisionError):
-        sent_for("POST", "/v1/models/topics/ask", b"bug")
+        sent_for("POST", "/v1/models/topics/infer", b"bug")
 
 
 @pytest.mark.parametrize(
     ("method", "path"),
     [
         ("GET", "/v1/models/topics"),
-        ("GET", "/v1/models/topics/ask"),
-        ("POST", "/v1/models/topics/ask/"),
-        ("POST", "/v1/models/a/b/ask"),
+        ("GET", "/v1/models/topics/infer"),
+        ("POST", "/v1/models/topics/infer/"),
+        ("POST", "/v1/models/a/b/infer"),
     ],
 )
-def test_all_else_is_passed_on(method: str, path: str) -> None:
+def test_other_requests_are_forwarded(method: str, path: str) -> None:
     assert sent_for(method, path) == [{"type": "reached"}]

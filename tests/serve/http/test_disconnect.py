@@ -5,22 +5,27 @@ import pytest
 from starlette.requests import Request
 
 from pipework.errors import InputError
-from pipework.serve.http.disconnect import STATE, ClientGoneError, HangUp, unless_gone
+from pipework.serve.http.disconnect import (
+    STATE,
+    ClientDisconnectedError,
+    Disconnect,
+    cancel_on_disconnect,
+)
 
 
-def request_of(hang_up):
+def request_of(disconnect):
     state = {}
-    hang_up.add_to(state)
+    disconnect.add_to(state)
     return Request({"type": "http", STATE: state})
 
 
-async def hung_up_while(work, hang_up):
-    """Have the client hang up when the work has begun, and return what became of it."""
-    asyncio.get_running_loop().call_later(0.01, hang_up.happen)
-    return await asyncio.wait_for(unless_gone(request_of(hang_up), work), 30)
+async def disconnect_during(work, disconnect):
+    """Disconnect the client after the work has started, and return the result of the work."""
+    asyncio.get_running_loop().call_later(0.01, disconnect.trigger)
+    return await asyncio.wait_for(cancel_on_disconnect(request_of(disconnect), work), 30)
 
 
-def test_work_is_cancelled_when_the_client_hangs_up():
+def test_work_is_cancelled_when_the_client_disconnects():
     cancelled = []
 
     async def work():
@@ -30,14 +35,14 @@ def test_work_is_cancelled_when_the_client_hangs_up():
             cancelled.append(True)
             raise
 
-    hang_up = HangUp()
-    with pytest.raises(ClientGoneError):
-        asyncio.run(hung_up_while(work(), hang_up))
+    disconnect = Disconnect()
+    with pytest.raises(ClientDisconnectedError):
+        asyncio.run(disconnect_during(work(), disconnect))
     assert cancelled == [True]
-    assert hang_up.tasks == set()
+    assert disconnect.tasks == set()
 
 
-def test_cancelled_work_has_ended_when_the_client_is_gone_and_is_not_logged(caplog):
+def test_cancelled_work_has_ended_on_return_and_is_not_logged(caplog):
     ended = []
 
     async def work():
@@ -49,67 +54,67 @@ def test_cancelled_work_has_ended_when_the_client_is_gone_and_is_not_logged(capl
             message = "failed while it was cancelled"
             raise InputError(message)
 
-    with pytest.raises(ClientGoneError):
-        asyncio.run(hung_up_while(work(), HangUp()))
+    with pytest.raises(ClientDisconnectedError):
+        asyncio.run(disconnect_during(work(), Disconnect()))
     assert ended == [True]
     gc.collect()
     assert not caplog.records
 
 
-def test_nothing_is_done_for_who_is_gone_before_it():
-    begun = []
+def test_no_work_is_started_after_a_disconnect():
+    started = []
 
     async def work():
-        begun.append(True)
+        started.append(True)
 
-    async def ask():
-        hang_up = HangUp()
-        hang_up.happen()
-        await unless_gone(request_of(hang_up), work())
+    async def run():
+        disconnect = Disconnect()
+        disconnect.trigger()
+        await cancel_on_disconnect(request_of(disconnect), work())
 
-    with pytest.raises(ClientGoneError):
-        asyncio.run(ask())
-    assert not begun
+    with pytest.raises(ClientDisconnectedError):
+        asyncio.run(run())
+    assert not started
 
 
-def test_who_else_cancels_comes_first():
-    async def ask():
-        hang_up, begun = HangUp(), asyncio.Event()
+def test_a_cancellation_from_elsewhere_has_priority():
+    async def run():
+        disconnect, started = Disconnect(), asyncio.Event()
 
         async def work():
-            begun.set()
+            started.set()
             await asyncio.Future()
 
-        task = asyncio.create_task(unless_gone(request_of(hang_up), work()))
-        await begun.wait()
-        hang_up.happen()
+        task = asyncio.create_task(cancel_on_disconnect(request_of(disconnect), work()))
+        await started.wait()
+        disconnect.trigger()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(ask())
+    asyncio.run(run())
 
 
-def test_an_error_of_the_work_is_told_while_the_client_waits():
+def test_an_error_of_the_work_is_raised():
     async def work():
         message = "not a text"
         raise InputError(message)
 
     with pytest.raises(InputError, match="not a text"):
-        asyncio.run(unless_gone(request_of(HangUp()), work()))
+        asyncio.run(cancel_on_disconnect(request_of(Disconnect()), work()))
 
 
-def test_work_of_a_patient_client_is_finished_and_forgotten():
+def test_work_is_finished_while_the_client_is_connected():
     async def work():
         return 7
 
-    hang_up = HangUp()
-    assert asyncio.run(unless_gone(request_of(hang_up), work())) == 7
-    assert hang_up.tasks == set()
+    disconnect = Disconnect()
+    assert asyncio.run(cancel_on_disconnect(request_of(disconnect), work())) == 7
+    assert disconnect.tasks == set()
 
 
-def test_behind_a_server_that_tells_nothing_work_is_finished():
+def test_work_is_finished_if_the_server_reports_no_disconnects():
     async def work():
         return 7
 
-    assert asyncio.run(unless_gone(Request({"type": "http"}), work())) == 7
+    assert asyncio.run(cancel_on_disconnect(Request({"type": "http"}), work())) == 7

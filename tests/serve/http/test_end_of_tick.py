@@ -1,37 +1,37 @@
-"""What is left to the end of a turn of the event loop."""
+"""Callbacks at the end of a tick of the event loop."""
 
 import asyncio
 
 import pytest
 
-from pipework.serve.http.fast_path import Turn
+from pipework.serve.http.fast_path import EndOfTick
 
 
-class PanicError(BaseException):
-    """As what a library in Rust panics with, no Exception."""
+class CallbackPanicError(BaseException):
+    """Like the panic of a Rust library: not an Exception."""
 
 
-def test_what_a_turn_leaves_is_done_together_whatever_becomes_of_one(
+def test_callbacks_run_together_even_if_one_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     done: list[str] = []
-    turn = Turn()
+    end_of_tick = EndOfTick()
 
     async def step(name: str) -> None:
-        turn.at_end(lambda: end(name))
+        end_of_tick.add(lambda: end(name))
         done.append(f"{name} worked")
 
     def end(name: str) -> None:
-        done.append(f"{name} left")
+        done.append(f"{name} ended")
         if name == "b":
-            turn.at_end(lambda: end("d"))
-            raise PanicError
+            end_of_tick.add(lambda: end("d"))
+            raise CallbackPanicError
 
     async def steps() -> None:
         await asyncio.gather(*map(step, "abc"))
         await asyncio.sleep(0)
 
     asyncio.run(steps())
-    worked, left = [f"{one} worked" for one in "abc"], [f"{one} left" for one in "abcd"]
-    assert done == worked + left
-    assert "PanicError" in caplog.text
+    worked, ended = [f"{name} worked" for name in "abc"], [f"{name} ended" for name in "abcd"]
+    assert done == worked + ended
+    assert "CallbackPanicError" in caplog.text

@@ -1,4 +1,4 @@
-"""Plain requests are answered as all others are, only sooner."""
+"""The fast path answers as the normal path does."""
 
 import asyncio
 import json
@@ -15,29 +15,29 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from pipework.errors import NotReadyError
-from pipework.scoring.predictions import Prediction, Value
+from pipework.scoring.predictions import Prediction, RegressionValue
 from pipework.serve.app import build_app
 from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.http.admission import Admission
 from pipework.serve.http.auth import ApiKeys
-from pipework.serve.http.fast_path import SMALL, Plain
+from pipework.serve.http.fast_path import MAX_BODY_BYTES, FastPath
 from pipework.serve.http.uvicorn_protocol import bounded_protocol
 from pipework.serve.models.registry import Models
-from pipework.serve.observability.observers import Watch
-from pipework.serve.request.context import Observed, current
-from pipework.serve.request.timings import Stages, Timed
+from pipework.serve.observability.observers import Observers
+from pipework.serve.request.context import RequestContext, current_request
+from pipework.serve.request.timings import StageTimings, TimedResult
 from pipework.serve.scheduling.predictor import Predictor
 
 KEY = "first-key-0123456789"
-ASKED = b'{"texts": ["goal", "rain sun"]}'
+BODY = b'{"texts": ["goal", "rain sun"]}'
 HEAD = "POST {} HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\n"
 TENSOR = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["goal"]}
 INFER = json.dumps({"inputs": [TENSOR]}).encode()
 TIMEOUT_S = 60
 
 
-class Wire(asyncio.Transport):
-    """A connection in memory: keeps what is written."""
+class MemoryTransport(asyncio.Transport):
+    """A connection in memory that stores the written data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,62 +66,66 @@ class Wire(asyncio.Transport):
         pass
 
 
-class Door:
-    """The server's connections in memory, which count what goes the short way.
+class MemoryServer:
+    """A server with connections in memory.
 
     Attributes:
-        short: requests that were answered there.
-        seen: what was observed of all.
+        fast: number of requests on the fast path.
+        observed: contexts of all requests.
     """
 
     def __init__(self, models: Models, keys: ApiKeys, limits: LimitSettings | None = None) -> None:
-        self.short = 0
-        self.seen: list[Observed] = []
+        self.fast = 0
+        self.observed: list[RequestContext] = []
         settings = ServeSettings(limits=limits or LimitSettings())
-        watch = Watch(models)
-        inner = watch.finish
+        observers = Observers(models)
+        inner = observers.finish
 
-        def finish(observed: Observed) -> None:
-            inner(observed)
-            self.seen.append(observed)
+        def finish(context: RequestContext) -> None:
+            inner(context)
+            self.observed.append(context)
 
-        watch.finish = finish  # type: ignore[method-assign]
-        app = build_app(models, settings, keys, watch)
-        self.plain = Plain(app.state.asking, watch, settings.limits.body_bytes)
-        answer = self.plain.answer
+        observers.finish = finish  # type: ignore[method-assign]
+        app = build_app(models, settings, keys, observers)
+        self.fast_path = FastPath(app.state.direct_routes, observers, settings.limits.body_bytes)
+        answer = self.fast_path.answer
 
-        async def counted(*given: Any) -> None:
-            self.short += 1
-            await answer(*given)
+        async def count(*args: Any) -> None:
+            self.fast += 1
+            await answer(*args)
 
-        self.plain.answer = counted  # type: ignore[method-assign]
-        kind = bounded_protocol(settings.limits, Admission(models, keys, watch), self.plain)
-        config = uvicorn.Config(app, http=kind, ws="none", lifespan="off", log_config=None)
+        self.fast_path.answer = count  # type: ignore[method-assign]
+        protocol = bounded_protocol(
+            settings.limits, Admission(models, keys, observers), self.fast_path
+        )
+        config = uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_config=None)
         config.load()
         self.state = ServerState()
-        self._connection = lambda: kind(config=config, server_state=self.state, app_state={})
+        self._connection = lambda: protocol(config=config, server_state=self.state, app_state={})
 
-    def connect(self) -> tuple[Any, Wire]:
-        opened, wire = self._connection(), Wire()
-        opened.connection_made(wire)
-        return opened, wire
+    def connect(self) -> tuple[Any, MemoryTransport]:
+        opened, transport = self._connection(), MemoryTransport()
+        opened.connection_made(transport)
+        return opened, transport
 
-    async def ask(self, *parts: bytes, answers: int = 1) -> list[tuple[int, dict[str, str], bytes]]:
-        """Send parts, each with what the loop has to do after it; return the answers."""
-        opened, wire = self.connect()
+    async def exchange(
+        self, *parts: bytes, answers: int = 1
+    ) -> list[tuple[int, dict[str, str], bytes]]:
+        """Send parts, with one tick of the event loop after each; return the responses."""
+        opened, transport = self.connect()
         for part in parts:
             opened.data_received(part)
             await asyncio.sleep(0)
-        while len(found := parsed(wire.written)) < answers:
-            wire.changed.clear()
-            await asyncio.wait_for(wire.changed.wait(), TIMEOUT_S)
+        while len(responses := parsed(transport.written)) < answers:
+            transport.changed.clear()
+            await asyncio.wait_for(transport.changed.wait(), TIMEOUT_S)
         opened.connection_lost(None)
-        return found
+        return responses
 
 
 def parsed(data: bytes) -> list[tuple[int, dict[str, str], bytes]]:
-    """Return whole answers: status, headers (of each name the last) and body."""
-    found = []
+    """Return the complete responses: status, headers and body."""
+    responses = []
     while b"\r\n\r\n" in data:
         head, _, rest = data.partition(b"\r\n\r\n")
         if head.endswith(b" 100 Continue"):
@@ -134,21 +138,21 @@ def parsed(data: bytes) -> list[tuple[int, dict[str, str], bytes]]:
         size = int(headers["content-length"])
         if len(rest) < size:
             break
-        found.append((int(first.split()[1]), headers, rest[:size]))
+        responses.append((int(first.split()[1]), headers, rest[:size]))
         data = rest[size:]
-    return found
+    return responses
 
 
 def request(
-    body: bytes = ASKED, url: str = "/v1/predict", *headers: str, length: bool = True
+    body: bytes = BODY, url: str = "/v1/predict", *headers: str, length: bool = True
 ) -> bytes:
     lines = [*headers, f"Content-Length: {len(body)}"] if length else headers
     return (HEAD.format(url) + "".join(f"{line}\r\n" for line in lines) + "\r\n").encode() + body
 
 
 def chunked(body: bytes, url: str = "/v1/predict") -> bytes:
-    packed = (b"%x\r\n%s\r\n" % (len(body), body) if body else b"") + b"0\r\n\r\n"
-    return request(packed, url, "Transfer-Encoding: chunked", length=False)
+    chunks = (b"%x\r\n%s\r\n" % (len(body), body) if body else b"") + b"0\r\n\r\n"
+    return request(chunks, url, "Transfer-Encoding: chunked", length=False)
 
 
 @pytest.fixture(scope="module")
@@ -157,17 +161,17 @@ def predictor(run: Path):
         yield predictor
 
 
-def ask(
+def exchange(
     predictor: Predictor, *parts: bytes, keys: Sequence[str] = (), answers: int = 1
-) -> tuple[Door, list[tuple[int, dict[str, str], bytes]]]:
-    door = Door(Models([predictor]), ApiKeys(keys))
-    return door, asyncio.run(door.ask(*parts, answers=answers))
+) -> tuple[MemoryServer, list[tuple[int, dict[str, str], bytes]]]:
+    server = MemoryServer(Models([predictor]), ApiKeys(keys))
+    return server, asyncio.run(server.exchange(*parts, answers=answers))
 
 
 @pytest.mark.parametrize(
     ("url", "body", "status"),
     [
-        ("/v1/predict", ASKED, 200),
+        ("/v1/predict", BODY, 200),
         ("/v1/predict", b"", 400),
         ("/v1/predict", b"{", 400),
         ("/v1/predict", b'{"texts": []}', 422),
@@ -177,80 +181,83 @@ def ask(
         ("/v2/models/topics/infer", b"{}", 400),
     ],
 )
-def test_the_short_way_answers_as_the_long_one(
+def test_the_fast_path_answers_as_the_normal_path(
     predictor: Predictor, url: str, body: bytes, status: int
 ) -> None:
     url = url.replace("topics", predictor.name)
-    short, (brief,) = ask(predictor, request(body, url))
-    long, (lengthy,) = ask(predictor, chunked(body, url))
-    assert (short.short, long.short) == (1, 0)
-    assert brief[0] == lengthy[0] == status
-    assert brief[1].keys() == lengthy[1].keys()
-    same = brief[1].keys() - {"date", "server-timing"}
-    assert {name: brief[1][name] for name in same} == {name: lengthy[1][name] for name in same}
-    assert brief[1]["x-request-id"] == "mine"
-    assert brief[2] == lengthy[2]
-    (a,), (b,) = short.seen, long.seen
-    assert (a.door, a.id, a.status, a.texts) == (b.door, b.id, b.status, b.texts)
-    assert (a.model, a.version, a.answered) == (b.model, b.version, b.answered)
+    fast, (actual,) = exchange(predictor, request(body, url))
+    normal, (expected,) = exchange(predictor, chunked(body, url))
+    assert (fast.fast, normal.fast) == (1, 0)
+    assert actual[0] == expected[0] == status
+    assert actual[1].keys() == expected[1].keys()
+    same = actual[1].keys() - {"date", "server-timing"}
+    assert {name: actual[1][name] for name in same} == {name: expected[1][name] for name in same}
+    assert actual[1]["x-request-id"] == "mine"
+    assert actual[2] == expected[2]
+    (a,), (b,) = fast.observed, normal.observed
+    assert (a.endpoint, a.id, a.status, a.texts) == (b.endpoint, b.id, b.status, b.texts)
+    assert (a.model, a.version, a.succeeded) == (b.model, b.version, b.succeeded)
     assert a.status == str(status)
 
 
-PACKED = zlib.compress(ASKED)
+COMPRESSED = zlib.compress(BODY)
 
 
 @pytest.mark.parametrize(
-    ("parts", "short"),
+    ("parts", "fast"),
     [
         ([request()], 1),
         ([request()[:40], request()[40:]], 1),
-        ([request()[: -len(ASKED)], ASKED[:5], ASKED[5:]], 1),
-        ([request(ASKED, "/v1/predict", "Accept-Encoding: gzip")], 1),
-        ([request(ASKED, "/v1/predict", "Upgrade: h2c", "Connection: Upgrade")], 1),
-        ([request(ASKED, "/v1/predict", "Expect: 100-continue")], 0),
-        ([request(ASKED, "/v1/predict?a=b")], 0),
-        ([request(ASKED, "/v1/%70redict")], 0),
-        ([request(PACKED, "/v1/predict", "Content-Encoding: deflate")], 0),
-        ([request(ASKED, "/v1/predict", "Connection: close")], 0),
+        ([request()[: -len(BODY)], BODY[:5], BODY[5:]], 1),
+        ([request(BODY, "/v1/predict", "Accept-Encoding: gzip")], 1),
+        ([request(BODY, "/v1/predict", "Upgrade: h2c", "Connection: Upgrade")], 1),
+        ([request(BODY, "/v1/predict", "Expect: 100-continue")], 0),
+        ([request(BODY, "/v1/predict?a=b")], 0),
+        ([request(BODY, "/v1/%70redict")], 0),
+        ([request(COMPRESSED, "/v1/predict", "Content-Encoding: deflate")], 0),
+        ([request(BODY, "/v1/predict", "Connection: close")], 0),
         ([request().replace(b"HTTP/1.1", b"HTTP/1.0")], 0),
-        ([request(ASKED.ljust(SMALL))], 1),
-        ([request(ASKED.ljust(SMALL + 1))], 0),
+        ([request(BODY.ljust(MAX_BODY_BYTES))], 1),
+        ([request(BODY.ljust(MAX_BODY_BYTES + 1))], 0),
     ],
 )
-def test_what_is_plain_goes_the_short_way_and_all_is_answered(
-    predictor: Predictor, parts: list[bytes], short: int
+def test_simple_requests_use_the_fast_path_and_all_are_answered(
+    predictor: Predictor, parts: list[bytes], fast: int
 ) -> None:
-    door, found = ask(predictor, *parts)
-    (status, _, body) = found[-1]
+    server, responses = exchange(predictor, *parts)
+    (status, _, body) = responses[-1]
     assert status == 200, body
-    assert [one["label"] for one in json.loads(body)["predictions"]] == ["sport", "weather"]
-    assert door.short == short
-    assert [one.status for one in door.seen] == ["200"]
+    assert [prediction["label"] for prediction in json.loads(body)["predictions"]] == [
+        "sport",
+        "weather",
+    ]
+    assert server.fast == fast
+    assert [context.status for context in server.observed] == ["200"]
 
 
-@pytest.mark.parametrize(("headers", "short"), [((), 1), (("Accept-Encoding: gzip;q=0.5",), 0)])
-def test_an_answer_that_may_be_compressed_goes_the_long_way(
-    predictor: Predictor, headers: tuple[str, ...], short: int
+@pytest.mark.parametrize(("headers", "fast"), [((), 1), (("Accept-Encoding: gzip;q=0.5",), 0)])
+def test_a_compressible_response_uses_the_normal_path(
+    predictor: Predictor, headers: tuple[str, ...], fast: int
 ) -> None:
     url = f"/v2/models/{predictor.name}/infer"
-    door, ((status, _, _),) = ask(predictor, request(INFER, url, *headers))
-    assert (status, door.short) == (200, short)
+    server, ((status, _, _),) = exchange(predictor, request(INFER, url, *headers))
+    assert (status, server.fast) == (200, fast)
 
 
-def test_a_key_is_asked_for(predictor: Predictor) -> None:
-    door, ((status, _, _),) = ask(predictor, request(), keys=[KEY])
-    assert (status, door.short) == (401, 0)
-    held = request(ASKED, "/v1/predict", f"Authorization: Bearer {KEY}")
-    door, ((status, _, _),) = ask(predictor, held, keys=[KEY])
-    assert (status, door.short) == (200, 1)
+def test_a_key_is_required(predictor: Predictor) -> None:
+    server, ((status, _, _),) = exchange(predictor, request(), keys=[KEY])
+    assert (status, server.fast) == (401, 0)
+    authorized = request(BODY, "/v1/predict", f"Authorization: Bearer {KEY}")
+    server, ((status, _, _),) = exchange(predictor, authorized, keys=[KEY])
+    assert (status, server.fast) == (200, 1)
 
 
-def test_requests_behind_one_another_are_answered_in_their_order(predictor: Predictor) -> None:
+def test_pipelined_requests_are_answered_in_order(predictor: Predictor) -> None:
     bodies = [json.dumps({"texts": [text]}).encode() for text in ("goal", "rain", "bank")]
-    door, found = ask(predictor, b"".join(map(request, bodies)), answers=3)
-    labels = [json.loads(body)["predictions"][0]["label"] for _, _, body in found]
+    server, responses = exchange(predictor, b"".join(map(request, bodies)), answers=3)
+    labels = [json.loads(body)["predictions"][0]["label"] for _, _, body in responses]
     assert labels == ["sport", "weather", "money"]
-    assert len(door.seen) == 3
+    assert len(server.observed) == 3
 
 
 def test_a_bug_is_answered_500_and_logged(
@@ -261,19 +268,19 @@ def test_a_bug_is_answered_500_and_logged(
 
     monkeypatch.setattr(predictor, "predict", broken)
     with caplog.at_level(logging.ERROR):
-        door, ((status, headers, body),) = ask(predictor, request())
-    assert (status, door.short) == (500, 1)
+        server, ((status, headers, body),) = exchange(predictor, request())
+    assert (status, server.fast) == (500, 1)
     assert json.loads(body)["error"].startswith("internal error")
     assert headers["x-request-id"] == "mine"
     assert "ZeroDivisionError" in caplog.text
-    assert [one.status for one in door.seen] == ["500"]
+    assert [context.status for context in server.observed] == ["500"]
 
 
 class PanicError(BaseException):
-    """As what a library in Rust panics with, no Exception."""
+    """Like the panic of a Rust library: not an Exception."""
 
 
-def test_a_panic_is_answered_500_and_one_that_cannot_be_sent_ends_the_connection(
+def test_a_panic_is_answered_500_or_closes_the_connection(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def panics(*_: object) -> None:
@@ -281,212 +288,214 @@ def test_a_panic_is_answered_500_and_one_that_cannot_be_sent_ends_the_connection
 
     with monkeypatch.context() as patched:
         patched.setattr("pipework.serve.http.rest.parse_request", panics)
-        door, ((status, _, _),) = ask(predictor, request())
-    assert (status, door.short) == (500, 1)
-    assert [one.status for one in door.seen] == ["500"]
+        server, ((status, _, _),) = exchange(predictor, request())
+    assert (status, server.fast) == (500, 1)
+    assert [context.status for context in server.observed] == ["500"]
     monkeypatch.setattr("pipework.serve.http.uvicorn_protocol._head", panics)
 
-    async def lost() -> bool:
-        opened, wire = door.connect()
+    async def is_closed() -> bool:
+        opened, transport = server.connect()
         opened.data_received(request())
-        await asyncio.wait({*door.state.tasks})
+        await asyncio.wait({*server.state.tasks})
         await asyncio.sleep(0)
-        return wire.closing
+        return transport.closing
 
-    door = Door(Models([predictor]), ApiKeys(()))
-    assert asyncio.run(lost())
-    assert [one.status for one in door.seen] == ["200"]
+    server = MemoryServer(Models([predictor]), ApiKeys(()))
+    assert asyncio.run(is_closed())
+    assert [context.status for context in server.observed] == ["200"]
 
 
-def test_the_answers_of_a_batch_are_sent_when_all_of_them_are_there(
+def test_the_responses_of_a_batch_are_sent_together(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door = Door(Models([predictor]), ApiKeys(()))
-    happened: list[str] = []
-    wires: list[Wire] = []
+    server = MemoryServer(Models([predictor]), ApiKeys(()))
+    events: list[str] = []
+    transports: list[MemoryTransport] = []
 
-    async def predict(*_: object) -> Timed[list[Prediction]]:
+    async def predict(*_: object) -> TimedResult[list[Prediction]]:
         await go.wait()
-        happened.append(f"decided {sum(map(len, (one.written for one in wires)))}")
-        return Timed(value=[Value(score=1.0)], stages=Stages())
+        events.append(f"decided {sum(len(transport.written) for transport in transports)}")
+        return TimedResult(value=[RegressionValue(score=1.0)], timings=StageTimings())
 
     async def both() -> None:
         for _ in range(2):
-            opened, wire = door.connect()
-            wires.append(wire)
+            opened, transport = server.connect()
+            transports.append(transport)
             opened.data_received(request())
         await asyncio.sleep(0.01)
         go.set()
-        for wire in wires:
-            await asyncio.wait_for(wire.changed.wait(), TIMEOUT_S)
+        for transport in transports:
+            await asyncio.wait_for(transport.changed.wait(), TIMEOUT_S)
 
     go = asyncio.Event()
     monkeypatch.setattr(predictor, "predict", predict)
     asyncio.run(both())
-    assert happened == ["decided 0", "decided 0"]
-    assert [one.status for one in door.seen] == ["200", "200"]
+    assert events == ["decided 0", "decided 0"]
+    assert [context.status for context in server.observed] == ["200", "200"]
 
 
-def test_what_fails_at_the_end_of_a_turn_is_logged_as_its_own_request(
+def test_a_failure_at_the_end_of_a_tick_is_logged_with_its_request(
     predictor: Predictor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door = Door(Models([predictor]), ApiKeys(()))
+    server = MemoryServer(Models([predictor]), ApiKeys(()))
     ids: list[str] = []
 
     def lose(*_: object) -> bool:
-        observed = current()
-        assert observed is not None
-        ids.append(observed.id)
+        context = current_request()
+        assert context is not None
+        ids.append(context.id)
         raise PanicError
 
-    async def predict(*_: object) -> Timed[list[Prediction]]:
+    async def predict(*_: object) -> TimedResult[list[Prediction]]:
         await go.wait()
-        return Timed(value=[Value(score=1.0)], stages=Stages())
+        return TimedResult(value=[RegressionValue(score=1.0)], timings=StageTimings())
 
     async def both() -> list[bool]:
-        wires = []
+        transports = []
         for name in (b"one", b"two"):
-            opened, wire = door.connect()
+            opened, transport = server.connect()
             opened.data_received(request().replace(b"mine", name))
-            wires.append(wire)
+            transports.append(transport)
         await asyncio.sleep(0.01)
         go.set()
-        for wire in wires:
-            await asyncio.wait_for(wire.changed.wait(), TIMEOUT_S)
-        return [wire.closing for wire in wires]
+        for transport in transports:
+            await asyncio.wait_for(transport.changed.wait(), TIMEOUT_S)
+        return [transport.closing for transport in transports]
 
     go = asyncio.Event()
     monkeypatch.setattr(predictor, "predict", predict)
-    monkeypatch.setattr("pipework.serve.http.write_buffer.Corked.write_all", lose)
+    monkeypatch.setattr("pipework.serve.http.write_buffer.WriteBuffer.write_response", lose)
     assert asyncio.run(both()) == [True, True]
     assert sorted(ids) == ["one", "two"]
     assert "PanicError" in caplog.text
 
 
-def test_who_hangs_up_between_answer_and_sending_is_seen_as_gone(
+def test_a_disconnect_before_sending_is_counted_as_499(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door = Door(Models([predictor]), ApiKeys(()))
+    server = MemoryServer(Models([predictor]), ApiKeys(()))
     opened: list[Any] = []
 
-    async def predict(*_: object) -> Timed[list[Prediction]]:
+    async def predict(*_: object) -> TimedResult[list[Prediction]]:
         asyncio.get_running_loop().call_soon(opened[0].connection_lost, None)
-        return Timed(value=[Value(score=1.0)], stages=Stages())
+        return TimedResult(value=[RegressionValue(score=1.0)], timings=StageTimings())
 
-    async def hang_up() -> bytes:
-        one, wire = door.connect()
-        opened.append(one)
-        one.data_received(request())
-        await asyncio.wait({*door.state.tasks})
+    async def disconnect() -> bytes:
+        connection, transport = server.connect()
+        opened.append(connection)
+        connection.data_received(request())
+        await asyncio.wait({*server.state.tasks})
         await asyncio.sleep(0.01)
-        return wire.written
+        return transport.written
 
     monkeypatch.setattr(predictor, "predict", predict)
-    assert asyncio.run(hang_up()) == b""
-    assert [one.status for one in door.seen] == ["499"]
+    assert asyncio.run(disconnect()) == b""
+    assert [context.status for context in server.observed] == ["499"]
 
 
-def test_what_ends_before_it_begins_ends_its_connection(predictor: Predictor) -> None:
-    door = Door(Models([predictor]), ApiKeys(()))
+def test_a_task_cancelled_before_it_starts_closes_the_connection(predictor: Predictor) -> None:
+    server = MemoryServer(Models([predictor]), ApiKeys(()))
 
     async def end() -> bool:
-        opened, wire = door.connect()
+        opened, transport = server.connect()
         opened.data_received(request())
-        (task,) = door.state.tasks
+        (task,) = server.state.tasks
         task.cancel()
         await asyncio.wait({task})
-        return wire.closing
+        return transport.closing
 
     assert asyncio.run(end())
 
 
-def test_what_goes_wrong_with_an_error_is_logged(
+def test_a_failure_while_an_error_is_handled_is_logged(
     predictor: Predictor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    door = Door(Models([predictor]), ApiKeys(()))
-    monkeypatch.setattr("pipework.serve.http.direct_routes.Asking.answer", broken)
-    monkeypatch.setattr("pipework.serve.http.fast_path.failure", broken)
+    server = MemoryServer(Models([predictor]), ApiKeys(()))
+    monkeypatch.setattr("pipework.serve.http.direct_routes.DirectRoutes.answer", broken)
+    monkeypatch.setattr("pipework.serve.http.fast_path.error_response", broken)
 
-    async def lost() -> bool:
-        opened, wire = door.connect()
+    async def is_closed() -> bool:
+        opened, transport = server.connect()
         opened.data_received(request())
-        await asyncio.wait({*door.state.tasks})
-        return wire.closing
+        await asyncio.wait({*server.state.tasks})
+        return transport.closing
 
-    assert asyncio.run(lost())
-    logged = [one.name for one in caplog.records if one.exc_info]
+    assert asyncio.run(is_closed())
+    logged = [record.name for record in caplog.records if record.exc_info]
     assert logged == ["pipework.serve.http.fast_path", "pipework.serve.http.uvicorn_protocol"]
 
 
-@pytest.mark.parametrize("sent", [request(), request()[:-5]], ids=["whole", "half"])
-def test_who_hangs_up_is_seen(predictor: Predictor, sent: bytes) -> None:
-    door = Door(Models([predictor]), ApiKeys(()))
+@pytest.mark.parametrize("sent", [request(), request()[:-5]], ids=["complete", "incomplete"])
+def test_a_disconnect_is_counted_as_499(predictor: Predictor, sent: bytes) -> None:
+    server = MemoryServer(Models([predictor]), ApiKeys(()))
 
-    async def hang_up() -> None:
-        opened, wire = door.connect()
+    async def disconnect() -> None:
+        opened, transport = server.connect()
         opened.data_received(sent)
         opened.connection_lost(ConnectionResetError())
-        await asyncio.wait({*door.state.tasks})
-        assert wire.written == b""
+        await asyncio.wait({*server.state.tasks})
+        assert transport.written == b""
 
-    asyncio.run(asyncio.wait_for(hang_up(), TIMEOUT_S))
-    assert [one.status for one in door.seen] == ["499"]
+    asyncio.run(asyncio.wait_for(disconnect(), TIMEOUT_S))
+    assert [context.status for context in server.observed] == ["499"]
 
 
-def test_a_body_that_does_not_come_is_told_and_seen(predictor: Predictor) -> None:
+def test_an_incomplete_body_is_answered_408(predictor: Predictor) -> None:
     limits = LimitSettings(body_s=0.05)
-    door = Door(Models([predictor]), ApiKeys(()), limits)
-    (status, _, body), *_ = asyncio.run(door.ask(request()[:-5]))
+    server = MemoryServer(Models([predictor]), ApiKeys(()), limits)
+    (status, _, body), *_ = asyncio.run(server.exchange(request()[:-5]))
     assert status == 408
-    assert b"the body of the request did not come within 0.05 s" in body
-    assert [one.status for one in door.seen] == ["499"]
+    assert b"the body of the request was not received within 0.05 s" in body
+    assert [context.status for context in server.observed] == ["499"]
 
 
 @pytest.mark.parametrize("cut", [0, 5])
-def test_what_has_begun_is_answered_when_the_server_stops(predictor: Predictor, cut: int) -> None:
-    door = Door(Models([predictor]), ApiKeys(()))
+def test_a_started_request_is_answered_when_the_server_stops(
+    predictor: Predictor, cut: int
+) -> None:
+    server = MemoryServer(Models([predictor]), ApiKeys(()))
     sent = request()
 
     async def stop() -> list[tuple[int, dict[str, str], bytes]]:
-        opened, wire = door.connect()
+        opened, transport = server.connect()
         opened.data_received(sent[: len(sent) - cut])
         opened.shutdown()
-        assert not wire.closing
+        assert not transport.closing
         if cut:
             opened.data_received(sent[-cut:])
-        while not wire.closing:
-            wire.changed.clear()
-            await asyncio.wait_for(wire.changed.wait(), TIMEOUT_S)
-        return parsed(wire.written)
+        while not transport.closing:
+            transport.changed.clear()
+            await asyncio.wait_for(transport.changed.wait(), TIMEOUT_S)
+        return parsed(transport.written)
 
     ((status, headers, _),) = asyncio.run(stop())
     assert (status, headers["connection"]) == (200, "close")
 
 
-def test_what_is_cancelled_at_the_end_is_told_why(predictor: Predictor) -> None:
-    door = Door(Models([predictor]), ApiKeys(()))
+def test_a_request_cancelled_at_shutdown_is_answered_503(predictor: Predictor) -> None:
+    server = MemoryServer(Models([predictor]), ApiKeys(()))
 
     async def end() -> list[tuple[int, dict[str, str], bytes]]:
-        opened, wire = door.connect()
+        opened, transport = server.connect()
         opened.data_received(request())
         await asyncio.sleep(0)
-        for task in door.state.tasks:
+        for task in server.state.tasks:
             task.cancel()
-        await asyncio.wait({*door.state.tasks})
-        return parsed(wire.written)
+        await asyncio.wait({*server.state.tasks})
+        return parsed(transport.written)
 
     ((status, _, body),) = asyncio.run(end())
     assert status == NotReadyError.http_status
     assert b"the server stopped before the request was answered" in body
 
 
-def test_a_server_answers_the_same_in_one_piece_and_in_two(server: Any) -> None:
+def test_the_response_is_the_same_if_the_body_arrives_in_parts(server: Any) -> None:
     host, port = server.url.removeprefix("http://").split(":")
-    found = []
-    for cuts in ((), (-len(ASKED),), (-3,)):
+    bodies = []
+    for cuts in ((), (-len(BODY),), (-3,)):
         with socket.create_connection((host, int(port)), TIMEOUT_S) as opened:
             sent, start = request(), 0
             for cut in (*cuts, None):
@@ -495,6 +504,6 @@ def test_a_server_answers_the_same_in_one_piece_and_in_two(server: Any) -> None:
             data = b""
             while not parsed(data):
                 data += opened.recv(65536)
-            found.append(parsed(data)[0][2])
-    found.append(httpx.post(f"{server.url}/v1/predict", content=ASKED).content)
-    assert len({*found}) == 1
+            bodies.append(parsed(data)[0][2])
+    bodies.append(httpx.post(f"{server.url}/v1/predict", content=BODY).content)
+    assert len({*bodies}) == 1

@@ -1,8 +1,7 @@
-"""Requests that nobody meant, by the hundred; PIPEWORK_FUZZ=20000 is the number for a night,
-with --log-cli-level=info to see what came of it.
+"""Fuzzing of all endpoints with random requests.
 
-Every door answers with what it documents and never with a fault of its own, the same process
-answers as before afterwards, and it has not grown.
+Every response must be documented and no server error. Afterwards the same process must answer as
+before, without more memory. For a nightly run set PIPEWORK_FUZZ=20000 and --log-cli-level=info.
 """
 
 import gzip
@@ -24,8 +23,8 @@ from tritonclient.grpc import service_pb2
 
 NIGHT = int(os.environ.get("PIPEWORK_FUZZ", "0"))
 CASES = NIGHT or 400
-DESCRIBED = NIGHT // 4 or 100  # making one takes schemathesis a tenth of a second
-GROWTH = 64 * 2**20  # bytes; what a leak of a body a request would exceed many times over
+DESCRIBED = NIGHT // 4 or 100  # schemathesis needs 0.1 s per case
+GROWTH = 64 * 2**20  # bytes; a leak of each request body would be many times more
 SEED = random.SystemRandom().randrange(2**32) if NIGHT else 1
 log = logging.getLogger(__name__)
 METHOD = "/inference.GRPCInferenceService/{}"
@@ -41,15 +40,15 @@ def fuzzed(run, start_server):
 
 
 @pytest.fixture(autouse=True)
-def _unharmed(fuzzed) -> Iterator[None]:
-    """Check that the server answers as before."""
+def _works_afterwards(fuzzed) -> Iterator[None]:
+    """Check that the server still answers."""
     yield
     answer = httpx.post(f"{fuzzed.url}/v1/predict", json={"texts": ["goal"]})
     assert answer.json()["predictions"][0]["label"] == "sport"
 
 
 def resident(server) -> int:
-    (line,) = [one for one in server.proc("status").splitlines() if one.startswith("VmRSS")]
+    (line,) = [line for line in server.proc("status").splitlines() if line.startswith("VmRSS")]
     return int(line.split()[1]) * 1024
 
 
@@ -60,7 +59,7 @@ def report(seen, server, before) -> None:
 
 def operations(server) -> list:
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-    return [found.ok() for found in schema.get_all_operations()]
+    return [result.ok() for result in schema.get_all_operations()]
 
 
 def fuzz(operation, server, mode, cases, seen) -> None:
@@ -73,62 +72,61 @@ def fuzz(operation, server, mode, cases, seen) -> None:
         phases=[Phase.generate],
     )
     @given(operation.as_strategy(generation_mode=mode))
-    def ask(case) -> None:
+    def check(case) -> None:
         if "name" in (case.path_parameters or {}) and seen.total() % 4:
             case.path_parameters["name"] = "topics"
         answer = case.call(base_url=server.url)
         late = answer.status_code == 504 and "X-Request-Timeout-Ms" in (case.headers or {})
         assert answer.status_code < 500 or late, answer.text
-        # What a model takes beside what its schema says, the description of a server cannot tell.
+        # The description of a server cannot contain all constraints of the inputs of a model.
         excluded = [positive_data_acceptance, not_a_server_error]
         case.validate_response(answer, excluded_checks=excluded)
         seen[operation.label, answer.status_code] += 1
 
-    ask()
+    check()
 
 
-def test_what_is_described_is_what_is_answered(fuzzed):
+def test_responses_are_those_of_the_openapi_description(fuzzed):
     seen: Counter = Counter()
-    asked = operations(fuzzed)
-    open_ended = [one for one in asked if one.body or one.path_parameters]
-    for one in asked:
-        fuzz(one, fuzzed, schemathesis.GenerationMode.POSITIVE, DESCRIBED // len(asked), seen)
+    described = operations(fuzzed)
+    with_input = [item for item in described if item.body or item.path_parameters]
+    for operation in described:
+        cases = DESCRIBED // len(described)
+        fuzz(operation, fuzzed, schemathesis.GenerationMode.POSITIVE, cases, seen)
     before = resident(fuzzed)
-    for one in open_ended:
-        fuzz(one, fuzzed, schemathesis.GenerationMode.NEGATIVE, DESCRIBED // len(open_ended), seen)
+    for operation in with_input:
+        cases = DESCRIBED // len(with_input)
+        fuzz(operation, fuzzed, schemathesis.GenerationMode.NEGATIVE, cases, seen)
     report(seen, fuzzed, before)
     assert resident(fuzzed) - before < GROWTH
     assert {status for _, status in seen} >= {200, 400, 404, 422}
 
 
 def body(dice) -> tuple[bytes, dict[str, bytes], bool]:
-    """Return a binary body that is valid, or was before a few changes, and its headers.
-
-    And whether it has a deadline.
-    """
+    """Return a binary body, valid or mutated, its headers, and whether it has a timeout."""
     texts = dice.choices(TEXTS, k=dice.randrange(5))
     packed = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
     tensor = {"name": "text", "shape": [len(texts), 1], "datatype": "BYTES"}
     tensor["parameters"] = {"binary_data_size": len(packed)}
-    asked = {"inputs": [tensor], "outputs": [{"name": "logits", "parameters": {}}]}
+    request = {"inputs": [tensor], "outputs": [{"name": "logits", "parameters": {}}]}
     if dice.random() < 0.5:
-        change(dice, asked, tensor)
-    head = json.dumps(asked).encode()
+        change(dice, request, tensor)
+    head = json.dumps(request).encode()
     headers = {"Inference-Header-Content-Length": str(len(head))}
     if dice.random() < 0.2:
         length = str(dice.randrange(2 * len(head)))
         headers["Inference-Header-Content-Length"] = dice.choice((*LENGTHS, length))
-    whole = head + packed
+    content = head + packed
     for _ in range(dice.choice((0, 0, 1, 3, 20))):
-        whole = mutated(dice, whole)
-    timed = b"timeout" in whole
+        content = mutated(dice, content)
+    timed = b"timeout" in content
     if dice.random() < 0.2:
         headers["Content-Encoding"] = dice.choice(("gzip", "deflate", "br", ""))
-        whole = gzip.compress(whole, 1) if dice.random() < 0.8 else whole
-    return whole, {name: value.encode() for name, value in headers.items()}, timed
+        content = gzip.compress(content, 1) if dice.random() < 0.8 else content
+    return content, {name: value.encode() for name, value in headers.items()}, timed
 
 
-def change(dice, asked, tensor) -> None:
+def change(dice, request, tensor) -> None:
     number = dice.choice(NUMBERS)
     match dice.randrange(7):
         case 0:
@@ -138,33 +136,33 @@ def change(dice, asked, tensor) -> None:
         case 2:
             tensor["datatype"] = dice.choice(("INT64", "FP32", "", "bytes", None))
         case 3:
-            asked["inputs"] = asked["inputs"] * dice.randrange(3)
+            request["inputs"] = request["inputs"] * dice.randrange(3)
         case 4:
-            asked["outputs"][0]["parameters"] = {
+            request["outputs"][0]["parameters"] = {
                 dice.choice(("classification", "binary_data")): number
             }
         case 5:
-            asked["parameters"] = {
+            request["parameters"] = {
                 dice.choice(("timeout", "priority", "binary_data_output")): number
             }
         case _:
             tensor["data"] = dice.choice((["a"], [["a"]], [1], [float("nan")], [[[]]], "a"))
 
 
-def mutated(dice, whole: bytes) -> bytes:
-    at, end = sorted(dice.randrange(len(whole) + 1) for _ in range(2))
+def mutated(dice, content: bytes) -> bytes:
+    at, end = sorted(dice.randrange(len(content) + 1) for _ in range(2))
     match dice.randrange(4):
         case 0:
-            return whole[:at] + dice.randbytes(1) + whole[at + 1 :]
+            return content[:at] + dice.randbytes(1) + content[at + 1 :]
         case 1:
-            return whole[:at] + whole[end:]
+            return content[:at] + content[end:]
         case 2:
-            return whole[:end] + whole[at:]
+            return content[:end] + content[at:]
         case _:
-            return whole[:at] + dice.randbytes(dice.randrange(9)) + whole[at:]
+            return content[:at] + dice.randbytes(dice.randrange(9)) + content[at:]
 
 
-def test_binary_bodies_are_answered_or_refused(fuzzed):
+def test_binary_bodies_are_answered_or_rejected(fuzzed):
     dice = random.Random(SEED)
     seen: Counter = Counter()
     before = 0
@@ -175,34 +173,34 @@ def test_binary_bodies_are_answered_or_refused(fuzzed):
             content, headers, timed = body(dice)
             answer = client.post("/v2/models/topics/infer", content=content, headers=headers)
             seen[answer.status_code] += 1
-            said = (SEED, number, answer.status_code, answer.text[:200])
-            assert answer.status_code in {200, 400, 413, 415, 504 if timed else 200}, said
-            assert answer.status_code == 200 or "\n" not in answer.json()["error"], said
+            details = (SEED, number, answer.status_code, answer.text[:200])
+            assert answer.status_code in {200, 400, 413, 415, 504 if timed else 200}, details
+            assert answer.status_code == 200 or "\n" not in answer.json()["error"], details
     report(seen, fuzzed, before)
     assert resident(fuzzed) - before < GROWTH
     assert seen[200] > CASES / 20 < seen[400]
 
 
 def message(dice) -> bytes:
-    """Return a message that is valid, or was before a few changes."""
+    """Return a message, valid or mutated."""
     texts = dice.choices(TEXTS, k=dice.randrange(4))
-    asked = service_pb2.ModelInferRequest(model_name="topics")
-    tensor = asked.inputs.add(name="text", datatype="BYTES", shape=[len(texts), 1])
+    request = service_pb2.ModelInferRequest(model_name="topics")
+    tensor = request.inputs.add(name="text", datatype="BYTES", shape=[len(texts), 1])
     if dice.random() < 0.5:
         packed = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
-        asked.raw_input_contents.append(packed)
+        request.raw_input_contents.append(packed)
     else:
         tensor.contents.bytes_contents.extend(texts)
     if dice.random() < 0.3:
         del tensor.shape[:]
         tensor.shape.extend(dice.choices((0, 1, -1, 2**62), k=dice.randrange(4)))
-    whole = asked.SerializeToString()
+    content = request.SerializeToString()
     for _ in range(dice.choice((0, 0, 1, 3, 20))):
-        whole = mutated(dice, whole)
-    return whole
+        content = mutated(dice, content)
+    return content
 
 
-def test_grpc_messages_are_answered_or_refused(fuzzed):
+def test_grpc_messages_are_answered_or_rejected(fuzzed):
     dice = random.Random(SEED)
     seen: Counter = Counter()
     before = 0

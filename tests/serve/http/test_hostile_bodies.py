@@ -1,4 +1,4 @@
-"""Bodies that mean harm, over a real connection: one clear line of 4xx, and no more memory."""
+"""Hostile bodies over a real connection: each gets a 4xx with one line, and no memory leaks."""
 
 import json
 from http.client import HTTPConnection
@@ -30,13 +30,13 @@ PREDICT = {
     "infinite": (b'{"texts": ["a"], "top_k": Infinity}', 422),
     "a number of many digits": (b'{"texts": ["a"], "top_k": ' + DIGITS + b"}", 400),
     "an exponent": (b'{"texts": ["a"], "top_k": 1e999999999}', 422),
-    "no UTF-8": (b'{"texts": ["\xff\xfe"]}', 400),
+    "invalid UTF-8": (b'{"texts": ["\xff\xfe"]}', 400),
     "half a character": (b'{"texts": ["\\ud83d"]}', 400),
     "UTF-16": ('{"texts": ["a"]}'.encode("utf-16"), 400),
     "many texts": (json.dumps({"texts": ["a"] * 100_000}).encode(), 413),
     "a long text": (json.dumps({"texts": ["a" * 1_000_000]}).encode(), 413),
     "a million keys": (json.dumps(dict.fromkeys(map(str, range(100_000)), 1)).encode(), 422),
-    "one key often": (b"{" + b'"texts": ["a"],' * 1000 + b'"texts": 1}', 422),
+    "a repeated key": (b"{" + b'"texts": ["a"],' * 1000 + b'"texts": 1}', 422),
 }
 INFER = {
     "nothing": (b"", None),
@@ -45,32 +45,35 @@ INFER = {
     "a shape that overflows": (infer(shape=[2**31 - 1, 2**31 - 1, 2**31 - 1]), None),
     "a shape of 64 bits": (infer(shape=[2**63]), None),
     "a shape of many digits": (infer(shape=[7]).replace(b"7", DIGITS), None),
-    "a shape below nothing": (infer(shape=[-1]), None),
+    "a negative shape": (infer(shape=[-1]), None),
     "a shape that is not a number": (infer(shape=[float("nan")]), None),
     "a huge count": (infer(shape=[2**31 - 1]), None),
     "a thousand dimensions": (infer(shape=[1] * 100_000), None),
     "another type": (infer(datatype="FP32", data=[1.5]), None),
-    "the same input often": (
+    "a repeated input": (
         b'{"inputs": [' + b'{"name": "text", "shape": [0], '
         b'"datatype": "BYTES", "data": []},' * 10_000 + b"{}]}",
         None,
     ),
-    "a head longer than the body": (infer(), "100000"),
-    "a head of many digits": (infer(), "9" * 5000),
-    "a head below nothing": (infer(), "-1"),
-    "a head that is no number": (infer(), "ten"),
-    "half a head": (infer(), "10"),
+    "a head length longer than the body": (infer(), "100000"),
+    "a head length of many digits": (infer(), "9" * 5000),
+    "a negative head length": (infer(), "-1"),
+    "a head length that is not a number": (infer(), "ten"),
+    "a head length shorter than the head": (infer(), "10"),
     "a tensor longer than the body": (binary(2**31, [1]), "all"),
     "a tensor shorter than its shape": (binary(5, [3]) + b"\x01\0\0\0a", "but 5"),
     "an element longer than the tensor": (binary(5, [1]) + b"\xff\xff\xff\xffa", "but 5"),
-    "elements of nothing": (binary(8_000_000, [1]) + bytes(8_000_000), "but 8000000"),
-    "two million of them": (binary(8_000_000, [2_000_000]) + bytes(8_000_000), "but 8000000"),
-    "bytes that nobody counts": (infer() + b"abc", "but 3"),
+    "many empty elements": (binary(8_000_000, [1]) + bytes(8_000_000), "but 8000000"),
+    "two million empty elements": (
+        binary(8_000_000, [2_000_000]) + bytes(8_000_000),
+        "but 8000000",
+    ),
+    "extra bytes": (infer() + b"abc", "but 3"),
 }
 
 
 def resident(server) -> int:
-    (line,) = [one for one in server.proc("status").splitlines() if one.startswith("VmRSS")]
+    (line,) = [line for line in server.proc("status").splitlines() if line.startswith("VmRSS")]
     return int(line.split()[1]) * 1024
 
 
@@ -101,14 +104,14 @@ def test_infer_refuses(server, body, head):
     assert answer.status_code == (413 if "at most 1024 texts" in answer.text else 400)
 
 
-def as_it_is(server, method, path) -> tuple[int, list[str]]:
-    """Ask for a path as it stands; return the status and the keys of the answer."""
+def request_unnormalized(server, method, path) -> tuple[int, list[str]]:
+    """Request a path without normalization; return the status and the keys of the JSON."""
     connection = HTTPConnection(server.url.removeprefix("http://"), timeout=60)
     connection.request(method, path, body=infer())
     answer = connection.getresponse()
-    found = answer.status, list(json.loads(answer.read()))
+    status, keys = answer.status, list(json.loads(answer.read()))
     connection.close()
-    return found
+    return status, keys
 
 
 @pytest.mark.parametrize(
@@ -118,9 +121,9 @@ def as_it_is(server, method, path) -> tuple[int, list[str]]:
 @pytest.mark.parametrize(
     "tail", ["", "/config", "/infer", "/versions/..", "/versions/%2e%2e/infer"]
 )
-def test_a_name_reaches_nothing_but_models(server, name, tail):
+def test_a_model_name_cannot_reach_other_paths(server, name, tail):
     method = "POST" if tail.endswith("infer") else "GET"
-    assert as_it_is(server, method, f"/v2/models/{name}{tail}") == (404, ["error"])
+    assert request_unnormalized(server, method, f"/v2/models/{name}{tail}") == (404, ["error"])
 
 
 @pytest.mark.parametrize(
@@ -128,10 +131,10 @@ def test_a_name_reaches_nothing_but_models(server, name, tail):
     ["../app.py", "%2e%2e/app.py", "..%2fapp.py", "..%5capp.py", "%2fetc%2fpasswd", ""],
 )
 @pytest.mark.parametrize("folder", ["/docs/static/", "/page/"])
-def test_nothing_but_the_files_of_the_pages_is_served(server, folder, path):
-    assert as_it_is(server, "GET", folder + path) == (404, ["error"])
+def test_only_the_files_of_the_pages_are_served(server, folder, path):
+    assert request_unnormalized(server, "GET", folder + path) == (404, ["error"])
 
 
-def test_the_server_is_well_after_all_that(server):
+def test_the_server_still_works_afterwards(server):
     answer = httpx.post(f"{server.url}/v1/predict", json={"texts": ["goal"]})
     assert answer.json()["predictions"][0]["label"] == "sport"

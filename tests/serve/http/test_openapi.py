@@ -3,19 +3,19 @@ from pydantic import BaseModel
 
 from pipework.serve.app import build_app
 from pipework.serve.http.auth import ApiKeys
-from pipework.serve.http.openapi import body_of
+from pipework.serve.http.openapi import request_body
 from pipework.serve.models.registry import Models
 
 
-class Part(BaseModel):
+class SchemaPart(BaseModel):
     size: int | None = None
 
 
-class Whole(BaseModel):
-    parts: list[Part]
+class Container(BaseModel):
+    parts: list[SchemaPart]
 
 
-def described(keys=()) -> dict:
+def description(keys=()) -> dict:
     with Models([]) as models:
         return build_app(models, keys=ApiKeys(keys)).openapi()
 
@@ -26,8 +26,8 @@ def operations(api):
             yield path, operation
 
 
-def test_a_body_refers_to_nothing_outside_itself_and_knows_no_null():
-    body = body_of(Whole, {"one": {"value": {"parts": []}}}, required=False)
+def test_a_body_schema_has_no_references_and_no_null():
+    body = request_body(Container, {"one": {"value": {"parts": []}}}, required=False)
     schema = body["content"]["application/json"]["schema"]
     (part,) = [schema["properties"]["parts"]["items"]]
     assert part["properties"]["size"]["type"] == "integer"
@@ -36,29 +36,29 @@ def test_a_body_refers_to_nothing_outside_itself_and_knows_no_null():
     assert not body["required"]
 
 
-def test_a_status_that_is_never_answered_is_not_described():
-    api = described()
+def test_unused_error_responses_are_not_description():
+    api = description()
     assert not {"HTTPValidationError", "ValidationError"} & api["components"]["schemas"].keys()
     listed = {path for path, operation in operations(api) if "422" in operation["responses"]}
     assert listed == {"/v1/predict"}
 
 
-def test_with_keys_all_but_the_open_doors_want_one():
-    api = described(["a-key-of-0123456789"])
+def test_all_but_public_endpoints_require_a_key():
+    api = description(["a-key-of-0123456789"])
     assert api["components"]["securitySchemes"].keys() == {"bearer", "key"}
     for path, operation in operations(api):
-        open_door = "health" in path or path == "/readyz"
-        assert ("401" in operation["responses"]) != open_door
-        assert ("security" in operation) != open_door
+        public = "health" in path or path == "/readyz"
+        assert ("401" in operation["responses"]) != public
+        assert ("security" in operation) != public
 
 
-def test_without_keys_none_is_spoken_of():
-    api = described()
+def test_without_keys_no_endpoint_requires_one():
+    api = description()
     assert "securitySchemes" not in api["components"]
     assert not any("401" in operation["responses"] for _, operation in operations(api))
 
 
 @pytest.mark.parametrize("path", ["/v1/predict", "/v2/models/{name}/infer", "/v2/repository/index"])
-def test_requests_are_shown_by_example(path):
-    content = described()["paths"][path]["post"]["requestBody"]["content"]
+def test_request_bodies_have_examples(path):
+    content = description()["paths"][path]["post"]["requestBody"]["content"]
     assert content["application/json"]["examples"]

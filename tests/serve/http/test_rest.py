@@ -6,9 +6,9 @@ from starlette.types import Message
 
 from pipework.data.examples import Example
 from pipework.errors import InputError, TooLargeError
-from pipework.scoring.predictions import OneLabel, Prediction, SeveralLabels, Value
+from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue, SingleLabel
 from pipework.serve.config import LimitSettings
-from pipework.serve.http.disconnect import ClientGoneError
+from pipework.serve.http.disconnect import ClientDisconnectedError
 from pipework.serve.http.rest import (
     NotJsonError,
     check_limits,
@@ -30,19 +30,19 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE.keys())
-def test_what_is_not_json_is_told_apart_from_a_wrong_request(body: bytes) -> None:
-    with pytest.raises(NotJsonError, match="body: not JSON in UTF-8") as caught:
+def test_invalid_json_is_answered_400(body: bytes) -> None:
+    with pytest.raises(NotJsonError, match="body: expected JSON in UTF-8") as caught:
         parse_request(body)
     assert caught.value.http_status == 400
 
 
 @pytest.mark.parametrize("number", [b"9" * 10_000, b"1e999", b"-1", b"0"])
-def test_a_senseless_number_is_an_error_of_the_input(number: bytes) -> None:
+def test_an_invalid_number_is_an_input_error(number: bytes) -> None:
     with pytest.raises(InputError):
         parse_request(b'{"texts": ["a"], "top_k": ' + number + b"}")
 
 
-def test_too_many_texts_are_refused_with_the_limit() -> None:
+def test_too_many_texts_are_rejected_with_the_limit() -> None:
     with pytest.raises(TooLargeError, match="expected at most 2 texts, found 3"):
         check_limits([Example(text="a")] * 3, LimitSettings(texts=2))
 
@@ -50,26 +50,26 @@ def test_too_many_texts_are_refused_with_the_limit() -> None:
 @pytest.mark.parametrize(
     "long", [Example(text="a" * 6), Example(text="a", text_pair="b" * 6)], ids=["first", "second"]
 )
-def test_a_too_long_text_is_refused_with_its_place(long: Example) -> None:
+def test_a_too_long_text_is_rejected_with_its_index(long: Example) -> None:
     with pytest.raises(TooLargeError, match="input 1: expected at most 5 characters, found 6"):
         check_limits([Example(text="a" * 5), long], LimitSettings(characters=5))
 
 
 def request_of(*messages: Message) -> Request:
-    waiting = list(messages)
+    remaining = list(messages)
 
     async def receive() -> Message:
-        if waiting:
-            return waiting.pop(0)
+        if remaining:
+            return remaining.pop(0)
         return await asyncio.Future()
 
     return Request({"type": "http"}, receive)
 
 
-def test_a_hang_up_in_the_middle_of_the_body_is_no_fault_of_the_server() -> None:
+def test_a_disconnect_during_the_body_is_not_a_server_error() -> None:
     part = {"type": "http.request", "body": b'{"te', "more_body": True}
     request = request_of(part, {"type": "http.disconnect"})
-    with pytest.raises(ClientGoneError):
+    with pytest.raises(ClientDisconnectedError):
         asyncio.run(_within(read_body(request)))
 
 
@@ -80,11 +80,11 @@ async def _within(work: object) -> object:
 @pytest.mark.parametrize(
     "predictions",
     [
-        [OneLabel(label='\u00e9"', score=0.1, scores={'\u00e9"': 0.1, "b": 1e-9})],
-        [SeveralLabels(labels=("x", "y"), scores={}), SeveralLabels(labels=(), scores={"x": 0.5})],
-        [Value(score=float(value)) for value in ("nan", "-inf", "1e300")],
+        [SingleLabel(label='\u00e9"', score=0.1, scores={'\u00e9"': 0.1, "b": 1e-9})],
+        [MultiLabel(labels=("x", "y"), scores={}), MultiLabel(labels=(), scores={"x": 0.5})],
+        [RegressionValue(score=float(value)) for value in ("nan", "-inf", "1e300")],
     ],
 )
-def test_an_answer_is_written_as_its_model_would(predictions: list[Prediction]) -> None:
+def test_the_response_is_that_of_the_pydantic_model(predictions: list[Prediction]) -> None:
     answer = PredictResponse.model_construct(model="m", version="7", predictions=predictions)
     assert write_response("m", "7", predictions) == answer.model_dump_json().encode()

@@ -1,4 +1,4 @@
-"""SIGTERM with requests and connections that do not end."""
+"""Shutdown by SIGTERM with requests and connections that do not end."""
 
 import json
 import signal
@@ -33,20 +33,20 @@ def connect(server, data) -> socket.socket:
     return opened
 
 
-def test_connections_that_are_held_open_hold_nothing_up(slow_run, start_server):
+def test_open_connections_do_not_delay_the_shutdown(slow_run, start_server):
     server = start_server(slow_run, "grace_s=60")
     idle = connect(server, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
     assert idle.recv(12) == b"HTTP/1.1 200"
     head = connect(server, b"GET /hea")
     silent = connect(server, b"")
-    begun_s = time.monotonic()
+    started_s = time.monotonic()
     assert server.stop() == 0
-    assert time.monotonic() - begun_s < drain_s(60) / 2
+    assert time.monotonic() - started_s < drain_s(60) / 2
     for opened in (idle, head, silent):
         opened.close()
 
 
-def test_stuck_requests_are_told_so_the_others_answered_and_the_exit_is_0_in_time(server):
+def test_unfinished_requests_are_answered_503_and_the_exit_code_is_0(server):
     body, bulk = json.dumps(STUCK).encode(), {"X-Priority": "bulk"}
     half = connect(server, b"POST /v1/predict HTTP/1.1\r\nContent-Length: 99\r\n\r\n{")
     with (
@@ -59,16 +59,18 @@ def test_stuck_requests_are_told_so_the_others_answered_and_the_exit_is_0_in_tim
         wait_for(lambda: waiting(client) == 20)
         small = pool.submit(client.post, "/v1/predict", json={"texts": [TEXT] * 30})
         wait_for(lambda: waiting(client) == 21 or small.done())
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(WITHIN_S) == 0
-        assert time.monotonic() - begun_s < GRACE_S + 10
+        assert time.monotonic() - started_s < GRACE_S + 10
         assert small.result().status_code == 200
-        answers = [one.result() for one in stuck]
-    refused = [one for one in answers if one.status_code != 200]
-    assert refused, "the machine is too fast for this test: make STUCK larger"
-    said = {"error": "the server stopped before the request was answered"}
-    assert [(one.status_code, one.json()) for one in refused] == [(503, said)] * len(refused)
+        answers = [future.result() for future in stuck]
+    rejected = [answer for answer in answers if answer.status_code != 200]
+    assert rejected, "the machine is too fast for this test: make STUCK larger"
+    error = {"error": "the server stopped before the request was answered"}
+    assert [(answer.status_code, answer.json()) for answer in rejected] == [(503, error)] * len(
+        rejected
+    )
     assert half.recv(12) == b"HTTP/1.1 503"
     half.close()
 
@@ -76,46 +78,46 @@ def test_stuck_requests_are_told_so_the_others_answered_and_the_exit_is_0_in_tim
 def wait_for(holds) -> None:
     until_s = time.monotonic() + WITHIN_S
     while not holds():
-        assert time.monotonic() < until_s, "it did not happen"
+        assert time.monotonic() < until_s, "timeout"
         time.sleep(0.02)
 
 
 def waiting(client) -> float:
     lines = client.get("/metrics").text.splitlines()
-    (line,) = [one for one in lines if one.startswith("pipework_queue_requests{")]
+    (line,) = [line for line in lines if line.startswith("pipework_queue_requests{")]
     return float(line.split()[-1])
 
 
-HELD = """
+PROGRAM = """
 import logging, sys, threading, time
-from pipework.serve.http.shutdown import Grace
+from pipework.serve.http.shutdown import GracePeriod
 logging.basicConfig(format="%(message)s")
 stopping = threading.Event()
-with Grace(stopping, {grace_s}):
+with GracePeriod(stopping, {grace_s}):
     stopping.set()
-    print("said", end="")
-    {held}
+    print("output", end="")
+    {statement}
 sys.exit(7)
 """
 
 
-def held_by(statement: str, grace_s: float) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", HELD.format(held=statement, grace_s=grace_s)]
+def run_with(statement: str, grace_s: float) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PROGRAM.format(statement=statement, grace_s=grace_s)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False
     )
 
 
-def test_what_hangs_is_left_with_0_and_a_word_in_the_log():
-    done = held_by("time.sleep(1000)", 2)
-    assert (done.returncode, done.stdout) == (0, "said")
-    assert done.stderr == "the grace of 2 s is over, and not all was answered\n"
+def test_a_hanging_process_exits_with_0_and_a_log_line():
+    done = run_with("time.sleep(1000)", 2)
+    assert (done.returncode, done.stdout) == (0, "output")
+    assert done.stderr == "the grace period of 2 s is over: exiting with unanswered requests\n"
 
 
-def test_what_ends_in_time_ends_as_it_will():
-    done = held_by("pass", 30)
+def test_a_process_that_ends_in_time_keeps_its_exit_code():
+    done = run_with("pass", 30)
     assert (done.returncode, done.stderr) == (7, "")
 
 
-def test_a_part_of_the_grace_is_kept_for_the_end():
+def test_part_of_the_grace_period_is_reserved():
     assert [drain_s(grace_s) for grace_s in (1, 2, 3, 30)] == [1, 1, 1, 28]

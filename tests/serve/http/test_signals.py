@@ -1,4 +1,4 @@
-"""A process that is told to stop ends, wherever Python is just then."""
+"""A signal ends the process, even if it arrives where Python drops exceptions."""
 
 import subprocess
 import sys
@@ -8,35 +8,35 @@ import pytest
 DROPPING = """
 import os, signal, sys, time, weakref
 import pipework.serve.http.shutdown
-from pipework.serve.http.shutdown import ending_at_once
+from pipework.serve.http.shutdown import exit_on_signal
 
-pipework.serve.http.shutdown.AGAIN_S = 2  # of a busy machine, until "dropped" is said
+pipework.serve.http.shutdown.RERAISE_S = 2  # time to print "dropped" on a busy machine
 
-class Kept: pass
+class Target: pass
 
-def told(_):
+def callback(_):
     os.kill(os.getpid(), signal.{sign})
     for _ in range(1000): pass
-    sys.exit("what the handler raised came too late")
+    sys.exit("the exception of the handler came too late")
 
-with ending_at_once():
-    kept = Kept()
-    reference = weakref.ref(kept, told)
-    del kept
+with exit_on_signal():
+    target = Target()
+    reference = weakref.ref(target, callback)
+    del target
     print("dropped", flush=True)
     time.sleep(30)
     print("slept")
 """
 OTHER = """
 import weakref
-from pipework.serve.http.shutdown import ending_at_once
+from pipework.serve.http.shutdown import exit_on_signal
 
-class Kept: pass
+class Target: pass
 
-with ending_at_once():
-    kept = Kept()
-    reference = weakref.ref(kept, lambda _: 1 / 0)
-    del kept
+with exit_on_signal():
+    target = Target()
+    reference = weakref.ref(target, lambda _: 1 / 0)
+    del target
 """
 
 
@@ -52,7 +52,7 @@ def test_a_signal_in_a_callback_of_a_weak_reference_ends_the_process(sign):
     assert run(DROPPING.format(sign=sign)) == (0, "dropped\n", f"stopped by {sign}\n")
 
 
-def test_other_errors_in_a_callback_are_told_as_ever():
-    code, _, said = run(OTHER)
+def test_other_errors_in_a_callback_are_reported_as_usual():
+    code, _, stderr = run(OTHER)
     assert code == 0
-    assert "ZeroDivisionError" in said
+    assert "ZeroDivisionError" in stderr

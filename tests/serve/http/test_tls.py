@@ -1,4 +1,4 @@
-"""TLS with certificates that the openssl program makes."""
+"""TLS with certificates created by the openssl program."""
 
 import shutil
 import socket
@@ -17,8 +17,8 @@ from pipework.serve.config import SecuritySettings
 from pipework.serve.http.tls import read_certificate
 
 
-def make(folder: Path, *options: str) -> SecuritySettings:
-    """Make a certificate of this machine, signed with its own key."""
+def create(folder: Path, *options: str) -> SecuritySettings:
+    """Create a self-signed certificate for this machine."""
     if not shutil.which("openssl"):
         pytest.skip("the openssl program is absent: apt-get install openssl")
     folder.mkdir(exist_ok=True)
@@ -36,25 +36,25 @@ def make(folder: Path, *options: str) -> SecuritySettings:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> SecuritySettings:
-    return make(tmp_path_factory.mktemp("tls"))
+def certificate(tmp_path_factory) -> SecuritySettings:
+    return create(tmp_path_factory.mktemp("tls"))
 
 
-def test_a_server_with_a_certificate_speaks_tls_and_nothing_else(made, run, start_server):
+def test_a_server_with_a_certificate_requires_tls(certificate, run, start_server):
     server = start_server(
         run,
-        f"security.certificate={made.certificate}",
-        f"security.private_key={made.private_key}",
+        f"security.certificate={certificate.certificate}",
+        f"security.private_key={certificate.private_key}",
     )
     assert server.url.startswith("https://127.0.0.1:")
-    trusted = ssl.create_default_context(cafile=str(made.certificate))
+    trusted = ssl.create_default_context(cafile=str(certificate.certificate))
     answer = httpx.post(f"{server.url}/v1/predict", json={"texts": ["goal"]}, verify=trusted)
     assert answer.json()["predictions"][0]["label"] == "sport"
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         httpx.get(f"{server.url}/healthz")
     with pytest.raises(httpx.TransportError):
         httpx.get(server.url.replace("https", "http") + "/healthz")
-    credentials = grpc.ssl_channel_credentials(made.certificate.read_bytes())
+    credentials = grpc.ssl_channel_credentials(certificate.certificate.read_bytes())
     with triton.InferenceServerClient(server.grpc, creds=credentials, ssl=True) as client:
         assert client.is_server_live()
         assert client.get_server_metadata().name == "pipework"
@@ -64,52 +64,54 @@ def test_a_server_with_a_certificate_speaks_tls_and_nothing_else(made, run, star
     assert server.stop() == 0
 
 
-def test_a_handshake_that_does_not_end_is_cut_off(made, run, start_server):
+def test_an_incomplete_handshake_times_out(certificate, run, start_server):
     server = start_server(
         run,
-        f"security.certificate={made.certificate}",
-        f"security.private_key={made.private_key}",
+        f"security.certificate={certificate.certificate}",
+        f"security.private_key={certificate.private_key}",
         "limits.header_s=0.5",
     )
     host, port = server.url.removeprefix("https://").split(":")
-    for piece in (b"", b"\x16\x03\x01"):  # TLS would wait for a minute
+    for piece in (b"", b"\x16\x03\x01"):  # without the timeout it would take a minute
         with socket.create_connection((host, int(port)), timeout=20) as opened:
             opened.sendall(piece)
             assert opened.recv(1) == b""
 
 
-def test_without_files_there_is_no_tls():
+def test_tls_is_off_without_files():
     assert read_certificate(SecuritySettings()) is None
 
 
 @pytest.mark.parametrize("missing", ["certificate", "private_key"])
-def test_one_file_without_the_other_is_told(made, missing):
+def test_one_file_without_the_other_is_an_error(certificate, missing):
     with pytest.raises(ConfigError, match=f"security.{missing} is not; TLS needs both"):
-        read_certificate(made.model_copy(update={missing: None}))
+        read_certificate(certificate.model_copy(update={missing: None}))
 
 
 @pytest.mark.parametrize("name", ["certificate", "private_key"])
-def test_a_file_that_cannot_be_read_is_told(made, name, tmp_path):
-    gone = made.model_copy(update={name: tmp_path / "gone"})
+def test_an_unreadable_file_is_an_error(certificate, name, tmp_path):
+    gone = certificate.model_copy(update={name: tmp_path / "gone"})
     with pytest.raises(ConfigError, match=rf"security.{name}: .*gone cannot be read: No such file"):
         read_certificate(gone)
 
 
-def test_the_key_of_another_certificate_is_told(made, tmp_path):
-    other = make(tmp_path / "other")
-    mixed = made.model_copy(update={"private_key": other.private_key})
-    with pytest.raises(ConfigError, match=r"key.pem is not the key of .*certificate.pem"):
+def test_the_key_of_another_certificate_is_an_error(certificate, tmp_path):
+    other = create(tmp_path / "other")
+    mixed = certificate.model_copy(update={"private_key": other.private_key})
+    with pytest.raises(
+        ConfigError, match=r"key.pem does not match the certificate .*certificate.pem"
+    ):
         read_certificate(mixed)
 
 
 @pytest.mark.parametrize("name", ["certificate", "private_key"])
-def test_what_is_no_pem_is_told(made, name, tmp_path):
+def test_a_file_that_is_not_pem_is_an_error(certificate, name, tmp_path):
     text = tmp_path / "text"
     text.write_text("hello")
     with pytest.raises(ConfigError, match="expected PEM, found something else"):
-        read_certificate(made.model_copy(update={name: text}))
+        read_certificate(certificate.model_copy(update={name: text}))
 
 
-def test_a_key_with_a_password_is_told_and_not_asked_for(tmp_path):
+def test_a_key_with_a_password_is_an_error_without_a_prompt(tmp_path):
     with pytest.raises(ConfigError, match="needs a password, which is not supported"):
-        read_certificate(make(tmp_path, "-passout", "pass:secret"))
+        read_certificate(create(tmp_path, "-passout", "pass:secret"))

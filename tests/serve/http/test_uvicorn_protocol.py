@@ -1,4 +1,4 @@
-"""What comes over a real socket: too many, too slow, too long, or no HTTP."""
+"""Limits of real connections: too many, too slow, too large, or not HTTP."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ LIMITS = (
     "limits.body_s=1",
     "limits.body_bytes=5000",
 )
-ASKED = b'{"texts": ["goal"]}'
+BODY = b'{"texts": ["goal"]}'
 HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
 
 
@@ -38,7 +38,7 @@ def bounded(run, start_server):
 
 @pytest.fixture(scope="module")
 def crowded(run, start_server):
-    """One that closes no silent connection while others are opened."""
+    """A server with a connection limit, but default timeouts."""
     return start_server(run, LIMITS[0])
 
 
@@ -57,20 +57,20 @@ def read_to_end(opened) -> bytes:
 
 
 def answer(opened) -> tuple[int, str]:
-    """Return the status and the error of the one answer that comes before the end."""
+    """Return the status and the error of the only response before the connection closes."""
     head, _, body = read_to_end(opened).partition(b"\r\n\r\n")
     assert b"\r\ncontent-type: application/json" in head.lower()
     return int(head.split()[1]), json.loads(body)["error"]
 
 
-def sent(server, data) -> tuple[int, str]:
+def send(server, data) -> tuple[int, str]:
     with connection(server) as opened:
         opened.sendall(data)
         return answer(opened)
 
 
 def cut_off(opened, piece, *, pieces, pause_s=0.0) -> bool:
-    """Send pieces; return whether the server closed the connection before the last."""
+    """Send pieces; return whether the server closed the connection before the last piece."""
     try:
         for _ in range(pieces):
             opened.sendall(piece)
@@ -80,12 +80,12 @@ def cut_off(opened, piece, *, pieces, pause_s=0.0) -> bool:
     return False
 
 
-def is_well(server) -> bool:
-    found = httpx.post(f"{server.url}/v1/predict", content=ASKED)
-    return found.json()["predictions"][0]["label"] == "sport"
+def works(server) -> bool:
+    response = httpx.post(f"{server.url}/v1/predict", content=BODY)
+    return response.json()["predictions"][0]["label"] == "sport"
 
 
-NO_HTTP = {
+NOT_HTTP = {
     "bytes": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 50,
     "words": b"hello\r\n\r\n",
     "no path": b"GET  HTTP/1.1\r\n\r\n",
@@ -106,52 +106,52 @@ NO_HTTP = {
 }
 
 
-@pytest.mark.parametrize("data", NO_HTTP.values(), ids=NO_HTTP.keys())
-def test_what_is_no_http_is_told_so_in_our_form(bounded, data):
-    assert sent(bounded, data) == (400, "expected HTTP/1.1, found something else")
+@pytest.mark.parametrize("data", NOT_HTTP.values(), ids=NOT_HTTP.keys())
+def test_data_that_is_not_http_is_answered_400(bounded, data):
+    assert send(bounded, data) == (400, "expected HTTP/1.1, found something else")
 
 
-def test_a_head_of_a_byte_at_a_time_is_cut_off(bounded):
+def test_a_slow_head_is_cut_off(bounded):
     with connection(bounded) as opened:
         opened.sendall(b"GET /")
         assert cut_off(opened, b"a", pause_s=0.1, pieces=100)
 
 
-def test_half_a_head_is_answered_408(bounded):
-    said = (408, "the head of the request did not come within 0.5 s")
-    assert sent(bounded, b"GET /healthz HTTP/1.1\r\nHost:") == said
+def test_an_incomplete_head_is_answered_408(bounded):
+    expected = (408, "the head of the request was not received within 0.5 s")
+    assert send(bounded, b"GET /healthz HTTP/1.1\r\nHost:") == expected
 
 
-def test_half_a_body_is_answered_408(bounded):
-    said = (408, "the body of the request did not come within 1 s")
-    assert sent(bounded, HEAD % len(ASKED) + ASKED[:-1]) == said
+def test_an_incomplete_body_is_answered_408(bounded):
+    expected = (408, "the body of the request was not received within 1 s")
+    assert send(bounded, HEAD % len(BODY) + BODY[:-1]) == expected
 
 
-def test_who_says_nothing_is_closed_without_a_word(bounded):
+def test_a_silent_connection_is_closed_without_a_response(bounded):
     with connection(bounded) as opened:
         assert read_to_end(opened) == b""
 
 
-def test_a_second_head_is_timed_as_the_first(bounded):
+def test_the_second_head_of_a_connection_has_the_same_timeout(bounded):
     with connection(bounded) as opened:
         opened.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n\r\n")
-        found = b""
-        while not found.endswith(b"}"):
-            found += opened.recv(65536)
-        opened.sendall(b"\r\n")  # it begins no request, and ends the wait of an idle connection
+        received = b""
+        while not received.endswith(b"}"):
+            received += opened.recv(65536)
+        opened.sendall(b"\r\n")  # starts no request, but cancels the idle timer
         assert read_to_end(opened) == b""
     with connection(bounded) as opened:
         opened.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /healthz HT")
-        found = read_to_end(opened)
-        assert b"HTTP/1.1 200 OK" in found
-        assert b"HTTP/1.1 408 Request Timeout" in found
+        received = read_to_end(opened)
+        assert b"HTTP/1.1 200 OK" in received
+        assert b"HTTP/1.1 408 Request Timeout" in received
 
 
-def test_a_long_head_is_refused(bounded):
-    said = (431, "expected a head of at most 65536 bytes, found more")
+def test_a_too_long_head_is_rejected(bounded):
+    expected = (431, "expected a request head of at most 65536 bytes, found more")
     lines = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 1000) for number in range(70))
-    assert sent(bounded, b"GET /healthz HTTP/1.1\r\n" + lines + b"\r\n") == said
-    assert sent(bounded, b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n") == said
+    assert send(bounded, b"GET /healthz HTTP/1.1\r\n" + lines + b"\r\n") == expected
+    assert send(bounded, b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n") == expected
 
 
 def test_an_endless_head_is_cut_off(bounded):
@@ -167,65 +167,69 @@ def test_endless_trailers_are_cut_off(bounded):
         assert cut_off(opened, b"a" * 65536, pieces=1000)
 
 
-def test_a_body_too_large_is_refused_and_then_cut_off(bounded):
+def test_a_too_large_body_is_rejected_and_cut_off(bounded):
     with connection(bounded) as opened:
         opened.sendall(HEAD % 10**9 + b"a" * 1000)
         assert b"HTTP/1.1 413" in opened.recv(65536)
         assert cut_off(opened, b"a" * 65536, pieces=1000)
 
 
-def test_requests_behind_one_another_are_answered_in_their_order(bounded):
+def test_pipelined_requests_are_answered_in_order(bounded):
     close = b"Connection: close\r\n\r\n"
-    one = HEAD % len(ASKED) + ASKED
-    last = (HEAD % len(ASKED)).replace(b"\r\n\r\n", b"\r\n" + close)
+    first = HEAD % len(BODY) + BODY
+    last = (HEAD % len(BODY)).replace(b"\r\n\r\n", b"\r\n" + close)
     with connection(bounded) as opened:
-        opened.sendall(one + b"GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n" + last + ASKED)
-        found = read_to_end(opened)
-    assert [part.split()[0] for part in found.split(b"HTTP/1.1 ")[1:]] == [b"200", b"404", b"200"]
+        opened.sendall(first + b"GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n" + last + BODY)
+        received = read_to_end(opened)
+    assert [part.split()[0] for part in received.split(b"HTTP/1.1 ")[1:]] == [
+        b"200",
+        b"404",
+        b"200",
+    ]
 
 
-def test_a_wish_for_http_2_is_passed_over(bounded):
-    wish = (
+def test_an_upgrade_to_http_2_is_ignored(bounded):
+    upgrade = (
         b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
     )
-    head = (HEAD % len(ASKED)).replace(b"\r\n\r\n", b"\r\n" + wish)
+    head = (HEAD % len(BODY)).replace(b"\r\n\r\n", b"\r\n" + upgrade)
     with connection(bounded) as opened:
         for _ in range(2):
-            opened.sendall(head + ASKED)
-            found = b""
-            while not found.endswith(b"}]}"):
+            opened.sendall(head + BODY)
+            received = b""
+            while not received.endswith(b"}]}"):
                 part = opened.recv(65536)
                 assert part
-                found += part
-            assert found.startswith(b"HTTP/1.1 200 OK")
+                received += part
+            assert received.startswith(b"HTTP/1.1 200 OK")
 
 
-def test_an_answer_comes_in_one_piece(bounded):
+def test_a_response_is_one_packet(bounded):
     with connection(bounded) as opened:
         for _ in range(20):
-            opened.sendall(HEAD % len(ASKED) + ASKED)
+            opened.sendall(HEAD % len(BODY) + BODY)
             assert opened.recv(65536).endswith(b"}]}")
 
 
-def test_who_does_not_read_the_answers_is_cut_off(bounded):
+def test_a_client_that_does_not_read_is_cut_off(bounded):
     path = "/docs/static/swagger-ui-bundle.js"
-    one = len(httpx.get(bounded.url + path).content)
-    count = 20_000_000 // one  # more than the buffers of both sides hold
-    asked = f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode() * count
+    size = len(httpx.get(bounded.url + path).content)
+    count = 20_000_000 // size  # more than the socket buffers of both sides
+    requests = f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode() * count
     with connection(bounded) as opened:
-        opened.sendall(asked + b"GET / HTTP/1.0\r\n\r\n")  # the last asks to close
-        assert len(read_to_end(opened)) > one * count
+        opened.sendall(requests + b"GET / HTTP/1.0\r\n\r\n")  # the last closes the connection
+        assert len(read_to_end(opened)) > size * count
     with connection(bounded) as opened:
-        opened.sendall(asked)
+        opened.sendall(requests)
         time.sleep(3)
-        found = 0
+        received = 0
         with suppress(ConnectionError):
-            found = len(read_to_end(opened))
-        assert found < one * count
+            received = len(read_to_end(opened))
+        assert received < size * count
 
 
-class Stuck(asyncio.Transport):
-    """A connection whose client reads nothing, and which is closed when all has been read."""
+class UnreadTransport(asyncio.Transport):
+    """A connection whose client reads nothing. It closes only after all data has been read."""
 
     def __init__(self):
         super().__init__()
@@ -247,31 +251,31 @@ class Stuck(asyncio.Transport):
         self.aborted.set()
 
 
-def test_a_silent_client_that_has_not_read_its_refusal_is_cut_off():
+def test_a_client_that_does_not_read_its_error_is_cut_off():
     async def wait():
         limits = LimitSettings(header_s=0.05, body_s=0.1)
         protocol = bounded_protocol(limits, Admission(Models(), ApiKeys(), None), None)
         config = uvicorn.Config(None, http=protocol, ws="none", lifespan="off", log_config=None)
         config.load()
         opened = protocol(config=config, server_state=ServerState(), app_state={})
-        opened.connection_made(stuck := Stuck())
-        await stuck.aborted.wait()
-        assert stuck.closing
+        opened.connection_made(transport := UnreadTransport())
+        await transport.aborted.wait()
+        assert transport.closing
 
     asyncio.run(asyncio.wait_for(wait(), 60))
 
 
-def test_one_connection_too_many_is_told_so_and_may_ask_for_the_health(crowded):
+def test_a_connection_above_the_limit_gets_503_except_for_health_checks(crowded):
     with httpx.Client(base_url=crowded.url) as first, connection(crowded), connection(crowded):
         assert first.get("/healthz").status_code == 200
-        refused = httpx.post(f"{crowded.url}/v1/predict", content=ASKED)
-        assert refused.status_code == 503
-        assert refused.json() == {"error": "3 connections are open, which is the limit; try again"}
-        assert refused.headers["connection"] == "close"
+        rejected = httpx.post(f"{crowded.url}/v1/predict", content=BODY)
+        assert rejected.status_code == 503
+        assert rejected.json() == {"error": "all 3 allowed connections are in use; try again later"}
+        assert rejected.headers["connection"] == "close"
         assert httpx.get(f"{crowded.url}/healthz").status_code == 200
-        # Those who were there before are served on.
-        assert first.post("/v1/predict", content=ASKED).status_code == 200
-    assert is_well(crowded)
+        # Established connections still work.
+        assert first.post("/v1/predict", content=BODY).status_code == 200
+    assert works(crowded)
 
 
 def test_far_too_many_connections_are_closed_at_once(crowded):
@@ -280,19 +284,19 @@ def test_far_too_many_connections_are_closed_at_once(crowded):
         with suppress(ConnectionError):
             last.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
             assert last.recv(1) == b""
-    assert is_well(crowded)
+    assert works(crowded)
 
 
-def test_the_server_is_well_after_all_that(bounded):
-    assert is_well(bounded)
+def test_the_server_still_works_afterwards(bounded):
+    assert works(bounded)
 
 
-def test_a_process_may_open_the_files_that_its_connections_need():
+def test_the_file_limit_is_raised_for_the_connections():
     program = (
         "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (256, 2000))\n"
-        "from pipework.serve.http.uvicorn_protocol import allow_files\n"
-        "allow_files(600); print(r.getrlimit(r.RLIMIT_NOFILE))\n"
-        "allow_files(4096); print(r.getrlimit(r.RLIMIT_NOFILE))"
+        "from pipework.serve.http.uvicorn_protocol import raise_file_limit\n"
+        "raise_file_limit(600); print(r.getrlimit(r.RLIMIT_NOFILE))\n"
+        "raise_file_limit(4096); print(r.getrlimit(r.RLIMIT_NOFILE))"
     )
     root = Path(__file__).parents[3]
     done = subprocess.run(
@@ -301,5 +305,5 @@ def test_a_process_may_open_the_files_that_its_connections_need():
     assert done.stdout.split("\n")[:2] == ["(1712, 2000)", "(2000, 2000)"]
 
 
-def test_a_full_queue_is_met_before_the_limit_of_connections():
+def test_the_queue_limit_is_below_the_connection_limit():
     assert LimitSettings().connections > QueueSettings().requests

@@ -1,105 +1,105 @@
-"""An answer is one write, a stream loses nothing, and what is held goes out before the end."""
+"""A response is one write, a stream is complete, and the buffer is flushed on close."""
 
 import asyncio
 
 import pytest
 
-from pipework.serve.http.write_buffer import Corked
+from pipework.serve.http.write_buffer import WriteBuffer
 
 
-class Written:
-    """A transport that keeps what happens to it."""
+class FakeTransport:
+    """A transport that records its calls."""
 
     def __init__(self) -> None:
-        self.seen: list[bytes | str] = []
+        self.calls: list[bytes | str] = []
 
     def write(self, data: bytes) -> None:
-        self.seen.append(data)
+        self.calls.append(data)
 
     def close(self) -> None:
-        self.seen.append("closed")
+        self.calls.append("closed")
 
     def abort(self) -> None:
-        self.seen.append("aborted")
+        self.calls.append("aborted")
 
     def is_closing(self) -> bool:
-        return "closed" in self.seen
+        return "closed" in self.calls
 
     def get_write_buffer_size(self) -> int:
         return 100
 
 
 @pytest.fixture
-def written() -> Written:
-    return Written()
+def transport() -> FakeTransport:
+    return FakeTransport()
 
 
-def test_head_and_body_are_one_write(written):
+def test_head_and_body_are_one_write(transport):
     async def answer():
-        corked = Corked(written, asyncio.get_running_loop())
+        buffer = WriteBuffer(transport, asyncio.get_running_loop())
         for _ in range(2):
-            corked.write(b"head ")
-            corked.write(b"body")
-        assert written.seen == [b"head body"] * 2
+            buffer.write(b"head ")
+            buffer.write(b"body")
+        assert transport.calls == [b"head body"] * 2
         await asyncio.sleep(0)
 
     asyncio.run(answer())
-    assert written.seen == [b"head body"] * 2
+    assert transport.calls == [b"head body"] * 2
 
 
-def test_a_write_alone_waits_for_a_turn_of_the_loop_and_no_longer(written):
+def test_a_single_write_is_sent_in_the_next_tick(transport):
     async def stream():
-        corked = Corked(written, asyncio.get_running_loop())
+        buffer = WriteBuffer(transport, asyncio.get_running_loop())
         for part in (b"a", b"b", b"c"):
-            corked.write(part)
-        assert written.seen == [b"ab"]
+            buffer.write(part)
+        assert transport.calls == [b"ab"]
         await asyncio.sleep(0)
-        assert written.seen == [b"ab", b"c"]
-        corked.write(b"d")
-        corked.write(b"")  # the empty body of an answer
-        assert written.seen[-1] == b"d"
+        assert transport.calls == [b"ab", b"c"]
+        buffer.write(b"d")
+        buffer.write(b"")  # an empty response body
+        assert transport.calls[-1] == b"d"
 
     asyncio.run(stream())
 
 
-def test_what_is_held_is_written_before_it_closes(written):
+def test_the_buffer_is_written_before_the_transport_closes(transport):
     async def end():
-        corked = Corked(written, asyncio.get_running_loop())
-        corked.write(b"head")
-        assert not corked.is_closing()
-        corked.close()
-        assert corked.is_closing()
+        buffer = WriteBuffer(transport, asyncio.get_running_loop())
+        buffer.write(b"head")
+        assert not buffer.is_closing()
+        buffer.close()
+        assert buffer.is_closing()
 
     asyncio.run(end())
-    assert written.seen == [b"head", "closed"]
+    assert transport.calls == [b"head", "closed"]
 
 
-def test_what_is_held_waits_to_be_sent(written):
-    async def ask():
-        corked = Corked(written, asyncio.get_running_loop())
-        corked.write(b"head")
-        assert corked.get_write_buffer_size() == 104
+def test_the_buffer_counts_as_unsent(transport):
+    async def check():
+        buffer = WriteBuffer(transport, asyncio.get_running_loop())
+        buffer.write(b"head")
+        assert buffer.get_write_buffer_size() == 104
 
-    asyncio.run(ask())
+    asyncio.run(check())
 
 
-def test_nothing_is_written_to_who_has_gone_meanwhile(written):
+def test_nothing_is_written_after_the_client_has_closed(transport):
     async def end():
-        corked = Corked(written, asyncio.get_running_loop())
-        corked.write(b"head")
-        written.close()  # as the loop does at the end of the stream
+        buffer = WriteBuffer(transport, asyncio.get_running_loop())
+        buffer.write(b"head")
+        transport.close()  # as the event loop does at the end of the stream
         await asyncio.sleep(0)
 
     asyncio.run(end())
-    assert written.seen == ["closed"]
+    assert transport.calls == ["closed"]
 
 
-def test_what_is_held_is_dropped_where_the_connection_is(written):
+def test_the_buffer_is_dropped_on_abort(transport):
     async def end():
-        corked = Corked(written, asyncio.get_running_loop())
-        corked.write(b"head")
-        corked.abort()
+        buffer = WriteBuffer(transport, asyncio.get_running_loop())
+        buffer.write(b"head")
+        buffer.abort()
         await asyncio.sleep(0)
 
     asyncio.run(end())
-    assert written.seen == ["aborted"]
+    assert transport.calls == ["aborted"]

@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2 as proto
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
-from pipework.serve.inference_protocol.health import MOST_WATCHES
+from pipework.serve.inference_protocol.health import MAX_WATCHES
 from pipework.serve.inference_protocol.tensors import packed
 
 TEXTS = ["rain", "goal team", "bank of the 雨", ""]
@@ -88,7 +88,7 @@ def wait_until(holds):
         time.sleep(0.01)
 
 
-def test_the_server_says_what_it_is(client, server, name):
+def test_server_metadata(client, server, name):
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready(name)
@@ -109,7 +109,7 @@ def test_the_server_says_what_it_is(client, server, name):
 
 @pytest.mark.parametrize("rows", [True, False])
 @pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
-def test_answers_are_those_of_v1(client, server, name, rows, compression):
+def test_predictions_are_those_of_the_rest_api(client, server, name, rows, compression):
     outputs = [triton.InferRequestedOutput(one) for one in ("probabilities", "label")]
     found = client.infer(
         name,
@@ -137,7 +137,7 @@ def test_texts_may_be_typed_contents(stub, server, name):
     )
 
 
-def test_pairs_are_answered(pair_run, start_server):
+def test_pairs_are_classified(pair_run, start_server):
     with triton.InferenceServerClient(start_server(pair_run).grpc) as client:
         (model,) = client.get_model_repository_index().models
         given = [tensor(["goal", "bank"], "text_pair"), tensor(["rain", "goal"])]
@@ -147,7 +147,7 @@ def test_pairs_are_answered(pair_run, start_server):
             client.infer(model.name, given[:1])
 
 
-def test_classes_in_words(client, name):
+def test_classifications(client, name):
     outputs = [triton.InferRequestedOutput("probabilities", class_count=2)]
     words = client.infer(name, [tensor(["goal", "rain"])], outputs=outputs)
     found = words.as_numpy("probabilities")
@@ -155,13 +155,13 @@ def test_classes_in_words(client, name):
     value, index, label = found[0, 0].decode().split(":")
     assert (index, label) == ("1", "sport")
     assert 0.5 < float(value) <= 1
-    with pytest.raises(InferenceServerException, match="classification is offered of"):
+    with pytest.raises(InferenceServerException, match="classification is supported for"):
         client.infer(
             name, [tensor(["goal"])], outputs=[triton.InferRequestedOutput("label", class_count=1)]
         )
 
 
-def test_the_times_of_the_stages_go_behind_the_answer(stub, name):
+def test_the_stage_times_are_in_the_trailing_metadata(stub, name):
     _, call = stub.ModelInfer.with_call(request(name))
     timing = dict(call.trailing_metadata())["server-timing"]
     assert [part.partition(";dur=")[0] for part in timing.split(", ")] == [
@@ -169,7 +169,7 @@ def test_the_times_of_the_stages_go_behind_the_answer(stub, name):
     ]
 
 
-def test_a_request_is_seen_with_its_id(stub, server, name):
+def test_a_request_is_logged_with_its_id(stub, server, name):
     def counted(status):
         text = httpx.get(f"{server.url}/metrics").text.splitlines()
         labels = f'door="grpc",model="{name}",status="{status}"'
@@ -186,7 +186,7 @@ def test_a_request_is_seen_with_its_id(stub, server, name):
     assert (counted("OK"), counted("INVALID_ARGUMENT")) == (before[0] + 2, before[1] + 2)
 
 
-def test_models_are_loaded_and_unloaded_where_clients_may(shelf, start_server):
+def test_clients_load_and_unload_models_with_control(shelf, start_server):
     shelf.add(1)
     server = start_server(shelf.folder, "models.control=true", "models.poll_s=0")
     with triton.InferenceServerClient(server.grpc) as client:
@@ -210,29 +210,29 @@ def test_models_are_loaded_and_unloaded_where_clients_may(shelf, start_server):
 
 
 @pytest.mark.parametrize("method", ["load_model", "unload_model"])
-def test_nothing_is_loaded_or_unloaded_where_clients_may_not(client, name, method):
-    with pytest.raises(InferenceServerException, match="loads and unloads nothing") as caught:
+def test_clients_cannot_load_or_unload_models_without_control(client, name, method):
+    with pytest.raises(InferenceServerException, match="does not load and unload models") as caught:
         getattr(client, method)(name)
     assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
     assert client.is_model_ready(name)
 
 
-def test_what_is_wrong_is_said_with_its_status(client, name):
+def test_errors_have_a_message_and_a_status(client, name):
     def refused(match, texts=("rain",), model=name, version="", given="text", **options):
         with pytest.raises(InferenceServerException, match=match) as caught:
             client.infer(model, [tensor(texts, given)], version, **options)
         assert "\n" not in caught.value.message()
         return caught.value.status().removeprefix("StatusCode.")
 
-    assert refused("there is no model 'other'; there is", model="other") == "NOT_FOUND"
-    assert refused("there is no version '3' of", version="3") == "NOT_FOUND"
+    assert refused("unknown model 'other'; known models:", model="other") == "NOT_FOUND"
+    assert refused("unknown version '3' of", version="3") == "NOT_FOUND"
     assert refused("inputs: expected text, found words", given="words") == "INVALID_ARGUMENT"
     assert refused("at most 1024 texts, found 1025", ["a"] * 1025) == "INVALID_ARGUMENT"
     assert refused("at most 100000 characters", ["r" * 100_001]) == "INVALID_ARGUMENT"
-    assert refused("deadline passed", timeout=1) == "DEADLINE_EXCEEDED"
+    assert refused("deadline of the request passed", timeout=1) == "DEADLINE_EXCEEDED"
     assert refused("[Dd]eadline", client_timeout=1e-6) == "DEADLINE_EXCEEDED"
     assert refused("larger than max", ["r" * 2**20] * 9) == "RESOURCE_EXHAUSTED"
-    with pytest.raises(InferenceServerException, match="TraceSetting is not offered") as caught:
+    with pytest.raises(InferenceServerException, match="TraceSetting is not supported") as caught:
         client.get_trace_settings()
     assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
 
@@ -241,7 +241,7 @@ def test_what_is_wrong_is_said_with_its_status(client, name):
     ("given", "said"),
     [
         ({"raw_input_contents": [b"", b""]}, "expected 1, one for each input, found 2"),
-        ({"raw_input_contents": [b"\5\0\0\0r"]}, "element 0 should have 5 bytes"),
+        ({"raw_input_contents": [b"\5\0\0\0r"]}, "element 0 is truncated"),
         ({"raw_input_contents": [b"\1\0\0\0\xff"]}, "input 0: text is not UTF-8"),
         ({"raw_input_contents": []}, r"expected \[1\] elements, found 0"),
         ({"inputs": []}, "expected 0, one for each input, found 1"),
@@ -259,24 +259,24 @@ def test_what_is_wrong_is_said_with_its_status(client, name):
             r"expected \[-1\] elements, found 1",
         ),
         ({"parameters": {"priority": {"string_param": "high"}}}, "parameter priority: expected"),
-        ({"outputs": [{"name": "length"}]}, "output 'length': there is none"),
+        ({"outputs": [{"name": "length"}]}, "unknown output 'length'"),
     ],
 )
-def test_what_is_not_a_request_is_refused_in_one_line(stub, name, given, said):
+def test_an_invalid_request_is_refused_in_one_line(stub, name, given, said):
     with pytest.raises(grpc.RpcError, match=said) as caught:
         stub.ModelInfer(request(name, **given))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "\n" not in caught.value.details()
 
 
-def test_what_is_small_compressed_and_large_unpacked_is_refused(channel):
+def test_a_message_that_is_too_large_after_decompression_is_refused(channel):
     infer = channel.unary_unary(INFER)
     with pytest.raises(grpc.RpcError) as caught:
         infer(b"\0" * 2**26, compression=grpc.Compression.Gzip)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_a_stream_is_answered_in_order_and_an_error_is_an_answer(client, server, name):
+def test_a_stream_is_answered_in_order_and_continues_after_an_error(client, server, name):
     found: queue.Queue[object] = queue.Queue()
     client.start_stream(lambda result, error: found.put(error or result))
     for number, text in enumerate(TEXTS * 50):
@@ -284,7 +284,7 @@ def test_a_stream_is_answered_in_order_and_an_error_is_an_answer(client, server,
         client.async_stream_infer(model, [tensor([text])], request_id=str(number))
     answers = [found.get(timeout=20) for _ in range(200)]
     client.stop_stream()
-    assert "there is no model 'other'" in answers.pop(3).message()
+    assert "unknown model 'other'" in answers.pop(3).message()
     ids = [int(one.get_response().id) for one in answers]
     assert ids == [number for number in range(200) if number != 3]
     labels = [one.as_numpy("label")[0, 0].decode() for one in answers]
@@ -292,7 +292,7 @@ def test_a_stream_is_answered_in_order_and_an_error_is_an_answer(client, server,
     assert labels == [*wanted[:3], *wanted[4:]]
 
 
-def test_bytes_that_are_no_message_end_a_stream_behind_what_came_before(channel, name):
+def test_bytes_that_cannot_be_parsed_end_a_stream_after_earlier_responses(channel, name):
     stream = channel.stream_stream(STREAM)
     sent = [request(name, id="a").SerializeToString(), b"\xff" * 9]
     answers = stream(iter(sent))
@@ -319,7 +319,7 @@ def test_a_cancelled_request_leaves_the_queue(slow_run, start_server):
     assert server.stop() == 0
 
 
-def test_a_client_that_tries_refused_calls_again_does(server):
+def test_a_client_with_a_retry_policy_retries_refused_calls(server):
     """Which it does only if nothing comes before the status (gRPC's A6, client retries)."""
     policy = {"maxAttempts": 3, "initialBackoff": "0.01s", "maxBackoff": "0.01s"}
     policy |= {"backoffMultiplier": 1, "retryableStatusCodes": ["NOT_FOUND"]}
@@ -342,7 +342,7 @@ def test_a_client_that_tries_refused_calls_again_does(server):
     assert refused() == before + 3
 
 
-def test_a_full_queue_says_when_to_come_back(slow_run, start_server):
+def test_a_full_queue_has_a_retry_time(slow_run, start_server):
     server = start_server(slow_run, "queue.tokens=1000")
     with grpc.insecure_channel(server.grpc) as channel:
         stub = GRPCInferenceServiceStub(channel)
@@ -357,7 +357,7 @@ def test_a_full_queue_says_when_to_come_back(slow_run, start_server):
     assert int(dict(refused.value.trailing_metadata())["retry-after"]) >= 1
 
 
-def test_sigterm_answers_what_was_accepted_and_ends_streams_and_watches(slow_run, start_server):
+def test_sigterm_finishes_accepted_requests_and_ends_streams_and_watches(slow_run, start_server):
     server = start_server(slow_run, "grace_s=300")
     found: queue.Queue[object] = queue.Queue()
     with grpc.insecure_channel(server.grpc) as channel:
@@ -380,18 +380,18 @@ def test_sigterm_answers_what_was_accepted_and_ends_streams_and_watches(slow_run
         assert [one.status for one in watch] == [NOT_SERVING]
 
 
-def test_health_is_told_of_the_server_and_its_service(channel):
+def test_health_of_the_server_and_its_service(channel):
     health = health_pb2_grpc.HealthStub(channel)
     for service in ("", "inference.GRPCInferenceService"):
         assert health.Check(health_pb2.HealthCheckRequest(service=service)).status == SERVING
-    with pytest.raises(grpc.RpcError, match="there is no service 'other'") as caught:
+    with pytest.raises(grpc.RpcError, match="unknown service 'other'") as caught:
         health.Check(health_pb2.HealthCheckRequest(service="other"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_watches_without_end_are_bounded(channel):
+def test_the_number_of_open_watches_is_limited(channel):
     health = health_pb2_grpc.HealthStub(channel)
-    held = [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(MOST_WATCHES)]
+    held = [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(MAX_WATCHES)]
     assert {next(one).status for one in held} == {SERVING}
     with pytest.raises(grpc.RpcError, match="64 watches are open, which is the limit") as caught:
         next(health.Watch(health_pb2.HealthCheckRequest()))
@@ -411,7 +411,7 @@ def may_watch(health) -> bool:
         watch.cancel()
 
 
-def test_streams_without_end_are_bounded(run, start_server):
+def test_the_number_of_open_streams_is_limited(run, start_server):
     server = start_server(run, "limits.connections=2")
     never: queue.Queue[None] = queue.Queue()
     with ExitStack() as last:
@@ -435,7 +435,7 @@ def test_streams_without_end_are_bounded(run, start_server):
         assert stubs[2].ModelInfer(asked).outputs
 
 
-def test_the_services_can_be_listed_by_who_does_not_know_them(channel):
+def test_services_are_listed_by_reflection(channel):
     asked = reflection_pb2.ServerReflectionRequest(list_services="")
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
     (answer,) = stub.ServerReflectionInfo(iter([asked]))
@@ -443,7 +443,7 @@ def test_the_services_can_be_listed_by_who_does_not_know_them(channel):
     assert {"inference.GRPCInferenceService", "grpc.health.v1.Health"} <= names
 
 
-def test_a_taken_port_is_told_before_the_model_is_loaded(tmp_path, server, launch):
+def test_a_taken_port_is_reported_before_the_model_is_loaded(tmp_path, server, launch):
     port = int(server.grpc.rpartition(":")[2])
     process = launch(tmp_path / "no run", grpc_port=port)
     said = process.communicate(timeout=60)[1]
@@ -457,7 +457,7 @@ def counted(server, status):
     return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0)
 
 
-def test_calls_are_counted_by_their_status_and_say_their_id(server, stub, name):
+def test_calls_are_counted_by_status_and_return_their_id(server, stub, name):
     before = counted(server, "OK"), counted(server, "INVALID_ARGUMENT")
     _, call = stub.ModelInfer.with_call(request(name), metadata=[("x-request-id", "mine")])
     assert dict(call.trailing_metadata())["x-request-id"] == "mine"

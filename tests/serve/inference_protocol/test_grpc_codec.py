@@ -10,19 +10,19 @@ from tritonclient.grpc.service_pb2 import (
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.grpc_codec import message, read_message, write_message
-from pipework.serve.inference_protocol.infer_request import OUTPUTS, Wanted
+from pipework.serve.inference_protocol.infer_request import OUTPUTS, RequestedOutput
 from pipework.serve.inference_protocol.metadata import ModelConfig, TensorConfig
 from pipework.serve.inference_protocol.statistics import (
     Duration,
     InferStatistics,
     ModelStatistics,
-    StatisticsAnswer,
+    StatisticsResponse,
 )
 from pipework.serve.inference_protocol.tensors import ProtocolError, packed
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR, Answer
+from pipework.serve.text_tensors import TEXT, TEXT_PAIR, OutputTensors
 
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
-ANSWER = Answer.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32), TASK)
+ANSWER = OutputTensors.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32), TASK)
 ONE, PAIR = (TEXT,), (TEXT, TEXT_PAIR)
 LIMITS = LimitSettings()
 
@@ -44,7 +44,7 @@ def test_raw_contents_are_in_the_order_of_the_inputs():
     )
     asked = read_message(request, PAIR, LIMITS)
     assert (asked.id, asked.texts.text, asked.texts.text_pair) == ("7", [b"a", b"b"], [b"x", b"y"])
-    assert asked.outputs == dict.fromkeys(OUTPUTS, Wanted(as_bytes=True))
+    assert asked.outputs == dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=True))
 
 
 def test_typed_contents_are_read():
@@ -63,8 +63,8 @@ def test_outputs_and_parameters_are_read():
     )
     asked = read_message(request, ONE, LIMITS)
     assert asked.outputs == {
-        "logits": Wanted(as_bytes=True, best=2),
-        "label": Wanted(as_bytes=True),
+        "logits": RequestedOutput(as_bytes=True, best=2),
+        "label": RequestedOutput(as_bytes=True),
     }
     assert (asked.timeout_us, asked.priority) == (5, 2)
 
@@ -80,13 +80,13 @@ def test_outputs_and_parameters_are_read():
         ({"inputs": []}, "inputs: expected text, found"),
     ],
 )
-def test_what_is_not_a_request_is_refused_in_one_line(given, said):
+def test_an_invalid_request_is_refused_in_one_line(given, said):
     with pytest.raises(ProtocolError, match=said) as caught:
         read_message(ModelInferRequest(**given), ONE, LIMITS)
     assert "\n" not in str(caught.value)
 
 
-def test_an_answer_has_what_was_asked_for_as_raw_contents():
+def test_a_response_has_the_requested_outputs_as_raw_contents():
     request = ModelInferRequest(
         id="7",
         inputs=[tensor(contents=[b"a", b"b"])],
@@ -110,7 +110,7 @@ def test_an_answer_has_what_was_asked_for_as_raw_contents():
     )
 
 
-def test_a_description_is_a_message_of_the_same_fields():
+def test_a_description_becomes_a_message_with_the_same_fields():
     given = TensorConfig(name="text", data_type="TYPE_STRING", dims=(1,))
     policy = {"latest": {"num_versions": 2}}
     described = ModelConfig(
@@ -141,6 +141,6 @@ def test_statistics_keep_numbers_of_64_bits():
         execution_count=3,
         inference_stats=spent,
     )
-    found = message(StatisticsAnswer(model_stats=(one,)), ModelStatisticsResponse).model_stats[0]
+    found = message(StatisticsResponse(model_stats=(one,)), ModelStatisticsResponse).model_stats[0]
     assert (found.name, found.inference_count, found.execution_count) == ("run", 2, 3)
     assert (found.inference_stats.queue.count, found.inference_stats.queue.ns) == (2**60, 2**63)

@@ -46,22 +46,22 @@ def test_each_error_has_its_code(error, code):
         (418, StatusCode.INTERNAL),
     ],
 )
-def test_what_http_calls_it_decides(http, code):
+def test_the_http_status_determines_the_code(http, code):
     error = PipeError("no")
     error.http_status = http
     assert code_of(error) is code
 
 
-def test_the_hint_goes_with_the_message_and_the_wait_behind_it():
+def test_a_status_has_the_hint_and_the_retry_time():
     status = status_of(TooBusyError("full", 3), "ModelInfer")
     assert (status.text, status.metadata) == ("full; send it again in 3 s", (("retry-after", "3"),))
 
 
-def test_a_text_fits_a_header():
+def test_a_long_message_is_shortened():
     assert len(status_of(InputError("雨" * 9999), "ModelInfer").text) == 500
 
 
-def test_of_a_bug_the_log_has_the_traceback_and_the_client_one_line(caplog):
+def test_the_traceback_of_a_bug_is_logged_and_not_sent(caplog):
     with caplog.at_level(logging.ERROR):
         status = status_of(ZeroDivisionError("secret"), "ModelInfer")
     assert "secret" not in status.text
@@ -69,7 +69,7 @@ def test_of_a_bug_the_log_has_the_traceback_and_the_client_one_line(caplog):
     assert "ZeroDivisionError: secret" in caplog.text
 
 
-def test_only_faults_of_the_server_are_logged(caplog):
+def test_only_internal_errors_are_logged(caplog):
     for error in (NotReadyError("dead"), DeadlineError("late"), TooBusyError("full", 3)):
         status_of(error, "ModelInfer")
     assert not caplog.records

@@ -11,10 +11,10 @@ import pytest
 
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import ApiKeys
-from pipework.serve.inference_protocol.grpc import GrpcDoor
+from pipework.serve.inference_protocol.grpc import GrpcServer
 from pipework.serve.inference_protocol.interceptor import KeyInterceptor
 from pipework.serve.models.open_models import open_models
-from pipework.serve.observability.observers import Watch
+from pipework.serve.observability.observers import Observers
 
 ASKED = 30
 OF_GRPC = 6  # objects of a call at most: the closure that looked for its method, what that holds
@@ -50,7 +50,7 @@ with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
                     stream = "/inference.GRPCInferenceService/ModelStreamInfer"
                     list(channel.stream_stream(stream)(iter([b"\\xff\\xff"])))
                 case "watch of no message":
-                    list(channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\\xff\\xff"))
+                    list(channel.unary_stream("/grpc.health.v1.Health/Observers")(b"\\xff\\xff"))
                 case _:
                     stub.ModelInfer(request)
             codes.add("OK")
@@ -71,11 +71,11 @@ def _counted() -> Iterator[None]:
 async def left_by(run: Path, kind: str, interceptors: list[KeyInterceptor]) -> tuple[str, int]:
     """Return how calls ended, and how many objects a collection finds after them."""
     settings = ServeSettings()
-    with open_models(run, settings) as models, Watch(models, settings) as watch:
+    with open_models(run, settings) as models, Observers(models, settings) as watch:
         held = socket.socket()
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-        door = GrpcDoor(models, settings, held, watch, interceptors=interceptors)
+        door = GrpcServer(models, settings, held, watch, interceptors=interceptors)
         await door.start()
         name = models.index()[0].name
 

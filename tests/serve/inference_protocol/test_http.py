@@ -41,7 +41,7 @@ def expected(server, texts):
     return answer["predictions"]
 
 
-def test_the_server_says_what_it_is(client, name):
+def test_server_metadata(client, name):
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready(name)
@@ -66,7 +66,7 @@ def test_the_server_says_what_it_is(client, name):
 @pytest.mark.parametrize("binary_in", [True, False])
 @pytest.mark.parametrize("binary_out", [True, False, None])
 @pytest.mark.parametrize("rows", [True, False])
-def test_answers_are_those_of_v1(client, server, name, binary_in, binary_out, rows):
+def test_predictions_are_those_of_the_rest_api(client, server, name, binary_in, binary_out, rows):
     outputs = None
     if binary_out is not None:
         outputs = [
@@ -88,7 +88,7 @@ def test_answers_are_those_of_v1(client, server, name, binary_in, binary_out, ro
     assert (found.as_numpy("logits") is None) == (binary_out is not None)
 
 
-def test_pairs_are_answered(pair_run, start_server):
+def test_pairs_are_classified(pair_run, start_server):
     url = start_server(pair_run).url
     with triton.InferenceServerClient(url.removeprefix("http://")) as client:
         name = httpx.post(f"{url}/v1/predict", json={"inputs": [{"text": "a", "text_pair": "b"}]})
@@ -103,12 +103,12 @@ def test_pairs_are_answered(pair_run, start_server):
             client.infer(name, [tensor(first)])
 
 
-def test_no_texts_get_no_answers(client, name):
+def test_an_empty_request_has_empty_outputs(client, name):
     found = client.infer(name, [tensor([])])
     assert found.as_numpy("logits").shape == (0, 3)
 
 
-def test_a_body_may_come_in_pieces_and_without_a_type(server, name):
+def test_a_body_may_be_chunked_and_without_content_type(server, name):
     inputs = [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["rain"]}]
     body = json.dumps({"inputs": inputs}).encode()
     answer = httpx.post(
@@ -119,14 +119,14 @@ def test_a_body_may_come_in_pieces_and_without_a_type(server, name):
     assert answer.json()["outputs"][0]["data"] == ["weather"]
 
 
-def test_what_is_wrong_is_said_with_the_status_of_the_protocol(client, server, name):
+def test_errors_have_a_message_and_a_status(client, server, name):
     def refused(match, texts=("rain",), model=name, version="", **given):
         with pytest.raises(InferenceServerException, match=match) as caught:
             client.infer(model, [tensor(texts, **given)], model_version=version)
         return caught.value.status()
 
-    assert refused("there is no model 'other'; there is", model="other") == "404"
-    assert refused("there is no version '3' of", version="3") == "404"
+    assert refused("unknown model 'other'; known models:", model="other") == "404"
+    assert refused("unknown version '3' of", version="3") == "404"
     assert refused("inputs: expected text, found words", name="words") == "400"
     assert refused("expected at most 1024 texts, found 1025", ["rain"] * 1025) == "413"
     assert refused("input 0: expected at most 100000 characters", ["r" * 100_001]) == "413"
@@ -140,7 +140,7 @@ def test_what_is_wrong_is_said_with_the_status_of_the_protocol(client, server, n
     assert (answer.status_code, answer.json()) == (400, {"error": said})
 
 
-def test_requests_are_counted_with_the_others(client, server, name):
+def test_requests_are_counted_in_the_metrics(client, server, name):
     def counted():
         text = httpx.get(f"{server.url}/metrics").text
         lines = [line for line in text.splitlines() if line.startswith("pipework_requests_total")]
@@ -151,7 +151,7 @@ def test_requests_are_counted_with_the_others(client, server, name):
     assert counted() == before + 1
 
 
-def test_a_request_has_the_time_that_it_says(client, name):
+def test_a_request_has_the_timeout_of_its_parameter(client, name):
     with pytest.raises(InferenceServerException, match="deadline") as caught:
         client.infer(name, [tensor(["rain"])], timeout=1)
     assert caught.value.status() == "504"
@@ -177,5 +177,5 @@ def test_statistics_count_requests_and_texts_and_their_time(client, name):
         assert spent[part]["ns"] > spent_before[part]["ns"], part
     assert client.get_inference_statistics()["model_stats"] == [after]
     assert client.get_inference_statistics(name, after["version"])["model_stats"] == [after]
-    with pytest.raises(InferenceServerException, match="there is no version '9'"):
+    with pytest.raises(InferenceServerException, match="unknown version '9'"):
         client.get_inference_statistics(name, "9")

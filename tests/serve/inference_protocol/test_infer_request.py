@@ -3,7 +3,7 @@ import pytest
 from pipework.errors import TooLargeError
 from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.infer_request import check_texts
-from pipework.serve.text_tensors import Texts
+from pipework.serve.text_tensors import InputTexts
 
 LIMITS = LimitSettings(texts=2, characters=3)
 
@@ -11,30 +11,30 @@ LIMITS = LimitSettings(texts=2, characters=3)
 @pytest.mark.parametrize(
     "texts",
     [
-        Texts(text=[]),
-        Texts(text=[b"abc", "今天下".encode()]),  # nine bytes, three characters
-        Texts(text=[b"abc"], text_pair=[b"abc"]),
+        InputTexts(text=[]),
+        InputTexts(text=[b"abc", "今天下".encode()]),  # nine bytes, three characters
+        InputTexts(text=[b"abc"], text_pair=[b"abc"]),
     ],
 )
-def test_what_is_within_the_limits_passes(texts):
+def test_texts_within_the_limits_are_accepted(texts):
     check_texts(texts, LIMITS)
 
 
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        (Texts(text=[b"a"] * 3), "inputs: expected at most 2 texts, found 3"),
+        (InputTexts(text=[b"a"] * 3), "inputs: expected at most 2 texts, found 3"),
         (
-            Texts(text=[b"a", "今天下午".encode()]),
+            InputTexts(text=[b"a", "今天下午".encode()]),
             "input 1: expected at most 3 characters, found 4",
         ),
         (
-            Texts(text=[b"a", b"b"], text_pair=[b"a", b"abcd"]),
+            InputTexts(text=[b"a", b"b"], text_pair=[b"a", b"abcd"]),
             "input 1: expected at most 3 characters, found 4",
         ),
-        (Texts(text=[b"\xff" * 4]), "input 0: expected at most 3 characters, found 4"),
+        (InputTexts(text=[b"\xff" * 4]), "input 0: expected at most 3 characters, found 4"),
     ],
 )
-def test_what_is_beyond_is_refused_by_its_number(texts, said):
+def test_texts_beyond_the_limits_are_refused(texts, said):
     with pytest.raises(TooLargeError, match=said):
         check_texts(texts, LIMITS)

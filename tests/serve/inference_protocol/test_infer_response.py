@@ -3,23 +3,23 @@ import json
 import numpy as np
 
 from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.serve.inference_protocol.infer_request import OUTPUTS, Asked, Wanted
-from pipework.serve.inference_protocol.infer_response import write_answer
+from pipework.serve.inference_protocol.infer_request import OUTPUTS, ParsedRequest, RequestedOutput
+from pipework.serve.inference_protocol.infer_response import write_response
 from pipework.serve.inference_protocol.tensors import elements
-from pipework.serve.text_tensors import Answer, Texts
+from pipework.serve.text_tensors import OutputTensors, InputTexts
 
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
-ANSWER = Answer.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32), TASK)
+ANSWER = OutputTensors.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32), TASK)
 
 
 def asked(outputs=(), *, id=""):  # noqa: A002
-    wanted = {name: Wanted(as_bytes=as_bytes, best=best) for name, as_bytes, best in outputs}
-    everything = dict.fromkeys(OUTPUTS, Wanted(as_bytes=False))
-    return Asked(id=id, texts=Texts(text=[]), outputs=wanted or everything)
+    wanted = {name: RequestedOutput(as_bytes=as_bytes, best=best) for name, as_bytes, best in outputs}
+    everything = dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=False))
+    return ParsedRequest(id=id, texts=InputTexts(text=[]), outputs=wanted or everything)
 
 
 def test_all_outputs_as_json():
-    body, head = write_answer(asked(id="x"), ANSWER, "run", "1")
+    body, head = write_response(asked(id="x"), ANSWER, "run", "1")
     answer = json.loads(body)
     assert head is None
     assert {key: answer[key] for key in ("model_name", "model_version", "id")} == {
@@ -33,8 +33,8 @@ def test_all_outputs_as_json():
     assert logits["data"] == [0.0, 2.0, 1.0, -1.0]
 
 
-def test_chosen_outputs_some_as_bytes():
-    body, head = write_answer(asked([("logits", True, 0), ("label", False, 0)]), ANSWER, "run", "1")
+def test_selected_outputs_some_as_bytes():
+    body, head = write_response(asked([("logits", True, 0), ("label", False, 0)]), ANSWER, "run", "1")
     logits, label = json.loads(body[:head])["outputs"]
     assert logits["parameters"] == {"binary_data_size": 16}
     assert "data" not in logits
@@ -42,8 +42,8 @@ def test_chosen_outputs_some_as_bytes():
     assert body[head:] == ANSWER.logits_NC.tobytes()
 
 
-def test_classes_in_words_come_with_their_values_the_best_first():
-    body, head = write_answer(
+def test_classifications_have_values_in_descending_order():
+    body, head = write_response(
         asked([("logits", False, 1), ("probabilities", True, 5)]), ANSWER, "run", "1"
     )
     logits, probabilities = json.loads(body[:head])["outputs"]
@@ -56,6 +56,6 @@ def test_classes_in_words_come_with_their_values_the_best_first():
 
 def test_no_texts_have_no_classes():
     nothing = ANSWER.rows(0, 0)
-    body, _ = write_answer(asked([("logits", False, 1)]), nothing, "run", "1")
+    body, _ = write_response(asked([("logits", False, 1)]), nothing, "run", "1")
     (logits,) = json.loads(body)["outputs"]
     assert (logits["shape"], logits["data"]) == ([0, 1], [])

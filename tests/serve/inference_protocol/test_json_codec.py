@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
-from pipework.serve.inference_protocol.infer_request import OUTPUTS, Wanted
+from pipework.serve.inference_protocol.infer_request import OUTPUTS, RequestedOutput
 from pipework.serve.inference_protocol.json_codec import read_infer
 from pipework.serve.inference_protocol.tensors import ProtocolError, packed
-from pipework.serve.request.options import Terms
+from pipework.serve.request.options import RequestOptions
 from pipework.serve.text_tensors import TEXT, TEXT_PAIR
 
 ONE = (TEXT,)
@@ -38,48 +38,48 @@ def test_json_is_read_flat_and_in_rows(shape, data):
     asked = read_infer(body(tensor(shape=shape, data=data), id="7"), None, ONE)
     assert (asked.id, asked.texts.text) == ("7", [b"a", "ü".encode()])
     assert asked.texts.text_pair is None
-    assert asked.outputs == dict.fromkeys(OUTPUTS, Wanted(as_bytes=False))
+    assert asked.outputs == dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=False))
 
 
-def test_a_pair_may_come_as_bytes_and_as_json():
+def test_a_pair_may_be_bytes_and_json():
     described, data = as_bytes([b"x", b"y"], TEXT_PAIR)
     head = body(tensor(), described)
     asked = read_infer(head + data, str(len(head)), (TEXT, TEXT_PAIR))
     assert (asked.texts.text, asked.texts.text_pair) == ([b"a", b"b"], [b"x", b"y"])
 
 
-def test_outputs_are_as_bytes_where_they_or_the_request_say_so():
+def test_binary_outputs_are_requested_per_output_or_for_all():
     outputs = [{"name": "label"}, {"name": "score", "parameters": {"binary_data": False}}]
     asked = read_infer(body(outputs=outputs, parameters={"binary_data_output": True}), None, ONE)
-    assert asked.outputs == {"label": Wanted(as_bytes=True), "score": Wanted(as_bytes=False)}
+    assert asked.outputs == {"label": RequestedOutput(as_bytes=True), "score": RequestedOutput(as_bytes=False)}
     asked = read_infer(body(outputs=[{"name": "label"}]), None, ONE)
-    assert asked.outputs == {"label": Wanted(as_bytes=False)}
+    assert asked.outputs == {"label": RequestedOutput(as_bytes=False)}
     assert [*read_infer(body(outputs=[]), None, ONE).outputs] == [*OUTPUTS]
 
 
-def test_classes_in_words_are_asked_for_with_their_number():
+def test_classifications_are_requested_with_their_number():
     outputs = [{"name": "logits", "parameters": {"classification": 2, "binary_data": True}}]
     asked = read_infer(body(outputs=outputs), None, ONE)
-    assert asked.outputs == {"logits": Wanted(as_bytes=True, best=2)}
+    assert asked.outputs == {"logits": RequestedOutput(as_bytes=True, best=2)}
 
 
 @pytest.mark.parametrize(("priority", "bulk"), [(0, True), (1, False), (2, True), (10**9, True)])
-def test_a_request_may_say_its_priority(priority, bulk):
+def test_the_priority_parameter(priority, bulk):
     asked = read_infer(body(parameters={"priority": priority}), None, ONE)
-    assert asked.terms(Terms(bulk=True)).bulk is bulk
+    assert asked.options(RequestOptions(bulk=True)).bulk is bulk
 
 
 def test_the_sooner_deadline_counts():
     asked = read_infer(body(parameters={"timeout": 2_000_000}), None, ONE)
-    assert 1 < asked.terms(Terms()).left_s <= 2
-    assert 1 < asked.terms(Terms.within(60)).left_s <= 2
-    assert asked.terms(Terms.within(0.5)).left_s <= 0.5
+    assert 1 < asked.options(RequestOptions()).left_s <= 2
+    assert 1 < asked.options(RequestOptions.within(60)).left_s <= 2
+    assert asked.options(RequestOptions.within(0.5)).left_s <= 0.5
     forever = read_infer(body(parameters={"timeout": 10**40}), None, ONE)
-    assert forever.terms(Terms()).left_s <= 86_400
-    assert read_infer(body(), None, ONE).terms(Terms()) == Terms()
+    assert forever.options(RequestOptions()).left_s <= 86_400
+    assert read_infer(body(), None, ONE).options(RequestOptions()) == RequestOptions()
 
 
-def test_what_is_not_known_is_passed_over():
+def test_unknown_fields_are_ignored():
     asked = read_infer(body(tensor(new=1), priority=3, parameters={"timeout": 5}), None, ONE)
     assert asked.texts.text == [b"a", b"b"]
 
@@ -95,7 +95,7 @@ NO_NUMBER, _ = as_bytes([b"ab"], binary_data_size=True)
         (b"\xff", "body: not JSON in UTF-8"),
         (b"[" * 100_000, "body: not JSON in UTF-8: recursion limit"),
         (b"{}", "inputs: is missing"),
-        (b'{"inputs": []}', "inputs: expected at least one, found none"),
+        (b'{"inputs": []}', "inputs: expected at least one item, found none"),
         (body(tensor(datatype="INT64")), "expected datatype BYTES, found 'INT64'"),
         (body(tensor(data=[1, 2])), "expected .*string"),
         (body(tensor(data=["a"])), r"expected \[2, 1\] elements, found 1"),
@@ -113,15 +113,15 @@ NO_NUMBER, _ = as_bytes([b"ab"], binary_data_size=True)
         (body(tensor(parameters={"binary_data_size": 0})), "found both data and"),
         (body(SHORT), "expected a binary_data_size of 0 to 0, found 99"),
         (body(NO_NUMBER), "found True"),
-        (wanted("label", classification=2), "classification is offered of probabilities and log"),
+        (wanted("label", classification=2), "classification is supported for probabilities and log"),
         (wanted("logits", classification="2"), "classification: expected a whole number"),
-        (wanted("length"), "output 'length': there is none; there are label, score, prob"),
+        (wanted("length"), "unknown output 'length'; the outputs are label, score, prob"),
         (body(parameters={"timeout": -1}), "parameter timeout: expected a whole number from 0"),
         (body(parameters={"priority": True}), "parameter priority: .* found True"),
         (body(parameters={"priority": -(10**4000)}), "parameter priority"),
     ],
 )
-def test_what_is_not_a_request_is_refused_in_one_line(sent, said):
+def test_an_invalid_request_is_refused_in_one_line(sent, said):
     with pytest.raises(ProtocolError, match=said) as caught:
         read_infer(sent, None, ONE)
     assert "\n" not in str(caught.value)
@@ -134,19 +134,19 @@ def test_a_wrong_length_of_the_json_is_refused(length):
         read_infer(body(), length, ONE)
 
 
-def test_bytes_that_no_input_counts_are_refused():
+def test_extra_bytes_are_refused():
     head = body()
-    with pytest.raises(ProtocolError, match="body: 3 bytes are left"):
+    with pytest.raises(ProtocolError, match="body: 3 bytes after the tensors"):
         read_infer(head + b"abc", str(len(head)), ONE)
 
 
-def test_pairs_of_unlike_numbers_are_refused():
+def test_pairs_of_different_numbers_are_refused():
     sent = body(tensor(), tensor(name="text_pair", shape=[1], data=["x"]))
     with pytest.raises(ProtocolError, match="inputs: 2 of text, but 1 of text_pair"):
         read_infer(sent, None, (TEXT, TEXT_PAIR))
 
 
-def test_no_damage_to_a_request_gets_beyond_the_reader():
+def test_a_damaged_request_is_always_refused():
     random = np.random.default_rng(0)
     described, data = as_bytes([b"ab", b"cd"])
     head = body(described, outputs=[{"name": "label"}])

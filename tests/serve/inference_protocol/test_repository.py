@@ -54,15 +54,15 @@ def test_a_new_version_is_loaded_and_a_model_unloaded(client, controlled, shelf)
     assert client.is_model_ready("topics", "1")
 
 
-def test_what_cannot_be_loaded_is_said_and_listed(client, controlled, shelf):
+def test_a_version_that_cannot_be_loaded_is_reported_and_listed(client, controlled, shelf):
     shelf.add(2, wrong=True)
-    with pytest.raises(InferenceServerException, match="answers differently") as caught:
+    with pytest.raises(InferenceServerException, match="differ from the checkpoint") as caught:
         client.load_model("topics")
     assert caught.value.status() == "400"
     index = client.get_model_repository_index()
     assert index[0] == READY
     assert index[1]["state"] == "UNAVAILABLE"
-    assert "answers differently" in index[1]["reason"]
+    assert "differ from the checkpoint" in index[1]["reason"]
     path = f"{controlled.url}/v2/repository/index"
     assert httpx.post(path, json={"ready": True}).json() == [READY]
     assert ask(controlled.url) == ("1", "weather")
@@ -73,7 +73,7 @@ def test_what_cannot_be_loaded_is_said_and_listed(client, controlled, shelf):
         assert caught.value.status() == "404"
 
 
-def test_a_model_is_never_brought_by_the_request(client, controlled):
+def test_a_request_cannot_send_a_model(client, controlled):
     with pytest.raises(InferenceServerException, match="loaded from the repository only"):
         client.load_model("topics", config="{}")
     code = {"parameters": {"file:1/model.py": "aW1wb3J0IG9z"}}
@@ -99,7 +99,7 @@ def test_grpc_controls_the_same_models(controlled, shelf):
         assert (listed["state"], listed["reason"]) == ("UNAVAILABLE", "unloaded")
         shelf.add(3, wrong=True)
         for match, code, name, given in (
-            ("answers differently", "INVALID_ARGUMENT", "topics", {}),
+            ("differ from the checkpoint", "INVALID_ARGUMENT", "topics", {}),
             ("loaded from the repository only", "INVALID_ARGUMENT", "topics", {"config": "{}"}),
             ("the repository has no model '..'", "NOT_FOUND", "..", {}),
         ):
@@ -108,7 +108,7 @@ def test_grpc_controls_the_same_models(controlled, shelf):
             assert code in caught.value.status()
 
 
-def test_a_server_takes_up_versions_by_itself_and_loses_no_request(shelf, start_server):
+def test_polling_loads_versions_and_loses_no_request(shelf, start_server):
     shelf.add(1)
     server = start_server(shelf.folder, "models.poll_s=0.05")
     answers, stop = [], asyncio.Event()
@@ -140,7 +140,7 @@ def test_a_server_takes_up_versions_by_itself_and_loses_no_request(shelf, start_
     assert server.stop() == 0
 
 
-def test_clients_control_nothing_unless_they_may(server):
+def test_clients_cannot_control_models_without_the_setting(server):
     with triton.InferenceServerClient(server.url.removeprefix("http://")) as client:
         (listed,) = client.get_model_repository_index()
         assert (listed["name"], listed["state"]) == ("topics", "READY")
@@ -150,12 +150,12 @@ def test_clients_control_nothing_unless_they_may(server):
             assert caught.value.status() == "403"
     with triton_grpc.InferenceServerClient(server.grpc) as client:
         for control in (client.load_model, client.unload_model):
-            with pytest.raises(InferenceServerException, match="nothing on request") as caught:
+            with pytest.raises(InferenceServerException, match="models on request") as caught:
                 control("topics")
             assert "PERMISSION_DENIED" in caught.value.status()
 
 
-def test_a_repository_that_cannot_be_served_ends_the_start_in_one_line(shelf, launch):
+def test_a_repository_that_cannot_be_served_is_an_error_in_one_line(shelf, launch):
     shelf.add(1, wrong=True)
     process = launch(shelf.folder)
     out, err = process.communicate(timeout=120)

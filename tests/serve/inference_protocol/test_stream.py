@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from pipework.serve.inference_protocol.stream import MOST, in_order
+from pipework.serve.inference_protocol.stream import MAX_PENDING, in_order
 
 
 async def numbers(count, read):
@@ -11,7 +11,7 @@ async def numbers(count, read):
         yield number
 
 
-def test_the_slow_first_is_answered_first_and_the_others_are_computed_meanwhile():
+def test_answers_are_in_order_and_computed_concurrently():
     done = []
 
     async def answer(number):
@@ -26,7 +26,7 @@ def test_the_slow_first_is_answered_first_and_the_others_are_computed_meanwhile(
     assert done == [1, 2, 3, 4, 0]
 
 
-def test_no_more_is_read_than_is_computed():
+def test_the_number_of_concurrent_requests_is_limited():
     read = []
 
     async def ask():
@@ -37,10 +37,10 @@ def test_no_more_is_read_than_is_computed():
         first.cancel()
 
     asyncio.run(ask())
-    assert MOST <= len(read) <= MOST + 2
+    assert MAX_PENDING <= len(read) <= MAX_PENDING + 2
 
 
-def test_an_error_of_the_stream_comes_behind_what_was_read_before_it():
+def test_an_error_of_the_stream_is_raised_after_earlier_answers():
     async def requests():
         yield 1
         yield 2
@@ -60,8 +60,8 @@ def test_an_error_of_the_stream_comes_behind_what_was_read_before_it():
     asyncio.run(ask())
 
 
-@pytest.mark.parametrize("count", [3, 2 * MOST])
-def test_who_goes_away_leaves_nothing_that_computes(count):
+@pytest.mark.parametrize("count", [3, 2 * MAX_PENDING])
+def test_a_cancelled_stream_cancels_its_requests(count):
     cancelled, read = [], []
 
     async def answer(number):
@@ -80,6 +80,6 @@ def test_who_goes_away_leaves_nothing_that_computes(count):
         for _ in range(3):
             await asyncio.sleep(0)
         assert sorted(cancelled) == read
-        assert len(read) == min(count, MOST + 2)
+        assert len(read) == min(count, MAX_PENDING + 2)
 
     asyncio.run(ask())

@@ -6,7 +6,7 @@ from pipework.serve.inference_protocol.tensors import (
     ProtocolError,
     datatype,
     elements,
-    listed,
+    json_values,
     packed,
 )
 
@@ -31,14 +31,14 @@ def test_numbers_are_little_endian_floats():
         packed(np.asfortranarray(np.arange(6.0).reshape(2, 3)))
         == np.arange(6, dtype="<f4").tobytes()
     )
-    assert (listed(array_NC), datatype(array_NC)) == ([1.5, -2.0], "FP32")
-    assert (listed(objects([b"a"])), datatype(objects([b"a"]))) == (["a"], "BYTES")
+    assert (json_values(array_NC), datatype(array_NC)) == ([1.5, -2.0], "FP32")
+    assert (json_values(objects([b"a"])), datatype(objects([b"a"]))) == (["a"], "BYTES")
 
 
 @pytest.mark.parametrize("cut", range(1, 8))
 def test_an_element_that_is_cut_off_is_refused(cut):
     whole = packed(objects([b"ab", b"cdef"]))
-    with pytest.raises(ProtocolError, match=r"input text: element 1 should have \d+ bytes"):
+    with pytest.raises(ProtocolError, match=r"input text: element 1 is truncated: expected 4 \+ \d bytes, found \d"):
         elements(memoryview(whole)[:-cut], "text", 9)
 
 

@@ -5,7 +5,7 @@ from pipework.serve.config import ServeSettings
 from pipework.serve.models.open_models import open_models
 
 
-def test_a_folder_that_is_neither_a_run_nor_a_repository_is_told_what_was_expected(tmp_path):
+def test_a_folder_that_is_neither_a_run_nor_a_repository_is_refused(tmp_path):
     with pytest.raises(RunFolderError, match="or its training did not finish") as caught:
         open_models(tmp_path, ServeSettings())
     assert caught.value.hint == (
@@ -13,6 +13,6 @@ def test_a_folder_that_is_neither_a_run_nor_a_repository_is_told_what_was_expect
     )
 
 
-def test_a_path_to_nothing_is_told(tmp_path):
+def test_a_missing_path_is_refused(tmp_path):
     with pytest.raises(RunFolderError, match="nowhere is not a folder"):
         open_models(tmp_path / "nowhere", ServeSettings())

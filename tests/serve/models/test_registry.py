@@ -1,4 +1,4 @@
-"""What the doors are told of models that are given, without a repository."""
+"""The registry with a fixed list of models, without a repository."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from pipework.data.examples import Example
 from pipework.errors import NotReadyError, UnknownModelError
 from pipework.serve.models.registry import ControlError, Entry, Models, State
 from pipework.serve.models.repository import Policy
-from pipework.serve.request.context import Door, begin
+from pipework.serve.request.context import Endpoint, start_request
 from pipework.serve.scheduling.predictor import Predictor
 
 
@@ -27,7 +27,7 @@ def test_versions_are_leased_by_name_and_the_last_given_is_the_newest(models):
         assert one.version == "10"
         (answer,) = asyncio.run(one.predict([Example(text="goal")])).value
         assert answer.label == "sport"
-    with pytest.raises(UnknownModelError, match="there is no version '1' of 'topics'"):
+    with pytest.raises(UnknownModelError, match="unknown version '1' of model 'topics'"):
         models.check_model("topics", "1")
 
 
@@ -36,15 +36,15 @@ def test_the_index_is_in_the_order_of_the_versions(models):
     assert models.index() == ready
 
 
-def test_what_is_given_is_neither_loaded_nor_unloaded(models):
+def test_fixed_models_are_neither_loaded_nor_unloaded(models):
     for control in (models.load, models.unload):
         with pytest.raises(ControlError, match="serves one run folder"):
             asyncio.run(control("topics"))
 
 
-def test_a_dead_engine_is_neither_ready_nor_alive_and_the_other_version_is(models):
+def test_a_version_without_engines_is_neither_ready_nor_alive(models):
     _, newest = models.serving()
-    newest.close()  # as dead as can be
+    newest.close()  # its engines are gone
     assert [one.state for one in models.index()] == [State.READY, State.UNAVAILABLE]
     models.check_model("topics", "9")
     for check in (models.check_alive, models.check_ready, lambda: models.check_model("topics")):
@@ -52,7 +52,7 @@ def test_a_dead_engine_is_neither_ready_nor_alive_and_the_other_version_is(model
             check()
 
 
-def test_a_server_that_stops_is_alive_and_not_ready(models):
+def test_a_stopping_server_is_alive_and_not_ready(models):
     models.check_ready()
     models.stopping.set()
     models.check_alive()
@@ -61,12 +61,12 @@ def test_a_server_that_stops_is_alive_and_not_ready(models):
             check()
 
 
-def test_an_error_of_a_server_behind_leaves_the_model_that_was_found(models):
-    observed = begin(Door.V1, {})
-    behind = UnknownModelError("unloaded there")
+def test_an_unknown_model_error_of_a_tritonserver_keeps_the_recorded_model(models):
+    observed = start_request(Endpoint.V1, {})
+    error = UnknownModelError("unloaded there")
     with pytest.raises(UnknownModelError) as raised, models.lease("topics"):
-        raise behind
-    assert raised.value is behind
+        raise error
+    assert raised.value is error
     assert observed.model == "topics"
     with pytest.raises(UnknownModelError), models.lease("other"):
         pass

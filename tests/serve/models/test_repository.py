@@ -1,4 +1,4 @@
-"""What a folder of models says, without opening any."""
+"""Reading a model repository, without opening its models."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import pytest
 
 from pipework.errors import RunFolderError
 from pipework.run_folder.manifest import read_manifest
-from pipework.serve.engines.remote import Behind
+from pipework.serve.engines.remote import TensorModel
 from pipework.serve.models.repository import Policy, is_repository, read_repository
 
 
@@ -56,7 +56,7 @@ def test_only_decimal_numbers_are_versions(shelf, name):
     assert served(shelf) == ["1"]
 
 
-def test_a_version_counts_when_its_manifest_is_there(shelf):
+def test_a_version_is_complete_when_it_has_a_manifest(shelf):
     shelf.add(1)
     half = shelf.add(2)
     manifest = half / "manifest.json"
@@ -66,35 +66,35 @@ def test_a_version_counts_when_its_manifest_is_there(shelf):
     assert served(shelf) == ["2"]
 
 
-def test_a_specific_version_that_is_not_there_has_the_reason(shelf):
+def test_a_missing_specific_version_has_a_reason(shelf):
     shelf.add(1, policy="version_policy { specific { versions: [1, 3] } }")
     (model,) = read_repository(shelf.folder)
     assert [one.version for one in model.versions] == ["1", "3"]
     assert not model.versions[0].reason
-    assert "topics/3 is no whole version" in model.versions[1].reason
+    assert "topics/3 is not a complete version" in model.versions[1].reason
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("version_policy {", "config.pbtxt is not the config of a model: 1:"),
+        ("version_policy {", "config.pbtxt is not a model config: 1:"),
         ('name: "other"', "expected the folder's name 'topics'"),
         ("version_policy { latest { } }", "the latest version_policy of its config.pbtxt names no"),
         ("version_policy { specific { } }", "the specific version_policy of its config.pbtxt"),
     ],
 )
-def test_a_config_that_says_nothing_usable_is_told(shelf, text, expected):
+def test_an_invalid_config_is_reported(shelf, text, expected):
     shelf.add(1)
     (shelf.folder / "topics" / "config.pbtxt").write_text(text)
     assert expected in reason(shelf)
 
 
-def test_a_model_without_a_version_is_told(shelf):
+def test_a_model_without_a_version_is_reported(shelf):
     shelf.configure("")
-    assert "topics holds no whole version; expected topics/1/manifest.json" in reason(shelf)
+    assert "topics has no complete version; expected topics/1/manifest.json" in reason(shelf)
 
 
-def test_models_that_take_no_texts_are_passed_over(shelf):
+def test_models_without_text_inputs_are_skipped(shelf):
     shelf.add(1)
     shelf.add(1, name="topics-engine", policy='backend: "onnxruntime"')
     shelf.add(1, name="plan", policy='backend: "" platform: "tensorrt_plan"')
@@ -103,17 +103,19 @@ def test_models_that_take_no_texts_are_passed_over(shelf):
     assert [one.name for one in read_repository(shelf.folder)] == ["topics"]
 
 
-def test_a_model_that_asks_another_says_which(shelf):
+def test_the_config_names_the_tensor_model(shelf):
     parameters = "".join(
         f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
         for key, value in (("tensor_model", "topics-engine"), ("first_only", "true"))
     )
     shelf.add(1, policy=f"max_batch_size: 64 {parameters}")
     (model,) = read_repository(shelf.folder)
-    assert model.versions[0].behind == Behind(name="topics-engine", first_only=True, batch=64)
+    assert model.versions[0].tensor_model == TensorModel(
+        name="topics-engine", first_only=True, batch=64
+    )
 
 
-def test_a_version_is_another_when_a_file_of_it_changes(shelf):
+def test_a_version_is_not_equal_after_a_file_changes(shelf):
     version = shelf.add(1)
     before = read_repository(shelf.folder)
     assert before == read_repository(shelf.folder)
@@ -122,26 +124,26 @@ def test_a_version_is_another_when_a_file_of_it_changes(shelf):
 
 
 @pytest.mark.parametrize("link", ["", "config.pbtxt", "1", "1/manifest.json"])
-def test_links_do_not_lead_out_of_the_repository(shelf, tmp_path, link):
+def test_links_out_of_the_repository_are_refused(shelf, tmp_path, link):
     shelf.add(1)
     inside, outside = shelf.folder / "topics" / link, tmp_path / "outside"
     inside.rename(outside)
     inside.symlink_to(outside)
     (model,) = read_repository(shelf.folder)
     reasons = [model.reason, *(one.reason for one in model.versions)]
-    assert any("leads out of the repository" in one for one in reasons)
+    assert any("is outside of the repository" in one for one in reasons)
     assert not any(one.stamp for one in model.versions)
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "engines/onnx/model.onnx", "engines"])
-def test_no_file_of_a_version_lies_outside(shelf, tmp_path, file):
+def test_files_linked_from_outside_are_refused(shelf, tmp_path, file):
     inside, outside = shelf.add(1) / file, tmp_path / "outside"
     manifest = read_manifest(shelf.folder / "topics" / "1")
     (model,) = read_repository(shelf.folder)
     model.versions[0].check_inside(manifest)
     inside.rename(outside)
     inside.symlink_to(outside)
-    with pytest.raises(RunFolderError, match="leads out of the repository"):
+    with pytest.raises(RunFolderError, match="is outside of the repository"):
         model.versions[0].check_inside(manifest)
 
 
@@ -151,7 +153,7 @@ def test_links_inside_the_repository_are_followed(shelf):
     assert served(shelf) == ["2"]
 
 
-def test_a_repository_is_told_from_a_run(shelf, run, tmp_path):
+def test_is_repository_distinguishes_repositories_and_run_folders(shelf, run, tmp_path):
     assert not is_repository(shelf.folder)  # it is empty
     shelf.add(1)
     assert is_repository(shelf.folder)

@@ -1,4 +1,4 @@
-"""Versions come and go while requests are answered."""
+"""Versions are loaded and unloaded while requests are served."""
 
 import asyncio
 import shutil
@@ -9,13 +9,13 @@ import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import NotReadyError, RunFolderError, UnknownModelError
-from pipework.serve.config import ModelSettings, ServeSettings
+from pipework.serve.config import RepositorySettings, ServeSettings
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
-from pipework.serve.engines.openers import Here
+from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.models.leases import Entry, State
 from pipework.serve.models.open_models import open_models
 from pipework.serve.models.registry import ControlError, Models
-from pipework.serve.models.repository_watcher import Keeper, LoadError
+from pipework.serve.models.repository_watcher import LoadError, RepositoryWatcher
 from pipework.serve.scheduling.predictor import Predictor
 from pipework.text.encoding import TextEncoder
 
@@ -24,13 +24,13 @@ WORDS = {"rain": "weather", "goal": "sport", "bank": "money"}
 
 
 def opened(shelf, *, poll_s=0.0, control=True):
-    settings = ModelSettings(control=control, poll_s=poll_s)
+    settings = RepositorySettings(control=control, poll_s=poll_s)
     return open_models(shelf.folder, ServeSettings(models=settings))
 
 
 @pytest.fixture
 def models(shelf):
-    """A model with one version, which takes up what is new when it is told to."""
+    """A model with one version; new versions are loaded on request only."""
     shelf.add(1)
     with opened(shelf) as models:
         yield models
@@ -45,7 +45,7 @@ def states(models):
 
 
 async def label(models, text="rain", version=""):
-    """Return the version that answers, and its label."""
+    """Return the version that served the request, and its label."""
     with models.lease("topics", version) as one:
         found = await one.predict([Example(text=text)])
         return one.version, found.value[0].label
@@ -72,8 +72,8 @@ def test_names_and_versions_are_those_of_the_folders(shelf):
         assert [entry.version for entry in models.index()] == ["7", "1", "2"]
 
 
-def test_a_run_folder_is_served_as_it_was(run):
-    with open_models(run, ServeSettings(models=ModelSettings(control=True))) as models:
+def test_a_run_folder_is_served_with_the_digest_as_version(run):
+    with open_models(run, ServeSettings(models=RepositorySettings(control=True))) as models:
         (one,) = models.serving()
         assert one.name == "topics"
         assert len(one.version) >= 12  # of the engine's digest, not a folder's number
@@ -90,7 +90,7 @@ async def until(holds):
     pytest.fail("it did not happen")
 
 
-def test_a_switch_under_load_loses_and_mistakes_no_request(shelf, models):
+def test_a_switch_under_load_answers_every_request_correctly(shelf, models):
     expected = {"1": "", "2": "-2", "3": "-3"}
     answered, stop = [], asyncio.Event()
 
@@ -116,7 +116,7 @@ def test_a_switch_under_load_loses_and_mistakes_no_request(shelf, models):
     wait_for(lambda: states(models) == [("topics", "3", "READY", "")])
 
 
-def test_what_holds_the_old_version_is_answered_after_the_switch(shelf, models):
+def test_a_request_with_a_lease_on_the_old_version_is_answered_after_the_switch(shelf, models):
     with models.lease("topics") as old:
         shelf.add(2)
         load(models)
@@ -127,18 +127,18 @@ def test_what_holds_the_old_version_is_answered_after_the_switch(shelf, models):
     wait_for(lambda: not old.alive)
 
 
-def test_a_version_that_answers_otherwise_leaves_the_old_one(shelf, models):
+def test_a_version_that_fails_parity_keeps_the_old_one_serving(shelf, models):
     shelf.add(2, wrong=True)
-    with pytest.raises(LoadError, match="version 2: engine onnx answers differently") as caught:
+    with pytest.raises(LoadError, match="version 2: predictions of engine onnx differ") as caught:
         load(models)
     assert caught.value.http_status == 400
     assert asyncio.run(label(models)) == ("1", "weather")
     ready, failed = states(models)
     assert ready == ("topics", "1", "READY", "")
     assert failed[:3] == ("topics", "2", "UNAVAILABLE")
-    assert "answers differently from the checkpoint" in failed[3]
+    assert "differ from the checkpoint" in failed[3]
     models.check_ready()
-    with pytest.raises(NotReadyError, match="model topics 2 is not served: engine onnx answers"):
+    with pytest.raises(NotReadyError, match="model topics 2 is not served: predictions of"):
         asyncio.run(label(models, version="2"))
     shelf.mend(2)
     load(models)
@@ -146,7 +146,7 @@ def test_a_version_that_answers_otherwise_leaves_the_old_one(shelf, models):
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "engines/onnx/model.onnx"])
-def test_a_version_whose_files_changed_leaves_the_old_one(shelf, models, name):
+def test_a_version_with_changed_files_keeps_the_old_one_serving(shelf, models, name):
     with (shelf.add(2) / name).open("ab") as file:
         file.write(b"\n")
     with pytest.raises(LoadError, match=f"{name} changed"):
@@ -154,13 +154,13 @@ def test_a_version_whose_files_changed_leaves_the_old_one(shelf, models, name):
     assert asyncio.run(label(models)) == ("1", "weather")
 
 
-def test_a_version_without_kept_rows_is_not_served(shelf, models, run):
+def test_a_version_without_reference_rows_is_not_served(shelf, models, run):
     shutil.copytree(run, shelf.folder / "topics" / "2")
     with pytest.raises(LoadError, match=r"expected one file rows\.npz, found 0"):
         load(models)
 
 
-def test_a_version_that_does_not_answer_is_closed_again(shelf, models, monkeypatch):
+def test_a_version_that_fails_warm_up_is_closed(shelf, models, monkeypatch):
     closed = []
     close = OnnxRuntimeEngine.close
     monkeypatch.setattr(OnnxRuntimeEngine, "close", lambda one: (closed.append(1), close(one)))
@@ -168,10 +168,10 @@ def test_a_version_that_does_not_answer_is_closed_again(shelf, models, monkeypat
     shelf.add(2)
     with pytest.raises(LoadError, match="ZeroDivisionError: division by zero"):
         load(models)
-    assert len(closed) == Here().instances
+    assert len(closed) == LocalOpener().instances
 
 
-def test_polling_takes_up_what_is_renamed_in_and_lets_go_what_is_gone(shelf):
+def test_polling_loads_new_versions_and_unloads_removed_ones(shelf):
     shelf.add(1)
     with opened(shelf, poll_s=0.02, control=False) as models:
         shelf.add(2)
@@ -187,11 +187,11 @@ def test_polling_takes_up_what_is_renamed_in_and_lets_go_what_is_gone(shelf):
         wait_for(lambda: len(models.versions("topics")) == 2)
 
 
-def test_a_failure_is_told_once_and_tried_again_when_the_files_change(shelf, caplog):
+def test_a_failure_is_logged_once_and_retried_when_the_files_change(shelf, caplog):
     shelf.add(1)
     with opened(shelf, poll_s=0.02) as models:
         shelf.add(2, wrong=True)
-        wait_for(lambda: len(states(models)) == 2 and "differently" in states(models)[1][3])
+        wait_for(lambda: len(states(models)) == 2 and "differ from" in states(models)[1][3])
         time.sleep(0.2)
         lines = [record.getMessage() for record in caplog.records]
         assert len([line for line in lines if "topics version 2 is not served" in line]) == 1
@@ -199,7 +199,7 @@ def test_a_failure_is_told_once_and_tried_again_when_the_files_change(shelf, cap
         wait_for(lambda: states(models) == [("topics", "2", "READY", "")])
 
 
-def test_what_waits_for_another_server_is_tried_at_each_look(shelf, caplog):
+def test_a_version_that_needs_another_server_is_retried_at_each_poll(shelf, caplog):
     shelf.add(1)
     asked = []
 
@@ -210,7 +210,7 @@ def test_what_waits_for_another_server_is_tried_at_each_look(shelf, caplog):
             raise NotReadyError(message)
         return Predictor(found.folder, name=found.name, version=found.version)
 
-    with Models((), Keeper(shelf.folder, open_it, poll_s=0.02)) as models:
+    with Models((), RepositoryWatcher(shelf.folder, open_it, poll_s=0.02)) as models:
         shelf.add(2)
         wait_for(lambda: asyncio.run(label(models)) == ("2", "weather-2"))
     assert asked == ["1", *["2"] * 5]
@@ -221,16 +221,16 @@ def test_a_repository_that_cannot_be_read_keeps_its_models(shelf, caplog):
     shelf.add(1)
     with opened(shelf, poll_s=0.02) as models:
         shelf.folder.rename(shelf.folder.with_name("away"))
-        wait_for(lambda: "all stays as it is" in caplog.text)
+        wait_for(lambda: "the served models stay unchanged" in caplog.text)
         assert asyncio.run(label(models)) == ("1", "weather")
         shelf.folder.with_name("away").rename(shelf.folder)
         shelf.add(2)
         wait_for(lambda: asyncio.run(label(models)) == ("2", "weather-2"))
 
 
-def test_a_config_that_is_broken_later_keeps_what_serves(shelf, models):
+def test_a_config_that_becomes_invalid_keeps_the_version_serving(shelf, models):
     (shelf.folder / "topics" / "config.pbtxt").write_text("{")
-    with pytest.raises(LoadError, match="is not the config of a model"):
+    with pytest.raises(LoadError, match="is not a model config"):
         load(models)
     assert asyncio.run(label(models)) == ("1", "weather")
     (broken, ready) = states(models)
@@ -238,7 +238,7 @@ def test_a_config_that_is_broken_later_keeps_what_serves(shelf, models):
     assert ready == ("topics", "1", "READY", "")
 
 
-def test_changed_files_of_a_version_are_taken_up_only_if_they_hold(shelf, models):
+def test_changed_files_of_a_version_are_loaded_only_if_valid(shelf, models):
     (before,) = models.serving()
     tokenizer = shelf.folder / "topics" / "1" / "tokenizer.json"
     good = tokenizer.read_bytes()
@@ -254,7 +254,7 @@ def test_changed_files_of_a_version_are_taken_up_only_if_they_hold(shelf, models
     assert asyncio.run(label(models)) == ("1", "weather")
 
 
-def test_an_unloaded_model_stays_so_until_it_is_loaded(shelf):
+def test_an_unloaded_model_is_not_served_until_it_is_loaded(shelf):
     shelf.add(1)
     shelf.add(1, name="other")
     with opened(shelf, poll_s=0.02) as models:
@@ -263,9 +263,11 @@ def test_an_unloaded_model_stays_so_until_it_is_loaded(shelf):
         assert not old.alive
         shelf.add(2)
         wait_for(lambda: [one[1] for one in states(models)] == ["1", "2"])
-        time.sleep(0.2)  # some looks at the folder
+        time.sleep(0.2)  # several polls
         assert states(models)[1] == ("topics", "2", "UNAVAILABLE", "unloaded")
-        with pytest.raises(UnknownModelError, match="there is no model 'topics'; there is 'other'"):
+        with pytest.raises(
+            UnknownModelError, match="unknown model 'topics'; known models: 'other'"
+        ):
             asyncio.run(label(models))
         models.check_ready()
         load(models)
@@ -281,7 +283,7 @@ def test_a_server_whose_models_are_all_unloaded_is_alive_and_not_ready(models):
     models.check_ready()
 
 
-def test_unloading_waits_for_what_holds_the_model(models):
+def test_unloading_waits_for_leases_on_the_model(models):
     unloading = threading.Thread(target=lambda: asyncio.run(models.unload("topics")))
     with models.lease("topics") as one:
         unloading.start()
@@ -293,7 +295,7 @@ def test_unloading_waits_for_what_holds_the_model(models):
     assert not one.alive
 
 
-def test_the_loop_answers_while_a_version_is_opened(shelf, models, monkeypatch):
+def test_requests_are_served_while_a_version_is_opened(shelf, models, monkeypatch):
     begun, go = threading.Event(), threading.Event()
     infer = OnnxRuntimeEngine.infer
 
@@ -320,19 +322,19 @@ def test_the_loop_answers_while_a_version_is_opened(shelf, models, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["../topics", "..", "topics/1", "/etc", "", "topics\0"])
-def test_names_do_not_climb_out_of_the_folder(models, name):
+def test_model_names_cannot_leave_the_repository(models, name):
     for control in (models.load, models.unload):
         with pytest.raises(UnknownModelError, match="the repository has no model"):
             asyncio.run(control(name))
 
 
-def test_versions_do_not_climb_out_of_the_folder(models):
+def test_versions_cannot_leave_the_repository(models):
     for version in ("../1", "./1", "01", "1/"):
-        with pytest.raises(UnknownModelError, match="there is no version"):
+        with pytest.raises(UnknownModelError, match="unknown version"):
             asyncio.run(label(models, version=version))
 
 
-def test_clients_control_nothing_unless_they_may(shelf):
+def test_clients_cannot_load_models_without_control(shelf):
     shelf.add(1)
     with opened(shelf, control=False) as models:
         for control in (models.load, models.unload):
@@ -343,7 +345,7 @@ def test_clients_control_nothing_unless_they_may(shelf):
         assert len(models.index()) == 1
 
 
-def test_a_model_that_asks_a_tritonserver_says_so(shelf, models):
+def test_a_model_that_needs_a_tritonserver_is_reported(shelf, models):
     key = 'parameters { key: "tensor_model" value { string_value: "asked-engine" } }'
     shelf.add(1, name="asked", policy=key)
     with pytest.raises(LoadError, match="computed by asked-engine, a model of a"):
@@ -351,7 +353,7 @@ def test_a_model_that_asks_a_tritonserver_says_so(shelf, models):
     assert models.names == ["topics"]
 
 
-def test_a_bad_model_beside_a_good_one_does_not_keep_the_server(shelf):
+def test_a_bad_model_does_not_stop_the_others_from_being_served(shelf):
     shelf.add(1)
     shelf.add(1, name="bad", wrong=True)
     shelf.configure("version_policy {", "worse")
@@ -363,22 +365,22 @@ def test_a_bad_model_beside_a_good_one_does_not_keep_the_server(shelf):
             ("worse", "UNAVAILABLE"),
         ]
         models.check_ready()
-        with pytest.raises(NotReadyError, match="model bad 1 is not served: engine onnx answers"):
+        with pytest.raises(NotReadyError, match="model bad 1 is not served: predictions of"):
             models.check_model("bad")
 
 
-def test_a_repository_of_nothing_that_can_be_served_is_an_error_in_one_line(shelf):
+def test_a_repository_without_servable_models_is_an_error_in_one_line(shelf):
     shelf.add(1, wrong=True)
     shelf.configure("version_policy {", "worse")
     with pytest.raises(RunFolderError, match="can be served: ") as caught:
         opened(shelf)
     said = str(caught.value)
-    assert "topics 1: engine onnx answers differently" in said
+    assert "topics 1: predictions of engine onnx differ" in said
     assert "worse: " in said
     assert "\n" not in said
 
 
-def test_a_dead_engine_is_opened_again_by_the_next_look(shelf):
+def test_a_version_without_engines_is_reopened_by_the_next_poll(shelf):
     shelf.add(1)
     with opened(shelf, poll_s=0.5) as models:
         (one,) = models.serving()
@@ -395,7 +397,7 @@ def test_a_dead_engine_is_opened_again_by_the_next_look(shelf):
             models.check_alive()
 
 
-def test_closing_stops_the_looking_and_frees_all(shelf):
+def test_close_stops_polling_and_closes_all_versions(shelf):
     shelf.add(1)
     models = opened(shelf, poll_s=0.02)
     (one,) = models.serving()

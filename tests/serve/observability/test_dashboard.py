@@ -39,37 +39,39 @@ def labels_of(expression: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def shown(server) -> str:
+def exported_text(server) -> str:
     httpx.post(f"{server.url}/v1/predict", json={"texts": ["goal"]})
     return httpx.get(f"{server.url}/metrics").text
 
 
-def test_every_metric_of_the_dashboard_is_one_of_the_server(shown: str) -> None:
-    there = {re.split(r"[{ ]", line)[0] for line in shown.splitlines() if line[:1] != "#"}
-    asked = set().union(*map(metrics_of, expressions()))
-    assert len(asked) > 15
-    assert asked - there == set()
+def test_every_metric_of_the_dashboard_exists(exported_text: str) -> None:
+    exported = {
+        re.split(r"[{ ]", line)[0] for line in exported_text.splitlines() if line[:1] != "#"
+    }
+    used = set().union(*map(metrics_of, expressions()))
+    assert len(used) > 15
+    assert used - exported == set()
 
 
-def test_every_label_of_the_dashboard_is_one_of_the_server(shown: str) -> None:
-    there = set(re.findall(r"[{,](\w+)=\"", shown))
+def test_every_label_of_the_dashboard_exists(exported_text: str) -> None:
+    exported = set(re.findall(r"[{,](\w+)=\"", exported_text))
     scraped = {"job", "instance"}  # Prometheus adds them
-    asked = set().union(*map(labels_of, expressions()))
-    assert {"model", "stage", "le", "reason", "status"} <= asked
-    assert asked - there - scraped == set()
+    used = set().union(*map(labels_of, expressions()))
+    assert {"model", "stage", "le", "reason", "status"} <= used
+    assert used - exported - scraped == set()
 
 
-def test_every_metric_of_ours_is_on_the_dashboard(shown: str) -> None:
-    ours = set(re.findall(r"^# TYPE (pipework_\w+?)(?:_created)? ", shown, re.MULTILINE))
-    asked = " ".join(expressions())
-    assert {name for name in ours if name not in asked} == set()
+def test_every_metric_of_the_server_is_on_the_dashboard(exported_text: str) -> None:
+    ours = set(re.findall(r"^# TYPE (pipework_\w+?)(?:_created)? ", exported_text, re.MULTILINE))
+    used = " ".join(expressions())
+    assert {name for name in ours if name not in used} == set()
 
 
 def test_panels_neither_overlap_nor_share_an_id() -> None:
-    everything = DASHBOARD["panels"]
-    assert len({panel["id"] for panel in everything}) == len(everything)
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
-    for panel in everything:
+    for panel in panels:
         place = panel["gridPos"]
         cells = {
             (x, y)
@@ -81,6 +83,6 @@ def test_panels_neither_overlap_nor_share_an_id() -> None:
         taken |= cells
 
 
-def test_the_data_source_is_the_viewers_to_choose() -> None:
+def test_the_data_source_is_a_variable() -> None:
     assert {panel["datasource"]["uid"] for panel in PANELS} == {"${datasource}"}
     assert "id" not in DASHBOARD

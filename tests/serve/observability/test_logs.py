@@ -8,15 +8,15 @@ import pytest
 
 from pipework.serve.config import LogFormat, LogSettings
 from pipework.serve.observability.logs import RequestLog, set_up_logs
-from pipework.serve.request.context import Door, Observed, begin
-from pipework.serve.request.timings import Stages
+from pipework.serve.request.context import Endpoint, RequestContext, start_request
+from pipework.serve.request.timings import StageTimings
 
-STAGES = Stages(tokenize_s=0.001, queue_s=0.002, infer_s=0.003, decode_s=0.004)
+STAGES = StageTimings(tokenize_s=0.001, queue_s=0.002, infer_s=0.003, decode_s=0.004)
 
 
 @pytest.fixture(autouse=True)
 def root() -> Iterator[None]:
-    """Give the root logger back what it had."""
+    """Restore the root logger afterwards."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     root.handlers[:] = []
@@ -35,41 +35,41 @@ def set_up(out: io.StringIO, form: LogFormat) -> logging.Logger:
     return logging.getLogger("serve.anything")
 
 
-def finished() -> Observed:
-    return Observed(
-        door=Door.V1,
+def finished() -> RequestContext:
+    return RequestContext(
+        endpoint=Endpoint.V1,
         id="id-1",
         model="topics",
         version="7",
         texts=3,
         status="200",
         elapsed_s=0.0125,
-        stages=STAGES,
+        timings=STAGES,
     )
 
 
-def test_json_is_one_object_a_line(out: io.StringIO) -> None:
+def test_json_has_one_object_per_line(out: io.StringIO) -> None:
     log = set_up(out, LogFormat.JSON)
-    log.warning("said\nin %d lines", 2)
+    log.warning("message\nin %d lines", 2)
     log.info("雨")
     first, second = map(json.loads, out.getvalue().splitlines())
     assert (first["level"], first["logger"], first["message"]) == (
         "warning",
         "serve.anything",
-        "said\nin 2 lines",
+        "message\nin 2 lines",
     )
     assert second["message"] == "雨"
     assert first["time"].endswith("+00:00")
 
 
-def test_a_traceback_stays_in_its_line(out: io.StringIO) -> None:
+def test_a_traceback_is_a_field_of_its_line(out: io.StringIO) -> None:
     log = set_up(out, LogFormat.JSON)
     log.error("broke", exc_info=ValueError("of this"))
     (line,) = map(json.loads, out.getvalue().splitlines())
     assert "ValueError: of this" in line["traceback"]
 
 
-def test_a_request_is_one_line_of_fields(out: io.StringIO) -> None:
+def test_a_request_is_one_json_line(out: io.StringIO) -> None:
     set_up(out, LogFormat.JSON)
     RequestLog().finished(finished())
     (line,) = map(json.loads, out.getvalue().splitlines())
@@ -90,7 +90,7 @@ def test_a_request_is_one_line_of_fields(out: io.StringIO) -> None:
     }
 
 
-def test_a_request_is_one_line_of_text(out: io.StringIO) -> None:
+def test_a_request_is_one_text_line(out: io.StringIO) -> None:
     set_up(out, LogFormat.TEXT)
     RequestLog().finished(finished())
     assert out.getvalue().endswith(
@@ -99,12 +99,12 @@ def test_a_request_is_one_line_of_text(out: io.StringIO) -> None:
     )
 
 
-def test_what_is_logged_within_a_request_has_its_id(out: io.StringIO) -> None:
+def test_log_lines_of_a_request_have_its_id(out: io.StringIO) -> None:
     log = set_up(out, LogFormat.TEXT)
     log.info("before")
 
     def within() -> None:
-        begin(Door.V1, {"x-request-id": "id-2"})
+        start_request(Endpoint.V1, {"x-request-id": "id-2"})
         log.info("within")
 
     copy_context().run(within)
@@ -113,7 +113,7 @@ def test_what_is_logged_within_a_request_has_its_id(out: io.StringIO) -> None:
     assert second.endswith("within [id-2]")
 
 
-def test_setting_up_twice_logs_once(out: io.StringIO) -> None:
+def test_repeated_set_up_does_not_duplicate_lines(out: io.StringIO) -> None:
     set_up(out, LogFormat.TEXT)
     set_up(out, LogFormat.TEXT).info("once")
     assert out.getvalue().count("once") == 1

@@ -12,24 +12,24 @@ from pipework.errors import MissingDependencyError
 from pipework.serve.app import build_app
 from pipework.serve.config import LogSettings, ServeSettings
 from pipework.serve.models.registry import Models
-from pipework.serve.observability.observers import Watch
-from pipework.serve.request.context import Observed
+from pipework.serve.observability.observers import Observers
+from pipework.serve.request.context import RequestContext
 from pipework.serve.scheduling.predictor import Predictor
 
 TENSOR = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["goal"]}
 
 
-class Watched:
-    """An app of a real model, and what its watch saw."""
+class ObservedApp:
+    """An app with a real model, and the requests that its observers received."""
 
     def __init__(self, models: Models, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO", "pipework.serve.observability.logs")
         self._caplog = caplog
         self.models = models
         settings = ServeSettings(logs=LogSettings(requests=True))
-        self._app = build_app(models, settings, watch=Watch(models, settings))
+        self._app = build_app(models, settings, observers=Observers(models, settings))
 
-    def ask(self, method: str, path: str, **options: object) -> httpx.Response:
+    def request(self, method: str, path: str, **options: object) -> httpx.Response:
         async def send() -> httpx.Response:
             transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
@@ -38,8 +38,8 @@ class Watched:
         return asyncio.run(send())
 
     @property
-    def seen(self) -> list[Observed]:
-        return [one.request for one in self._caplog.records if hasattr(one, "finished")]  # type: ignore[attr-defined]
+    def requests(self) -> list[RequestContext]:
+        return [record.request for record in self._caplog.records if hasattr(record, "finished")]  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
@@ -49,30 +49,35 @@ def models(run: Path) -> Iterator[Models]:
 
 
 @pytest.fixture
-def watched(models: Models, caplog: pytest.LogCaptureFixture) -> Watched:
-    return Watched(models, caplog)
+def app(models: Models, caplog: pytest.LogCaptureFixture) -> ObservedApp:
+    return ObservedApp(models, caplog)
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "door"),
+    ("path", "body", "endpoint"),
     [
         ("/v1/predict", {"texts": ["goal"]}, "v1"),
         ("/v2/models/topics/infer", {"inputs": [TENSOR]}, "v2"),
         ("/v2/models/topics/versions/7/infer", {"inputs": [TENSOR]}, "v2"),
     ],
 )
-def test_an_answer_is_seen_with_its_model_texts_and_stages(
-    watched: Watched, path: str, body: object, door: str
+def test_a_request_is_observed_with_model_texts_and_timings(
+    app: ObservedApp, path: str, body: object, endpoint: str
 ) -> None:
-    answer = watched.ask("POST", path, json=body, headers={"x-request-id": "mine"})
+    answer = app.request("POST", path, json=body, headers={"x-request-id": "mine"})
     assert answer.headers["x-request-id"] == "mine"
-    (seen,) = watched.seen
-    assert (seen.id, seen.door, seen.model, seen.version) == ("mine", door, "topics", "7")
-    assert (seen.texts, seen.status) == (1, "200")
-    assert seen.stages is not None
-    spent_s = sum(seen.stages.named().values())
-    assert 0 < spent_s <= seen.elapsed_s
-    assert answer.headers["server-timing"] == seen.stages.header()
+    (request,) = app.requests
+    assert (request.id, request.endpoint, request.model, request.version) == (
+        "mine",
+        endpoint,
+        "topics",
+        "7",
+    )
+    assert (request.texts, request.status) == (1, "200")
+    assert request.timings is not None
+    total_s = sum(request.timings.by_stage().values())
+    assert 0 < total_s <= request.elapsed_s
+    assert answer.headers["server-timing"] == request.timings.server_timing()
 
 
 @pytest.mark.parametrize(
@@ -85,34 +90,34 @@ def test_an_answer_is_seen_with_its_model_texts_and_stages(
         ("/v2/models/made-up/infer", b"{}", "404", ""),
     ],
 )
-def test_an_error_is_seen_and_a_made_up_name_is_not_kept(
-    watched: Watched, path: str, content: bytes, status: str, model: str
+def test_an_error_is_observed_without_unknown_model_names(
+    app: ObservedApp, path: str, content: bytes, status: str, model: str
 ) -> None:
-    answer = watched.ask("POST", path, content=content)
-    (seen,) = watched.seen
-    assert (str(answer.status_code), answer.headers["x-request-id"]) == (status, seen.id)
-    assert (seen.status, seen.model, seen.stages) == (status, model, None)
+    answer = app.request("POST", path, content=content)
+    (request,) = app.requests
+    assert (str(answer.status_code), answer.headers["x-request-id"]) == (status, request.id)
+    assert (request.status, request.model, request.timings) == (status, model, None)
 
 
-def test_a_bug_is_answered_with_the_id_too(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+def test_an_internal_error_has_the_request_id(
+    app: ObservedApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched.models, "lease", None)
-    answer = watched.ask("POST", "/v1/predict", json={"texts": ["a"]})
-    (seen,) = watched.seen
+    monkeypatch.setattr(app.models, "lease", None)
+    answer = app.request("POST", "/v1/predict", json={"texts": ["a"]})
+    (request,) = app.requests
     assert answer.status_code == 500
-    assert (answer.headers["x-request-id"], seen.status) == (seen.id, "500")
+    assert (answer.headers["x-request-id"], request.status) == (request.id, "500")
 
 
-def test_what_asks_no_model_has_an_id_and_is_not_counted(watched: Watched) -> None:
+def test_other_requests_have_an_id_but_are_not_observed(app: ObservedApp) -> None:
     for path in ("/", "/healthz", "/metrics", "/v1/status", "/v2/models/topics", "/nowhere"):
-        assert watched.ask("GET", path).headers["x-request-id"]
-    assert watched.seen == []
+        assert app.request("GET", path).headers["x-request-id"]
+    assert app.requests == []
 
 
-def test_the_status_tells_models_and_the_last_seconds(watched: Watched) -> None:
-    watched.ask("POST", "/v1/predict", json={"texts": ["goal", "rain"]})
-    status = watched.ask("GET", "/v1/status").json()
+def test_the_status_has_models_and_recent_latency(app: ObservedApp) -> None:
+    app.request("POST", "/v1/predict", json={"texts": ["goal", "rain"]})
+    status = app.request("GET", "/v1/status").json()
     ((version,),) = [model["versions"] for model in status["models"]]
     assert (version["version"], version["engine"], version["precision"]) == ("7", "onnx", "fp32")
     assert (version["inputs"], version["kind"], version["classes"]) == (
@@ -125,32 +130,32 @@ def test_the_status_tells_models_and_the_last_seconds(watched: Watched) -> None:
     assert 0 < status["recent"]["p50_ms"] <= status["recent"]["p99_ms"]
 
 
-def test_the_status_tells_the_thresholds_of_several_labels(
+def test_the_status_has_the_thresholds_of_a_multi_label_model(
     multi_run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Models([Predictor(multi_run)]) as models:
-        status = Watched(models, caplog).ask("GET", "/v1/status").json()
+        status = ObservedApp(models, caplog).request("GET", "/v1/status").json()
     thresholds = status["models"][0]["versions"][0]["thresholds"]
     assert thresholds == {"weather": 0.75, "sport": 0.75, "money": 0.25}
 
 
-def test_a_request_that_comes_too_late_is_counted_once(
+def test_a_request_to_a_closed_model_is_counted_once(
     run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Models([Predictor(run, name="topics")]) as models:
-        watched = Watched(models, caplog)
+        app = ObservedApp(models, caplog)
         (version,) = models.serving()
         version.close()
-        assert watched.ask("POST", "/v1/predict", json={"texts": ["goal"]}).status_code == 503
+        assert app.request("POST", "/v1/predict", json={"texts": ["goal"]}).status_code == 503
         assert version.load.refused["not_ready"] == 1
 
 
-def test_traces_without_their_package_are_told_in_one_line(
+def test_traces_without_opentelemetry_are_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(sys.modules, "pipework.serve.observability.traces", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     models = SimpleNamespace(serving=list)
-    with pytest.raises(MissingDependencyError, match=r"traces = true, and opentelemetry") as caught:
-        Watch(models, ServeSettings(traces=True))  # type: ignore[arg-type]
+    with pytest.raises(MissingDependencyError, match=r"traces = true, but opentelemetry") as caught:
+        Observers(models, ServeSettings(traces=True))  # type: ignore[arg-type]
     assert caught.value.hint == "pip install 'pipework[traces]'"

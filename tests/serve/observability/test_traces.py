@@ -1,4 +1,4 @@
-"""A server with traces and a log as JSON, stopped by SIGTERM, before a collector of the test."""
+"""A server with traces and a JSON log that exports to a collector of the test and gets SIGTERM."""
 
 import gzip
 import json
@@ -27,14 +27,14 @@ SETTINGS = ("traces=true", "logs.format=json", "logs.requests=true")
 
 @dataclass
 class Collector:
-    """What a collector of OTLP over HTTP was sent."""
+    """The data that an OTLP collector has received."""
 
     url: str = ""
     paths: set[str] = field(default_factory=set)
     spans: list[Span] = field(default_factory=list)
     resource: dict[str, str] = field(default_factory=dict)
 
-    def take(self, path: str, body: bytes) -> None:
+    def receive(self, path: str, body: bytes) -> None:
         self.paths.add(path)
         for group in ExportTraceServiceRequest.FromString(body).resource_spans:
             self.resource = attributes(group.resource)
@@ -43,13 +43,15 @@ class Collector:
     def named(self, name: str) -> list[Span]:
         return [span for span in self.spans if span.name == name]
 
-    def whole(self, status: str) -> Span:
-        (found,) = [one for one in self.named("v1 topics") if status_of(one) == status]
-        return found
+    def request(self, status: str) -> Span:
+        (span,) = [span for span in self.named("v1 topics") if status_of(span) == status]
+        return span
 
 
-def attributes(of: Any) -> dict[str, Any]:
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in of.attributes}
+def attributes(node: Any) -> dict[str, Any]:
+    return {
+        item.key: getattr(item.value, item.value.WhichOneof("value")) for item in node.attributes
+    }
 
 
 def status_of(span: Span) -> str:
@@ -65,7 +67,7 @@ def collector() -> Iterator[Collector]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
-            collector.take(self.path, body)
+            collector.receive(self.path, body)
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -84,7 +86,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def log(run: Path, collector: Collector) -> list[dict[str, Any]]:
-    """The log of a server that was asked, asked wrongly, and stopped."""
+    """The log of a server that got a valid and an invalid request and was stopped."""
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
     process = subprocess.Popen(
         [sys.executable, "-c", PIPE, "serve", run, "--port", "0", "--grpc-port", "0", *settings],
@@ -92,7 +94,7 @@ def log(run: Path, collector: Collector) -> list[dict[str, Any]]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[3],
-        # A delay that no test waits for: what arrives was sent at the end.
+        # A long delay, so that spans arrive only through the export at shutdown.
         env={
             **os.environ,
             "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
@@ -101,9 +103,9 @@ def log(run: Path, collector: Collector) -> list[dict[str, Any]]:
         },
     )
     assert process.stdout is not None
-    found = re.search(r"http://\S+", process.stdout.readline())
-    assert found, process.communicate(timeout=10)[1]
-    url = found[0]
+    match = re.search(r"http://\S+", process.stdout.readline())
+    assert match, process.communicate(timeout=10)[1]
+    url = match[0]
     headers = {
         "traceparent": f"00-{TRACE}-{PARENT}-01",
         "x-request-id": "first",
@@ -114,9 +116,9 @@ def log(run: Path, collector: Collector) -> list[dict[str, Any]]:
         client.post("/v1/predict", json={"texts": [7, SECRET_TEXT]})
         client.get("/metrics")
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=60)[1]
+    stderr = process.communicate(timeout=60)[1]
     assert process.returncode == 0
-    return [json.loads(line) for line in said.splitlines()]
+    return [json.loads(line) for line in stderr.splitlines()]
 
 
 @pytest.fixture
@@ -125,41 +127,41 @@ def spans(log: list[dict[str, Any]], collector: Collector) -> Collector:
     return collector
 
 
-def test_what_was_kept_is_sent_at_the_end_where_the_variables_say(spans: Collector) -> None:
+def test_spans_are_exported_at_shutdown_to_the_configured_endpoint(spans: Collector) -> None:
     assert spans.paths == {"/v1/traces"}
     assert spans.resource["service.name"] == "pipework"
     assert len(spans.named("v1 topics")) == 2
     assert len(spans.spans) == 1 + 4 + 1
 
 
-def test_a_request_goes_on_with_the_trace_of_its_client(spans: Collector) -> None:
-    span = spans.whole("200")
+def test_a_request_continues_the_trace_of_its_client(spans: Collector) -> None:
+    span = spans.request("200")
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
     assert span.kind == Span.SPAN_KIND_SERVER
-    found = attributes(span)
-    assert (found["pipework.texts"], found["pipework.request_id"]) == (1, "first")
+    fields = attributes(span)
+    assert (fields["pipework.texts"], fields["pipework.request_id"]) == (1, "first")
 
 
-def test_the_stages_are_spans_within_it_one_after_the_other(spans: Collector) -> None:
-    whole = spans.whole("200")
+def test_the_stages_are_consecutive_child_spans(spans: Collector) -> None:
+    parent = spans.request("200")
     stages = [spans.named(name)[0] for name in ("tokenize", "queue", "infer", "decode")]
-    assert {one.parent_span_id for one in stages} == {whole.span_id}
-    assert {one.trace_id for one in stages} == {whole.trace_id}
-    times = [whole.start_time_unix_nano]
-    for one in stages:
-        times += [one.start_time_unix_nano, one.end_time_unix_nano]
+    assert {stage.parent_span_id for stage in stages} == {parent.span_id}
+    assert {stage.trace_id for stage in stages} == {parent.trace_id}
+    times = [parent.start_time_unix_nano]
+    for stage in stages:
+        times += [stage.start_time_unix_nano, stage.end_time_unix_nano]
     assert times == sorted(times)
-    # The clocks of both ends are read one after the other.
-    assert times[-1] <= whole.end_time_unix_nano + 1_000_000
+    # Tolerance: start and end are measured with different clocks.
+    assert times[-1] <= parent.end_time_unix_nano + 1_000_000
 
 
-def test_a_request_that_failed_is_an_error(spans: Collector) -> None:
-    span = spans.whole("422")
+def test_a_failed_request_has_an_error_status(spans: Collector) -> None:
+    span = spans.request("422")
     assert span.status.code == Status.STATUS_CODE_ERROR
     assert span.trace_id.hex() != TRACE
 
 
-def test_each_line_of_the_log_is_json_and_each_request_has_one(log: list[dict[str, Any]]) -> None:
+def test_the_log_is_json_with_one_line_per_request(log: list[dict[str, Any]]) -> None:
     requests = [line for line in log if "door" in line]
     assert [(line["status"], line["texts"]) for line in requests] == [("200", 1), ("422", 0)]
     assert requests[0]["request_id"] == "first"
@@ -170,24 +172,24 @@ def test_each_line_of_the_log_is_json_and_each_request_has_one(log: list[dict[st
 def test_neither_texts_nor_keys_are_logged_or_traced(
     log: list[dict[str, Any]], spans: Collector
 ) -> None:
-    said = f"{log} {spans.spans}"
-    assert "first" in said
-    assert SECRET_TEXT not in said
-    assert SECRET_KEY not in said
+    output = f"{log} {spans.spans}"
+    assert "first" in output
+    assert SECRET_TEXT not in output
+    assert SECRET_KEY not in output
 
 
-def test_a_collector_that_is_away_does_not_hold_up_the_end(
+def test_an_unreachable_collector_does_not_delay_the_shutdown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from pipework.serve.observability import traces  # noqa: PLC0415  (beside the variables that it reads)
-    from pipework.serve.request.context import Door, Observed  # noqa: PLC0415
+    from pipework.serve.observability import traces  # noqa: PLC0415  (reads the environment)
+    from pipework.serve.request.context import Endpoint, RequestContext  # noqa: PLC0415
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")  # it would try so long
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")  # the exporter would retry for 2 s
     monkeypatch.setattr(traces, "FLUSH_S", 0.2)
-    sent = traces.Traces()
-    sent.finished(Observed(door=Door.V1, id="a", status="200"))
-    flush = Thread(target=sent.close, daemon=True)
+    exporter = traces.Traces()
+    exporter.finished(RequestContext(endpoint=Endpoint.V1, id="a", status="200"))
+    flush = Thread(target=exporter.close, daemon=True)
     flush.start()
     flush.join(10)
     assert not flush.is_alive()

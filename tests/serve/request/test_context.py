@@ -5,65 +5,67 @@ from contextvars import Context, copy_context
 import pytest
 
 from pipework.serve.request.context import (
-    Door,
-    Observed,
-    begin,
-    current,
-    saw_model,
-    saw_stages,
-    saw_texts,
+    Endpoint,
+    RequestContext,
+    current_request,
+    set_model,
+    set_timings,
+    start_processing,
+    start_request,
 )
-from pipework.serve.request.timings import Stages
+from pipework.serve.request.timings import StageTimings
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def begun(headers: Mapping[str, str]) -> Observed:
-    """Begin a request that ends with this call."""
-    return copy_context().run(begin, Door.V1, headers)
+def started(headers: Mapping[str, str]) -> RequestContext:
+    """Start a request in its own context."""
+    return copy_context().run(start_request, Endpoint.V1, headers)
 
 
-@pytest.mark.parametrize("given", ["a", "order-7/3", "~" * 128])
-def test_a_sane_id_is_the_clients_own(given: str) -> None:
-    assert begun({"x-request-id": given}).id == given
+@pytest.mark.parametrize("request_id", ["a", "order-7/3", "~" * 128])
+def test_a_valid_id_of_the_client_is_used(request_id: str) -> None:
+    assert started({"x-request-id": request_id}).id == request_id
 
 
-@pytest.mark.parametrize("given", ["", "two words", "line\nbreak", "ü", "~" * 129])
-def test_any_other_id_is_replaced_by_a_new_one(given: str) -> None:
-    new = [begun({"x-request-id": given}).id for _ in range(2)]
-    assert given not in new
-    assert len(set(new)) == 2
+@pytest.mark.parametrize("request_id", ["", "two words", "line\nbreak", "ü", "~" * 129])
+def test_an_invalid_id_is_replaced(request_id: str) -> None:
+    ids = [started({"x-request-id": request_id}).id for _ in range(2)]
+    assert request_id not in ids
+    assert len(set(ids)) == 2
 
 
-def test_only_the_trace_is_kept_of_the_headers() -> None:
+def test_only_trace_headers_are_stored() -> None:
     headers = {"traceparent": TRACE, "authorization": "Bearer secret"}
-    assert begun(headers).carrier == {"traceparent": TRACE}
+    assert started(headers).carrier == {"traceparent": TRACE}
 
 
-def test_each_task_sees_its_own_request() -> None:
-    async def one(name: str) -> tuple[str, str, int]:
-        mine = begin(Door.V1, {"x-request-id": name})
+def test_each_task_has_its_own_request() -> None:
+    async def work_on(name: str) -> tuple[str, str, int]:
+        context = start_request(Endpoint.V1, {"x-request-id": name})
         await asyncio.sleep(0)
-        saw_model(name, "1")
-        # What works on a request may be a task of its own.
-        await asyncio.create_task(later(len(name)))
-        assert current() is mine
-        return mine.id, mine.model, mine.texts
+        set_model(name, "1")
+        # A subtask belongs to the same request.
+        await asyncio.create_task(subtask(len(name)))
+        assert current_request() is context
+        return context.id, context.model, context.texts
 
-    async def later(texts: int) -> None:
-        saw_texts(texts)
+    async def subtask(texts: int) -> None:
+        start_processing(texts)
 
     async def all_of_them() -> list[tuple[str, str, int]]:
-        return await asyncio.gather(one("a"), one("bb"))
+        return await asyncio.gather(work_on("a"), work_on("bb"))
 
     assert asyncio.run(all_of_them()) == [("a", "a", 1), ("bb", "bb", 2)]
 
 
-def test_without_a_request_nothing_is_noted() -> None:
-    async def alone() -> None:
-        saw_model("a", "1")
-        saw_texts(1)
-        saw_stages(Stages())
-        assert current() is None
+def test_nothing_is_recorded_outside_of_a_request() -> None:
+    async def no_request() -> None:
+        set_model("a", "1")
+        start_processing(1)
+        set_timings(StageTimings())
+        assert current_request() is None
 
-    Context().run(asyncio.run, alone())  # other tests may have observed requests in this one
+    Context().run(
+        asyncio.run, no_request()
+    )  # other tests may have started requests in this context

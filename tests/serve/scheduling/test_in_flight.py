@@ -1,4 +1,4 @@
-"""While an engine computes a batch, its thread answers the batch before."""
+"""While an engine computes a batch, its thread delivers the results of the previous batch."""
 
 import threading
 import time
@@ -13,14 +13,14 @@ from pipework.run_folder.engine_record import Layout
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits
 from pipework.serve.engines.call_costs import Costs
-from pipework.serve.engines.collate import Collate, Feed
-from pipework.serve.request.options import Terms
-from pipework.serve.scheduling.in_flight import Computing, Done, Sums
-from pipework.serve.scheduling.queue import Computed, Job
+from pipework.serve.engines.collate import Collate, InputFeed
+from pipework.serve.request.options import RequestOptions
+from pipework.serve.scheduling.in_flight import BatchTotals, ComputedBatch, InFlightBatch
+from pipework.serve.scheduling.queue import Job, JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding
-from tests.serve.scheduling.test_scheduler import HeldEngine
+from tests.serve.scheduling.test_scheduler import HeldEngine, submit
 
 TIMEOUT_S = 10
 COLLATE = Collate(
@@ -32,30 +32,30 @@ COLLATE = Collate(
 
 
 class Runtime(CollatedEngine):
-    """Answers [first id, length]; a call ends when it is let go.
+    """Returns [first id, length]; each call waits for one release of `go`.
 
     Attributes:
-        told: "start N" and "wait N" for the calls, by their first id.
-        refused, failing: by the first id, with what the next calls begin or end.
+        events: "start N" and "wait N" of each call, by its first id.
+        refused, failing: by first id, the errors that the next calls raise at start or at the end.
     """
 
     def __init__(self) -> None:
         super().__init__(COLLATE, classes=2)
         self.go = threading.Semaphore(0)
         self.started = threading.Semaphore(0)
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.refused: dict[int, list[BaseException]] = {}
         self.failing: dict[int, list[BaseException]] = {}
 
     def _start(self, arrays: Arrays) -> Callable[[], Logits]:
         first = int(arrays["input_ids"][0, 0])
-        self.told.append(f"start {first}")
+        self.events.append(f"start {first}")
         self.started.release()
         if self.refused.get(first):
             raise self.refused[first].pop(0)
 
         def finish() -> Logits:
-            self.told.append(f"wait {first}")
+            self.events.append(f"wait {first}")
             assert self.go.acquire(timeout=TIMEOUT_S)
             if self.failing.get(first):
                 raise self.failing[first].pop(0)
@@ -86,19 +86,19 @@ def inputs(*ids: int, length: int = 4) -> list[Encoding]:
     return [Encoding(ids=np.full(length, id_, np.int32), type_ids=None) for id_ in ids]
 
 
-def ask(scheduler: Scheduler, runtime: Runtime, *ids: int) -> "list[Future[Computed]]":
-    """Have a request for each id wait; the engine has begun with the first."""
-    asked = [scheduler.submit(inputs(ids[0]))]
+def ask(scheduler: Scheduler, runtime: Runtime, *ids: int) -> "list[Future[JobResult]]":
+    """Queue a request for each id; the engine has started to compute the first."""
+    first = submit(scheduler, inputs(ids[0]))
     assert runtime.started.acquire(timeout=TIMEOUT_S)
-    return asked + [scheduler.submit(inputs(one)) for one in ids[1:]]
+    return [first, *(submit(scheduler, inputs(number)) for number in ids[1:])]
 
 
-def test_the_next_batch_has_begun_when_the_last_is_answered(
+def test_the_next_batch_starts_before_the_last_is_delivered(
     scheduler: Scheduler, runtime: Runtime
 ) -> None:
     first, second = ask(scheduler, runtime, 1, 2)
     begun: SimpleQueue[list[str]] = SimpleQueue()
-    first.add_done_callback(lambda _: begun.put([*runtime.told]))
+    first.add_done_callback(lambda _: begun.put([*runtime.events]))
     runtime.go.release()
     assert begun.get(timeout=TIMEOUT_S) == ["start 1", "wait 1", "start 2"]
     assert first.result().logits_NC.tolist() == [[1, 4]]
@@ -107,7 +107,7 @@ def test_the_next_batch_has_begun_when_the_last_is_answered(
     assert second.result(TIMEOUT_S).logits_NC.tolist() == [[2, 4]]
 
 
-def test_where_nothing_waits_a_batch_is_answered_at_once(
+def test_a_batch_is_delivered_at_once_when_the_queue_is_empty(
     scheduler: Scheduler, runtime: Runtime
 ) -> None:
     for one in (1, 2):
@@ -118,7 +118,7 @@ def test_where_nothing_waits_a_batch_is_answered_at_once(
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), MemoryError()])
-def test_a_batch_that_cannot_begin_is_the_error_of_its_request(
+def test_an_error_at_the_start_of_a_batch_fails_its_request(
     scheduler: Scheduler, runtime: Runtime, error: Exception
 ) -> None:
     runtime.refused[2] = [error]
@@ -132,7 +132,7 @@ def test_a_batch_that_cannot_begin_is_the_error_of_its_request(
 
 
 @pytest.mark.parametrize("when", ["refused", "failing"])
-def test_a_death_takes_no_answer_with_it(runtime: Runtime, when: str) -> None:
+def test_a_crash_loses_no_result(runtime: Runtime, when: str) -> None:
     getattr(runtime, when)[2] = [SystemExit()]
     other = Runtime()
     with Scheduler([runtime], QueueSettings(batch_tokens=4), reopen=lambda: other) as scheduler:
@@ -142,11 +142,11 @@ def test_a_death_takes_no_answer_with_it(runtime: Runtime, when: str) -> None:
             other.go.release()
         assert first.result(TIMEOUT_S).logits_NC.tolist() == [[1, 4]]
         assert second.result(TIMEOUT_S).logits_NC.tolist() == [[2, 4]]
-        assert scheduler.load.deaths == 1
+        assert scheduler.load.crashes == 1
         assert scheduler.load.batches == 2
 
 
-def test_a_death_among_requests_that_are_computed_alone_computes_none_twice(
+def test_a_crash_among_requests_computed_alone_computes_none_twice(
     runtime: Runtime,
 ) -> None:
     runtime.failing[2] = [ValueError("of the whole batch"), SystemExit()]
@@ -159,11 +159,11 @@ def test_a_death_among_requests_that_are_computed_alone_computes_none_twice(
             other.go.release()
         found = [one.result(TIMEOUT_S).logits_NC.tolist() for one in asked]
         assert found == [[[0, 4]], [[1, 4]], [[2, 4]]]
-        assert scheduler.load.deaths == 1
+        assert scheduler.load.crashes == 1
         assert scheduler.load.batch_texts == 3
 
 
-def test_what_cannot_be_answered_is_told_and_the_engine_goes_on(
+def test_an_error_during_delivery_fails_the_request_and_the_engine_continues(
     scheduler: Scheduler, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, third = ask(scheduler, runtime, 1, 2, 3)
@@ -182,22 +182,22 @@ def broken(*_: object) -> None:
     raise MemoryError
 
 
-def test_the_time_of_an_engine_that_cannot_begin_early_is_its_own() -> None:
+def test_the_time_of_a_synchronous_engine_starts_at_finish() -> None:
     engine = HeldEngine()
     engine.go.set()
-    job = Job(encodings=inputs(1), terms=Terms(), queued_s=0)
-    computing = Computing(engine, [job.take(4, whole_batch=True)])
+    job = Job(encodings=inputs(1), options=RequestOptions(), queued_s=0)
+    computing = InFlightBatch(engine, [job.take(4, whole_batch=True)])
     time.sleep(0.2)
     assert engine.batches == []
     assert computing.finish().elapsed_s < 0.15
 
 
-def test_a_call_is_not_left_computing_where_the_next_cannot_be_made(
+def test_a_started_call_is_finished_when_the_next_cannot_be_prepared(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feeds = runtime.collate.feeds
 
-    def one(encodings: Sequence[Encoding]) -> Iterator[Feed]:
+    def one(encodings: Sequence[Encoding]) -> Iterator[InputFeed]:
         yield next(feeds(encodings))
         raise MemoryError
 
@@ -206,27 +206,27 @@ def test_a_call_is_not_left_computing_where_the_next_cannot_be_made(
     runtime.go.release()
     with pytest.raises(MemoryError):
         finish()
-    assert runtime.told == ["start 1", "wait 1"]
+    assert runtime.events == ["start 1", "wait 1"]
 
 
-def test_the_calls_of_a_batch_follow_one_another(runtime: Runtime) -> None:
+def test_the_calls_of_a_batch_run_one_after_another(runtime: Runtime) -> None:
     finish = runtime.start(inputs(1, 2, 3))
-    assert runtime.told == ["start 1"]
+    assert runtime.events == ["start 1"]
     for _ in range(3):
         runtime.go.release()
     assert finish().tolist() == [[1, 4], [2, 4], [3, 4]]
-    assert runtime.told == [f"{what} {one}" for one in (1, 2, 3) for what in ("start", "wait")]
+    assert runtime.events == [f"{what} {one}" for one in (1, 2, 3) for what in ("start", "wait")]
     assert runtime.computed_tokens == 12
     assert runtime.start([])().shape == (0, 2)
 
 
-def test_sums_forget_how_fast_it_once_was() -> None:
-    sums = Sums()
+def test_the_token_rate_follows_recent_batches() -> None:
+    sums = BatchTotals()
     assert sums.seconds(10) == 0
     for elapsed_s in (1.0, *[2.0] * 60):
-        job = Job(encodings=inputs(1, 2), terms=Terms(), queued_s=0)
+        job = Job(encodings=inputs(1, 2), options=RequestOptions(), queued_s=0)
         sums.add(
-            Done(
+            ComputedBatch(
                 batch=[job.take(8, whole_batch=True)],
                 logits_NC=np.zeros((2, 2), np.float32),
                 elapsed_s=elapsed_s,

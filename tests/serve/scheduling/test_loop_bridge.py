@@ -8,7 +8,7 @@ from weakref import ref
 
 import pytest
 
-from pipework.serve.scheduling.loop_bridge import Handover
+from pipework.serve.scheduling.loop_bridge import LoopBridge
 
 TIMEOUT_S = 30
 
@@ -18,13 +18,13 @@ class Calls:
 
     def __init__(self, loop):
         self._loop = loop
-        self.made = 0
+        self.wakeups = 0
 
     def create_future(self):
         return self._loop.create_future()
 
     def call_soon_threadsafe(self, done):
-        self.made += 1
+        self.wakeups += 1
         self._loop.call_soon_threadsafe(done)
 
 
@@ -38,31 +38,31 @@ def in_thread(work):
 def test_results_of_one_batch_wake_the_loop_once():
     async def ask():
         loop = Calls(asyncio.get_running_loop())
-        handover = Handover(loop)
+        bridge = LoopBridge(loop)
         for turn in (1, 2):
             futures = [Future() for _ in range(20)]
-            waiting = [asyncio.create_task(handover.wait(one)) for one in futures]
+            waiting = [asyncio.create_task(bridge.wait(one)) for one in futures]
             await asyncio.sleep(0)
             in_thread(lambda: [one.set_result(place) for place, one in enumerate(futures)])  # noqa: B023
             assert await asyncio.gather(*waiting) == [*range(20)]
-            assert loop.made == turn
+            assert loop.wakeups == turn
 
     asyncio.run(ask())
 
 
-def test_nothing_is_lost_among_threads():
-    """Each thread fulfils while the loop takes what others have fulfilled."""
+def test_no_result_is_lost_among_threads():
+    """Threads complete futures while the loop takes the results of other threads."""
     count = 4000
 
     async def ask():
-        handover = Handover(asyncio.get_running_loop())
+        bridge = LoopBridge(asyncio.get_running_loop())
         futures = [Future() for _ in range(count)]
 
         def fulfil(turn):
             for place in range(turn, count, 4):
                 futures[place].set_result(place)
 
-        waiting = [asyncio.create_task(handover.wait(one)) for one in futures]
+        waiting = [asyncio.create_task(bridge.wait(one)) for one in futures]
         await asyncio.sleep(0)
         threads = [threading.Thread(target=fulfil, args=(turn,)) for turn in range(4)]
         for thread in threads:
@@ -82,16 +82,16 @@ def test_errors_are_raised_where_they_are_awaited():
         future = Future()
         future.set_exception(LookupError("none"))
         with pytest.raises(LookupError, match="none"):
-            await Handover(asyncio.get_running_loop()).wait(future)
+            await LoopBridge(asyncio.get_running_loop()).wait(future)
 
     asyncio.run(ask())
 
 
-def test_an_error_that_no_coroutine_may_raise_keeps_nobody_from_theirs():
+def test_a_stop_iteration_becomes_a_runtime_error_and_other_results_arrive():
     async def ask():
-        handover = Handover(asyncio.get_running_loop())
+        bridge = LoopBridge(asyncio.get_running_loop())
         stops, stays = Future(), Future()
-        tasks = [asyncio.create_task(handover.wait(one)) for one in (stops, stays)]
+        tasks = [asyncio.create_task(bridge.wait(one)) for one in (stops, stays)]
         await asyncio.sleep(0)
         in_thread(lambda: [stops.set_exception(StopIteration("x")), stays.set_result(1)])
         assert await asyncio.wait_for(tasks[1], TIMEOUT_S) == 1
@@ -109,8 +109,8 @@ def test_an_error_leaves_no_cycle():
         future = Future()
         future.set_exception(FailedError())
         error = ref(future.exception())
-        waiting = Handover(asyncio.get_running_loop()).wait(future)
-        del future  # an error knows this frame too
+        waiting = LoopBridge(asyncio.get_running_loop()).wait(future)
+        del future  # the error's traceback refers to this frame too
         with contextlib.suppress(FailedError):
             await waiting
         return error
@@ -123,11 +123,11 @@ def test_an_error_leaves_no_cycle():
         gc.enable()
 
 
-def test_who_is_cancelled_cancels_the_future_and_no_other():
+def test_cancelling_a_wait_cancels_its_future_only():
     async def ask():
-        handover = Handover(asyncio.get_running_loop())
+        bridge = LoopBridge(asyncio.get_running_loop())
         gone, stays = Future(), Future()
-        tasks = [asyncio.create_task(handover.wait(one)) for one in (gone, stays)]
+        tasks = [asyncio.create_task(bridge.wait(one)) for one in (gone, stays)]
         await asyncio.sleep(0)
         tasks[0].cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -139,11 +139,11 @@ def test_who_is_cancelled_cancels_the_future_and_no_other():
     asyncio.run(ask())
 
 
-def test_who_is_cancelled_when_the_result_is_there_already_keeps_nobody_from_theirs():
+def test_cancelling_a_wait_with_a_result_leaves_other_results_intact():
     async def ask():
-        handover = Handover(asyncio.get_running_loop())
+        bridge = LoopBridge(asyncio.get_running_loop())
         gone, stays = Future(), Future()
-        tasks = [asyncio.create_task(handover.wait(one)) for one in (gone, stays)]
+        tasks = [asyncio.create_task(bridge.wait(one)) for one in (gone, stays)]
         await asyncio.sleep(0)
         in_thread(lambda: [one.set_result(1) for one in (gone, stays)])
         tasks[0].cancel()
@@ -153,10 +153,10 @@ def test_who_is_cancelled_when_the_result_is_there_already_keeps_nobody_from_the
     asyncio.run(ask())
 
 
-def test_a_future_that_is_cancelled_elsewhere_cancels_who_awaits_it():
+def test_a_future_that_is_cancelled_elsewhere_cancels_the_wait():
     async def ask():
         future = Future()
-        task = asyncio.create_task(Handover(asyncio.get_running_loop()).wait(future))
+        task = asyncio.create_task(LoopBridge(asyncio.get_running_loop()).wait(future))
         await asyncio.sleep(0)
         in_thread(future.cancel)
         with pytest.raises(asyncio.CancelledError):
@@ -165,11 +165,11 @@ def test_a_future_that_is_cancelled_elsewhere_cancels_who_awaits_it():
     asyncio.run(ask())
 
 
-def test_who_fulfils_after_the_loop_has_ended_sees_no_error(caplog):
+def test_completing_a_future_after_the_loop_is_closed_logs_no_error(caplog):
     """concurrent.futures logs what a callback raises."""
     closed, future = asyncio.new_event_loop(), Future()
-    handover = Handover(closed)
-    waiting = handover.wait(future)
+    bridge = LoopBridge(closed)
+    waiting = bridge.wait(future)
     waiting.send(None)  # to where it awaits
     closed.close()
     in_thread(lambda: future.set_result(1))

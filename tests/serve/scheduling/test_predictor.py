@@ -7,10 +7,10 @@ import pytest
 from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, RunFolderError
 from pipework.run_folder.manifest import read_manifest
-from pipework.scoring.predictions import Prediction, SeveralLabels, Value
+from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
-from pipework.serve.engines.openers import Here
+from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.scheduling.predictor import Predictor
 from pipework.text.encoding import TextEncoder
 
@@ -59,7 +59,7 @@ def test_a_pair_model_compares_two_texts(pair_run: Path) -> None:
 
 def test_a_single_text_model_refuses_a_pair(predictor: Predictor) -> None:
     pair = [Example(text="rain", text_pair="goal")]
-    with pytest.raises(InputError, match="input 0: found a text_pair, but this model takes one"):
+    with pytest.raises(InputError, match="input 0: found a text_pair, but this model classifies single texts"):
         asyncio.run(predictor.predict(pair))
 
 
@@ -68,7 +68,7 @@ def answers(run: Path, *examples: Example, top_k: int | None = None) -> list[Pre
         return asyncio.run(predictor.predict(list(examples), top_k)).value
 
 
-def test_an_entity_model_takes_marked_texts_and_spans_alike(entity_run: Path) -> None:
+def test_an_entity_model_takes_marked_texts_and_spans(entity_run: Path) -> None:
     marked = Example(text="<e2>rain</e2> or <e1>goal</e1>")
     spans = Example(text="rain or goal", entities=((8, 12), (0, 4)))
     turned = Example(text="<e1>rain</e1> or <e2>goal</e2>")
@@ -90,27 +90,29 @@ def test_other_models_refuse_spans_and_read_marks_as_text(predictor: Predictor) 
     assert asyncio.run(predictor.predict([marked])).value[0].label == "weather"
 
 
-def test_several_labels_are_answered_by_their_thresholds(multi_run: Path) -> None:
+def test_a_multi_label_model_applies_its_thresholds(multi_run: Path) -> None:
     rain, odd = answers(multi_run, Example(text="rain"), Example(text="odd"), top_k=1)
-    assert rain == SeveralLabels(labels=("weather", "money"), scores=rain.scores)
+    assert rain == MultiLabel(labels=("weather", "money"), scores=rain.scores)
     assert list(rain.scores) == ["weather"]
     assert odd.labels == ("money",)  # every score is a half
 
 
-def test_a_regression_answers_a_number(regression_run: Path) -> None:
+def test_a_regression_model_returns_a_number(regression_run: Path) -> None:
     rain, goal = answers(regression_run, Example(text="rain wind"), Example(text="goal"))
-    assert isinstance(rain, Value)
+    assert isinstance(rain, RegressionValue)
     assert rain.score > 2
-    assert goal == Value(score=0)
+    assert goal == RegressionValue(score=0)
 
 
-def test_the_version_names_the_files_of_the_engine(run: Path, predictor: Predictor) -> None:
+def test_the_default_version_is_a_digest_of_the_engine_files(
+    run: Path, predictor: Predictor
+) -> None:
     assert read_manifest(run).engines[0].digest.startswith(f"{int(predictor.version):012x}")
     assert predictor.name == "topics"
 
 
 @pytest.mark.parametrize("kind", ["run", "pair_run", "entity_run", "multi_run", "regression_run"])
-def test_a_model_of_any_kind_is_warmed_and_no_request_counted(
+def test_warm_up_computes_a_text_and_counts_no_request(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     with Predictor(request.getfixturevalue(kind)) as predictor:
@@ -119,16 +121,16 @@ def test_a_model_of_any_kind_is_warmed_and_no_request_counted(
         assert predictor.totals.answered == 0
 
 
-def test_what_is_to_be_proven_here_is_proven_by_the_rows_kept_with_it(
+def test_prove_checks_parity_on_the_stored_reference_rows(
     run: Path, kept_run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "pipework.serve.engines.reproof")
     Predictor(kept_run).close()
     assert not caplog.records  # its record says that it was proven on this kind of processor
-    Predictor(kept_run, opener=Here(prove=True)).close()
+    Predictor(kept_run, opener=LocalOpener(prove=True)).close()
     assert "engine onnx proven on" in caplog.text
     with pytest.raises(RunFolderError, match=r"expected one file rows\.npz"):
-        Predictor(run, opener=Here(prove=True))
+        Predictor(run, opener=LocalOpener(prove=True))
 
 
 def test_a_closed_predictor_refuses(run: Path) -> None:
@@ -139,12 +141,12 @@ def test_a_closed_predictor_refuses(run: Path) -> None:
         asyncio.run(predictor.predict([Example(text="rain")]))
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"holds no manifest\.json"):
         Predictor(tmp_path)
 
 
-def test_a_tokenizer_that_does_not_open_leaves_no_engine_open(
+def test_engines_are_closed_when_the_tokenizer_cannot_be_opened(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = []
@@ -152,7 +154,7 @@ def test_a_tokenizer_that_does_not_open_leaves_no_engine_open(
     monkeypatch.setattr(TextEncoder, "open", _refuse)
     with pytest.raises(RunFolderError, match="no tokenizer"):
         Predictor(run)
-    assert len(closed) == Here().instances
+    assert len(closed) == LocalOpener().instances
 
 
 def _refuse(*_: object, **__: object) -> None:
@@ -160,7 +162,7 @@ def _refuse(*_: object, **__: object) -> None:
     raise RunFolderError(message)
 
 
-def test_several_engines_share_the_processors_and_answer_alike(
+def test_several_engines_share_the_cpus_and_return_the_same_predictions(
     run: Path, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = []
@@ -181,7 +183,7 @@ def test_several_engines_share_the_processors_and_answer_alike(
 
 
 @pytest.mark.parametrize(("processors", "engines"), [(1, 1), (2, 2), (8, 2)])
-def test_a_cpu_of_several_processors_has_two_engines(
+def test_a_machine_with_several_cpus_has_two_engines(
     run: Path, monkeypatch: pytest.MonkeyPatch, processors: int, engines: int
 ) -> None:
     monkeypatch.setattr("pipework.serve.engines.openers.cpu_limit", lambda: processors)

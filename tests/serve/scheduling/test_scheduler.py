@@ -1,7 +1,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import Self
 
 import numpy as np
@@ -11,17 +11,22 @@ from numpy.typing import NDArray
 import pipework.serve.scheduling.scheduler
 from pipework.errors import DeadlineError, NotReadyError, TooBusyError
 from pipework.serve.config import QueueSettings
-from pipework.serve.request.options import Terms
-from pipework.serve.scheduling.in_flight import Done
-from pipework.serve.scheduling.queue import Job
-from pipework.serve.scheduling.scheduler import ATTEMPTS, DEATHS, FAILURES, Scheduler
+from pipework.serve.request.options import RequestOptions
+from pipework.serve.scheduling.in_flight import ComputedBatch
+from pipework.serve.scheduling.queue import Job, JobResult
+from pipework.serve.scheduling.scheduler import (
+    MAX_ATTEMPTS,
+    MAX_FAILED_BATCHES,
+    MAX_FAILURES,
+    Scheduler,
+)
 from pipework.text.encoding import Encoding
 
 TIMEOUT_S = 10
 
 
 class HeldEngine:
-    """Answers [id, length] of each input, once `go` is set; keeps the ids of each batch."""
+    """Returns [id, length] of each input once `go` is set; records the ids of each batch."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -64,6 +69,18 @@ def inputs(*ids: int, length: int = 2) -> list[Encoding]:
     return [Encoding(ids=np.full(length, id_, np.int32), type_ids=None) for id_ in ids]
 
 
+def submit(
+    scheduler: Scheduler, encodings: list[Encoding], options: RequestOptions | None = None
+) -> "Future[JobResult]":
+    """Queue a request, with the calls that the tokenizer pool makes."""
+    job = Job(
+        encodings=encodings, options=options or RequestOptions(), queued_s=time.perf_counter()
+    )
+    scheduler.reserve()
+    scheduler.enqueue([job], reserved=1)
+    return job.future
+
+
 def wait_for(seen: Callable[[], bool]) -> None:
     until_s = time.monotonic() + TIMEOUT_S
     while not seen():
@@ -72,47 +89,47 @@ def wait_for(seen: Callable[[], bool]) -> None:
 
 
 def hold(scheduler: Scheduler, engine: HeldEngine) -> None:
-    """Keep the engine busy with request 0, so that what follows waits."""
-    scheduler.submit(inputs(0))
+    """Keep the engine busy with request 0, so that later requests are queued."""
+    submit(scheduler, inputs(0))
     assert engine.entered.wait(TIMEOUT_S)
 
 
 def test_a_request_gets_its_own_answers_in_order(scheduler: Scheduler, engine: HeldEngine) -> None:
     engine.go.set()
-    assert scheduler.submit(inputs(5, 3, 4)).result(TIMEOUT_S).logits_NC.tolist() == [
+    assert submit(scheduler, inputs(5, 3, 4)).result(TIMEOUT_S).logits_NC.tolist() == [
         [5, 2],
         [3, 2],
         [4, 2],
     ]
 
 
-def test_what_gathers_while_the_engine_computes_shares_a_batch(
+def test_requests_queued_during_a_computation_share_a_batch(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
     hold(scheduler, engine)
-    futures = [scheduler.submit(inputs(id_)) for id_ in (1, 2, 3)]
+    futures = [submit(scheduler, inputs(id_)) for id_ in (1, 2, 3)]
     engine.go.set()
     assert [future.result(TIMEOUT_S).logits_NC[0, 0] for future in futures] == [1, 2, 3]
     assert engine.batches == [[0], [1, 2, 3]]
 
 
-def test_a_large_request_lets_small_ones_pass_after_one_batch(
+def test_small_requests_wait_for_one_batch_of_a_large_request(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
     hold(scheduler, engine)
-    large = scheduler.submit(inputs(*[7] * 12))
-    small = scheduler.submit(inputs(1))
+    large = submit(scheduler, inputs(*[7] * 12))
+    small = submit(scheduler, inputs(1))
     engine.go.set()
     assert small.result(TIMEOUT_S).logits_NC.shape == (1, 2)
     assert large.result(TIMEOUT_S).logits_NC.shape == (12, 2)
     assert engine.batches == [[0], [7] * 5, [1, *[7] * 4], [7] * 3]
 
 
-def test_engines_that_wait_compute_a_large_request_together() -> None:
+def test_a_large_request_is_split_across_idle_engines() -> None:
     engines = [HeldEngine(), HeldEngine()]
     with Scheduler(engines, QueueSettings(batch_tokens=10)) as scheduler:
         begun_s = time.perf_counter()
-        future = scheduler.submit(inputs(1, 2, 3, 4, 5, 6, 7, 8))
+        future = submit(scheduler, inputs(1, 2, 3, 4, 5, 6, 7, 8))
         assert all(engine.entered.wait(TIMEOUT_S) for engine in engines)
         time.sleep(0.05)
         for engine in engines:
@@ -129,27 +146,25 @@ def test_an_input_longer_than_a_batch_is_computed_alone(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
     hold(scheduler, engine)
-    future = scheduler.submit(inputs(1, 2, length=15))
+    future = submit(scheduler, inputs(1, 2, length=15))
     engine.go.set()
     assert future.result(TIMEOUT_S).logits_NC.tolist() == [[1, 15], [2, 15]]
     assert engine.batches == [[0], [1], [2]]
 
 
-def test_a_full_queue_by_tokens_is_refused_and_counted(
+def test_a_request_is_refused_and_counted_when_the_token_limit_is_reached(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
     hold(scheduler, engine)
-    scheduler.submit(inputs(*range(20)))
-    with pytest.raises(TooBusyError, match="queue is full: 1 requests, 40 tokens wait"):
-        scheduler.submit(inputs(1))
+    submit(scheduler, inputs(*range(20)))
+    with pytest.raises(TooBusyError, match="queue is full: 1 requests, 40 tokens"):
+        submit(scheduler, inputs(1))
     with pytest.raises(TooBusyError):
         scheduler.reserve()
     assert scheduler.load.refused["queue_full"] == 2
 
 
-def test_places_held_while_tokenising_count_as_requests(
-    scheduler: Scheduler, engine: HeldEngine
-) -> None:
+def test_reservations_count_as_queued_requests(scheduler: Scheduler, engine: HeldEngine) -> None:
     hold(scheduler, engine)
     for _ in range(4):
         scheduler.reserve()
@@ -159,26 +174,32 @@ def test_places_held_while_tokenising_count_as_requests(
     scheduler.reserve()
 
 
-def test_a_full_queue_by_requests_is_refused(scheduler: Scheduler, engine: HeldEngine) -> None:
+def test_a_request_is_refused_when_the_request_limit_is_reached(
+    scheduler: Scheduler, engine: HeldEngine
+) -> None:
     hold(scheduler, engine)
     for _ in range(4):
-        scheduler.submit(inputs(1))
+        submit(scheduler, inputs(1))
     with pytest.raises(TooBusyError) as caught:
-        scheduler.submit(inputs(1))
+        submit(scheduler, inputs(1))
     assert caught.value.retry_after_s == 1
 
 
-def test_the_time_to_wait_follows_the_measured_speed(
+def test_retry_after_follows_the_measured_token_rate(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
-    five = Job(encodings=inputs(*range(5)), terms=Terms(), queued_s=0).take(10, whole_batch=True)
+    five = Job(encodings=inputs(*range(5)), options=RequestOptions(), queued_s=0).take(
+        10, whole_batch=True
+    )
     logits_NC = np.zeros((5, 2), np.float32)
-    done = Done(batch=[five], logits_NC=logits_NC, elapsed_s=2.0, end_s=2.0, computed_tokens=5)
-    scheduler._sums.add(done)  # noqa: SLF001  (5 tokens in 2 s)
+    done = ComputedBatch(
+        batch=[five], logits_NC=logits_NC, elapsed_s=2.0, end_s=2.0, computed_tokens=5
+    )
+    scheduler._totals.add(done)  # noqa: SLF001  (5 tokens in 2 s)
     hold(scheduler, engine)
-    scheduler.submit(inputs(*range(20)))
+    submit(scheduler, inputs(*range(20)))
     with pytest.raises(TooBusyError) as caught:
-        scheduler.submit(inputs(1))
+        submit(scheduler, inputs(1))
     assert caught.value.retry_after_s == 8
 
 
@@ -186,8 +207,8 @@ def test_a_cancelled_request_leaves_the_queue_before_it_is_computed(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
     hold(scheduler, engine)
-    gone = scheduler.submit(inputs(1))
-    stays = scheduler.submit(inputs(2))
+    gone = submit(scheduler, inputs(1))
+    stays = submit(scheduler, inputs(2))
     assert gone.cancel()
     assert (scheduler.load.waiting_requests, scheduler.load.waiting_tokens) == (1, 2)
     engine.go.set()
@@ -195,10 +216,10 @@ def test_a_cancelled_request_leaves_the_queue_before_it_is_computed(
     assert engine.batches == [[0], [2]]
 
 
-def test_a_large_request_cancelled_half_way_is_not_finished(
+def test_a_cancelled_large_request_is_not_computed_further(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
-    large = scheduler.submit(inputs(*[7] * 12))
+    large = submit(scheduler, inputs(*[7] * 12))
     assert engine.entered.wait(TIMEOUT_S)
     assert large.cancel()
     assert scheduler.load.waiting_tokens == 0
@@ -209,46 +230,46 @@ def test_a_large_request_cancelled_half_way_is_not_finished(
         large.result(TIMEOUT_S)
 
 
-def test_an_error_of_the_engine_goes_to_the_requests_of_its_batch_only(
+def test_an_engine_error_fails_only_the_requests_of_its_batch(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
     engine.error = ValueError("bad batch")
-    failing = scheduler.submit(inputs(*[7] * 12))
+    failing = submit(scheduler, inputs(*[7] * 12))
     engine.go.set()
     with pytest.raises(ValueError, match="bad batch"):
         failing.result(TIMEOUT_S)
     engine.error = None
-    assert scheduler.submit(inputs(1)).result(TIMEOUT_S).logits_NC[0, 0] == 1
+    assert submit(scheduler, inputs(1)).result(TIMEOUT_S).logits_NC[0, 0] == 1
     assert scheduler.load.waiting_tokens == 0
 
 
-def test_a_dead_engine_thread_fails_all_and_is_not_alive(
+def test_a_crash_without_reopen_fails_all_requests(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
     engine.error = SystemExit()
-    computing = scheduler.submit(inputs(0))
+    computing = submit(scheduler, inputs(0))
     assert engine.entered.wait(TIMEOUT_S)
-    waiting = scheduler.submit(inputs(1))
+    waiting = submit(scheduler, inputs(1))
     engine.go.set()
     assert isinstance(computing.exception(TIMEOUT_S), NotReadyError)
     assert isinstance(waiting.exception(TIMEOUT_S), NotReadyError)
     scheduler.close()
     assert not scheduler.alive
     with pytest.raises(NotReadyError, match="the engine has stopped"):
-        scheduler.submit(inputs(2))
+        submit(scheduler, inputs(2))
 
 
-def test_draining_finishes_what_was_accepted_and_refuses_more(
+def test_close_finishes_accepted_requests_and_refuses_new_ones(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
     hold(scheduler, engine)
-    accepted = [scheduler.submit(inputs(id_)) for id_ in (1, 2)]
+    accepted = [submit(scheduler, inputs(id_)) for id_ in (1, 2)]
     draining = threading.Thread(target=scheduler.close)
     draining.start()
     while not scheduler._refusal:  # noqa: SLF001
         pass
     with pytest.raises(NotReadyError, match="the server is stopping"):
-        scheduler.submit(inputs(3))
+        submit(scheduler, inputs(3))
     engine.go.set()
     draining.join(TIMEOUT_S)
     assert [future.result(0).logits_NC[0, 0] for future in accepted] == [1, 2]
@@ -257,7 +278,7 @@ def test_draining_finishes_what_was_accepted_and_refuses_more(
 
 def test_batches_and_their_tokens_are_counted(scheduler: Scheduler, engine: HeldEngine) -> None:
     engine.go.set()
-    scheduler.submit(inputs(1, 2)).result(TIMEOUT_S)
+    submit(scheduler, inputs(1, 2)).result(TIMEOUT_S)
     assert (scheduler.load.batches, scheduler.load.batch_tokens) == (1, 4)
 
 
@@ -266,45 +287,45 @@ def test_bulk_requests_wait_for_interactive_ones_but_get_every_fourth_batch(
 ) -> None:
     scheduler = Scheduler([engine], QueueSettings(batch_tokens=10, tokens=1000, requests=100))
     hold(scheduler, engine)
-    bulk = [scheduler.submit(inputs(9, length=10), Terms(bulk=True)) for _ in range(2)]
-    asked = [scheduler.submit(inputs(1, length=10)) for _ in range(6)]
+    bulk = [submit(scheduler, inputs(9, length=10), RequestOptions(bulk=True)) for _ in range(2)]
+    asked = [submit(scheduler, inputs(1, length=10)) for _ in range(6)]
     engine.go.set()
     scheduler.close()
     assert all(future.done() for future in (*bulk, *asked))
     assert engine.batches == [[0], [1], [1], [1], [9], [1], [1], [1], [9]]
 
 
-def test_bulk_requests_fill_the_room_that_interactive_ones_leave(
+def test_bulk_requests_fill_batches_that_interactive_ones_leave_partly_empty(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
     hold(scheduler, engine)
-    bulk = scheduler.submit(inputs(9, 9), Terms(bulk=True))
-    scheduler.submit(inputs(1, 1))
+    bulk = submit(scheduler, inputs(9, 9), RequestOptions(bulk=True))
+    submit(scheduler, inputs(1, 1))
     engine.go.set()
     bulk.result(TIMEOUT_S)
     assert engine.batches == [[0], [1, 1, 9, 9]]
 
 
-def test_a_request_behind_its_deadline_is_not_computed_and_counted(
+def test_a_request_past_its_deadline_is_counted_and_not_computed(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
     hold(scheduler, engine)
-    late = scheduler.submit(inputs(1), Terms.within(0.01))
-    patient = scheduler.submit(inputs(2), Terms.within(60))
+    late = submit(scheduler, inputs(1), RequestOptions.within(0.01))
+    patient = submit(scheduler, inputs(2), RequestOptions.within(60))
     time.sleep(0.02)
     engine.go.set()
-    with pytest.raises(DeadlineError, match="deadline passed before it was computed"):
+    with pytest.raises(DeadlineError, match="deadline of the request passed before it was computed"):
         late.result(TIMEOUT_S)
     assert patient.result(TIMEOUT_S).logits_NC[0, 0] == 2
     assert engine.batches == [[0], [2]]
     assert scheduler.load.refused["deadline"] == 1
 
 
-def test_a_request_says_how_long_it_waited_and_was_computed(
+def test_a_result_has_the_queue_and_inference_times(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
     hold(scheduler, engine)
-    waiting = scheduler.submit(inputs(1))
+    waiting = submit(scheduler, inputs(1))
     time.sleep(0.05)
     begun_s = time.perf_counter()
     engine.go.set()
@@ -313,7 +334,7 @@ def test_a_request_says_how_long_it_waited_and_was_computed(
     assert 0 <= computed.infer_s <= time.perf_counter() - begun_s
 
 
-class Poisoned(HeldEngine):
+class InputErrorEngine(HeldEngine):
     """Fails with every batch that has input 13."""
 
     def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
@@ -321,11 +342,11 @@ class Poisoned(HeldEngine):
         return super().infer(encodings)
 
 
-def test_a_request_is_not_answered_with_the_error_of_its_batch_mate() -> None:
-    engine = Poisoned()
+def test_a_request_does_not_get_the_error_of_another_in_its_batch() -> None:
+    engine = InputErrorEngine()
     with Scheduler([engine], QueueSettings(batch_tokens=100)) as scheduler:
         hold(scheduler, engine)
-        asked = [scheduler.submit(inputs(number)) for number in (12, 13, 14)]
+        asked = [submit(scheduler, inputs(number)) for number in (12, 13, 14)]
         engine.go.set()
         with pytest.raises(ValueError, match="13"):
             asked[1].result(TIMEOUT_S)
@@ -333,22 +354,22 @@ def test_a_request_is_not_answered_with_the_error_of_its_batch_mate() -> None:
     assert engine.batches == [[0], [12, 13, 14], [12], [13], [14]]
 
 
-def test_an_engine_that_dies_is_opened_again_and_no_request_is_lost(engine: HeldEngine) -> None:
+def test_a_crashed_engine_is_reopened_and_no_request_is_lost(engine: HeldEngine) -> None:
     opened = HeldEngine()
     opened.go.set()
     with Scheduler([engine], QueueSettings(batch_tokens=10), reopen=lambda: opened) as scheduler:
         engine.error = SystemExit()
         hold(scheduler, engine)
-        waiting = [scheduler.submit(inputs(number)) for number in (1, 2)]
+        waiting = [submit(scheduler, inputs(number)) for number in (1, 2)]
         assert scheduler.ready
         engine.go.set()
         assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in waiting] == [1, 2]
         assert opened.batches == [[0], [1, 2]]
-        assert (scheduler.load.deaths, scheduler.load.engines, scheduler.ready) == (1, 1, True)
+        assert (scheduler.load.crashes, scheduler.load.engines, scheduler.ready) == (1, 1, True)
 
 
-def test_engines_that_die_together_of_parts_of_a_request_are_one_attempt_each() -> None:
-    dying = [HeldEngine() for _ in range(ATTEMPTS)]
+def test_simultaneous_crashes_count_as_one_attempt_per_part_of_a_request() -> None:
+    dying = [HeldEngine() for _ in range(MAX_ATTEMPTS)]
     for engine in dying:
         engine.error = SystemExit()
 
@@ -358,51 +379,53 @@ def test_engines_that_die_together_of_parts_of_a_request_are_one_attempt_each() 
         return opened
 
     with Scheduler(dying, QueueSettings(batch_tokens=2), reopen=reopen) as scheduler:
-        future = scheduler.submit(inputs(*range(ATTEMPTS)))
+        future = submit(scheduler, inputs(*range(MAX_ATTEMPTS)))
         assert all(engine.entered.wait(TIMEOUT_S) for engine in dying)
         for engine in dying:
             engine.go.set()
-        assert future.result(TIMEOUT_S).logits_NC[:, 0].tolist() == [*range(ATTEMPTS)]
+        assert future.result(TIMEOUT_S).logits_NC[:, 0].tolist() == [*range(MAX_ATTEMPTS)]
 
 
-def test_where_all_engines_die_at_the_same_moment_no_request_waits_for_ever(
+def test_no_request_waits_forever_when_all_engines_crash_at_the_same_time(
     engine: HeldEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that is about to end is still alive: each would leave what waits to the other."""
+    """A thread that is about to end is still alive: each could rely on the other."""
     monkeypatch.setattr(threading.Thread, "is_alive", lambda _: True)
     scheduler = Scheduler([engine, engine])
     engine.error = SystemExit()
-    asked = [scheduler.submit(inputs(number)) for number in (1, 2)]
+    asked = [submit(scheduler, inputs(number)) for number in (1, 2)]
     engine.go.set()
     for one in asked:
         with pytest.raises(NotReadyError):
             one.result(TIMEOUT_S)
 
 
-def test_what_comes_wakes_an_engine_and_not_who_waits_to_open_one(
+def test_a_new_request_wakes_an_engine_and_not_a_thread_that_pauses_before_reopening(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pipework.serve.scheduling.scheduler, "PAUSE_S", 3 * TIMEOUT_S)
-    dies, works, tried = HeldEngine(), HeldEngine(), threading.Event()
+    monkeypatch.setattr(pipework.serve.scheduling.scheduler, "REOPEN_PAUSE_S", 3 * TIMEOUT_S)
+    crashes, works, tried = HeldEngine(), HeldEngine(), threading.Event()
 
     def reopen() -> HeldEngine:
         tried.set()
         raise OSError
 
-    with Scheduler([dies, works], QueueSettings(batch_tokens=2), reopen=reopen) as scheduler:
-        dies.error = SystemExit()
-        held = [scheduler.submit(inputs(number)) for number in (1, 2)]
-        assert all(engine.entered.wait(TIMEOUT_S) for engine in (dies, works))
-        dies.go.set()
+    with Scheduler([crashes, works], QueueSettings(batch_tokens=2), reopen=reopen) as scheduler:
+        crashes.error = SystemExit()
+        held = [submit(scheduler, inputs(number)) for number in (1, 2)]
+        assert all(engine.entered.wait(TIMEOUT_S) for engine in (crashes, works))
+        crashes.go.set()
         assert tried.wait(TIMEOUT_S)
         time.sleep(0.1)  # until it waits, before the engine does
         works.go.set()
         assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in held] == [1, 2]
         time.sleep(0.1)
-        assert scheduler.submit(inputs(3)).result(TIMEOUT_S).logits_NC[0, 0] == 3
+        assert submit(scheduler, inputs(3)).result(TIMEOUT_S).logits_NC[0, 0] == 3
 
 
-def test_while_it_is_opened_the_scheduler_is_alive_and_not_ready(engine: HeldEngine) -> None:
+def test_the_scheduler_is_alive_and_not_ready_while_an_engine_is_reopened(
+    engine: HeldEngine,
+) -> None:
     gate, opened = threading.Event(), HeldEngine()
     opened.go.set()
 
@@ -413,7 +436,7 @@ def test_while_it_is_opened_the_scheduler_is_alive_and_not_ready(engine: HeldEng
     with Scheduler([engine], reopen=reopen) as scheduler:
         engine.error = SystemExit()
         engine.go.set()
-        asked = scheduler.submit(inputs(1))
+        asked = submit(scheduler, inputs(1))
         while scheduler.ready:
             time.sleep(0.001)
         assert scheduler.alive
@@ -422,37 +445,37 @@ def test_while_it_is_opened_the_scheduler_is_alive_and_not_ready(engine: HeldEng
         assert scheduler.ready
 
 
-def test_a_request_that_engines_die_of_is_given_up(engine: HeldEngine) -> None:
-    def deadly() -> HeldEngine:
-        one = HeldEngine()
-        one.error = SystemExit()
-        one.go.set()
-        return one
+def test_a_request_that_crashes_engines_fails_after_max_attempts(engine: HeldEngine) -> None:
+    def crashing() -> HeldEngine:
+        broken = HeldEngine()
+        broken.error = SystemExit()
+        broken.go.set()
+        return broken
 
     engine.error = SystemExit()
     engine.go.set()
-    with Scheduler([engine], reopen=deadly) as scheduler:
-        asked = scheduler.submit(inputs(1))
+    with Scheduler([engine], reopen=crashing) as scheduler:
+        asked = submit(scheduler, inputs(1))
         assert isinstance(asked.exception(TIMEOUT_S), NotReadyError)
-        assert scheduler.load.deaths <= ATTEMPTS
+        assert scheduler.load.crashes <= MAX_ATTEMPTS
 
 
-def test_an_engine_that_fails_with_every_batch_is_as_good_as_dead(engine: HeldEngine) -> None:
+def test_an_engine_that_fails_with_every_batch_is_reopened(engine: HeldEngine) -> None:
     opened = HeldEngine()
     opened.go.set()
     engine.error = RuntimeError("the device is lost")
     engine.go.set()
     with Scheduler([engine], reopen=lambda: opened) as scheduler:
-        for _ in range(FAILURES):
+        for _ in range(MAX_FAILED_BATCHES):
             with pytest.raises(RuntimeError):
-                scheduler.submit(inputs(1)).result(TIMEOUT_S)
-        assert scheduler.submit(inputs(2)).result(TIMEOUT_S).logits_NC[0, 0] == 2
+                submit(scheduler, inputs(1)).result(TIMEOUT_S)
+        assert submit(scheduler, inputs(2)).result(TIMEOUT_S).logits_NC[0, 0] == 2
 
 
-def test_two_engines_share_what_waits(engine: HeldEngine) -> None:
+def test_two_engines_share_queued_requests(engine: HeldEngine) -> None:
     other = HeldEngine()
     with Scheduler([engine, other], QueueSettings(batch_tokens=2)) as scheduler:
-        asked = [scheduler.submit(inputs(number)) for number in (1, 2)]
+        asked = [submit(scheduler, inputs(number)) for number in (1, 2)]
         assert engine.entered.wait(TIMEOUT_S)
         assert other.entered.wait(TIMEOUT_S)
         engine.go.set()
@@ -461,15 +484,15 @@ def test_two_engines_share_what_waits(engine: HeldEngine) -> None:
     assert sorted(engine.batches + other.batches) == [[1], [2]]
 
 
-def test_an_engine_leaves_another_its_share_of_what_waits(engine: HeldEngine) -> None:
-    """What one engine took alone would leave the other, once it is done, with nothing to do."""
+def test_queued_requests_are_shared_evenly_between_engines(engine: HeldEngine) -> None:
+    """If one engine took all requests, the other would be idle when it is done."""
     other = HeldEngine()
     with Scheduler([engine, other], QueueSettings(batch_tokens=100)) as scheduler:
         asked = []
         for number in (1, 2):
-            asked.append(scheduler.submit(inputs(number)))
+            asked.append(submit(scheduler, inputs(number)))
             wait_for(lambda: len(engine.batches + other.batches) == number)  # noqa: B023
-        asked += [scheduler.submit(inputs(number)) for number in range(3, 8)]
+        asked += [submit(scheduler, inputs(number)) for number in range(3, 8)]
         engine.go.set()
         wait_for(lambda: len(engine.batches) > 1)
         assert engine.batches[1] == [3, 4, 5]  # half of these five and the one that is computed
@@ -478,11 +501,11 @@ def test_an_engine_leaves_another_its_share_of_what_waits(engine: HeldEngine) ->
             one.result(TIMEOUT_S)
 
 
-def test_when_one_of_two_engines_dies_the_other_computes_its_batch(engine: HeldEngine) -> None:
+def test_the_batch_of_a_crashed_engine_is_computed_by_another(engine: HeldEngine) -> None:
     other = HeldEngine()
     with Scheduler([engine, other], QueueSettings(batch_tokens=2)) as scheduler:
         engine.error = SystemExit()
-        asked = [scheduler.submit(inputs(number)) for number in range(6)]
+        asked = [submit(scheduler, inputs(number)) for number in range(6)]
         assert engine.entered.wait(TIMEOUT_S)
         engine.go.set()
         other.go.set()
@@ -490,29 +513,29 @@ def test_when_one_of_two_engines_dies_the_other_computes_its_batch(engine: HeldE
         assert scheduler.ready
 
 
-def test_an_engine_that_always_dies_is_given_up_beside_one_that_works(
+def test_an_engine_that_always_crashes_is_given_up_while_another_works(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The batches of the other do not count for it."""
-    monkeypatch.setattr("pipework.serve.scheduling.scheduler.ATTEMPTS", 1000)
+    """The batches of the working engine do not reset its failure count."""
+    monkeypatch.setattr("pipework.serve.scheduling.scheduler.MAX_ATTEMPTS", 1000)
 
-    def deadly() -> HeldEngine:
-        one = HeldEngine()
-        one.error = SystemExit()
-        one.go.set()
-        return one
+    def crashing() -> HeldEngine:
+        broken = HeldEngine()
+        broken.error = SystemExit()
+        broken.go.set()
+        return broken
 
     works = HeldEngine()
     works.go.set()
     settings = QueueSettings(batch_tokens=2, requests=1000)
-    with Scheduler([deadly(), works], settings, reopen=deadly) as scheduler:
-        asked = [scheduler.submit(inputs(number)) for number in range(200)]
+    with Scheduler([crashing(), works], settings, reopen=crashing) as scheduler:
+        asked = [submit(scheduler, inputs(number)) for number in range(200)]
         assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in asked] == [*range(200)]
-        assert scheduler.load.deaths <= DEATHS
+        assert scheduler.load.crashes <= MAX_FAILURES
         assert scheduler.ready
 
 
-def test_an_engine_that_cannot_be_closed_is_not_opened_again(engine: HeldEngine) -> None:
+def test_an_engine_that_cannot_be_closed_is_not_reopened(engine: HeldEngine) -> None:
     def refuse() -> None:
         message = "it cannot be closed"
         raise RuntimeError(message)
@@ -520,4 +543,4 @@ def test_an_engine_that_cannot_be_closed_is_not_opened_again(engine: HeldEngine)
     engine.close = refuse  # type: ignore[method-assign]
     scheduler = Scheduler([engine], reopen=HeldEngine)
     scheduler.close()
-    assert scheduler.load.deaths == 0
+    assert scheduler.load.crashes == 0

@@ -14,8 +14,8 @@ import pytest
 
 from pipework.errors import MissingDependencyError, NotReadyError
 from pipework.export.config import TritonSettings
-from pipework.export.triton.model_repository import Wanted, add_version
-from pipework.progress import Silent
+from pipework.export.triton.model_repository import EngineChoice, add_version
+from pipework.progress import NullProgress
 from pipework.serve.triton.installation import Installation
 from pipework.serve.triton.server import TritonServer
 
@@ -25,7 +25,7 @@ def repository(pair_run, entity_run, multi_run, regression_run, tmp_path_factory
     folder = tmp_path_factory.mktemp("triton") / "repository"
     runs = {"pair": pair_run, "marked": entity_run, "several": multi_run, "value": regression_run}
     for name, run in runs.items():
-        add_version(run, folder, TritonSettings(name=name), Wanted(), Silent())
+        add_version(run, folder, TritonSettings(name=name), EngineChoice(), NullProgress())
     return folder
 
 
@@ -61,31 +61,31 @@ def test_a_pair_is_two_tensors(triton):
     assert len(found["probabilities"]) == len(found["logits"]) == 6
 
 
-def test_half_a_pair_is_refused(triton):
+def test_a_pair_without_its_second_text_is_refused(triton):
     assert "expected 2 inputs but got 1" in ask(triton, "pair", ["rain"])
 
 
-def test_a_text_with_entities_marks_them_and_one_without_is_told_so(triton):
+def test_a_text_without_entity_marks_is_refused(triton):
     marked = "<e1>goal</e1> and <e2>rain</e2>"
     assert ask(triton, "marked", [marked])["label"] == ["weather"]
     error = ask(triton, "marked", [marked, "goal and rain"])
     assert error.startswith("input 1: expected <e1> once, found it 0 times; mark both entities")
 
 
-def test_several_labels_come_joined(triton):
+def test_several_labels_are_joined_by_commas(triton):
     found = ask(triton, "several", ["rain goal match", "rain"])
     assert found["label"][0].split(", ")[0] in ("sport", "weather")
     assert found["score"] == [max(found["probabilities"][:3]), max(found["probabilities"][3:])]
 
 
-def test_a_regression_answers_a_number_and_no_label(triton):
+def test_a_regression_model_returns_a_number_and_no_label(triton):
     found = ask(triton, "value", ["rain rain", "goal"])
     assert found["label"] == ["", ""]
     assert found["score"] == found["logits"]
     assert found["score"][0] > found["score"][1]
 
 
-def test_a_version_that_changed_is_not_loaded_and_the_reason_is_told(
+def test_a_changed_version_is_not_loaded_and_the_reason_is_reported(
     repository, installation, tmp_path
 ):
     broken = tmp_path / "repository"
@@ -97,7 +97,7 @@ def test_a_version_that_changed_is_not_loaded_and_the_reason_is_told(
         TritonServer(broken, installation=installation)
 
 
-def test_a_python_with_another_numpy_is_found_out_before_it_answers(installation, tmp_path):
+def test_a_python_with_another_numpy_is_detected_at_the_start(installation, tmp_path):
     ours = replace(installation, venv=Path(sys.prefix))
     assert np.lib.NumpyVersion(np.__version__) >= "2.0.0"
     with pytest.raises(MissingDependencyError, match="does not echo") as raised:
@@ -106,7 +106,7 @@ def test_a_python_with_another_numpy_is_found_out_before_it_answers(installation
 
 
 @pytest.mark.usefixtures("installation")
-def test_the_launcher_serves_until_it_is_told_to_stop(repository):
+def test_the_launcher_serves_until_a_stop_signal(repository):
     command = [sys.executable, "-m", "pipework.serve.triton.server", repository]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]

@@ -4,7 +4,7 @@ from queue import Queue
 import pytest
 
 from pipework.serve.models.registry import Entry, State
-from pipework.serve.triton.repository_sync import Watch, changes, in_a_line
+from pipework.serve.triton.repository_sync import RepositorySync, changes, describe_entry
 
 
 def entry(version, state=State.READY, reason=""):
@@ -12,20 +12,20 @@ def entry(version, state=State.READY, reason=""):
 
 
 class Server:
-    """Loads whatever it is told to, and says what it was told."""
+    """Records the models that are loaded and unloaded."""
 
     def __init__(self):
-        self.told, self.entries = [], []
+        self.calls, self.entries = [], []
 
     def index(self):
         return self.entries
 
     def load(self, model):
-        self.told.append(("load", model))
+        self.calls.append(("load", model))
         return True
 
     def unload(self, model):
-        self.told.append(("unload", model))
+        self.calls.append(("unload", model))
         return True
 
 
@@ -35,42 +35,42 @@ def add(repository, model, version):
 
 
 @pytest.mark.parametrize("poll_s", [600, 0])
-def test_what_is_new_in_the_repository_is_loaded_once_and_what_is_gone_unloaded(tmp_path, poll_s):
+def test_new_versions_are_loaded_once_and_removed_models_unloaded(tmp_path, poll_s):
     add(tmp_path, "a", "1")
     add(tmp_path, "b", "1")
-    server, said = Server(), []
-    with Watch(server, tmp_path, [], say=said.append, poll_s=poll_s) as watch:
-        watch.look()
-        assert server.told == []
+    server, lines = Server(), []
+    with RepositorySync(server, tmp_path, [], report=lines.append, poll_s=poll_s) as sync:
+        sync.poll()
+        assert server.calls == []
         config = (tmp_path / "a" / "config.pbtxt").stat().st_mtime_ns
         (tmp_path / "a" / "2").mkdir()
         assert (tmp_path / "a" / "config.pbtxt").stat().st_mtime_ns == config
         shutil.rmtree(tmp_path / "b")
         server.entries = [entry("2")]
-        watch.look()
-        watch.look()
-        assert server.told == ([("load", "a"), ("unload", "b")] if poll_s else [])
-        assert said == ["m 2: READY"]
-        server.entries = []  # it is ending
-        watch.look()
-        assert said == ["m 2: READY"]
+        sync.poll()
+        sync.poll()
+        assert server.calls == ([("load", "a"), ("unload", "b")] if poll_s else [])
+        assert lines == ["m 2: READY"]
+        server.entries = []  # it is stopping
+        sync.poll()
+        assert lines == ["m 2: READY"]
 
 
-def test_what_cannot_be_looked_at_is_logged_and_looked_at_again(tmp_path, caplog):
-    said = Queue()
+def test_an_error_while_polling_is_logged_and_polling_continues(tmp_path, caplog):
+    lines = Queue()
 
     def full(line):
-        said.put(line)
+        lines.put(line)
         raise OSError(line)
 
     server = Server()
-    with Watch(server, tmp_path, [], say=full, poll_s=0.01):
+    with RepositorySync(server, tmp_path, [], report=full, poll_s=0.01):
         server.entries = [entry("2")]
-        assert [said.get(timeout=20) for _ in range(2)] == ["m 2: READY"] * 2
-    assert "could not be looked at" in caplog.text
+        assert [lines.get(timeout=20) for _ in range(2)] == ["m 2: READY"] * 2
+    assert "could not be polled" in caplog.text
 
 
-def test_only_what_changed_is_said():
+def test_only_changes_are_reported():
     gone = entry("1", State.UNAVAILABLE, "unloaded")
     before = [entry("2"), entry("3")]
     assert [*changes([gone, *before], before)] == []
@@ -78,6 +78,6 @@ def test_only_what_changed_is_said():
     assert [*changes(before, [*before, entry("4")])] == [entry("4")]
     failed = entry("3", State.UNAVAILABLE, "it broke\nAt: code.py")
     (changed,) = changes(before, [entry("2"), failed])
-    assert in_a_line(changed) == "m 3: UNAVAILABLE, it broke"
+    assert describe_entry(changed) == "m 3: UNAVAILABLE, it broke"
     (missing,) = changes(before, [entry("2")])
-    assert in_a_line(missing) == "m 3: UNAVAILABLE, taken away"
+    assert describe_entry(missing) == "m 3: UNAVAILABLE, removed"

@@ -17,9 +17,9 @@ from tritonclient.utils import InferenceServerException
 
 from pipework.errors import ConfigError, MissingDependencyError
 from pipework.export.config import TritonSettings
-from pipework.export.triton.model_repository import Wanted, add_version
-from pipework.progress import Silent
-from pipework.serve.config import LimitSettings, ModelSettings, SecuritySettings, ServeSettings
+from pipework.export.triton.model_repository import EngineChoice, add_version
+from pipework.progress import NullProgress
+from pipework.serve.config import LimitSettings, RepositorySettings, SecuritySettings, ServeSettings
 from pipework.serve.triton.installation import Installation
 from pipework.serve.triton.run import check_repository, check_settings
 
@@ -35,7 +35,7 @@ def repository(regression_run, tmp_path_factory):
         pytest.skip(f"{error}: {error.hint}")
     folder = tmp_path_factory.mktemp("triton") / "repository"
     for name in ("value", "broken"):
-        add_version(regression_run, folder, TritonSettings(name=name), Wanted(), Silent())
+        add_version(regression_run, folder, TritonSettings(name=name), EngineChoice(), NullProgress())
     tokenizer = folder / "broken" / "1" / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text() + " ")
     return folder
@@ -70,7 +70,7 @@ def refused(call, *given):
     return raised.value.message()
 
 
-def test_a_repository_is_served_its_state_shown_and_its_doors_are_closed(repository, tmp_path):
+def test_a_repository_is_served_with_its_states_shown_and_restricted_apis(repository, tmp_path):
     """A new version is taken up and said, and nobody else can load or unload one."""
     mine = shutil.copytree(repository, tmp_path / "repository")
     with served(mine, "--set", "models.poll_s=1") as process:
@@ -117,7 +117,7 @@ def children(process):
     return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
 
 
-def test_a_tritonserver_that_ends_by_itself_is_told_in_one_line_and_with_the_end_of_its_log(
+def test_an_unexpected_exit_is_reported_with_the_end_of_the_log(
     repository,
 ):
     with served(repository) as process:
@@ -132,7 +132,7 @@ def test_a_tritonserver_that_ends_by_itself_is_told_in_one_line_and_with_the_end
     assert "Traceback" not in said
 
 
-def test_where_no_version_loads_nothing_is_served(repository, tmp_path):
+def test_serving_fails_when_no_version_can_be_loaded(repository, tmp_path):
     shutil.copytree(repository / "broken", tmp_path / "all" / "broken")
     with served(tmp_path / "all") as process:
         assert process.wait(180) == 2
@@ -142,24 +142,24 @@ def test_where_no_version_loads_nothing_is_served(repository, tmp_path):
     assert "broken 1: UNAVAILABLE, " in said
 
 
-def test_what_is_no_repository_is_told_with_how_to_make_one(regression_run, tmp_path):
-    with pytest.raises(ConfigError, match="is a run folder, and tritonserver serves a") as raised:
+def test_a_folder_that_is_not_a_repository_is_refused_with_the_export_command(regression_run, tmp_path):
+    with pytest.raises(ConfigError, match="is a run folder, but tritonserver needs a") as raised:
         check_repository(regression_run)
-    assert raised.value.hint.startswith(f"make one: pipe export {regression_run} --to triton")
+    assert raised.value.hint.startswith(f"create it: pipe export {regression_run} --to triton")
     with pytest.raises(ConfigError, match="is not a folder"):
         check_repository(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match=r"holds no model: no folder in it has a config\.pbtxt"):
+    with pytest.raises(ConfigError, match=r"has no models: none of its folders has a config\.pbtxt"):
         check_repository(tmp_path)
 
 
-def test_a_setting_that_triton_does_not_follow_is_refused(monkeypatch):
-    check_settings(ServeSettings(grace_s=3, models=ModelSettings(control=True)))
-    with pytest.raises(ConfigError, match=r"does not follow the setting limits\.texts"):
+def test_a_setting_that_triton_does_not_support_is_refused(monkeypatch):
+    check_settings(ServeSettings(grace_s=3, models=RepositorySettings(control=True)))
+    with pytest.raises(ConfigError, match=r"does not support the setting limits\.texts"):
         check_settings(ServeSettings(limits=LimitSettings(texts=3)))
     with pytest.raises(ConfigError, match=r"the setting security\.keys_file") as raised:
         check_settings(ServeSettings(security=SecuritySettings(keys_file=Path("keys"))))
-    assert "leave out --backend triton" in raised.value.hint
+    assert "omit --backend triton" in raised.value.hint
     monkeypatch.setenv("PIPEWORK_API_KEYS", "secret")
-    with pytest.raises(ConfigError, match="tritonserver checks no API keys") as raised:
+    with pytest.raises(ConfigError, match="tritonserver does not check API keys") as raised:
         check_settings(ServeSettings())
     assert "secret" not in str(raised.value)

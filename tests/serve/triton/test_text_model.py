@@ -7,7 +7,7 @@ from pipework.data.examples import Example
 from pipework.errors import InputError, RunFolderError
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import open_proven
-from pipework.serve.text_tensors import Texts
+from pipework.serve.text_tensors import InputTexts
 from pipework.serve.triton.text_model import TextModel
 from pipework.text.encoding import TextEncoder
 
@@ -19,8 +19,8 @@ def opened(folder):
         yield model
 
 
-def test_requests_are_answered_together_as_each_would_be_alone(run):
-    batch = [Texts(text=[b"rain"]), Texts(text=[b"goal", "票房".encode()]), Texts(text=[b""])]
+def test_requests_computed_together_have_the_same_outputs_as_alone(run):
+    batch = [InputTexts(text=[b"rain"]), InputTexts(text=[b"goal", "票房".encode()]), InputTexts(text=[b""])]
     with opened(run) as model:
         together = model.answer(batch)
         alone = [model.answer([texts])[0] for texts in batch]
@@ -29,10 +29,10 @@ def test_requests_are_answered_together_as_each_would_be_alone(run):
         assert one.logits_NC == pytest.approx(other.logits_NC, abs=1e-5)
 
 
-def test_a_wrong_request_is_answered_with_its_error_and_its_mates_as_if_it_were_not_there(
+def test_an_invalid_request_gets_its_error_and_does_not_affect_others(
     run,
 ):
-    good, bad = Texts(text=[b"rain", b"goal"]), Texts(text=[b"rain", b"\xff"])
+    good, bad = InputTexts(text=[b"rain", b"goal"]), InputTexts(text=[b"rain", b"\xff"])
     with opened(run) as model:
         first, error, last = model.answer([good, bad, good])
         (alone,) = model.answer([good])
@@ -42,7 +42,7 @@ def test_a_wrong_request_is_answered_with_its_error_and_its_mates_as_if_it_were_
     assert first.logits_NC == pytest.approx(alone.logits_NC, abs=1e-5)
 
 
-def test_another_tokenizer_than_the_manifest_says_is_refused(make_run):
+def test_a_changed_tokenizer_is_refused(make_run):
     changed = make_run()
     path = changed / "tokenizer.json"
     path.write_text(path.read_text() + " ")
@@ -50,7 +50,7 @@ def test_another_tokenizer_than_the_manifest_says_is_refused(make_run):
         pass
 
 
-def test_an_engine_is_closed_if_the_tokenizer_does_not_open(make_run):
+def test_the_engine_is_closed_if_the_tokenizer_cannot_be_opened(make_run):
     changed = make_run()
     manifest = read_manifest(changed)
     engine = open_proven(changed, manifest)

@@ -16,7 +16,7 @@ def config(tmp_path, *lines, overrides=()):
     return load_config(str(path), list(overrides))
 
 
-def test_rows_for_dev_are_held_out_of_train_by_the_seed(tmp_path):
+def test_dev_rows_are_held_out_of_train_by_seed(tmp_path):
     (tmp_path / "a.tsv").write_text(
         "text\tlabel\n" + "".join(f"t{n}\t{n % 2}\n" for n in range(50))
     )
@@ -35,7 +35,7 @@ def test_rows_for_dev_are_held_out_of_train_by_the_seed(tmp_path):
         (('dev = "b.tsv"', "dev_rows = 3"), r"expected one of data\.dev .* and data\.dev_rows"),
         (
             ('dev = "b.tsv"', 'format = "semeval"', "columns = { text = 1 }"),
-            "semeval has no data.columns",
+            "format semeval has no data.columns",
         ),
         (('dev = "b.tsv"', "marked = true", 'columns = { entities = "e" }'), "found both"),
         (
@@ -54,17 +54,17 @@ def test_rows_for_dev_are_held_out_of_train_by_the_seed(tmp_path):
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(tmp_path, lines, message):
+def test_contradictory_settings_are_rejected(tmp_path, lines, message):
     with pytest.raises(ConfigError, match=message):
         config(tmp_path, *lines)
 
 
-def test_a_separator_is_for_several_labels(tmp_path):
+def test_a_separator_needs_a_multi_label_task(tmp_path):
     lines = ('dev = "b.tsv"', 'separator = "|"')
     with pytest.raises(ConfigError, match=r"data\.separator .* this task is single_label"):
         config(tmp_path, *lines).sources()
-    found = config(tmp_path, *lines, overrides=["task.kind=multi_label"]).sources()["dev"]
-    assert (found.separator, found.kind) == ("|", TaskKind.MULTI_LABEL)
+    source = config(tmp_path, *lines, overrides=["task.kind=multi_label"]).sources()["dev"]
+    assert (source.separator, source.kind) == ("|", TaskKind.MULTI_LABEL)
 
 
 @pytest.mark.parametrize(
@@ -77,17 +77,17 @@ def test_a_separator_is_for_several_labels(tmp_path):
         (('format = "jsonl"', 'columns = { entities = "e" }'), ("text", "entities")),
     ],
 )
-def test_the_fields_of_an_input_follow_from_the_file(tmp_path, lines, fields):
-    found = config(tmp_path, 'dev = "b.tsv"', *lines)
-    assert found.data.fields == fields
-    assert found.data.entities == ("entities" in fields)
+def test_the_fields_of_an_input_depend_on_the_data_settings(tmp_path, lines, fields):
+    data = config(tmp_path, 'dev = "b.tsv"', *lines).data
+    assert data.fields == fields
+    assert data.entities == ("entities" in fields)
 
 
-def test_the_metric_is_the_one_configured_or_that_of_the_task():
+def test_the_metric_is_the_configured_or_the_default_metric():
     assert TaskSettings().metric_for(("a", "b")) == Metric.ACCURACY
     assert TaskSettings(metric=Metric.MATTHEWS).metric_for(("a", "b")) == Metric.MATTHEWS
     assert TaskSettings(kind=TaskKind.REGRESSION).metric_for(("score",)) == Metric.PEARSON
-    with pytest.raises(ConfigError, match="pearson cannot be told"):
+    with pytest.raises(ConfigError, match="pearson does not apply"):
         TaskSettings(metric=Metric.PEARSON).metric_for(("a", "b"))
 
 
@@ -101,21 +101,21 @@ REAL = {
 
 
 @pytest.mark.parametrize("recipe", REAL)
-def test_a_recipe_reads_the_real_files_as_they_lie(shared_data, recipe):
+def test_a_recipe_reads_the_real_files(shared_data, recipe):
     folder, counts = REAL[recipe]
     config = load_config(recipe, [f"data.root={shared_data / folder}"])
     rows = {name: list(source.rows()) for name, source in config.sources().items()}
-    found = tuple(map(len, rows.values()))
-    assert sum(found) == sum(counts)
-    assert all(abs(one - count) < 10 for one, count in zip(found, counts, strict=True))
-    assert all((one.entities is not None) == config.data.entities for one in rows["dev"])
+    sizes = tuple(map(len, rows.values()))
+    assert sum(sizes) == sum(counts)
+    assert all(abs(size - count) < 10 for size, count in zip(sizes, counts, strict=True))
+    assert all((row.entities is not None) == config.data.entities for row in rows["dev"])
     assert all(
-        (one.text_pair is not None) == (len(config.data.fields) == 2 and not config.data.entities)
-        for one in rows["dev"]
+        (row.text_pair is not None) == (len(config.data.fields) == 2 and not config.data.entities)
+        for row in rows["dev"]
     )
 
 
-def test_the_recipe_of_xnli_reads_its_dev_and_test(shared_data):
+def test_the_xnli_recipe_reads_dev_and_test(shared_data):
     sources = load_config("xnli", [f"data.root={shared_data / 'xnli_zh'}"]).sources()
     assert [sum(1 for _ in sources[name].rows()) for name in ("dev", "test")] == [2490, 5010]
 
@@ -130,11 +130,11 @@ GLUE = {
 
 
 @pytest.mark.parametrize("recipe", GLUE)
-def test_a_recipe_reads_the_layout_of_glue(tmp_path, recipe):
+def test_a_recipe_reads_the_file_format_of_glue(tmp_path, recipe):
     text, labels = GLUE[recipe]
     config = load_config(recipe, [f"data.root={tmp_path}"])
     for source in config.sources().values():
-        assert source.reading().format == Format.TSV
+        assert source.read_options().format == Format.TSV
         source.path.write_text(text)
         rows = list(source.rows())
         assert [row.label for row in rows] == labels

@@ -3,7 +3,13 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from pipework.train.data.batches import Windows, length_grouped, rows_in, share, token_batches
+from pipework.train.data.batches import (
+    StepBatches,
+    count_rows,
+    length_grouped,
+    rank_share,
+    token_batches,
+)
 
 BATCH = 4
 
@@ -14,13 +20,13 @@ def lengths(rows):
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
 @pytest.mark.parametrize("rows", range(1, 2 * BATCH + 2))
-def test_every_row_is_learned_once_an_epoch_whatever_the_processes(rows, processes):
-    windows = Windows(lengths(rows), batch_size=BATCH, accumulate=2, seed=0)
+def test_every_row_is_used_once_per_epoch_with_any_number_of_processes(rows, processes):
+    windows = StepBatches(lengths(rows), batch_size=BATCH, accumulate=2, seed=0)
     seen = []
     for window in islice(windows.start(0), windows.per_epoch):
         assert len(window) <= 2
         for batch in window:
-            seen += [share(batch, rank, processes) for rank in range(processes)]
+            seen += [rank_share(batch, rank, processes) for rank in range(processes)]
     assert sorted(np.concatenate(seen).tolist()) == list(range(rows))
 
 
@@ -31,7 +37,7 @@ def test_every_row_is_in_one_batch_of_an_epoch(rows):
     assert max(len(batch) for batch in batches) <= BATCH
 
 
-def test_like_lengths_lie_together():
+def test_a_batch_has_similar_lengths():
     lengths_N = np.random.default_rng(0).integers(5, 100, 10_000)
     batches = length_grouped(lengths_N, 32, np.random.default_rng(1))
     padded = sum(lengths_N[batch].max() * len(batch) for batch in batches)
@@ -45,37 +51,37 @@ def test_the_longest_batch_comes_first():
     assert sorted(np.concatenate([first, *rest]).tolist()) == list(range(500))
 
 
-def test_the_processes_get_like_lengths():
+def test_all_processes_get_similar_lengths():
     lengths_N = np.random.default_rng(0).integers(5, 100, 10_000)
     for batch in islice(length_grouped(lengths_N, 32, np.random.default_rng(1)), 50):
-        totals = [lengths_N[share(batch, rank, 4)].sum() for rank in range(4)]
+        totals = [lengths_N[rank_share(batch, rank, 4)].sum() for rank in range(4)]
         assert max(totals) < 1.2 * min(totals) + 8
 
 
-def test_rows_are_counted_as_they_are_learned():
-    windows = Windows(lengths(23), batch_size=BATCH, accumulate=2, seed=0)
-    learned = [rows_in(window) for window in islice(windows.start(0), 7)]
+def test_rows_until_counts_repeated_rows():
+    windows = StepBatches(lengths(23), batch_size=BATCH, accumulate=2, seed=0)
+    learned = [count_rows(window) for window in islice(windows.start(0), 7)]
     assert [windows.rows_until(step) for step in (0, 3, 7)] == [0, 23, sum(learned)]
 
 
-def test_a_run_can_begin_at_any_step():
-    windows = Windows(lengths(23), batch_size=BATCH, accumulate=2, seed=3)
+def test_a_run_can_start_at_any_step():
+    windows = StepBatches(lengths(23), batch_size=BATCH, accumulate=2, seed=3)
     whole = [[batch.tolist() for batch in window] for window in islice(windows.start(0), 12)]
     for step in range(12):
         rest = [[b.tolist() for b in window] for window in islice(windows.start(step), 12 - step)]
         assert rest == whole[step:]
 
 
-def test_epochs_differ_and_the_last_partial_window_counts():
-    windows = Windows(lengths(23), batch_size=BATCH, accumulate=4, seed=0)
+def test_epochs_differ_and_the_last_window_may_be_shorter():
+    windows = StepBatches(lengths(23), batch_size=BATCH, accumulate=4, seed=0)
     assert windows.per_epoch == 2  # six batches: four and two
-    first, last, next_one = islice(windows.start(0), 3)
+    first, last, next_epoch = islice(windows.start(0), 3)
     assert (len(first), len(last)) == (4, 2)
-    assert rows_in(first) + rows_in(last) == 23
-    assert [batch.tolist() for batch in first] != [batch.tolist() for batch in next_one]
+    assert count_rows(first) + count_rows(last) == 23
+    assert [batch.tolist() for batch in first] != [batch.tolist() for batch in next_epoch]
 
 
-def test_a_set_smaller_than_a_megabatch_is_not_sorted_the_same_way_each_epoch():
+def test_batches_of_rows_in_a_single_megabatch_differ_between_epochs():
     random = np.random.default_rng(0)
     first, second = (
         {tuple(batch) for batch in length_grouped(np.arange(5, 105), 8, random)} for _ in range(2)
@@ -84,7 +90,7 @@ def test_a_set_smaller_than_a_megabatch_is_not_sorted_the_same_way_each_epoch():
 
 
 @pytest.mark.parametrize("tokens", [0, 10, 64])
-def test_batches_by_tokens_hold_every_row_once_and_no_more_tokens(tokens):
+def test_token_batches_hold_every_row_once_and_respect_the_limit(tokens):
     lengths_N = np.sort(lengths(50))
     batches = list(token_batches(lengths_N, np.arange(50), tokens))
     assert np.concatenate(batches).tolist() == list(range(50))

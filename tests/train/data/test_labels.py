@@ -18,11 +18,11 @@ def source(tmp_path, labels, **how):
     return Source(path=path, columns=Columns(text=0, label=1), **how)
 
 
-def test_labels_are_sorted_whatever_the_order_of_rows(tmp_path):
+def test_labels_are_sorted_for_any_order_of_rows(tmp_path):
     assert class_labels(None, source(tmp_path, "cab")) == ("a", "b", "c")
 
 
-def test_numbers_sort_as_numbers(tmp_path):
+def test_numbers_are_sorted_numerically(tmp_path):
     assert class_labels(None, source(tmp_path, ["10", "9", "0"])) == ("0", "9", "10")
 
 
@@ -32,13 +32,13 @@ def test_a_file_of_names_fixes_the_order(tmp_path):
     assert class_labels(names, source(tmp_path, "01")) == ("sport", "finance")
 
 
-@pytest.mark.parametrize("given", [("a",), ("a", "b", "a")])
-def test_one_class_or_one_named_twice_is_refused(tmp_path, given):
+@pytest.mark.parametrize("configured", [("a",), ("a", "b", "a")])
+def test_a_single_class_or_duplicate_classes_are_rejected(tmp_path, configured):
     with pytest.raises(ConfigError, match="expected 2 or more distinct labels"):
-        class_labels(given, source(tmp_path, "ab"))
+        class_labels(configured, source(tmp_path, "ab"))
 
 
-def test_several_labels_are_those_of_any_row(tmp_path):
+def test_multi_label_classes_are_the_labels_of_all_rows(tmp_path):
     rows = source(tmp_path, ["b|a", "", "c|a"], kind=TaskKind.MULTI_LABEL, separator="|")
     assert class_labels(None, rows) == ("a", "b", "c")
     assert class_labels(("one",), rows) == ("one",)
@@ -46,20 +46,21 @@ def test_several_labels_are_those_of_any_row(tmp_path):
         class_labels(None, source(tmp_path, [""], kind=TaskKind.MULTI_LABEL, separator="|"))
 
 
-def test_a_regression_has_one_value(tmp_path):
+def test_a_regression_has_a_single_logit_named_score(tmp_path):
     assert class_labels(None, source(tmp_path, "12", kind=TaskKind.REGRESSION)) == ("score",)
 
 
-def test_a_label_of_rows_held_out_is_known(tmp_path):
+def test_labels_of_held_out_rows_are_included(tmp_path):
     part = Part(rows=3, seed=0, held_out=False)
     assert class_labels(None, source(tmp_path, "abcd", part=part)) == ("a", "b", "c", "d")
 
 
-def test_labels_are_the_same_in_processes_that_hash_differently(tmp_path):
+def test_labels_do_not_depend_on_the_hash_seed(tmp_path):
     path = source(tmp_path, ["pear", "apple", "fig", "lime", "plum"]).path
     code = (
         "from pathlib import Path; from pipework.data.examples import Source;"
-        "from pipework.data.readers import Columns; from pipework.train.data.labels import class_labels;"
+        "from pipework.data.readers import Columns;"
+        "from pipework.train.data.labels import class_labels;"
         f"rows = Source(path=Path({str(path)!r}), columns=Columns(text=0, label=1));"
         "print(class_labels(None, rows))"
     )

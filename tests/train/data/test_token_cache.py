@@ -5,13 +5,13 @@ import pytest
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.errors import DataError
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.model import ModelSettings
 from pipework.train.data.disk_cache import cache_folder
-from pipework.train.data.token_cache import token_set
-from pipework.train.data.tokenizer import learn
+from pipework.train.data.token_cache import open_token_cache
+from pipework.train.data.tokenizer import learn_wordpiece
 
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("no", "yes"), metric=Metric.ACCURACY)
 
@@ -21,23 +21,23 @@ def parts(tmp_path, monkeypatch):
     monkeypatch.setenv("PIPEWORK_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "rows.tsv"
     path.write_text("text\tlabel\n" + "".join(f"{'word ' * n}\t{n % 2}\n" for n in range(1, 10)))
-    tokenizer = learn(ModelSettings(preset="tiny"), lambda: ["word word"])
+    tokenizer = learn_wordpiece(ModelSettings(preset="tiny"), lambda: ["word word"])
     encoder = TextEncoder(tokenizer, max_length=8, type_ids=True)
     return Source(path=path, columns=Columns()), tokenizer.to_str(), encoder
 
 
-def test_a_row_of_the_cache_is_its_encoding(parts):
+def test_a_row_of_the_cache_equals_its_encoding(parts):
     source, tokenizer, encoder = parts
-    found = token_set(source, tokenizer, encoder, TASK, Silent())
+    tokens = open_token_cache(source, tokenizer, encoder, TASK, NullProgress())
     expected = encoder.encode(list(source.rows()))
-    assert found.truth.tolist() == [n % 2 for n in range(1, 10)]
-    assert found.lengths.tolist() == [len(one) for one in expected]
-    for row, one in enumerate(expected):
-        assert found.encoding(row).ids.tolist() == one.ids.tolist()
-        assert found.encoding(row).type_ids.tolist() == one.type_ids.tolist()
+    assert tokens.truth.tolist() == [n % 2 for n in range(1, 10)]
+    assert tokens.lengths.tolist() == [len(encoding) for encoding in expected]
+    for row, encoding in enumerate(expected):
+        assert tokens.encoding(row).ids.tolist() == encoding.ids.tolist()
+        assert tokens.encoding(row).type_ids.tolist() == encoding.type_ids.tolist()
 
 
-class Counting(Silent):
+class Counting(NullProgress):
     def __init__(self):
         self.stages = 0
 
@@ -48,7 +48,7 @@ class Counting(Silent):
 @pytest.mark.parametrize("change", ["nothing", "rows", "tokenizer", "labels", "length"])
 def test_the_cache_is_reused_only_when_nothing_changed(parts, change):
     source, tokenizer, encoder = parts
-    token_set(source, tokenizer, encoder, TASK, Silent())
+    open_token_cache(source, tokenizer, encoder, TASK, NullProgress())
     task = TASK
     match change:
         case "rows":
@@ -59,35 +59,38 @@ def test_the_cache_is_reused_only_when_nothing_changed(parts, change):
         case "labels":
             task = TASK.model_copy(update={"labels": ("yes", "no")})
         case "length":
-            encoder = encoder.limited_to(5)
+            encoder = encoder.with_max_length(5)
     counting = Counting()
-    token_set(source, tokenizer, encoder, task, counting)
+    open_token_cache(source, tokenizer, encoder, task, counting)
     assert counting.stages == (change != "nothing")
 
 
-def test_two_builders_of_one_cache_do_not_disturb_each_other(parts):
+def test_concurrent_builds_give_the_same_cache(parts):
     source, tokenizer, encoder = parts
     with ThreadPoolExecutor(4) as pool:
         sets = list(
-            pool.map(lambda _: token_set(source, tokenizer, encoder, TASK, Silent()), range(8))
+            pool.map(
+                lambda _: open_token_cache(source, tokenizer, encoder, TASK, NullProgress()),
+                range(8),
+            )
         )
-    assert {found.ids.tobytes() for found in sets} == {sets[0].ids.tobytes()}
+    assert {tokens.ids.tobytes() for tokens in sets} == {sets[0].ids.tobytes()}
 
 
-def test_a_build_that_fails_is_never_taken_for_a_cache(parts):
+def test_a_failed_build_is_not_used_as_cache(parts):
     source, tokenizer, encoder = parts
     with source.path.open("a") as stream:
         stream.write("bad\tmaybe\n")
     with pytest.raises(DataError, match=r"rows\.tsv:11 has label 'maybe'"):
-        token_set(source, tokenizer, encoder, TASK, Silent())
+        open_token_cache(source, tokenizer, encoder, TASK, NullProgress())
     (folder,) = (path for path in cache_folder().iterdir() if path.is_dir())
     assert not (folder / "complete").exists()
     source.path.write_text(source.path.read_text().replace("maybe", "yes"))
-    assert len(token_set(source, tokenizer, encoder, TASK, Silent())) == 10
+    assert len(open_token_cache(source, tokenizer, encoder, TASK, NullProgress())) == 10
 
 
-def test_a_row_is_named_by_its_line_however_far_down(parts):
+def test_an_error_in_a_late_chunk_names_its_line(parts):
     source, tokenizer, encoder = parts
     source.path.write_text("text\tlabel\n" + "word\tyes\n" * 5000 + "word\tmaybe\n")
     with pytest.raises(DataError, match=r"rows\.tsv:5002 has label 'maybe'"):
-        token_set(source, tokenizer, encoder, TASK, Silent())
+        open_token_cache(source, tokenizer, encoder, TASK, NullProgress())

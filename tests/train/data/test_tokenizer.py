@@ -5,7 +5,7 @@ from pipework.data.examples import Columns, Example, Source
 from pipework.errors import ConfigError
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import SAMPLE, ModelSettings
-from pipework.train.data.tokenizer import SPECIAL, learn, make_tokenizer
+from pipework.train.data.tokenizer import SPECIAL_TOKENS, learn_wordpiece, make_tokenizer
 
 TEXTS = ["the cat sat on the mat", "the dog sat", "猫坐在垫子上", "狗坐在门口", "猫和狗"] * 4
 TINY = ModelSettings(preset="tiny", vocab_size=3000)
@@ -15,18 +15,18 @@ SOURCE = Source(path="unused", columns=Columns())
 
 def test_the_same_texts_give_the_same_vocabulary():
     rows = [example.text for example in SAMPLE_ROWS.rows()]
-    found = {learn(TINY, lambda: rows).to_str() for _ in range(4)}
-    assert len(found) == 1
+    tokenizers = {learn_wordpiece(TINY, lambda: rows).to_str() for _ in range(4)}
+    assert len(tokenizers) == 1
 
 
 def test_special_tokens_have_the_first_ids():
-    tokenizer = learn(TINY, lambda: TEXTS)
-    assert [tokenizer.token_to_id(token) for token in SPECIAL] == [0, 1, 2, 3, 4]
+    tokenizer = learn_wordpiece(TINY, lambda: TEXTS)
+    assert [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS] == [0, 1, 2, 3, 4]
 
 
-def test_chinese_characters_are_words_unless_pieces_are_asked_for():
+def test_chinese_characters_are_words_only_with_split_cjk():
     pieces = TINY.model_copy(update={"split_cjk": False})
-    assert learn(TINY, lambda: TEXTS).encode("猫坐在").tokens == [
+    assert learn_wordpiece(TINY, lambda: TEXTS).encode("猫坐在").tokens == [
         "[CLS]",
         "猫",
         "坐",
@@ -35,7 +35,7 @@ def test_chinese_characters_are_words_unless_pieces_are_asked_for():
     ]
     assert any(
         len(token.strip("#")) > 1
-        for token in learn(pieces, lambda: TEXTS).encode("猫坐在垫子上").tokens[1:-1]
+        for token in learn_wordpiece(pieces, lambda: TEXTS).encode("猫坐在垫子上").tokens[1:-1]
     )
 
 
@@ -55,25 +55,25 @@ def test_a_vocabulary_file_tokenizes_as_bert_does(shared_data, name):
     ]
     for text in texts:
         for pair in (None, "second 文"):
-            (found,) = ours.encode([Example(text=text, text_pair=pair)])
+            (encoding,) = ours.encode([Example(text=text, text_pair=pair)])
             expected = theirs(text, pair, truncation=True, max_length=32)
-            assert found.ids.tolist() == expected["input_ids"]
-            assert found.type_ids.tolist() == expected["token_type_ids"]
+            assert encoding.ids.tolist() == expected["input_ids"]
+            assert encoding.type_ids.tolist() == expected["token_type_ids"]
 
 
-def test_a_long_run_of_characters_is_not_unknown_where_pieces_are_learned():
+def test_a_long_chinese_sentence_is_not_unknown_without_split_cjk():
     pieces = TINY.model_copy(update={"split_cjk": False})
-    found = learn(pieces, lambda: TEXTS).encode("猫坐在垫子上" * 40).tokens
-    assert "[UNK]" not in found
+    tokens = learn_wordpiece(pieces, lambda: TEXTS).encode("猫坐在垫子上" * 40).tokens
+    assert "[UNK]" not in tokens
 
 
-def test_a_file_that_is_no_bert_vocabulary_is_refused(tmp_path):
+def test_a_file_that_is_not_a_bert_vocabulary_is_rejected(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("[PAD]\n[UNK]\nhello\n")
     with pytest.raises(ConfigError, match=r"lacks \[CLS\], \[SEP\], \[MASK\]"):
         make_tokenizer(ModelSettings(preset="tiny", vocab=path), SOURCE)
 
 
-def test_a_folder_without_tokenizer_is_one_clear_line(tmp_path):
-    with pytest.raises(ConfigError, match=r"no tokenizer at model\.name"):
+def test_a_folder_without_tokenizer_is_reported(tmp_path):
+    with pytest.raises(ConfigError, match=r"no tokenizer found at model\.name"):
         make_tokenizer(ModelSettings(name=str(tmp_path)), SOURCE)

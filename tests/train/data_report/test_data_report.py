@@ -8,7 +8,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.errors import ConfigError, DataError
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.task import TaskKind
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import recipes
@@ -22,19 +22,19 @@ from pipework.train.data_report.data_report import (
 
 
 def report_of(files, encoder=None, labels=None):
-    return data_report(files, encoder, labels, Silent())
+    return data_report(files, encoder, labels, NullProgress())
 
 
 def sources(tmp_path, **splits):
-    found = {}
+    result = {}
     for name, rows in splits.items():
         path = tmp_path / f"{name}.tsv"
         path.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
-        found[name] = Source(path=path, columns=Columns())
-    return found
+        result[name] = Source(path=path, columns=Columns())
+    return result
 
 
-def test_what_stands_twice_is_counted(tmp_path):
+def test_duplicates_conflicts_and_shared_rows_are_counted(tmp_path):
     report = report_of(
         sources(
             tmp_path,
@@ -45,32 +45,33 @@ def test_what_stands_twice_is_counted(tmp_path):
     train = report.splits["train"]
     assert (train.rows, train.duplicates, train.conflicting) == (4, 1, 1)
     assert report.splits["test"].empty == 1
-    assert [(one.later, one.earlier, one.rows) for one in report.shared] == [("test", "train", 2)]
+    shared = [(pair.later, pair.earlier, pair.rows) for pair in report.shared]
+    assert shared == [("test", "train", 2)]
     text = "\n".join(report.findings)
     for part in (
         "1 rows repeat",
-        "1 texts stand in rows whose labels differ",
-        "2 rows of test stand in train too",
+        "1 texts occur with different labels",
+        "2 rows of test are also in train",
     ):
         assert part in text
 
 
-def test_a_label_that_train_lacks_is_told(tmp_path):
+def test_a_label_missing_in_train_is_reported(tmp_path):
     report = report_of(
         sources(tmp_path, train=[("x", "a"), ("y", "b")], dev=[("z", "c"), ("w", "a")])
     )
     assert "dev has labels that train lacks: c" in report.findings
 
 
-def test_numbers_are_named_by_the_labels(tmp_path):
+def test_label_indices_are_shown_as_names(tmp_path):
     report = report_of(sources(tmp_path, train=[("x", "0"), ("y", "1")]), labels=["no", "yes"])
     assert report.splits["train"].labels == {"no": 1, "yes": 1}
 
 
-def test_files_alone_are_checked_with_columns_by_option(tmp_path):
+def test_files_are_checked_with_columns_from_overrides(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("x\t1\nx\t2\n")
-    report = check_files([path], ["columns.text=0", "columns.label=1"], Silent())
+    report = check_files([path], ["columns.text=0", "columns.label=1"], NullProgress())
     assert report.splits[str(path)].conflicting == 1
 
 
@@ -81,7 +82,7 @@ def encoder_of(path, words):
     return TextEncoder(tokenizer, max_length=8, type_ids=False)
 
 
-def test_of_a_large_file_rows_spread_over_it_are_tokenized(tmp_path, monkeypatch):
+def test_evenly_spaced_rows_of_a_large_file_are_tokenized(tmp_path, monkeypatch):
     monkeypatch.setattr(file_stats, "TOKENIZED_ROWS", 500)
     rows = [("one", "a")] * 3600 + [("one two", "a")] * 2400
     encoder = encoder_of(tmp_path / "t.json", ["one"])
@@ -92,31 +93,32 @@ def test_of_a_large_file_rows_spread_over_it_are_tokenized(tmp_path, monkeypatch
     assert train.unknown_rate == pytest.approx(2 / 7, abs=0.01)
 
 
-def test_of_a_small_file_every_row_is_tokenized(tmp_path):
+def test_every_row_of_a_small_file_is_tokenized(tmp_path):
     encoder = encoder_of(tmp_path / "t.json", ["one"])
     rows = [("one", "a"), ("one " * 9, "a"), ("two", "b")]
-    found = report_of(sources(tmp_path, train=rows), encoder)
-    train = found.splits["train"]
+    report = report_of(sources(tmp_path, train=rows), encoder)
+    train = report.splits["train"]
     assert (train.tokenized, train.tokens, train.truncated) == (3, (1, 8, 8), 1)
     assert train.unknown_rate == pytest.approx(1 / 10)
-    assert any("1 rows fill model.max_length" in finding for finding in found.findings)
+    finding = "train: 1 rows are as long as model.max_length or truncated"
+    assert finding in report.findings
 
 
-def test_the_labels_of_a_regression_are_numbers(tmp_path):
+def test_a_regression_has_value_statistics(tmp_path):
     rows = [("zero", "0"), ("one", "1"), ("two", "2.5"), ("four", "4.5"), ("zero", "0.0")]
     files = sources(tmp_path, train=[*rows, ("one", "3")], dev=[("x", "-1")])
     numbers = {name: replace(source, kind=TaskKind.REGRESSION) for name, source in files.items()}
-    found = report_of(numbers)
-    train = found.splits["train"]
+    report = report_of(numbers)
+    train = report.splits["train"]
     assert (train.labels, train.conflicting) == ({}, 1)
     assert (train.values.smallest, train.values.median, train.values.largest) == (0, 1.75, 4.5)
     assert train.values.mean == pytest.approx(11 / 6)
-    assert not any("has labels" in finding for finding in found.findings)
+    assert not any("has labels" in finding for finding in report.findings)
 
 
 @dataclass
-class Told:
-    """Hears how far the work is."""
+class RecordedProgress:
+    """Records progress reports."""
 
     totals: list[int] = field(default_factory=list)
     done: list[int] = field(default_factory=list)
@@ -139,87 +141,87 @@ class Told:
 
 
 def test_progress_reaches_the_size_of_each_file(tmp_path):
-    told, rows = Told(), [("Ω and more", "a")] * 5000
+    progress, rows = RecordedProgress(), [("Ω and more", "a")] * 5000
     files = sources(tmp_path, train=rows, dev=rows[:10])
-    data_report(files, None, None, told)
-    assert told.totals == [source.path.stat().st_size for source in files.values()]
-    assert told.done == pytest.approx(told.totals, rel=0.2)
+    data_report(files, None, None, progress)
+    assert progress.totals == [source.path.stat().st_size for source in files.values()]
+    assert progress.done == pytest.approx(progress.totals, rel=0.2)
 
 
-def test_a_second_launch_reads_no_row(tmp_path, monkeypatch):
+def test_a_cached_report_reads_no_row(tmp_path, monkeypatch):
     monkeypatch.setenv("PIPEWORK_CACHE", str(tmp_path / "cache"))
     encoder = encoder_of(tmp_path / "t.json", ["one"])
     files = sources(tmp_path, train=[("one", "a"), ("two", "b")])
 
-    def ask(labels=None):
-        told = Told()
-        return cached_report(files, encoder, "{}", labels, told), told
+    def launch(labels=None):
+        progress = RecordedProgress()
+        return cached_report(files, encoder, "{}", labels, progress), progress
 
-    first, told = ask()
-    assert told.totals
-    again, told = ask()
-    assert again == first
-    assert told.totals == []
-    assert ask(labels=["a", "b"])[1].totals  # named otherwise: read again
+    first, progress = launch()
+    assert progress.totals
+    second, progress = launch()
+    assert second == first
+    assert progress.totals == []
+    assert launch(labels=["a", "b"])[1].totals  # other label names: read again
     files["train"].path.write_text("text\tlabel\none\ta\n")
-    changed, told = ask()
-    assert told.totals
+    changed, progress = launch()
+    assert progress.totals
     assert changed.splits["train"].rows == 1
 
 
-def test_the_sample_is_what_its_card_says():
-    report = check_config("sample", [], Silent())
+def test_the_sample_matches_its_data_card():
+    report = check_config("sample", [], NullProgress())
     assert sum(split.rows for split in report.splits.values()) >= 1200
     assert report.findings == ()
-    assert {one.rows for one in report.shared} == {0}
+    assert {pair.rows for pair in report.shared} == {0}
     assert all(split.duplicates == split.conflicting == 0 for split in report.splits.values())
     assert all(len(split.labels) == 8 for split in report.splits.values())
 
 
-def test_the_leaks_of_real_data_are_found(shared_data):
+def test_leaks_in_real_data_are_found(shared_data):
     overrides = [f"data.root={shared_data / 'thucnews_headlines'}"]
-    found = check_config("thucnews", overrides, Silent())
-    # SOURCE.txt counts 48 and 46 rows that repeat exactly; folding case and space finds no fewer.
-    shared = {(one.later, one.earlier): one.rows for one in found.shared}
+    report = check_config("thucnews", overrides, NullProgress())
+    # SOURCE.txt reports 48 and 46 exact duplicates; ignoring case and space finds at least these.
+    shared = {(pair.later, pair.earlier): pair.rows for pair in report.shared}
     assert shared["dev", "train"] >= 48
     assert shared["test", "train"] >= 46
-    assert found.splits["train"].conflicting >= 2
-    assert found.splits["train"].rows == 45_000
+    assert report.splits["train"].conflicting >= 2
+    assert report.splits["train"].rows == 45_000
 
 
-def test_the_wrong_vocabulary_is_told(shared_data):
+def test_the_wrong_vocabulary_is_reported(shared_data):
     overrides = [
         f"data.root={shared_data / 'thucnews_headlines'}",
         f"model.vocab={shared_data / 'vocabs_configs' / 'bert-base-cased.vocab.txt'}",
     ]
-    findings = check_config("thucnews", overrides, Silent()).findings
-    assert any("unknown to the vocabulary" in line for line in findings)
+    findings = check_config("thucnews", overrides, NullProgress()).findings
+    assert any("unknown in the vocabulary" in line for line in findings)
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
-def test_a_file_without_rows_is_told(tmp_path, name):
+def test_a_file_without_rows_is_reported(tmp_path, name):
     path = tmp_path / name
     path.write_text({"a.tsv": "text\tlabel\n", "a.csv": "text,label\n", "a.jsonl": ""}[name])
     with pytest.raises(DataError, match="holds no rows"):
-        check_files([path], [], Silent())
+        check_files([path], [], NullProgress())
 
 
-def test_files_of_one_name_in_two_folders_are_two_files(tmp_path):
+def test_files_with_the_same_name_in_two_folders_are_separate(tmp_path):
     paths = [tmp_path / folder / "data in use.tsv" for folder in ("old", "new")]
     for path, label in zip(paths, "ab", strict=True):
         path.parent.mkdir()
         path.write_text(f"text\tlabel\nsame\t{label}\n")
-    report = check_files(paths, [], Silent())
+    report = check_files(paths, [], NullProgress())
     assert len(report.splits) == 2
-    assert [one.rows for one in report.shared] == [1]
+    assert [pair.rows for pair in report.shared] == [1]
     assert any("has labels that" in finding for finding in report.findings)
 
 
-def test_recipes_are_there():
+def test_the_main_recipes_exist():
     assert {"sample", "mrpc", "thucnews"} <= recipes().keys()
 
 
 @pytest.mark.parametrize("override", ["train.epochs=3", "columns.body=1"])
-def test_beside_files_only_columns_can_be_set(tmp_path, override):
+def test_with_data_files_only_columns_can_be_set(tmp_path, override):
     with pytest.raises(ConfigError, match="only columns can be set"):
-        check_files([tmp_path / "a.tsv"], [override], Silent())
+        check_files([tmp_path / "a.tsv"], [override], NullProgress())

@@ -1,11 +1,11 @@
-"""Who may teach, and what a teacher answers."""
+"""Checks of teachers, and the cache of their logits."""
 
 import numpy as np
 import pytest
 import torch
 
 from pipework.errors import CheckFailedError, ConfigError, RunFolderError
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.train.data.batches import BATCH_TOKENS
@@ -19,69 +19,71 @@ TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("0", "1"), metric=Metric.ACCURAC
 CPU = torch.device("cpu")
 
 
-class Counting(Silent):
-    def __init__(self, most=None):
-        self.rows, self.most = 0, most
+class LimitedProgress(NullProgress):
+    def __init__(self, max_rows=None):
+        self.rows, self.max_rows = 0, max_rows
 
     def advance(self, count, figures=None):  # noqa: ARG002
         self.rows += count
-        if self.most is not None and self.rows >= self.most:
+        if self.max_rows is not None and self.rows >= self.max_rows:
             raise KeyboardInterrupt
 
 
 @pytest.fixture
-def taught(small, tmp_path, monkeypatch):
-    """A finished run over small rows, its config, and a cache of its own."""
+def teacher_and_source(small, tmp_path, monkeypatch):
+    """A teacher trained on synthetic rows, and its train source, with an empty cache."""
     monkeypatch.setenv("PIPEWORK_CACHE", str(tmp_path / "cache"))
     run = tmp_path / "teacher"
     config = small("train.max_steps=60")
-    train(config, run, Silent())
+    train(config, run, NullProgress())
     (teacher,) = open_teachers([run], TASK, ("text",))
     return teacher, config.sources()["train"]
 
 
-def test_its_answers_are_its_checkpoints_in_the_order_of_the_rows(taught):
-    teacher, source = taught
-    found_NC = teacher_logits(teacher, source, CPU, Silent())
+def test_teacher_logits_are_those_of_its_checkpoint_in_row_order(teacher_and_source):
+    teacher, source = teacher_and_source
+    logits_NC = teacher_logits(teacher, source, CPU, NullProgress())
     examples = list(source.rows())
     with open_reference(teacher.run, teacher.manifest) as engine:
         expected_NC = engine.infer(teacher.encoder().encode(examples))
-    np.testing.assert_allclose(found_NC, expected_NC, atol=0.05)  # the cache may be in bf16
-    truth_N = np.array([int(one.label) for one in examples])
-    assert (found_NC.argmax(axis=1) == truth_N).mean() > 0.9
+    np.testing.assert_allclose(logits_NC, expected_NC, atol=0.05)  # the cache may be in bf16
+    truth_N = np.array([int(example.label) for example in examples])
+    assert (logits_NC.argmax(axis=1) == truth_N).mean() > 0.9
 
 
-def test_it_is_asked_once(taught, monkeypatch):
-    teacher, source = taught
-    first_NC = np.array(teacher_logits(teacher, source, CPU, Silent()))
+def test_teacher_logits_are_computed_once(teacher_and_source, monkeypatch):
+    teacher, source = teacher_and_source
+    first_NC = np.array(teacher_logits(teacher, source, CPU, NullProgress()))
     monkeypatch.setattr(module, "open_reference", None)
-    np.testing.assert_array_equal(teacher_logits(teacher, source, CPU, Silent()), first_NC)
+    np.testing.assert_array_equal(teacher_logits(teacher, source, CPU, NullProgress()), first_NC)
 
 
-def test_an_interrupted_asking_goes_on_with_what_is_left(taught, monkeypatch):
-    teacher, source = taught
+def test_an_interrupted_computation_continues_with_the_missing_rows(
+    teacher_and_source, monkeypatch
+):
+    teacher, source = teacher_and_source
     monkeypatch.setattr(module, "BATCH_TOKENS", 40)
-    whole_NC = np.array(teacher_logits(teacher, source, CPU, Silent()))
+    whole_NC = np.array(teacher_logits(teacher, source, CPU, NullProgress()))
     for path in module.cache_folder().glob(f"*/{module.LOGITS}"):
         path.unlink()
         (path.parent / module.COMPLETE).unlink()
     with pytest.raises(KeyboardInterrupt):
-        teacher_logits(teacher, source, CPU, Counting(most=25))
+        teacher_logits(teacher, source, CPU, LimitedProgress(max_rows=25))
     np.testing.assert_array_equal(
-        teacher_logits(teacher, source, CPU, rest := Counting()), whole_NC
+        teacher_logits(teacher, source, CPU, rest := LimitedProgress()), whole_NC
     )
     assert 0 < rest.rows <= len(whole_NC) - 25
     assert BATCH_TOKENS > 40
 
 
-def test_an_answer_that_is_no_number_is_told(taught, monkeypatch):
-    teacher, source = taught
+def test_a_logit_that_is_not_finite_is_reported(teacher_and_source, monkeypatch):
+    teacher, source = teacher_and_source
     real = module.CheckpointEngine.infer
     monkeypatch.setattr(
         module.CheckpointEngine, "infer", lambda engine, rows: real(engine, rows) * np.nan
     )
-    with pytest.raises(CheckFailedError, match="answer to a row is not a number"):
-        teacher_logits(teacher, source, CPU, Silent())
+    with pytest.raises(CheckFailedError, match="a logit of the teacher is not finite"):
+        teacher_logits(teacher, source, CPU, NullProgress())
 
 
 def test_another_order_of_labels_is_refused(run):
@@ -100,18 +102,20 @@ def test_another_order_of_labels_is_refused(run):
 def test_another_task_or_other_fields_are_refused(run):
     task = read_manifest(run).task
     other = task.model_copy(update={"kind": TaskKind.MULTI_LABEL})
-    with pytest.raises(ConfigError, match="is of kind single_label, this run of kind multi_label"):
+    with pytest.raises(
+        ConfigError, match=r"has task\.kind = single_label, this run has multi_label"
+    ):
         open_teachers([run], other, ("text",))
-    with pytest.raises(ConfigError, match="reads text, this run text and text_pair"):
+    with pytest.raises(ConfigError, match="reads text, this run reads text and text_pair"):
         open_teachers([run], task, ("text", "text_pair"))
 
 
-def test_a_folder_of_seeds_stands_for_its_runs(run, tmp_path):
+def test_a_folder_of_seeds_is_expanded_to_its_runs(run, tmp_path):
     task = read_manifest(run).task
     (tmp_path / "several").mkdir()
     for seed in (1, 2):
         (tmp_path / "several" / f"seed-{seed}").symlink_to(run)
-    found = open_teachers([tmp_path / "several", run], task, ("text",))
-    assert [one.name for one in found] == ["several/seed-1", "several/seed-2", "run"]
+    teachers = open_teachers([tmp_path / "several", run], task, ("text",))
+    assert [teacher.name for teacher in teachers] == ["several/seed-1", "several/seed-2", "run"]
     with pytest.raises(RunFolderError, match=r"holds no manifest\.json"):
         open_teachers([tmp_path], task, ("text",))

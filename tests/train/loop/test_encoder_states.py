@@ -1,4 +1,4 @@
-"""A frozen encoder's states are computed once, and give the answers that the model gives."""
+"""States of a frozen encoder are computed once and give the same logits as the model."""
 
 import time
 from dataclasses import replace
@@ -8,17 +8,23 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pipework.benchmarks.studies.families import Family, Rows, open_tiny, optimizer_of, publish
+from pipework.benchmarks.studies.families import (
+    EncoderFamily,
+    SampleRows,
+    open_tiny,
+    optimizer_of,
+    publish,
+)
 from pipework.errors import DataError
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.train.config.model import Head
 from pipework.train.data.token_cache import TokenSet, cache_folder
-from pipework.train.loop.encoder_states import feature_set
+from pipework.train.loop.encoder_states import encoder_states
 from pipework.train.model.checkpoint_engine import model_inputs
 from pipework.train.model.classifier import padding_of
 
 
-class Counting(Silent):
+class RowCounter(NullProgress):
     def __init__(self):
         self.rows = 0
 
@@ -26,7 +32,7 @@ class Counting(Silent):
         self.rows += count
 
 
-class Interrupting(Silent):
+class InterruptingProgress(NullProgress):
     def advance(self, count, figures=None):  # noqa: ARG002
         raise KeyboardInterrupt
 
@@ -36,8 +42,8 @@ def parts(tmp_path, monkeypatch):
     """A frozen model of a family with a head, and the tokens of the rows."""
     monkeypatch.setenv("PIPEWORK_CACHE", str(tmp_path / "cache"))
 
-    def make(family=Family.BERT, head=Head.CNN):
-        rows = Rows.of(family)
+    def make(family=EncoderFamily.BERT, head=Head.CNN):
+        rows = SampleRows.of(family)
         publish(family, rows.tokenizer, tmp_path / family)
         model = open_tiny(rows, tmp_path / family, head)
         model.freeze()
@@ -48,10 +54,10 @@ def parts(tmp_path, monkeypatch):
 
 
 def tokens_of(encodings):
-    lengths = [len(one) for one in encodings]
-    types = [one.type_ids for one in encodings if one.type_ids is not None]
+    lengths = [len(encoding) for encoding in encodings]
+    types = [row.type_ids for row in encodings if row.type_ids is not None]
     return TokenSet(
-        ids=np.concatenate([one.ids for one in encodings]),
+        ids=np.concatenate([encoding.ids for encoding in encodings]),
         type_ids=np.concatenate(types) if types else np.empty(0, np.int8),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         spans=np.empty((0, 4), np.int32),
@@ -60,85 +66,87 @@ def tokens_of(encodings):
 
 
 @pytest.mark.parametrize("head", [Head.LINEAR, Head.CNN])
-@pytest.mark.parametrize("family", Family)
-def test_the_logits_from_the_cache_are_the_direct_ones(parts, family, head):
+@pytest.mark.parametrize("family", EncoderFamily)
+def test_logits_from_the_cache_equal_those_of_the_model(parts, family, head):
     model, tokens, encodings = parts(family, head)
-    features = feature_set(model, tokens, Silent())
+    features = encoder_states(model, tokens, NullProgress())
     rows = [5, 0, 63, 17]
     with torch.inference_mode():
-        given = [encodings[row] for row in rows]
-        direct = model.eval()(**model_inputs(given, padding_of(model), model.device))
-        kept = model.from_states(*features.batch(rows, model.device))
-    torch.testing.assert_close(kept, direct, atol=1e-5, rtol=0)
+        selected = [encodings[row] for row in rows]
+        direct = model.eval()(**model_inputs(selected, padding_of(model), model.device))
+        cached = model.from_states(*features.batch(rows, model.device))
+    torch.testing.assert_close(cached, direct, atol=1e-5, rtol=0)
     states = features.states(rows)
-    assert [one.shape for one in states] == [(len(one), 32) for one in given]
-    assert {one.dtype for one in states} == {np.dtype(np.float32)}
+    assert [array.shape for array in states] == [(len(row), 32) for row in selected]
+    assert {array.dtype for array in states} == {np.dtype(np.float32)}
     assert len(features) == 64
 
 
-def test_every_row_is_computed_once_and_never_again_until_something_changes(parts):
+def test_states_are_computed_once_until_tokens_or_encoder_change(parts):
     model, tokens, _ = parts()
     for expected in (64, 0):
-        counting = Counting()
-        feature_set(model, tokens, counting)
-        assert counting.rows == expected
+        counter = RowCounter()
+        encoder_states(model, tokens, counter)
+        assert counter.rows == expected
     with torch.no_grad():
-        next(model.head.parameters()).add_(1)  # a head changes no state
-    feature_set(model, tokens, counting := Counting())
-    assert counting.rows == 0
+        next(model.head.parameters()).add_(1)  # the head does not affect the states
+    encoder_states(model, tokens, counter := RowCounter())
+    assert counter.rows == 0
     with torch.no_grad():
         model.encoder.get_input_embeddings().weight[7, 0] += 1
-    feature_set(model, tokens, counting := Counting())
-    assert counting.rows == 64
+    encoder_states(model, tokens, counter := RowCounter())
+    assert counter.rows == 64
     other = replace(tokens, ids=tokens.ids[::-1])
-    feature_set(model, other, counting := Counting())
-    assert counting.rows == 64
+    encoder_states(model, other, counter := RowCounter())
+    assert counter.rows == 64
 
 
-def test_a_computation_that_was_interrupted_is_not_taken_for_a_cache(parts):
+def test_an_interrupted_computation_is_not_used_as_cache(parts):
     model, tokens, _ = parts()
     with pytest.raises(KeyboardInterrupt):
-        feature_set(model, tokens, Interrupting())
-    feature_set(model, tokens, counting := Counting())
-    assert counting.rows == 64
+        encoder_states(model, tokens, InterruptingProgress())
+    encoder_states(model, tokens, counter := RowCounter())
+    assert counter.rows == 64
 
 
-def test_a_disk_without_room_is_one_line(parts, monkeypatch):
+def test_a_full_disk_is_reported(parts, monkeypatch):
     model, tokens, _ = parts()
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pipework.train.data.disk_cache.os.posix_fallocate", full)
-    with pytest.raises(DataError, match=r"GiB of features in .* No space left"):
-        feature_set(model, tokens, Silent())
+    with pytest.raises(
+        DataError, match=r"cannot write .* GiB of encoder states to .* No space left"
+    ):
+        encoder_states(model, tokens, NullProgress())
     assert not list(cache_folder().rglob("complete"))
 
 
 @pytest.mark.parametrize("head", [Head.LINEAR, Head.CNN])
-def test_a_step_from_the_cache_is_the_step_of_the_whole_model(parts, head):
-    model, tokens, encodings = parts(Family.ALBERT, head)
+def test_gradients_from_the_cache_equal_those_of_the_model(parts, head):
+    model, tokens, encodings = parts(EncoderFamily.ALBERT, head)
     target = torch.from_numpy(tokens.truth[:16]).long()
-    features = feature_set(model, tokens, Silent())
+    features = encoder_states(model, tokens, NullProgress())
     whole = model_inputs(encodings[:16], padding_of(model), model.device)
-    found = []
+    gradients = []
     for logits in (model(**whole), model.from_states(*features.batch(range(16), model.device))):
         model.zero_grad()
         functional.cross_entropy(logits, target).backward()
-        trained = {name: one.grad for name, one in model.named_parameters() if one.requires_grad}
-        found.append({name: gradient.clone() for name, gradient in trained.items()})
-    assert found[0]
-    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
+        trained = [item for item in model.named_parameters() if item[1].requires_grad]
+        gradients.append({name: weight.grad.clone() for name, weight in trained})
+    assert gradients[0]
+    torch.testing.assert_close(gradients[1], gradients[0], atol=1e-5, rtol=1e-4)
 
 
-def test_a_head_learns_in_seconds_while_the_encoder_stays_as_it_is(parts):
+def test_a_head_trains_in_seconds_and_the_encoder_is_unchanged(parts):
     model, tokens, _ = parts()
-    before = {name: one.clone() for name, one in model.encoder.state_dict().items()}
-    features = feature_set(model, tokens, Silent())
+    before = {name: weight.clone() for name, weight in model.encoder.state_dict().items()}
+    features = encoder_states(model, tokens, NullProgress())
     optimizer = optimizer_of(model, 1e-2)
     target = torch.from_numpy(tokens.truth).long()
     random = np.random.default_rng(0)
-    began = time.process_time()
+    start = time.process_time()
     model.train()
     for _ in range(100):
         rows = random.permutation(64)[:32]
@@ -146,8 +154,8 @@ def test_a_head_learns_in_seconds_while_the_encoder_stays_as_it_is(parts):
         optimizer.zero_grad()
         functional.cross_entropy(logits, target[rows]).backward()
         optimizer.step()
-    assert time.process_time() - began < 20
-    found = model.eval().from_states(*features.batch(range(64), model.device)).argmax(1)
-    assert (found == target).float().mean() > 0.9
+    assert time.process_time() - start < 20
+    predicted = model.eval().from_states(*features.batch(range(64), model.device)).argmax(1)
+    assert (predicted == target).float().mean() > 0.9
     after = model.encoder.state_dict()
-    assert all(after[name].equal(one) for name, one in before.items())
+    assert all(after[name].equal(weight) for name, weight in before.items())

@@ -6,10 +6,10 @@ from pipework.scoring.evaluation import Evaluation
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop import loop
 from pipework.train.loop.loop import LogWindow, is_better, total_steps
-from pipework.train.loop.step import Taken
+from pipework.train.loop.step import StepResult
 
 
-class Clock:
+class FakeClock:
     def __init__(self):
         self.now = 0.0
 
@@ -19,39 +19,39 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
+    clock = FakeClock()
     monkeypatch.setattr(loop, "time", clock)
     return clock
 
 
-def taken(loss=1.0, norm=2.0, *, updated=True):
-    return Taken(loss=torch.tensor(loss), gradient_norm=torch.tensor(norm), updated=updated)
+def step_result(loss=1.0, norm=2.0, *, updated=True):
+    return StepResult(loss=torch.tensor(loss), gradient_norm=torch.tensor(norm), updated=updated)
 
 
-def test_the_rate_leaves_out_what_was_not_training(clock):
+def test_the_rate_excludes_time_outside_training(clock):
     window = LogWindow(10)
     clock.now += 2
-    window.add(taken(), 8)
+    window.add(step_result(), 8)
     clock.now += 100  # an evaluation
     window.restart_clock()
     clock.now += 50  # and a checkpoint
     window.restart_clock()
     clock.now += 2
-    window.add(taken(), 8)
-    assert window.take() == (1.0, 2.0, 4.0)
+    window.add(step_result(), 8)
+    assert window.summarize() == (1.0, 2.0, 4.0)
     assert window.empty
 
 
-def test_a_norm_that_overflowed_is_no_norm(clock):
+def test_the_norm_of_an_overflowed_step_is_left_out(clock):
     window = LogWindow(2)
-    window.add(taken(norm=float("inf"), updated=False), 8)
+    window.add(step_result(norm=float("inf"), updated=False), 8)
     clock.now += 1
-    window.add(taken(norm=3.0), 8)
+    window.add(step_result(norm=3.0), 8)
     assert window.full
-    assert window.take()[1] == 3.0
+    assert window.summarize()[1] == 3.0
 
 
-def test_the_steps_of_a_run_are_those_of_its_epochs_or_fewer():
+def test_max_steps_limits_the_steps_of_the_epochs():
     assert total_steps(TrainSettings(epochs=3), 10) == 30
     assert total_steps(TrainSettings(epochs=3, max_steps=7), 10) == 7
     assert total_steps(TrainSettings(epochs=3, max_steps=70), 10) == 30

@@ -31,7 +31,7 @@ def test_half_precision_logits_give_a_loss_in_float32():
     assert Objective(TaskKind.SINGLE_LABEL)(logits_BC, torch.tensor([0, 1])).dtype == torch.float32
 
 
-def test_balanced_weights_give_each_class_the_same_part_of_the_loss():
+def test_balanced_weights_give_each_class_the_same_share_of_the_loss():
     truth_N = np.array([0] * 6 + [1] * 3 + [2], np.int32)
     weights_C = class_weights("balanced", truth_N, SINGLE)
     parts = weights_C * torch.tensor([6, 3, 1])
@@ -42,17 +42,17 @@ def test_balanced_weights_give_each_class_the_same_part_of_the_loss():
     torch.testing.assert_close(losses_B, np.log(3) * weights_C)
 
 
-def test_given_weights_keep_their_ratio_and_have_a_mean_of_one_over_the_rows():
+def test_custom_weights_keep_their_ratio_and_are_scaled_to_mean_1():
     truth_N = np.array([0, 0, 1, 2], np.int32)
     weights_C = class_weights((1.0, 2.0, 4.0), truth_N, SINGLE)
     assert (weights_C / weights_C[0]).tolist() == [1, 2, 4]
     assert float(weights_C[truth_N].mean()) == pytest.approx(1)
 
 
-def test_several_labels_weigh_the_rows_that_have_them():
+def test_multi_label_weights_apply_to_rows_with_the_label():
     truth_NC = np.array([[1, 0, 0], [1, 0, 0], [1, 1, 0], [0, 0, 0]], np.int8)
     weights_C = class_weights("balanced", truth_NC, MULTI)
-    assert weights_C.tolist() == pytest.approx([1 / 3, 3, 1])  # a label that no row has weighs 1
+    assert weights_C.tolist() == pytest.approx([1 / 3, 3, 1])  # a label without rows has weight 1
     loss_BC = Objective(TaskKind.MULTI_LABEL, class_weights_C=torch.tensor([1.0, 5.0, 1.0]))
     has, lacks = loss_BC(torch.zeros(2, 3), torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]))
     assert float(has / lacks) == pytest.approx((1 + 5 + 1) / 3)
@@ -63,7 +63,7 @@ def test_a_class_without_rows_does_not_change_the_others():
     assert weights_C[:2].tolist() == pytest.approx([1, 1])
 
 
-def test_weights_that_do_not_fit_are_refused():
+def test_a_wrong_number_of_weights_is_refused():
     with pytest.raises(ConfigError, match="found 2 weights for 3 labels"):
         class_weights((1.0, 2.0), np.array([0, 1], np.int32), SINGLE)
     assert class_weights("equal", np.array([0, 1], np.int32), SINGLE) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipework.memory import give_back, trim
+from pipework.memory import collect_and_trim, trim_memory
 
 
 def resident_kib():
@@ -14,31 +14,31 @@ def resident_kib():
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is asked")
-def test_what_a_cycle_held_goes_back_to_the_system():
-    trim()  # what other tests left
-    # Blocks too small to be mapped each by itself, as those of a small model's gradients are.
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_memory_of_a_reference_cycle_is_returned_to_the_system():
+    trim_memory()  # memory of other tests
+    # Blocks below the mmap threshold, as the gradients of a small model.
     held = [torch.ones(16 * 1024) for _ in range(1600)]
     held.append(held)
-    between = torch.ones(16 * 1024)  # keeps the heap from shrinking by itself
+    between = torch.ones(16 * 1024)  # prevents the heap from shrinking
     del held
     before = resident_kib()
-    trim()
-    assert before - resident_kib() < 40 * 1024  # a cycle is not free yet
-    give_back()
+    trim_memory()
+    assert before - resident_kib() < 40 * 1024  # the cycle is not collected yet
+    collect_and_trim()
     assert before - resident_kib() > 80 * 1024
     assert between.sum() == 16 * 1024
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is asked")
-def test_holes_between_what_stays_go_back_to_the_system():
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_gaps_in_the_heap_are_returned_to_the_system():
     held = [torch.ones(16 * 1024) for _ in range(1600)]
     staying = held[::20]
     del held
     before = resident_kib()
-    trim()
+    trim_memory()
     assert before - resident_kib() > 70 * 1024
-    assert sum(int(one.sum()) for one in staying) == len(staying) * 16 * 1024
+    assert sum(int(block.sum()) for block in staying) == len(staying) * 16 * 1024
 
 
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -52,9 +52,9 @@ print(next(line for line in lines if line.startswith("AnonHugePages")).split()[1
 
 @pytest.mark.skipif(
     not HUGE.is_file() or "[madvise]" not in HUGE.read_text(),
-    reason="the system has no huge pages, or gives them to all",
+    reason="needs transparent huge pages in mode madvise",
 )
-def test_large_tables_lie_in_large_pages():
+def test_large_tables_use_huge_pages():
     done = subprocess.run(
         [sys.executable, "-c", TABLE],
         capture_output=True,
@@ -62,4 +62,4 @@ def test_large_tables_lie_in_large_pages():
         check=True,
         cwd=Path(__file__).parents[3],
     )
-    assert int(done.stdout) >= 16 * 1024  # of 64 MiB, where memory is in pieces
+    assert int(done.stdout) >= 16 * 1024  # of 64 MiB; fragmentation may prevent the rest

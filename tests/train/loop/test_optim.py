@@ -25,12 +25,12 @@ def models():
     return {"bert": bert, "albert": albert, "xlnet": xlnet, "lstm": lstm}
 
 
-def settings(**given):
-    return TrainSettings(**{"weight_decay": 0.1, "learning_rate": 0.01, **given})
+def settings(**changes):
+    return TrainSettings(**{"weight_decay": 0.1, "learning_rate": 0.01, **changes})
 
 
 @pytest.mark.parametrize("family", ["bert", "albert", "xlnet", "lstm"])
-def test_norms_and_biases_do_not_decay_and_every_parameter_is_listed_once(family):
+def test_norms_and_biases_do_not_decay_and_each_parameter_is_in_one_group(family):
     model = models()[family]
     groups = parameter_groups(model, [list(model.parameters())], settings())
     decayed, others = (group["params"] for group in groups)
@@ -42,14 +42,14 @@ def test_norms_and_biases_do_not_decay_and_every_parameter_is_listed_once(family
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
 
 
-def test_what_is_frozen_is_not_listed():
+def test_frozen_parameters_are_in_no_group():
     model = nn.Linear(3, 2)
     model.weight.requires_grad_(False)
     (group,) = parameter_groups(model, [list(model.parameters())], settings())
     assert [id(parameter) for parameter in group["params"]] == [id(model.bias)]
 
 
-def test_each_layer_learns_at_a_share_of_the_rate_of_the_one_above():
+def test_layer_decay_scales_the_rate_of_each_layer():
     layers = [nn.Linear(3, 3) for _ in range(3)]
     model = nn.Sequential(*layers)
     groups = parameter_groups(
@@ -66,7 +66,7 @@ def test_each_layer_learns_at_a_share_of_the_rate_of_the_one_above():
         assert rates[id(layer.weight)] == rates[id(layer.bias)] == pytest.approx(rate)
 
 
-def test_the_step_is_that_of_the_reference_optimizer():
+def test_a_step_equals_that_of_the_reference_optimizer():
     torch.manual_seed(0)
     ours, theirs = nn.Linear(3, 2), nn.Linear(3, 2)
     theirs.load_state_dict(ours.state_dict())
@@ -86,7 +86,7 @@ def test_the_step_is_that_of_the_reference_optimizer():
 
 @pytest.mark.parametrize("on_cpu", [False, True])
 @pytest.mark.parametrize("name", list(OptimizerName))
-def test_every_optimizer_fits_a_line_and_its_state_can_be_put_back(name, on_cpu):
+def test_each_optimizer_fits_a_line_and_its_state_can_be_restored(name, on_cpu):
     def fit(steps, model, optimizer):
         for _ in range(steps):
             optimizer.zero_grad()
@@ -98,11 +98,11 @@ def test_every_optimizer_fits_a_line_and_its_state_can_be_put_back(name, on_cpu)
     def fresh():
         torch.manual_seed(0)
         model = nn.Linear(2, 1)
-        given = settings(
+        chosen = settings(
             optimizer=name, weight_decay=0.0, learning_rate=0.05, optimizer_on_cpu=on_cpu
         )
-        groups = parameter_groups(model, [list(model.parameters())], given)
-        return model, make_optimizer(groups, given)
+        groups = parameter_groups(model, [list(model.parameters())], chosen)
+        return model, make_optimizer(groups, chosen)
 
     torch.manual_seed(1)
     x = torch.randn(50, 2)

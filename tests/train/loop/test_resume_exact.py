@@ -1,4 +1,4 @@
-"""A run that was killed goes on as if nothing had happened."""
+"""A killed run that is resumed gives the same result as an uninterrupted run."""
 
 import json
 import random
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.train.data import disk_cache
 from pipework.train.loop.resume import latest
@@ -24,14 +24,14 @@ def digests(run):
 
 
 def learned(run):
-    """All that the log says of learning; not how long it took."""
+    """The lines of log.jsonl without timings."""
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     clocks = {"elapsed_s", "examples_per_s"}
     return [{key: line[key] for key in line.keys() - clocks} for line in lines]
 
 
 def train(config, run, progress, *, resume=False):
-    """Train in this process; whether so few steps teach anything is not the question here."""
+    """Train in this process; the run may learn nothing."""
     with suppress(CheckFailedError):
         run_once(config, run, progress, resume=resume)
 
@@ -56,21 +56,21 @@ def test_a_run_killed_at_random_steps_ends_with_the_same_bits(
     assert forked(config, tmp_path / "whole", processes=processes) == [0] * processes
     run, chance = tmp_path / "killed", random.Random(str(extra))
     for _ in range(3):
-        # Counted anew in each life, of which each gets as far as its first checkpoint.
+        # The count starts at 0 in each process; each process reaches at least one checkpoint.
         kill_at = chance.randint(3 * config.train.accumulate + 1, 7 * config.train.accumulate)
         before = latest(run)
         assert forked(config, run, processes=processes, kill_at=kill_at, resume=True)[0] == -9
-        assert latest(run).standing.step > (before.standing.step if before else 0)
+        assert latest(run).state.step > (before.state.step if before else 0)
     assert forked(config, run, processes=processes, resume=True) == [0] * processes
     assert digests(run) == digests(tmp_path / "whole")
     assert learned(run) == learned(tmp_path / "whole")
     assert not (run / "state").exists()
 
 
-def test_the_scale_that_fp16_has_found_is_put_back(small, forked, tmp_path, monkeypatch):
-    """It starts so high that the first steps overflow, and would do so again."""
+def test_the_fp16_scale_is_restored(small, forked, tmp_path, monkeypatch):
+    """The initial scale overflows in the first steps, and would overflow again after a resume."""
     high = partial(torch.amp.GradScaler, init_scale=2.0**24)
-    monkeypatch.setattr(torch.amp, "GradScaler", high)  # the forked processes have it too
+    monkeypatch.setattr(torch.amp, "GradScaler", high)  # forked processes inherit it
     config = small(*STEPS, "train.precision=fp16", "train.learning_rate=1e-3")
     assert forked(config, tmp_path / "whole") == [0]
     assert {line["scale"] for line in learned(tmp_path / "whole") if "scale" in line} != {2.0**24}
@@ -79,12 +79,12 @@ def test_the_scale_that_fp16_has_found_is_put_back(small, forked, tmp_path, monk
     assert digests(tmp_path / "killed") == digests(tmp_path / "whole")
 
 
-def test_with_another_number_of_processes_it_goes_on_and_says_so(small, forked, tmp_path):
+def test_a_resume_with_another_number_of_processes_is_reported(small, forked, tmp_path):
     config = small(*STEPS)
     run = tmp_path / "run"
     assert forked(config, run, processes=2, kill_at=8)[0] == -9
 
-    class Noting(Silent):
+    class Noting(NullProgress):
         notes: list[str] = []  # noqa: RUF012
 
         def note(self, line):
@@ -92,34 +92,34 @@ def test_with_another_number_of_processes_it_goes_on_and_says_so(small, forked, 
 
     train(config, run, noting := Noting(), resume=True)
     assert read_manifest(run).data.metrics["dev"]
-    assert any("of 2 processes, now there are 1" in note for note in noting.notes)
+    assert any("written by 2 processes, resuming with 1" in note for note in noting.notes)
 
 
-def test_other_settings_are_refused_by_name(small, forked, tmp_path):
+def test_a_resume_with_other_settings_is_refused(small, forked, tmp_path):
     forked(small(*STEPS), tmp_path / "run", kill_at=8)
     changed = small(*STEPS, "train.learning_rate=0.5")
     with pytest.raises(
         ConfigError, match=r"started with train\.learning_rate = 0\.001, found 0\.5"
     ):
-        train(changed, tmp_path / "run", Silent(), resume=True)
-    train(small(*STEPS, "train.save_every=5"), tmp_path / "run", Silent(), resume=True)
+        train(changed, tmp_path / "run", NullProgress(), resume=True)
+    train(small(*STEPS, "train.save_every=5"), tmp_path / "run", NullProgress(), resume=True)
 
 
-def test_a_finished_run_is_left_as_it_is(small, tmp_path):
+def test_a_finished_run_is_not_modified(small, tmp_path):
     config = small(*STEPS)
-    train(config, tmp_path / "run", Silent())
+    train(config, tmp_path / "run", NullProgress())
     before = (tmp_path / "run" / "manifest.json").read_bytes()
-    train(config, tmp_path / "run", Silent(), resume=True)
+    train(config, tmp_path / "run", NullProgress(), resume=True)
     assert (tmp_path / "run" / "manifest.json").read_bytes() == before
-    with pytest.raises(RunFolderError, match="already holds a finished run"):
-        run_once(config, tmp_path / "run", Silent())
+    with pytest.raises(RunFolderError, match="already contains a finished run"):
+        run_once(config, tmp_path / "run", NullProgress())
 
 
-def test_without_a_checkpoint_it_starts_again(small, forked, tmp_path):
+def test_a_resume_without_a_checkpoint_restarts(small, forked, tmp_path):
     config = small(*STEPS)
     forked(config, tmp_path / "run", kill_at=2)
-    train(config, tmp_path / "run", Silent(), resume=True)
-    train(config, tmp_path / "whole", Silent())
+    train(config, tmp_path / "run", NullProgress(), resume=True)
+    train(config, tmp_path / "whole", NullProgress())
     assert digests(tmp_path / "run") == digests(tmp_path / "whole")
 
 
@@ -130,40 +130,38 @@ def test_without_a_checkpoint_it_starts_again(small, forked, tmp_path):
         (lambda text: text + "new thing\t1\n", "the train file"),
     ],
 )
-def test_other_data_are_refused_by_name(small, forked, tmp_path, change, what):
+def test_a_resume_with_other_data_is_refused(small, forked, tmp_path, change, what):
     config = small(*STEPS)
     forked(config, tmp_path / "run", kill_at=8)
     path = tmp_path / "train.tsv"
     path.write_text(change(path.read_text()))
     with pytest.raises(DataError, match=f"{what} changed since"):
-        train(config, tmp_path / "run", Silent(), resume=True)
+        train(config, tmp_path / "run", NullProgress(), resume=True)
 
 
-def test_other_labels_are_refused_by_name(small, forked, tmp_path):
+def test_a_resume_with_other_labels_is_refused(small, forked, tmp_path):
     names = tmp_path / "names.txt"
     names.write_text("0\n1\n")
     config = small(*STEPS, f"task.labels={names}")
     forked(config, tmp_path / "run", kill_at=8)
     names.write_text("1\n0\n")
     with pytest.raises(DataError, match="the labels changed since"):
-        train(config, tmp_path / "run", Silent(), resume=True)
+        train(config, tmp_path / "run", NullProgress(), resume=True)
 
 
-def test_a_run_goes_on_after_pipework_has_changed(small, forked, tmp_path, monkeypatch):
+def test_a_run_can_be_resumed_with_another_version(small, forked, tmp_path, monkeypatch):
     config = small(*STEPS)
     assert forked(config, tmp_path / "whole") == [0]
     forked(config, tmp_path / "run", kill_at=8)
     monkeypatch.setattr(disk_cache, "_code", lambda: ("another release",))
-    train(config, tmp_path / "run", Silent(), resume=True)
+    train(config, tmp_path / "run", NullProgress(), resume=True)
     assert digests(tmp_path / "run") == digests(tmp_path / "whole")
 
 
-def test_an_elastic_job_goes_on_whatever_count_each_machine_has(
-    small, forked, tmp_path, monkeypatch
-):
+def test_an_elastic_job_resumes_automatically(small, forked, tmp_path, monkeypatch):
     config, run = small(*STEPS), tmp_path / "run"
     assert forked(config, run, processes=2, kill_at=8)[0] == -9
     before = (run / "log.jsonl").read_text().splitlines()[0]
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
     assert forked(config, run, processes=2) == [0, 0]
-    assert (run / "log.jsonl").read_text().splitlines()[0] == before  # with its time of day
+    assert (run / "log.jsonl").read_text().splitlines()[0] == before  # including elapsed_s

@@ -6,12 +6,12 @@ from pipework.train.config.train import ScheduleName, TrainSettings
 from pipework.train.loop.schedule import schedule
 
 
-def factors(steps, per_epoch=10, **given):
-    factor = schedule(TrainSettings(**given), steps, per_epoch)
+def factors(steps, per_epoch=10, **options):
+    factor = schedule(TrainSettings(**options), steps, per_epoch)
     return [factor(updates) for updates in range(steps)]
 
 
-def theirs(steps, make):
+def torch_factors(steps, make):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     scheduler = make(optimizer)
     rates = []
@@ -23,7 +23,7 @@ def theirs(steps, make):
 
 
 @pytest.mark.parametrize(
-    ("given", "make"),
+    ("options", "make"),
     [
         ({"schedule": "constant"}, lambda o: lr_scheduler.LambdaLR(o, lambda _: 1.0)),
         ({"schedule": "linear"}, lambda o: lr_scheduler.LinearLR(o, 1.0, 0.0, total_iters=40)),
@@ -46,19 +46,19 @@ def theirs(steps, make):
             lambda o: lr_scheduler.ExponentialLR(o, 0.5**0.1),
         ),
     ],
-    ids=lambda one: one["schedule"] if isinstance(one, dict) else "",
+    ids=lambda case: case["schedule"] if isinstance(case, dict) else "",
 )
-def test_without_warmup_it_is_the_schedule_of_torch(given, make):
-    assert factors(40, warmup=0, **given) == pytest.approx(theirs(40, make), abs=1e-6)
+def test_schedules_without_warmup_equal_those_of_torch(options, make):
+    assert factors(40, warmup=0, **options) == pytest.approx(torch_factors(40, make), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", list(ScheduleName))
-def test_the_rate_rises_to_its_height_and_never_above(name):
-    found = factors(100, schedule=name, warmup=0.2)
-    assert found[:20] == pytest.approx([(step + 1) / 21 for step in range(20)])
-    assert max(found) <= 1
-    assert min(found) >= 0
+def test_the_warmup_is_linear_and_the_factor_is_at_most_1(name):
+    rates = factors(100, schedule=name, warmup=0.2)
+    assert rates[:20] == pytest.approx([(step + 1) / 21 for step in range(20)])
+    assert max(rates) <= 1
+    assert min(rates) >= 0
 
 
-def test_a_linear_rate_ends_one_step_above_zero():
+def test_a_linear_schedule_ends_one_step_above_zero():
     assert factors(10, warmup=0.2)[2:] == pytest.approx([1, *(n / 8 for n in range(7, 0, -1))])

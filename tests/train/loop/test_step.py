@@ -1,4 +1,4 @@
-"""One step is the same however its rows are cut."""
+"""The result of a step does not depend on how its rows are split into batches."""
 
 import multiprocessing
 import os
@@ -12,18 +12,18 @@ from pipework.errors import CheckFailedError
 from pipework.run_folder.task import TaskKind
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop.distributed import World, join
-from pipework.train.loop.losses import HardLabels, Objective
+from pipework.train.loop.losses import LabelLosses, Objective
 from pipework.train.loop.schedule import schedule
 from pipework.train.loop.step import Stepper
 
 ROWS = 8
-# AdamW and clipping hide a gradient that is too large or too small; this does not.
+# AdamW and clipping would hide a wrong scale of the gradient; plain SGD does not.
 BARE = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "clip": 1e9}
 PLAIN = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "clip": 0.01}
 
 
-class MadeUp:
-    """Rows of made-up numbers for a linear model."""
+class SyntheticRows:
+    """Synthetic rows for a linear model."""
 
     def __init__(self, factor=1.0):
         random = np.random.default_rng(0)
@@ -35,20 +35,20 @@ class MadeUp:
         return {"input": self._x[rows_B]}
 
 
-def stepper(world, feed=None, **given):
+def stepper(world, loader=None, **changes):
     torch.manual_seed(0)
     model = torch.nn.Linear(6, 3)
-    settings = TrainSettings(**{"precision": "fp32", "learning_rate": 0.1, "warmup": 0, **given})
+    settings = TrainSettings(**{"precision": "fp32", "learning_rate": 0.1, "warmup": 0, **changes})
     groups = [
         {"params": list(model.parameters()), "weight_decay": settings.weight_decay, "scale": 1.0}
     ]
-    feed = feed or MadeUp()
-    losses = HardLabels(Objective(TaskKind.SINGLE_LABEL), feed.truth_N)
+    loader = loader or SyntheticRows()
+    losses = LabelLosses(Objective(TaskKind.SINGLE_LABEL), loader.truth_N)
     return model, Stepper(
         model,
         groups,
         settings,
-        feed=feed,
+        loader=loader,
         losses=losses,
         schedule=schedule(settings, 10, 5),
         world=world,
@@ -59,9 +59,9 @@ def weights(model):
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-def after(windows, world=None, **given):
-    model, one = stepper(world or World.alone(), **given)
-    losses = [float(one.take([np.array(batch) for batch in window]).loss) for window in windows]
+def after(windows, world=None, **changes):
+    model, trainer = stepper(world or World.alone(), **changes)
+    losses = [float(trainer.step([np.array(batch) for batch in window]).loss) for window in windows]
     return weights(model), losses
 
 
@@ -76,22 +76,23 @@ WHOLE = [[list(range(ROWS))], [list(range(5))]]
     ],
     ids=["one row a batch", "uneven batches"],
 )
-def test_any_batches_of_a_window_equal_one_batch(cut):
+def test_the_split_into_batches_does_not_change_a_step(cut):
     expected, losses = after(WHOLE, **BARE)
-    found, theirs = after(cut, **BARE)
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
-    assert theirs == pytest.approx(losses, abs=1e-6)
+    split_weights, split_losses = after(cut, **BARE)
+    torch.testing.assert_close(split_weights, expected, atol=1e-6, rtol=0)
+    assert split_losses == pytest.approx(losses, abs=1e-6)
 
 
-def member(place, windows, given, results):
-    os.environ.update(place)
+def member(environment, windows, changes, results):
+    os.environ.update(environment)
     with join() as world:
-        weighs, losses = after(windows, world, **given)
-        results.put((world.rank, weighs.numpy(), losses))  # a tensor would live in this process
+        trained_weights, losses = after(windows, world, **changes)
+        # A tensor would stay in the memory of this process.
+        results.put((world.rank, trained_weights.numpy(), losses))
 
 
-def together(processes, windows, **given):
-    """Take the steps in forked processes; return each one's weights and parts of the losses."""
+def together(processes, windows, **changes):
+    """Run the steps in forked processes; return the weights and partial losses of each."""
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     with socket.socket() as free:
@@ -104,18 +105,18 @@ def together(processes, windows, **given):
                 {"RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": str(processes)}
                 | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
                 windows,
-                given,
+                changes,
                 results,
             ),
         )
         for r in range(processes)
     ]
-    for one in members:
-        one.start()
-    found = sorted((results.get(timeout=300) for _ in members), key=lambda one: one[0])
-    for one in members:
-        one.join(300)
-    return found
+    for process in members:
+        process.start()
+    results = sorted((results.get(timeout=300) for _ in members), key=lambda result: result[0])
+    for process in members:
+        process.join(300)
+    return results
 
 
 @pytest.mark.parametrize("processes", [2, 3])
@@ -123,62 +124,67 @@ def together(processes, windows, **given):
     "windows",
     [
         WHOLE,
-        [[[0, 1, 2], [3, 4, 5], [6, 7]], [[0, 1, 2, 3], [4]]],  # some take no row of a batch
+        [
+            [[0, 1, 2], [3, 4, 5], [6, 7]],
+            [[0, 1, 2, 3], [4]],
+        ],  # some processes have no row of a batch
     ],
     ids=["one batch", "a window"],
 )
-def test_several_processes_equal_one(processes, windows):
+def test_the_number_of_processes_does_not_change_a_step(processes, windows):
     expected, losses = after(windows, **BARE)
-    found = together(processes, windows, **BARE)
-    for _, theirs, _ in found:
-        np.testing.assert_allclose(theirs, expected, atol=1e-5, rtol=0)
-    parts = [sum(step) for step in zip(*(losses for _, _, losses in found), strict=True)]
+    results = together(processes, windows, **BARE)
+    for _, rank_weights, _ in results:
+        np.testing.assert_allclose(rank_weights, expected, atol=1e-5, rtol=0)
+    parts = [sum(step) for step in zip(*(losses for _, _, losses in results), strict=True)]
     assert parts == pytest.approx(losses, abs=1e-5)
 
 
 def test_the_gradient_is_clipped_after_it_is_unscaled():
-    """With a scale of 65,536 a gradient clipped before would end as nothing."""
+    """With a scale of 65,536 a gradient that is clipped before would become 0."""
     window = [np.arange(ROWS)]
     model, plain = stepper(World.alone(), **PLAIN)
-    plain.take(window)
+    plain.step(window)
     half_model, half = stepper(World.alone(), precision="fp16", **PLAIN)
-    assert half.take(window).updated
+    assert half.step(window).updated
     torch.testing.assert_close(weights(half_model), weights(model), atol=2e-5, rtol=0)
     moved = float((weights(half_model) - weights(stepper(World.alone())[0])).norm())
     assert moved == pytest.approx(0.1 * 0.01, rel=0.05)  # rate times clip
 
 
-def test_the_schedule_stands_still_while_fp16_skips():
-    model, one = stepper(World.alone(), MadeUp(factor=100), precision="fp16", schedule="linear")
-    before, rate = weights(model), one.rate
+def test_skipped_fp16_steps_do_not_advance_the_schedule():
+    model, trainer = stepper(
+        World.alone(), SyntheticRows(factor=100), precision="fp16", schedule="linear"
+    )
+    before, rate = weights(model), trainer.rate
     skipped = 0
-    while not one.take([np.arange(ROWS)]).updated:
+    while not trainer.step([np.arange(ROWS)]).updated:
         skipped += 1
-        assert one.updates == 0
-        assert one.rate == rate
+        assert trainer.updates == 0
+        assert trainer.rate == rate
         assert torch.equal(weights(model), before)
     assert skipped > 0
-    assert one.updates == 1
-    assert one.rate < rate
+    assert trainer.updates == 1
+    assert trainer.rate < rate
 
 
-def test_a_loss_that_overflows_for_ever_ends_with_the_reason():
-    _, one = stepper(World.alone(), MadeUp(factor=1e6), precision="fp16")
+def test_a_permanent_fp16_overflow_is_reported():
+    _, trainer = stepper(World.alone(), SyntheticRows(factor=1e6), precision="fp16")
     for _ in range(29):
-        assert not one.take([np.arange(ROWS)]).updated
+        assert not trainer.step([np.arange(ROWS)]).updated
     with pytest.raises(CheckFailedError, match="overflowed float16 in 30 steps in a row") as error:
-        one.take([np.arange(ROWS)])
+        trainer.step([np.arange(ROWS)])
     assert "bf16" in error.value.hint
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own modules
-def test_a_compiled_model_takes_the_same_step():
+def test_a_compiled_model_gives_the_same_step():
     expected, _ = after(WHOLE)
-    found, _ = after(WHOLE, compile=True)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    results, _ = after(WHOLE, compile=True)
+    torch.testing.assert_close(results, expected, atol=1e-5, rtol=0)
 
 
-def test_an_optimizer_on_the_cpu_takes_the_same_steps():
+def test_an_optimizer_on_the_cpu_gives_the_same_steps():
     expected, _ = after(WHOLE)
-    found, _ = after(WHOLE, optimizer_on_cpu=True)
-    assert torch.equal(found, expected)
+    results, _ = after(WHOLE, optimizer_on_cpu=True)
+    assert torch.equal(results, expected)

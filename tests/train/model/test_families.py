@@ -1,11 +1,17 @@
-"""What holds for every family: one test each, over all of them."""
+"""Tests over all encoder families."""
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from pipework.benchmarks.studies.families import Family, Rows, open_tiny, publish, steps_to_fit
+from pipework.benchmarks.studies.families import (
+    EncoderFamily,
+    SampleRows,
+    open_tiny,
+    publish,
+    steps_to_fit,
+)
 from pipework.benchmarks.studies.readme import RESULTS, read_all
 from pipework.benchmarks.studies.training_results import FamiliesResult
 from pipework.errors import ConfigError
@@ -14,27 +20,33 @@ from pipework.train.config.model import Head
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop.optim import parameter_groups
 from pipework.train.model.checkpoint_engine import CheckpointEngine, model_inputs
-from pipework.train.model.classifier import open_checkpoint, padding_of, unreached
-from pipework.train.model.families import pooled, stack_of
+from pipework.train.model.classifier import open_checkpoint, padding_of, unused_parameters
+from pipework.train.model.families import layer_stack, pooled
 
-# Each family once and each head once at least; `pipework.benchmarks.studies.families` trains them all.
-CROSS = list(zip(Family, list(Head) * 3, strict=False))
-NO_TYPES = set(Family) - {
-    *(Family.BERT, Family.ALBERT, Family.ELECTRA, Family.XLNET, Family.REMBERT),
+# Each family once and each head at least once; `benchmarks.studies.families` trains them all.
+CROSS = list(zip(EncoderFamily, list(Head) * 3, strict=False))
+NO_TYPES = set(EncoderFamily) - {
+    *(
+        EncoderFamily.BERT,
+        EncoderFamily.ALBERT,
+        EncoderFamily.ELECTRA,
+        EncoderFamily.XLNET,
+        EncoderFamily.REMBERT,
+    ),
 }
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Published folders and rows by family, made when asked for."""
-    kept = {}
+def models(tmp_path_factory):
+    """A function that returns sample rows and a tiny model of a family."""
+    folders = {}
 
     def make(family, head):
-        if family not in kept:
-            folder, rows = tmp_path_factory.mktemp(family), Rows.of(family)
+        if family not in folders:
+            folder, rows = tmp_path_factory.mktemp(family), SampleRows.of(family)
             publish(family, rows.tokenizer, folder)
-            kept[family] = (rows, folder)
-        rows, folder = kept[family]
+            folders[family] = (rows, folder)
+        rows, folder = folders[family]
         return rows, open_tiny(rows, folder, head)
 
     return make
@@ -56,134 +68,134 @@ def logits_of(model, encodings, *, one_by_one=False):
 
 
 @pytest.mark.parametrize(("family", "head"), CROSS)
-def test_it_learns_64_rows(made, family, head):
-    rows, model = made(family, head)
+def test_each_family_learns_64_rows(models, family, head):
+    rows, model = models(family, head)
     assert steps_to_fit(model, rows) is not None
 
 
-def test_the_stored_table_has_every_family_with_every_head_and_all_have_learned():
-    (stored,) = (one for one in read_all(RESULTS) if isinstance(one, FamiliesResult))
-    found = {(fit.family, fit.head) for fit in stored.fits if fit.steps is not None}
-    assert found == {(family, head) for family in Family for head in Head}
+def test_the_stored_results_have_every_family_with_every_head():
+    (stored,) = (result for result in read_all(RESULTS) if isinstance(result, FamiliesResult))
+    learned = {(fit.family, fit.head) for fit in stored.fits if fit.steps is not None}
+    assert learned == {(family, head) for family in EncoderFamily for head in Head}
     assert stored.rows == 64
 
 
 @pytest.mark.parametrize("head", Head)
-@pytest.mark.parametrize("family", Family)
-def test_padding_and_batch_mates_change_no_answer_and_a_saved_model_answers_the_same(
-    made, family, head, tmp_path
-):
-    rows, model = made(family, head)
+@pytest.mark.parametrize("family", EncoderFamily)
+def test_padding_batching_and_saving_do_not_change_the_logits(models, family, head, tmp_path):
+    rows, model = models(family, head)
     encodings = encodings_of(rows, model)[:24]
     alone = logits_of(model, encodings, one_by_one=True)
     padding = padding_of(model)
     with torch.inference_mode():
-        as_they_come = model.eval()(**model_inputs(encodings, padding, model.device)).numpy()
-    np.testing.assert_allclose(as_they_come, alone, atol=1e-5)
+        padded_logits = model.eval()(**model_inputs(encodings, padding, model.device)).numpy()
+    np.testing.assert_allclose(padded_logits, alone, atol=1e-5)
     np.testing.assert_allclose(logits_of(model, encodings), alone, atol=1e-5)
-    assert np.ptp(alone, axis=0).min() > 1e-3  # the texts do matter
+    assert np.ptp(alone, axis=0).min() > 1e-3  # logits depend on the texts
     model.save(tmp_path / "checkpoint")
     again = open_checkpoint(tmp_path / "checkpoint")
     assert again.labels == rows.task.labels
-    assert {one.dtype for one in again.parameters()} == {torch.float32}
+    assert {weight.dtype for weight in again.parameters()} == {torch.float32}
     assert not again.training
     np.testing.assert_allclose(logits_of(again, encodings, one_by_one=True), alone, atol=1e-6)
 
 
-@pytest.mark.parametrize("family", Family)
-def test_how_a_family_fills_up_a_batch(made, family):
-    _, model = made(family, Head.LINEAR)
-    xlnet = family is Family.XLNET
+@pytest.mark.parametrize("family", EncoderFamily)
+def test_the_padding_of_each_family(models, family):
+    _, model = models(family, Head.LINEAR)
+    xlnet = family is EncoderFamily.XLNET
     assert padding_of(model) == Padding(
-        pad_id=1 if family is Family.MPNET else 0,  # fixed in its code
+        pad_id=1 if family is EncoderFamily.MPNET else 0,  # fixed in its code
         type_ids=family not in NO_TYPES,
         pad_type_id=3 if xlnet else 0,
         left=xlnet,
     )
 
 
-@pytest.mark.parametrize("family", Family)
-def test_type_ids_are_used_exactly_where_they_matter(made, family):
-    rows, model = made(family, Head.LINEAR)
-    one = batch_of(rows, model, count=1)
-    ids = one["input_ids"]
+@pytest.mark.parametrize("family", EncoderFamily)
+def test_type_ids_are_used_if_they_affect_the_logits(models, family):
+    rows, model = models(family, Head.LINEAR)
+    batch = batch_of(rows, model, count=1)
+    ids = batch["input_ids"]
     types = torch.zeros_like(ids)
     types[:, ids.shape[1] // 2 :] = 1
-    given = {"input_ids": ids, "attention_mask": one["attention_mask"]}
+    inputs = {"input_ids": ids, "attention_mask": batch["attention_mask"]}
     with torch.inference_mode():
         try:
             plain, typed = (
-                model.eval()(**given, token_type_ids=ids_BT) for ids_BT in (types * 0, types)
+                model.eval()(**inputs, token_type_ids=ids_BT) for ids_BT in (types * 0, types)
             )
             matters = not torch.allclose(plain, typed)
-        except (TypeError, IndexError):  # no such argument, or one type only
+        except (TypeError, IndexError):  # no such argument, or a single type
             matters = False
     assert padding_of(model).type_ids == matters
 
 
-@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize("family", EncoderFamily)
 @pytest.mark.parametrize("head", [Head.LINEAR, Head.CNN])
-def test_norms_and_biases_do_not_decay(made, family, head):
-    _, model = made(family, head)
+def test_norms_and_biases_do_not_decay(models, family, head):
+    _, model = models(family, head)
     groups = parameter_groups(model, model.layers(), TrainSettings(weight_decay=0.01))
-    decayed = [one for group in groups if group["weight_decay"] for one in group["params"]]
-    others = [one for group in groups if not group["weight_decay"] for one in group["params"]]
-    owners = {id(one): module for module in model.modules() for one in module.parameters(False)}
+    decayed = [weight for group in groups if group["weight_decay"] for weight in group["params"]]
+    others = [weight for group in groups if not group["weight_decay"] for weight in group["params"]]
+    owners = {
+        id(weight): module for module in model.modules() for weight in module.parameters(False)
+    }
     modules = nn.Linear | nn.Conv1d | nn.Embedding
-    by_head = [one for one in decayed if not isinstance(owners[id(one)], modules)]
-    assert all(one.ndim == len("HND") for one in by_head)
-    assert bool(by_head) == (family is Family.XLNET)
-    assert all(one.ndim > 1 for one in decayed)
-    free = {id(one) for one in others}
+    by_head = [weight for weight in decayed if not isinstance(owners[id(weight)], modules)]
+    assert all(weight.ndim == len("HND") for weight in by_head)
+    assert bool(by_head) == (family is EncoderFamily.XLNET)
+    assert all(weight.ndim > 1 for weight in decayed)
+    free = {id(weight) for weight in others}
     norms = [module for module in model.modules() if "norm" in type(module).__name__.lower()]
     assert norms
-    assert all(id(one) in free for norm in norms for one in norm.parameters())
-    biases = [one for name, one in model.named_parameters() if name.endswith("bias")]
-    assert all(id(one) in free for one in biases)
+    assert all(id(weight) in free for norm in norms for weight in norm.parameters())
+    biases = [weight for name, weight in model.named_parameters() if name.endswith("bias")]
+    assert all(id(weight) in free for weight in biases)
     assert len(decayed) + len(others) == len(list(model.parameters()))
 
 
-@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize("family", EncoderFamily)
 @pytest.mark.parametrize("head", [Head.LINEAR, Head.GRU])
-def test_the_groups_by_depth_hold_every_parameter_once(made, family, head):
-    _, model = made(family, head)
+def test_each_parameter_is_in_one_depth_group(models, family, head):
+    _, model = models(family, head)
     groups = model.layers()
-    ids = [id(one) for group in groups for one in group]
-    assert sorted(ids) == sorted(id(one) for one in model.parameters())
-    assert len(groups) == (3 if family is Family.ALBERT else 4)
+    ids = [id(weight) for group in groups for weight in group]
+    assert sorted(ids) == sorted(id(weight) for weight in model.parameters())
+    assert len(groups) == (3 if family is EncoderFamily.ALBERT else 4)
     assert all(groups)
     words = model.encoder.get_input_embeddings().weight
-    assert any(one is words for one in groups[0])
-    head_weights = {id(one) for one in (model.head or model).parameters()}
-    assert {id(one) for one in groups[-1]} <= head_weights
+    assert any(weight is words for weight in groups[0])
+    head_weights = {id(weight) for weight in (model.head or model).parameters()}
+    assert {id(weight) for weight in groups[-1]} <= head_weights
 
 
-@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize("family", EncoderFamily)
 @pytest.mark.parametrize("head", [Head.LINEAR, Head.CNN])
-def test_what_no_loss_reaches_is_named(made, family, head):
-    rows, model = made(family, head)
-    names = unreached(model, batch_of(rows, model))
+def test_unused_parameters_are_found(models, family, head):
+    rows, model = models(family, head)
+    names = unused_parameters(model, batch_of(rows, model))
     assert {name.rpartition(".")[2] for name in names} == (
-        {"mask_emb"} if family is Family.XLNET else set()
+        {"mask_emb"} if family is EncoderFamily.XLNET else set()
     )
-    assert all(one.grad is None for one in model.parameters())
+    assert all(weight.grad is None for weight in model.parameters())
 
 
-@pytest.mark.parametrize("family", Family)
-def test_a_frozen_encoder_gives_the_same_states_whatever_the_head_learns(made, family):
-    _, model = made(family, Head.LINEAR)
+@pytest.mark.parametrize("family", EncoderFamily)
+def test_freeze_leaves_only_head_and_pooler_trainable(models, family):
+    _, model = models(family, Head.LINEAR)
     model.freeze()
     groups = model.layers()
     assert all(not group for group in groups[:-1])
     assert groups[-1]
     pooler = getattr(model.encoder, "pooler", None)
-    assert all(one.requires_grad for one in (pooler.parameters() if pooler else ()))
+    assert all(weight.requires_grad for weight in (pooler.parameters() if pooler else ()))
 
 
 @pytest.mark.parametrize("head", [Head.LINEAR, Head.LSTM, Head.ENTITY])
-@pytest.mark.parametrize("family", Family)
-def test_the_logits_that_follow_from_the_states_are_the_direct_ones(made, family, head):
-    rows, model = made(family, head)
+@pytest.mark.parametrize("family", EncoderFamily)
+def test_logits_from_states_equal_those_of_the_model(models, family, head):
+    rows, model = models(family, head)
     inputs = batch_of(rows, model, count=8)
     spans = inputs.pop("entity_spans", None)
     with torch.inference_mode():
@@ -194,13 +206,13 @@ def test_the_logits_that_follow_from_the_states_are_the_direct_ones(made, family
         )
 
 
-def test_a_head_on_given_states_learns_with_the_weights_of_the_model(made):
-    rows, model = made(Family.ALBERT, Head.LINEAR)
+def test_training_on_states_updates_head_and_pooler(models):
+    rows, model = models(EncoderFamily.ALBERT, Head.LINEAR)
     model.freeze()
     inputs = batch_of(rows, model)
     states = model.states(**inputs).detach()
     model.from_states(states, inputs["attention_mask"]).sum().backward()
-    trained = {name for name, one in model.named_parameters() if one.grad is not None}
+    trained = {name for name, weight in model.named_parameters() if weight.grad is not None}
     assert trained == {
         *("model.classifier.weight", "model.classifier.bias"),
         *("model.albert.pooler.weight", "model.albert.pooler.bias"),
@@ -208,37 +220,37 @@ def test_a_head_on_given_states_learns_with_the_weights_of_the_model(made):
     assert pooled(model.encoder, states) is not None
 
 
-@pytest.mark.parametrize("family", Family)
-def test_gradient_checkpointing_changes_no_gradient_where_there_is_any(made, family):
-    rows, model = made(family, Head.CNN)
+@pytest.mark.parametrize("family", EncoderFamily)
+def test_gradient_checkpointing_does_not_change_gradients(models, family):
+    rows, model = models(family, Head.CNN)
     inputs = batch_of(rows, model)
     if not model.model.supports_gradient_checkpointing:
         with pytest.raises(ConfigError, match=f"{family} has no gradient checkpointing"):
             model.gradient_checkpointing()
         return
-    found = []
+    gradients = []
     for _ in range(2):
         model.zero_grad()
         model.train()(**inputs).logsumexp(1).sum().backward()
-        found.append(model.encoder.get_input_embeddings().weight.grad.clone())
+        gradients.append(model.encoder.get_input_embeddings().weight.grad.clone())
         model.gradient_checkpointing()
-    torch.testing.assert_close(*found)
+    torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("family", Family)
-def test_the_embeddings_learn_slowest_and_the_head_at_the_full_rate(made, family):
-    _, model = made(family, Head.LINEAR)
+@pytest.mark.parametrize("family", EncoderFamily)
+def test_layer_decay_is_smallest_at_the_embeddings(models, family):
+    _, model = models(family, Head.LINEAR)
     settings = TrainSettings(layer_decay=0.5)
     groups = parameter_groups(model, model.layers(), settings)
-    share = {id(one): group["scale"] for group in groups for one in group["params"]}
-    _, stack = stack_of(model.encoder)
+    share = {id(weight): group["scale"] for group in groups for weight in group["params"]}
+    _, stack = layer_stack(model.encoder)
     depth = len(stack)
-    assert depth == (1 if family is Family.ALBERT else 2)  # ALBERT's is used at every depth
+    assert depth == (1 if family is EncoderFamily.ALBERT else 2)  # ALBERT shares one layer
     lowest = model.encoder.get_input_embeddings().weight
     assert share[id(lowest)] == min(share.values()) == 0.5 ** (depth + 1)
-    for place, layer in enumerate(stack):
-        shares = {share[id(one)] for one in layer.parameters() if one.requires_grad}
-        assert shares == {0.5 ** (depth - place)}
-    inside = {id(one) for one in model.encoder.parameters()}
-    head = [one for one in model.parameters() if id(one) not in inside]
-    assert {share[id(one)] for one in head} == {1.0}
+    for index, layer in enumerate(stack):
+        shares = {share[id(weight)] for weight in layer.parameters() if weight.requires_grad}
+        assert shares == {0.5 ** (depth - index)}
+    inside = {id(weight) for weight in model.encoder.parameters()}
+    head = [weight for weight in model.parameters() if id(weight) not in inside]
+    assert {share[id(weight)] for weight in head} == {1.0}

@@ -1,4 +1,4 @@
-"""Quick dropout is dropout: the share, the mean, the seed; and attention is attention."""
+"""Fast dropout has the expected rate, mean and reproducibility; attention is unchanged."""
 
 import copy
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from pipework.train.model.fast_dropout import ATTENTION, QuickDropout, drop, quicken
+from pipework.train.model.fast_dropout import ATTENTION, FastDropout, drop, use_fast_dropout
 
 SMALL = BertConfig(
     vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
@@ -16,12 +16,12 @@ SMALL = BertConfig(
 
 @pytest.fixture
 def pair():
-    """A model, and a quick copy of it."""
+    """A model, and a copy with fast dropout."""
     torch.manual_seed(0)
     model = BertForSequenceClassification(SMALL)
-    quick = copy.deepcopy(model)
-    quicken(quick)
-    return model, quick
+    fast = copy.deepcopy(model)
+    use_fast_dropout(fast)
+    return model, fast
 
 
 def inputs():
@@ -33,11 +33,11 @@ def inputs():
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("p", [0.1, 0.5])
-def test_the_wanted_share_is_dropped_and_the_mean_stays(kind, p):
+def test_the_dropout_rate_and_the_mean_are_as_expected(kind, p):
     torch.manual_seed(0)
-    found = drop(torch.ones(400_001, dtype=kind), p)
-    assert float((found == 0).double().mean()) == pytest.approx(p, abs=0.003)
-    assert float(found.double().mean()) == pytest.approx(1, abs=0.01)
+    output = drop(torch.ones(400_001, dtype=kind), p)
+    assert float((output == 0).double().mean()) == pytest.approx(p, abs=0.003)
+    assert float(output.double().mean()) == pytest.approx(1, abs=0.01)
 
 
 def test_neighbours_are_dropped_independently():
@@ -48,13 +48,13 @@ def test_neighbours_are_dropped_independently():
         assert float(together) == pytest.approx(0.09, abs=0.003)
 
 
-def test_the_ends_are_nothing_and_all():
+def test_rates_0_and_1_drop_nothing_and_everything():
     x = torch.randn(7)
     assert torch.equal(drop(x, 0.0), x)
     assert not drop(x, 1.0).any()
 
 
-def test_a_generator_state_repeats_it():
+def test_dropout_is_reproducible_from_a_generator_state():
     state = torch.get_rng_state()
     first = drop(torch.ones(100), 0.5)
     assert not torch.equal(drop(torch.ones(100), 0.5), first)
@@ -62,18 +62,18 @@ def test_a_generator_state_repeats_it():
     assert torch.equal(drop(torch.ones(100), 0.5), first)
 
 
-def test_a_quick_model_answers_and_is_saved_as_before(pair, tmp_path):
-    model, quick = pair
-    assert any(isinstance(module, QuickDropout) for module in quick.modules())
+def test_fast_dropout_does_not_change_logits_or_the_saved_model(pair, tmp_path):
+    model, fast = pair
+    assert any(isinstance(module, FastDropout) for module in fast.modules())
     with torch.inference_mode():
-        assert torch.equal(model.eval()(**inputs()).logits, quick.eval()(**inputs()).logits)
+        assert torch.equal(model.eval()(**inputs()).logits, fast.eval()(**inputs()).logits)
     model.save_pretrained(tmp_path / "a")
-    quick.save_pretrained(tmp_path / "b")
+    fast.save_pretrained(tmp_path / "b")
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
-def test_with_nothing_dropped_it_trains_as_the_library_does(pair):
+def test_gradients_without_dropout_equal_those_of_the_library(pair):
     gradients = []
     for model in pair:
         for module in model.modules():
@@ -81,19 +81,19 @@ def test_with_nothing_dropped_it_trains_as_the_library_does(pair):
                 module.p = 0.0
         model.train()(**inputs()).logits.square().sum().backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
-    assert pair[1].config._attn_implementation == ATTENTION  # noqa: SLF001  (it has no other name)
-    for expected, found in zip(*gradients, strict=True):
-        assert torch.allclose(expected, found, atol=1e-6)
+    assert pair[1].config._attn_implementation == ATTENTION  # noqa: SLF001  (no public name)
+    for expected, gradient in zip(*gradients, strict=True):
+        assert torch.allclose(expected, gradient, atol=1e-6)
 
 
-def test_attention_weights_are_dropped_while_training_only(pair):
-    _, quick = pair
-    for module in quick.modules():
-        if isinstance(module, QuickDropout):
+def test_attention_dropout_is_applied_only_in_training(pair):
+    _, fast = pair
+    for module in fast.modules():
+        if isinstance(module, FastDropout):
             module.p = 0.0
-    for layer in quick.bert.encoder.layer:
+    for layer in fast.bert.encoder.layer:
         layer.attention.self.dropout.p = 0.5
-    quick.train()
-    assert not torch.equal(quick(**inputs()).logits, quick(**inputs()).logits)
-    quick.eval()
-    assert torch.equal(quick(**inputs()).logits, quick(**inputs()).logits)
+    fast.train()
+    assert not torch.equal(fast(**inputs()).logits, fast(**inputs()).logits)
+    fast.eval()
+    assert torch.equal(fast(**inputs()).logits, fast(**inputs()).logits)

@@ -47,26 +47,26 @@ def alone(states, mask, spans, row):
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("cls_last", [False, True])
 @torch.inference_mode()
-def test_an_answer_depends_on_no_padding_and_on_no_other_row(kind, left, cls_last):
+def test_logits_do_not_depend_on_padding_or_other_rows(kind, left, cls_last):
     head = head_of(kind, cls_last=cls_last)
-    given = batch(left=left)
-    together = head(*(to_column_0(*given) if left else given))
+    inputs = batch(left=left)
+    together = head(*(to_column_0(*inputs) if left else inputs))
     for row in range(len(LENGTHS)):
         torch.testing.assert_close(
-            head(*alone(*given, row))[0], together[row], atol=1e-5, rtol=1e-5
+            head(*alone(*inputs, row))[0], together[row], atol=1e-5, rtol=1e-5
         )
 
 
 @torch.inference_mode()
-def test_a_bidirectional_head_reads_the_text_both_ways_as_the_library_does():
+def test_a_bidirectional_head_equals_that_of_torch():
     for kind in (Head.LSTM, Head.GRU):
         head = head_of(kind)
         library = getattr(torch.nn, kind.upper())(
             WIDTH, 6, num_layers=2, bidirectional=True, batch_first=True
         )
         state = {}
-        for way, suffix in ((head.forwards, ""), (head.backwards, "_reverse")):
-            for depth, layer in enumerate(way):
+        for direction, suffix in ((head.forwards, ""), (head.backwards, "_reverse")):
+            for depth, layer in enumerate(direction):
                 state |= {
                     f"{name.removesuffix('0')}{depth}{suffix}": value
                     for name, value in layer.state_dict().items()
@@ -80,7 +80,7 @@ def test_a_bidirectional_head_reads_the_text_both_ways_as_the_library_does():
 
 
 @torch.inference_mode()
-def test_a_text_shorter_than_every_filter_has_an_answer_of_its_own():
+def test_a_text_shorter_than_every_filter_has_its_own_logits():
     head = head_of(Head.CNN)
     states, mask = torch.randn(2, 1, WIDTH), torch.ones(2, 1, dtype=torch.int64)
     first, second = head(states, mask, None)
@@ -88,7 +88,7 @@ def test_a_text_shorter_than_every_filter_has_an_answer_of_its_own():
 
 
 @torch.inference_mode()
-def test_the_entity_head_reads_the_entities_and_the_right_token_for_the_text():
+def test_the_entity_head_reads_the_entities_and_the_text_token():
     states, mask, spans = batch()
     row = 1  # nine tokens, entities at 1..4 and 5..8
     for cls_last, place in ((False, 0), (True, 8)):
@@ -101,16 +101,16 @@ def test_the_entity_head_reads_the_entities_and_the_right_token_for_the_text():
             assert seen == (token in {1, 2, 3, 5, 6, 7, place}), token
 
 
-def test_the_entity_head_says_what_it_misses():
+def test_missing_entities_are_reported():
     states, mask, _ = batch()
-    with pytest.raises(ConfigError, match="texts without marked entities"):
+    with pytest.raises(ConfigError, match="needs texts with marked entities"):
         head_of(Head.ENTITY)(states, mask, None)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("kind", OWN)
 @pytest.mark.filterwarnings("ignore")
-def test_a_head_can_be_exported_with_batch_and_length_open(kind, bidirectional, tmp_path):
+def test_a_head_can_be_exported_with_dynamic_batch_and_length(kind, bidirectional, tmp_path):
     head = head_of(kind, bidirectional=bidirectional)
     names = ["states", "mask", "spans"]
     torch.onnx.export(
@@ -124,10 +124,12 @@ def test_a_head_can_be_exported_with_batch_and_length_open(kind, bidirectional, 
         dynamo=False,
     )
     session = onnxruntime.InferenceSession(tmp_path / "head.onnx")
-    taken = {one.name for one in session.get_inputs()}
-    given = {
-        name: tensor.numpy() for name, tensor in zip(names, batch(), strict=True) if name in taken
+    input_names = {node.name for node in session.get_inputs()}
+    inputs = {
+        name: tensor.numpy()
+        for name, tensor in zip(names, batch(), strict=True)
+        if name in input_names
     }
-    (found,) = session.run(None, given)
+    (logits,) = session.run(None, inputs)
     with torch.inference_mode():
-        np.testing.assert_allclose(found, head(*batch()).numpy(), atol=1e-5)
+        np.testing.assert_allclose(logits, head(*batch()).numpy(), atol=1e-5)

@@ -27,7 +27,7 @@ GOOGLE = {
     "down_scale_factor": 1,
 }
 BRIGHTMART = {**SIZES, "embedding_size": 8, "ln_type": "postln", "directionality": "bidi"}
-# Every config file of the collection: what it becomes, or the word of its refusal.
+# The expected family of every config file of the collection, or the expected error.
 COLLECTION = {
     "albert_zh.albert_config_base": "albert",
     "albert_zh.albert_config_large": "albert",
@@ -50,7 +50,7 @@ def written(tmp_path, fields, name="bert_config.json"):
 
 
 @pytest.mark.parametrize("name", COLLECTION)
-def test_each_published_dialect_is_mapped_or_refused(shared_data, tmp_path, name):
+def test_each_published_config_is_converted_or_refused(shared_data, tmp_path, name):
     text = (shared_data / "vocabs_configs" / f"{name}.json").read_text()
     (tmp_path / "config.json").write_text(text)
     expected = COLLECTION[name]
@@ -73,40 +73,49 @@ def test_an_albert_shares_all_its_layers(tmp_path, fields):
     assert (config.embedding_size, config.hidden_size, config.hidden_act) == (8, 16, "gelu")
 
 
-def test_a_file_without_anything_of_albert_is_berts(tmp_path):
+def test_a_config_without_albert_keys_is_bert(tmp_path):
     assert isinstance(read_config(written(tmp_path, SIZES)), BertConfig)
 
 
-def test_the_name_of_a_folder_says_nothing(tmp_path):
+def test_the_name_of_the_folder_is_ignored(tmp_path):
     (tmp_path / "roberta-albert").mkdir()
     config = read_config(written(tmp_path / "roberta-albert", SIZES, "config.json"))
     assert isinstance(config, BertConfig)
 
 
-def test_a_file_that_names_its_model_is_believed(tmp_path):
+def test_model_type_determines_the_family(tmp_path):
     fields = {**SIZES, "model_type": "electra"}
     assert read_config(written(tmp_path, fields, "config.json")).model_type == "electra"
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "expected"),
     [
-        ({**GOOGLE, "num_hidden_groups": 2}, "num_hidden_groups 2, where transformers has only 1"),
+        (
+            {**GOOGLE, "num_hidden_groups": 2},
+            "num_hidden_groups 2, but transformers supports only 1",
+        ),
         ({**GOOGLE, "num_memory_blocks": 3}, "num_memory_blocks 3"),
         ({**BRIGHTMART, "ln_type": "preln"}, "ln_type 'preln'"),
-        ({**SIZES, "embedding_size": 8}, "has embedding_size, which is of no dialect known"),
-        ({**SIZES, "type_vocab_size": 1}, "type_vocab_size 1: RoBERTa, or BERT"),
-        ({**SIZES, "norm_place": "before"}, "has norm_place, which is of no dialect known"),
-        ({"d_model": 16}, "lacks hidden_size"),
+        (
+            {**SIZES, "embedding_size": 8},
+            "has the key embedding_size, which no supported format has",
+        ),
+        ({**SIZES, "type_vocab_size": 1}, "type_vocab_size 1: it may be RoBERTa or BERT"),
+        (
+            {**SIZES, "norm_place": "before"},
+            "has the key norm_place, which no supported format has",
+        ),
+        ({"d_model": 16}, "has no hidden_size"),
     ],
 )
-def test_what_would_be_a_guess_is_refused(tmp_path, fields, said):
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_an_ambiguous_config_is_refused(tmp_path, fields, expected):
+    with pytest.raises(ConfigError, match=expected) as caught:
         read_config(written(tmp_path, fields))
     assert "model_type" in caught.value.hint
 
 
-def test_what_is_no_config_is_one_line(tmp_path):
+def test_an_invalid_config_file_is_reported(tmp_path):
     for text in ("{", "[]"):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ConfigError, match=r"config\.json"):

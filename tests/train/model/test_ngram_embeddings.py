@@ -1,4 +1,4 @@
-"""Pairs and triples of tokens are embedded too, each text by itself."""
+"""Bigram and trigram embeddings, within each text."""
 
 import numpy as np
 import pytest
@@ -6,11 +6,11 @@ import torch
 from torch import nn
 from transformers import AutoModel
 
-from pipework.benchmarks.studies.families import Family, Rows, open_tiny, publish, tiny
+from pipework.benchmarks.studies.families import EncoderFamily, SampleRows, open_tiny, publish, tiny
 from pipework.data.examples import Example
 from pipework.errors import ConfigError
 from pipework.export.inference import open_encoder
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.train.config.model import Head, ModelSettings, Preset
 from pipework.train.model.checkpoint_engine import open_reference
@@ -23,42 +23,42 @@ CLS, SEP = 2, 3
 
 def embedding(buckets=997):
     torch.manual_seed(0)
-    made = NgramEmbedding(nn.Embedding(50, 16), buckets=buckets, start_id=CLS)
-    nn.init.normal_(made.ngrams.weight)
-    return made
+    embed = NgramEmbedding(nn.Embedding(50, 16), buckets=buckets, start_id=CLS)
+    nn.init.normal_(embed.ngrams.weight)
+    return embed
 
 
 def ids(*rows):
     return torch.tensor(rows)
 
 
-def test_new_tables_change_nothing():
+def test_a_new_table_does_not_change_the_embeddings():
     tokens = nn.Embedding(50, 16)
-    made = NgramEmbedding(tokens, buckets=97, start_id=CLS)
+    embed = NgramEmbedding(tokens, buckets=97, start_id=CLS)
     rows_BT = ids([CLS, 7, 8, 9, SEP])
-    assert torch.equal(made(rows_BT), tokens(rows_BT))
-    assert made.weight is tokens.weight
+    assert torch.equal(embed(rows_BT), tokens(rows_BT))
+    assert embed.weight is tokens.weight
 
 
-def test_a_token_knows_the_two_before_it_and_no_more():
-    made = embedding()
+def test_an_embedding_depends_on_the_two_previous_tokens():
+    embed = embedding()
     before_BT, after_BT = ids([CLS, 7, 8, 9, 10, SEP]), ids([CLS, 6, 8, 9, 10, SEP])
-    changed_T = (made(before_BT) != made(after_BT)).any(dim=-1)[0]
+    changed_T = (embed(before_BT) != embed(after_BT)).any(dim=-1)[0]
     assert changed_T.tolist() == [False, True, True, True, False, False]
 
 
-def test_texts_side_by_side_are_embedded_as_each_alone():
-    made = embedding()
+def test_packed_texts_are_embedded_as_each_alone():
+    embed = embedding()
     first, second = [CLS, 7, 8, SEP], [CLS, 9, SEP]
-    packed_TH = made(ids([*first, *second, 0]))[0]
-    torch.testing.assert_close(packed_TH[:4], made(ids(first))[0])
-    torch.testing.assert_close(packed_TH[4:7], made(ids(second))[0])
+    packed_TH = embed(ids([*first, *second, 0]))[0]
+    torch.testing.assert_close(packed_TH[:4], embed(ids(first))[0])
+    torch.testing.assert_close(packed_TH[4:7], embed(ids(second))[0])
 
 
-def test_hashes_fill_the_table_evenly():
-    made = embedding(buckets=256)
+def test_hashes_are_uniform():
+    embed = embedding(buckets=256)
     pairs_BT = torch.cartesian_prod(torch.arange(4, 50), torch.arange(4, 50))
-    hash_BT, inside_BT = made._hashed(pairs_BT, 2, 0)  # noqa: SLF001
+    hash_BT, inside_BT = embed._hashed(pairs_BT, 2, 0)  # noqa: SLF001
     assert bool(inside_BT.all())
     counts = torch.bincount(hash_BT[:, 1], minlength=256)
     mean = len(pairs_BT) / 256
@@ -66,57 +66,59 @@ def test_hashes_fill_the_table_evenly():
     assert float(((counts - mean) ** 2 / mean).sum()) < 2 * 256  # chi squared; 256 is expected
 
 
-def test_order_within_a_pair_counts():
-    made = embedding()
-    one, other = made(ids([CLS, 7, 8, SEP]))[0, 2], made(ids([CLS, 8, 7, SEP]))[0, 1]
-    ones, others = one - made.weight[8], other - made.weight[8]
+def test_the_order_of_a_bigram_matters():
+    embed = embedding()
+    one, other = embed(ids([CLS, 7, 8, SEP]))[0, 2], embed(ids([CLS, 8, 7, SEP]))[0, 1]
+    ones, others = one - embed.weight[8], other - embed.weight[8]
     assert not torch.allclose(ones, others)
 
 
 @pytest.mark.parametrize("head", [Head.LINEAR, Head.CNN])
-def test_a_checkpoint_brings_its_table_along(tmp_path, head):
-    rows = Rows.of(Family.BERT)
+def test_the_table_is_part_of_the_checkpoint(tmp_path, head):
+    rows = SampleRows.of(EncoderFamily.BERT)
     settings = ModelSettings(preset=Preset.TINY, ngrams=500, head=head, max_length=40)
     model = build(settings, rows.tokenizer, rows.task).eval()
     nn.init.normal_(model.encoder.get_input_embeddings().ngrams.weight)
     model.save(tmp_path / "saved")
     again = open_checkpoint(tmp_path / "saved")
     batch_BT = ids([CLS, 7, 8, 9, SEP])
-    given = {"input_ids": batch_BT, "attention_mask": torch.ones_like(batch_BT)}
-    assert torch.equal(again(**given), model(**given))
+    inputs = {"input_ids": batch_BT, "attention_mask": torch.ones_like(batch_BT)}
+    assert torch.equal(again(**inputs), model(**inputs))
     named = ModelSettings(name=str(tmp_path / "saved"), max_length=40)
     table = build(named, rows.tokenizer, rows.task).encoder.get_input_embeddings().ngrams
     assert torch.equal(table.weight, model.encoder.get_input_embeddings().ngrams.weight)
-    with pytest.raises(ConfigError, match="is 7, and the checkpoint has 500 buckets"):
+    with pytest.raises(ConfigError, match="is 7, but the checkpoint has 500 buckets"):
         build(named.model_copy(update={"ngrams": 7}), rows.tokenizer, rows.task)
 
 
-def test_a_published_checkpoint_can_have_them_too(tmp_path):
-    rows = Rows.of(Family.ALBERT)
-    publish(Family.ALBERT, rows.tokenizer, tmp_path)
+def test_a_table_can_be_added_to_a_published_checkpoint(tmp_path):
+    rows = SampleRows.of(EncoderFamily.ALBERT)
+    publish(EncoderFamily.ALBERT, rows.tokenizer, tmp_path)
     settings = ModelSettings(name=str(tmp_path), ngrams=500, max_length=40)
     model = build(settings, rows.tokenizer, rows.task)
     assert isinstance(model.encoder.get_input_embeddings(), NgramEmbedding)
     assert any("ngrams" in name for name, _ in model.named_parameters())
-    under = {id(one) for one in model.layers()[0]}
-    assert id(model.encoder.get_input_embeddings().ngrams.weight) in under
-    assert open_tiny(rows, tmp_path, Head.LINEAR)  # without them it is as it was
+    embedding_weights = {id(weight) for weight in model.layers()[0]}
+    assert id(model.encoder.get_input_embeddings().ngrams.weight) in embedding_weights
+    assert open_tiny(rows, tmp_path, Head.LINEAR)  # still opens without n-grams
 
 
-def test_a_family_that_ends_with_its_mark_is_refused():
-    model = AutoModel.from_config(tiny(Family.XLNET, 50))
-    with pytest.raises(ConfigError, match="xlnet cannot have n-gram embeddings"):
+def test_a_family_without_a_start_token_is_refused():
+    model = AutoModel.from_config(tiny(EncoderFamily.XLNET, 50))
+    with pytest.raises(ConfigError, match="xlnet does not support n-gram embeddings"):
         attach(model, buckets=10, start_id=CLS)
 
 
-def test_the_mark_is_read_from_the_tokenizer():
-    rows = Rows.of(Family.BERT)
+def test_the_start_token_is_read_from_the_tokenizer():
+    rows = SampleRows.of(EncoderFamily.BERT)
     assert start_id(rows.tokenizer) == rows.tokenizer.token_to_id("[CLS]")
 
 
-def test_a_run_learns_its_table_and_answers_as_it_was_judged(small, tmp_path):
-    found = train(small("train.max_steps=60", "model.ngrams=300"), tmp_path / "run", Silent())
-    assert found.data.metrics["dev"].scores["accuracy"] == 1
+def test_a_run_trains_its_table_and_its_checkpoint_gives_the_same_logits(small, tmp_path):
+    result = train(
+        small("train.max_steps=60", "model.ngrams=300"), tmp_path / "run", NullProgress()
+    )
+    assert result.data.metrics["dev"].scores["accuracy"] == 1
     manifest = read_manifest(tmp_path / "run")
     examples = [Example(text=f"good thing number {n}") for n in range(9)]
     encodings = open_encoder(tmp_path / "run", manifest).encode(examples)

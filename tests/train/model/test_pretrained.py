@@ -1,4 +1,4 @@
-"""Checkpoint folders of every age open, and a wrong one is refused before the first step."""
+"""Old checkpoint folders open, and unsuitable checkpoints are refused before the first step."""
 
 import json
 
@@ -9,10 +9,10 @@ from transformers import BertConfig, BertForPreTraining, BertModel, PreTrainedTo
 from pipework.errors import ConfigError
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
-from pipework.train.data.tokenizer import SPECIAL, check_unknown_rate, make_tokenizer
+from pipework.train.data.tokenizer import SPECIAL_TOKENS, check_unknown_rate, make_tokenizer
 from pipework.train.model.classifier import build
 
-WORDS = [*SPECIAL, "hello", "world", "Hello", "é", "e", *(f"w{n}" for n in range(30))]
+WORDS = [*SPECIAL_TOKENS, "hello", "world", "Hello", "é", "e", *(f"w{n}" for n in range(30))]
 SIZES = {
     "vocab_size": len(WORDS),
     "hidden_size": 16,
@@ -23,26 +23,26 @@ SIZES = {
     "type_vocab_size": 2,
 }
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("no", "yes"), metric=Metric.ACCURACY)
-SOURCE = None  # a checkpoint's tokenizer needs no texts
+SOURCE = None  # the tokenizer of a checkpoint needs no texts
 
 
 class Payload:
-    """What no weights file may hold."""
+    """An object that executes code when it is unpickled."""
 
     def __reduce__(self):
         return (print, ("run",))
 
 
 def old_folder(tmp_path, model, *, rename=str, config="bert_config.json"):
-    """Write a folder as they were before safetensors and tokenizer.json."""
+    """Write a folder in the format before safetensors and tokenizer.json."""
     (tmp_path / config).write_text(json.dumps(SIZES))
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    weights = {rename(name): one for name, one in model.state_dict().items()}
+    weights = {rename(name): tensor for name, tensor in model.state_dict().items()}
     torch.save(weights, tmp_path / "pytorch_model.bin")
     return ModelSettings(name=str(tmp_path), max_length=16, lowercase=False)
 
 
-def opened(settings, task=TASK):
+def open_classifier(settings, task=TASK):
     return build(settings, make_tokenizer(settings, SOURCE), task)
 
 
@@ -58,20 +58,20 @@ def gamma(name):
 def test_an_old_folder_opens_with_all_its_weights(tmp_path, head, prefix, rename, config):
     torch.manual_seed(0)
     model = BertForPreTraining(BertConfig(**SIZES))
-    for norm in (one for name, one in model.named_parameters() if "LayerNorm" in name):
+    for norm in (weight for name, weight in model.named_parameters() if "LayerNorm" in name):
         torch.nn.init.uniform_(norm)
     settings = old_folder(
         tmp_path, model if prefix else model.bert, rename=rename, config=config
     ).model_copy(update={"head": head})
-    found = opened(settings)
+    result = open_classifier(settings)
     expected = model.bert.state_dict()
-    for name, one in found.encoder.state_dict().items():
-        torch.testing.assert_close(one, expected[name])
-    assert found.labels == ("no", "yes")
+    for name, tensor in result.encoder.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name])
+    assert result.labels == ("no", "yes")
 
 
 @pytest.mark.parametrize(
-    ("said", "lowercase", "pieces"),
+    ("tokenizer_config", "lowercase", "pieces"),
     [
         (None, False, ["Hello", "[UNK]"]),
         (None, True, ["hello", "e"]),
@@ -81,53 +81,55 @@ def test_an_old_folder_opens_with_all_its_weights(tmp_path, head, prefix, rename
         ({"model_max_length": 20}, True, ["hello", "e"]),
     ],
 )
-def test_the_casing_is_the_folders_else_the_settings(tmp_path, said, lowercase, pieces):
+def test_the_casing_of_the_folder_precedes_the_settings(
+    tmp_path, tokenizer_config, lowercase, pieces
+):
     settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
     settings = settings.model_copy(update={"lowercase": lowercase})
-    if said is not None:
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
-    found = make_tokenizer(settings, SOURCE).encode("Hello É").tokens
-    assert found == ["[CLS]", *pieces, "[SEP]"]
+    if tokenizer_config is not None:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    result = make_tokenizer(settings, SOURCE).encode("Hello É").tokens
+    assert result == ["[CLS]", *pieces, "[SEP]"]
 
 
-def test_a_pickle_that_holds_more_than_tensors_is_refused(tmp_path):
+def test_a_pickle_with_more_than_tensors_is_refused(tmp_path):
     settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
     torch.save({"weight": Payload()}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match="a pickle that holds more than tensors"):
-        opened(settings)
+    with pytest.raises(ConfigError, match="a pickle that contains more than tensors"):
+        open_classifier(settings)
 
 
-def test_weights_of_the_encoder_that_are_missing_are_an_error_for_every_head(tmp_path):
+def test_missing_encoder_weights_are_refused_for_every_head(tmp_path):
     model = BertModel(BertConfig(**SIZES))
     settings = old_folder(tmp_path, model, rename=lambda name: name.replace("layer.1", "layer.9"))
     for head, prefix in ((Head.LINEAR, r"bert\."), (Head.GRU, "")):
-        with pytest.raises(ConfigError, match=rf"lacks 16 weights of the encoder: {prefix}enc"):
-            opened(settings.model_copy(update={"head": head}))
+        with pytest.raises(ConfigError, match=rf"16 encoder weights are missing: {prefix}enc"):
+            open_classifier(settings.model_copy(update={"head": head}))
 
 
 @pytest.mark.parametrize("size", [len(WORDS) + 1, len(WORDS) // 2])
-def test_a_vocabulary_of_another_size_is_an_error_before_the_first_step(tmp_path, size):
+def test_a_vocabulary_of_another_size_is_refused(tmp_path, size):
     settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
     other = tmp_path / "other.txt"
     other.write_text("".join(f"{word}\n" for word in [*WORDS, "more"][:size]))
-    with pytest.raises(ConfigError, match=rf"has {size} ids, the checkpoint embeds {len(WORDS)}"):
-        opened(settings.model_copy(update={"vocab": other}))
+    with pytest.raises(ConfigError, match=rf"has {size} ids, the embedding has {len(WORDS)} rows"):
+        open_classifier(settings.model_copy(update={"vocab": other}))
 
 
-def test_a_vocabulary_may_stand_for_the_checkpoints_own(tmp_path):
+def test_a_vocabulary_file_may_replace_that_of_the_checkpoint(tmp_path):
     settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
     (tmp_path / "vocab.txt").rename(tmp_path / "other.txt")
-    opened(settings.model_copy(update={"vocab": tmp_path / "other.txt"}))
+    open_classifier(settings.model_copy(update={"vocab": tmp_path / "other.txt"}))
 
 
-def test_a_length_beyond_the_positions_is_an_error_for_every_head(tmp_path):
+def test_a_length_above_the_positions_is_refused_for_every_head(tmp_path):
     settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
     for head in (Head.LINEAR, Head.CNN):
         with pytest.raises(ConfigError, match=r"model\.max_length 21: .* has 20 positions"):
-            opened(settings.model_copy(update={"head": head, "max_length": 21}))
+            open_classifier(settings.model_copy(update={"head": head, "max_length": 21}))
 
 
-def test_a_folder_with_tokenizer_json_is_read_by_it(tmp_path):
+def test_tokenizer_json_precedes_vocab_txt(tmp_path):
     settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
     cased = make_tokenizer(settings, SOURCE)
     PreTrainedTokenizerFast(tokenizer_object=cased, pad_token="[PAD]").save_pretrained(tmp_path)
@@ -135,7 +137,7 @@ def test_a_folder_with_tokenizer_json_is_read_by_it(tmp_path):
     assert make_tokenizer(settings, SOURCE).encode("Hello").tokens[1] == "Hello"
 
 
-def test_too_many_unknown_tokens_are_an_error_that_names_the_vocabulary():
+def test_too_many_unknown_tokens_are_refused_with_the_name_of_the_vocabulary():
     check_unknown_rate(0.2, "vocab.txt")
     with pytest.raises(ConfigError, match=r"21% of the tokens .* the vocabulary of vocab\.txt"):
         check_unknown_rate(0.21, "vocab.txt")
@@ -153,10 +155,10 @@ def test_too_many_unknown_tokens_are_an_error_that_names_the_vocabulary():
     ],
 )
 @pytest.mark.parametrize("head", [Head.LINEAR, Head.CNN])
-def test_a_task_has_its_logits_and_its_name_in_the_checkpoint(tmp_path, task, problem, head):
+def test_labels_and_problem_type_are_stored_in_the_checkpoint(tmp_path, task, problem, head):
     settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
-    found = opened(settings.model_copy(update={"head": head}), task)
-    assert found.labels == task.labels
-    assert found.classes == len(task.labels)
-    found.save(tmp_path / "saved")
+    result = open_classifier(settings.model_copy(update={"head": head}), task)
+    assert result.labels == task.labels
+    assert result.classes == len(task.labels)
+    result.save(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["problem_type"] == problem

@@ -8,15 +8,16 @@ from pipework.train.pretrain.segments import unspaced, unspaced_ids
     ("text", "without"),
     [("北京", True), ("##京", True), ("カ", True), ("ไทย", True), ("word", False), ("한국", False)],
 )
-def test_which_writing_has_no_spaces(text, without):
+def test_scripts_without_spaces_are_recognised(text, without):
     assert unspaced(text) is without
 
 
-def test_a_byte_level_vocabulary_is_read_as_what_it_stands_for():
+def test_byte_level_tokens_are_decoded():
+    # The three bytes of a character, and the first two of them.
     whole, part = (
         "\u00e4\u00b8\u0143",
         "\u00e4\u00b8",
-    )  # the three bytes of one character, and two of them
+    )
     tokenizer = Tokenizer(models.WordLevel({"a": 0, whole: 1, part: 2}, unk_token="a"))
     tokenizer.decoder = decoders.ByteLevel()
     assert unspaced_ids(tokenizer).tolist() == [False, True, False]

@@ -1,4 +1,4 @@
-"""The model of pretraining: no attention across texts, logits where asked, saved and opened."""
+"""The pretraining model: no attention across texts, logits of masked tokens, save and open."""
 
 import numpy as np
 import pytest
@@ -14,12 +14,12 @@ from transformers import (
 )
 
 from pipework.errors import ConfigError
-from pipework.train.config.model import Family, ModelSettings, Preset
-from pipework.train.model.classifier import unreached
+from pipework.train.config.model import ModelSettings, Preset, PresetFamily
+from pipework.train.model.classifier import unused_parameters
 from pipework.train.model.families import padding
-from pipework.train.model.fast_dropout import quicken
+from pipework.train.model.fast_dropout import use_fast_dropout
 from pipework.train.model.presets import size
-from pipework.train.pretrain.model import ORDER, build_pretrainer, open_pretrainer
+from pipework.train.pretrain.model import ORDER, build_pretrain_model, open_pretrain_model
 
 TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 VOCABULARY = 60
@@ -27,23 +27,23 @@ VOCABULARY = 60
 
 def tokenizer(count=VOCABULARY):
     words = [*TOKENS, *(f"w{number}" for number in range(count - len(TOKENS)))]
-    spelled = Tokenizer(
+    word_tokenizer = Tokenizer(
         models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
     )
-    spelled.post_processor = processors.TemplateProcessing(
+    word_tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    return spelled
+    return word_tokenizer
 
 
-def made(*, order=True, **settings):
+def build_small(*, order=True, **settings):
     torch.manual_seed(0)
     given = ModelSettings(**({"preset": Preset.TINY, "max_length": 32} | settings))
-    return build_pretrainer(given, tokenizer(), order=order)
+    return build_pretrain_model(given, tokenizer(), order=order)
 
 
 def rows(seed=0):
-    """Two rows of three texts each; the second row ends in padding."""
+    """Two rows of three texts each; the second row ends with padding."""
     random = np.random.default_rng(seed)
     ids_RT = random.integers(len(TOKENS), VOCABULARY, (2, 24))
     lengths = [[7, 9, 8], [5, 10, 4]]
@@ -57,7 +57,7 @@ def rows(seed=0):
     return {name: torch.from_numpy(array) for name, array in named.items()}
 
 
-def asked(packed):
+def with_targets(packed):
     return packed | {
         "places": torch.tensor([2, 9, 30, 41]),
         "targets": torch.tensor([7, 8, 9, 10]),
@@ -66,12 +66,12 @@ def asked(packed):
     }
 
 
-@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize("family", PresetFamily)
 @pytest.mark.parametrize("training", [False, True], ids=["library", "quick"])
-def test_changing_one_text_leaves_the_states_of_the_others_untouched(family, training):
-    model = made(family=family, dropout=0.0).train(training)
+def test_texts_of_a_row_do_not_affect_each_other(family, training):
+    model = build_small(family=family, dropout=0.0).train(training)
     if training:
-        quicken(model.model)
+        use_fast_dropout(model.model)
     packed = rows()
     with torch.no_grad():
         before_RTH = model.states(**packed)
@@ -84,9 +84,9 @@ def test_changing_one_text_leaves_the_states_of_the_others_untouched(family, tra
     assert not torch.isclose(before_RTH[here_RT], after_RTH[here_RT]).all(dim=1).any()
 
 
-@pytest.mark.parametrize("family", Family)
-def test_a_packed_text_has_the_states_that_it_has_alone(family):
-    model, packed = made(family=family).eval(), rows()
+@pytest.mark.parametrize("family", PresetFamily)
+def test_a_packed_text_has_the_same_states_as_alone(family):
+    model, packed = build_small(family=family).eval(), rows()
     with torch.no_grad():
         packed_RTH = model.states(**packed)
         for row in (0, 1):
@@ -98,31 +98,31 @@ def test_a_packed_text_has_the_states_that_it_has_alone(family):
                 )
 
 
-@pytest.mark.parametrize("family", Family)
-def test_only_hidden_tokens_are_told_and_as_the_whole_model_tells_them(family):
-    model, packed = made(family=family, order=False).eval(), rows()
+@pytest.mark.parametrize("family", PresetFamily)
+def test_logits_of_masked_tokens_equal_those_of_the_full_model(family):
+    model, packed = build_small(family=family, order=False).eval(), rows()
     places = torch.tensor([2, 6])
     with torch.no_grad():
-        logits_MV, none = model.tell(places=places, pairs=torch.tensor([0]), **packed)
+        logits_MV, none = model.predict(places=places, pairs=torch.tensor([0]), **packed)
         whole = model.model(input_ids=packed["input_ids"][:1, :7]).logits[0]
     assert none is None
     torch.testing.assert_close(logits_MV, whole[places], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", Family)
-def test_every_weight_learns_even_from_a_batch_without_pairs(family):
-    model = made(family=family)
-    inputs = asked(rows())
+@pytest.mark.parametrize("family", PresetFamily)
+def test_every_weight_has_a_gradient_even_without_pairs(family):
+    model = build_small(family=family)
+    inputs = with_targets(rows())
     inputs |= {
         "pairs": torch.empty(0, dtype=torch.int64),
         "swapped": torch.empty(0, dtype=torch.int64),
     }
-    assert unreached(model, inputs) == []
+    assert unused_parameters(model, inputs) == []
     assert sum(len(layer) for layer in model.layers()) == len(list(model.parameters()))
 
 
-def test_losses_are_sums_scaled():
-    model, inputs = made().eval(), asked(rows())
+def test_losses_are_scaled_sums():
+    model, inputs = build_small().eval(), with_targets(rows())
     with torch.no_grad():
         plain_2 = model(**inputs)
         model.scales = (0.5, 0.25)
@@ -131,11 +131,11 @@ def test_losses_are_sums_scaled():
     assert plain_2[1] == pytest.approx(2 * np.log(2), rel=0.1)
 
 
-@pytest.mark.parametrize("family", Family)
-def test_what_is_saved_is_opened_as_it_was(family, tmp_path):
-    model, inputs = made(family=family).eval(), asked(rows())
+@pytest.mark.parametrize("family", PresetFamily)
+def test_a_saved_model_computes_the_same_losses(family, tmp_path):
+    model, inputs = build_small(family=family).eval(), with_targets(rows())
     model.save(tmp_path)
-    again = open_pretrainer(tmp_path)
+    again = open_pretrain_model(tmp_path)
     with torch.no_grad():
         assert torch.equal(model(**inputs), again(**inputs))
     assert (tmp_path / ORDER).is_file()
@@ -143,31 +143,31 @@ def test_what_is_saved_is_opened_as_it_was(family, tmp_path):
     assert plain.get_output_embeddings().weight is plain.get_input_embeddings().weight
 
 
-@pytest.mark.parametrize("family", Family)
-def test_embeddings_of_ngrams_are_pretrained_saved_and_opened(family, tmp_path):
-    model, inputs = made(family=family, ngrams=64).eval(), asked(rows())
+@pytest.mark.parametrize("family", PresetFamily)
+def test_ngram_embeddings_are_pretrained_saved_and_opened(family, tmp_path):
+    model, inputs = build_small(family=family, ngrams=64).eval(), with_targets(rows())
     table = model.encoder.get_input_embeddings().ngrams
     torch.nn.init.normal_(table.weight)
-    assert unreached(model, inputs) == []
+    assert unused_parameters(model, inputs) == []
     model.save(tmp_path)
     with torch.no_grad():
         expected = model(**inputs)
-        assert torch.equal(open_pretrainer(tmp_path)(**inputs), expected)
-        assert torch.equal(made(preset=None, name=str(tmp_path)).eval()(**inputs), expected)
+        assert torch.equal(open_pretrain_model(tmp_path)(**inputs), expected)
+        assert torch.equal(build_small(preset=None, name=str(tmp_path)).eval()(**inputs), expected)
 
 
-@pytest.mark.parametrize("family", Family)
-def test_a_classifier_takes_over_the_encoder_and_its_pooler(family, tmp_path):
-    model = made(family=family)
+@pytest.mark.parametrize("family", PresetFamily)
+def test_a_classifier_loads_the_encoder_and_its_pooler(family, tmp_path):
+    model = build_small(family=family)
     model.save(tmp_path)
-    taken = AutoModelForSequenceClassification.from_pretrained(tmp_path).base_model.state_dict()
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path).base_model.state_dict()
     own = model.encoder.state_dict()
-    assert taken.keys() == own.keys()
+    assert loaded.keys() == own.keys()
     assert any("pooler" in name for name in own)
-    assert all(torch.equal(own[name], taken[name]) for name in own)
+    assert all(torch.equal(own[name], loaded[name]) for name in own)
 
 
-def test_a_checkpoint_without_a_head_gets_one_tied_to_its_embeddings(tmp_path):
+def test_a_checkpoint_without_a_head_gets_a_head_tied_to_its_embeddings(tmp_path):
     config = BertConfig(
         vocab_size=VOCABULARY,
         hidden_size=32,
@@ -178,47 +178,47 @@ def test_a_checkpoint_without_a_head_gets_one_tied_to_its_embeddings(tmp_path):
     )
     base = BertModel(config)
     base.save_pretrained(tmp_path)
-    model = made(preset=None, name=str(tmp_path))
+    model = build_small(preset=None, name=str(tmp_path))
     assert torch.equal(model.encoder.pooler.dense.weight, base.pooler.dense.weight)
     embedded = model.model.get_input_embeddings().weight
     assert model.model.get_output_embeddings().weight is embedded
     assert torch.equal(embedded, base.get_input_embeddings().weight)
 
 
-def test_going_on_keeps_the_head_that_tells_the_order(tmp_path):
-    first = made()
+def test_further_pretraining_keeps_the_order_head(tmp_path):
+    first = build_small()
     first.save(tmp_path)
-    again = made(preset=None, name=str(tmp_path))
+    again = build_small(preset=None, name=str(tmp_path))
     assert torch.equal(first.order.weight, again.order.weight)
 
 
-def test_a_family_that_cannot_read_packed_rows_is_refused(tmp_path):
+def test_a_family_without_packed_rows_is_refused(tmp_path):
     config = DebertaV2Config(
         vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, num_attention_heads=2
     )
     DebertaV2Model(config).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"deberta-v2 cannot read packed rows") as caught:
-        made(preset=None, name=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"deberta-v2 does not support packed rows") as caught:
+        build_small(preset=None, name=str(tmp_path))
     assert "pretrain another model" in caught.value.hint
 
 
-def test_too_long_for_the_positions_is_refused(tmp_path):
-    made(max_length=8).save(tmp_path)
+def test_a_length_above_the_positions_is_refused(tmp_path):
+    build_small(max_length=8).save(tmp_path)
     with pytest.raises(ConfigError, match=r"max_length 9: .* has 8 positions"):
-        made(preset=None, name=str(tmp_path), max_length=9)
+        build_small(preset=None, name=str(tmp_path), max_length=9)
 
 
 @pytest.mark.parametrize("preset", [Preset.TINY, Preset.MINI, Preset.SMALL, Preset.MEDIUM])
-def test_albert_has_one_layer_for_all_and_embeds_narrowly(preset):
+def test_albert_shares_its_layers_and_has_narrow_embeddings(preset):
     layers, width = size(preset)
     bert, albert = (
-        made(preset=preset, family=family, order=False).encoder
-        for family in (Family.BERT, Family.ALBERT)
+        build_small(preset=preset, family=family, order=False).encoder
+        for family in (PresetFamily.BERT, PresetFamily.ALBERT)
     )
-    one = sum(p.numel() for p in bert.encoder.layer[0].parameters())
+    layer_size = sum(p.numel() for p in bert.encoder.layer[0].parameters())
     shared = sum(p.numel() for p in albert.encoder.albert_layer_groups.parameters())
-    assert shared == one
-    assert sum(p.numel() for p in bert.encoder.parameters()) == layers * one
+    assert shared == layer_size
+    assert sum(p.numel() for p in bert.encoder.parameters()) == layers * layer_size
     assert albert.embeddings.word_embeddings.weight.shape == (VOCABULARY, 128)
     assert bert.embeddings.word_embeddings.weight.shape == (VOCABULARY, width)
     assert padding(albert) == padding(bert)
@@ -226,14 +226,18 @@ def test_albert_has_one_layer_for_all_and_embeds_narrowly(preset):
 
 def test_albert_base_has_the_parameters_of_its_paper():
     """Lan et al. 2020, table 1: BERT-base has 108 million parameters, ALBERT-base 12."""
-    given = [ModelSettings(preset=Preset.BASE, family=family, max_length=512) for family in Family]
+    given = [
+        ModelSettings(preset=Preset.BASE, family=family, max_length=512) for family in PresetFamily
+    ]
     with torch.device("meta"):
         bert, albert = (
             sum(
                 p.numel()
-                for p in build_pretrainer(one, tokenizer(30_000), order=False).parameters()
+                for p in build_pretrain_model(
+                    model_settings, tokenizer(30_000), order=False
+                ).parameters()
             )
-            for one in given
+            for model_settings in given
         )
     assert round(bert / 1e6) in (108, 109, 110)
     assert round(albert / 1e6) in (11, 12)

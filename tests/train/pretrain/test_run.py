@@ -1,4 +1,4 @@
-"""Pretraining runs: bit-equal after a kill, the same in two processes, refused for answers."""
+"""Pretraining runs: resume, several processes, and use as a base model."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from pipework.errors import CheckFailedError, ConfigError, RunFolderError
 from pipework.export.config import ExportSettings
 from pipework.export.inference import evaluate_run, predict_run
 from pipework.export.run import export
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_classifier, read_manifest
 from pipework.run_folder.task import TaskKind
@@ -49,7 +49,7 @@ eval_every = 5
 
 @pytest.fixture
 def documents(tmp_path):
-    """A config over made-up documents whose segments count up."""
+    """A config with synthetic documents whose segments count up."""
     stories = [
         "\n".join(
             f"good thing number {s} follows bad thing number {s - 1}" for s in range(d, d + 8)
@@ -68,7 +68,7 @@ def documents(tmp_path):
 @pytest.fixture
 def pretrained(documents, tmp_path):
     run = tmp_path / "pretrained"
-    train(documents(), run, Silent())
+    train(documents(), run, NullProgress())
     return run
 
 
@@ -98,14 +98,14 @@ def test_the_run_folder_keeps_its_contract(pretrained):
     assert not (pretrained / "state").exists()
 
 
-def test_it_learns(documents, tmp_path):
-    train(documents("train.max_steps=60", "train.eval_every=12"), tmp_path / "run", Silent())
+def test_the_masked_loss_falls(documents, tmp_path):
+    train(documents("train.max_steps=60", "train.eval_every=12"), tmp_path / "run", NullProgress())
     on_dev = [line for line in learned(tmp_path / "run") if line["group"] == "dev"]
     assert on_dev[-1]["masked_loss"] < 0.7 * on_dev[0]["masked_loss"]
     assert on_dev[-1]["masked_accuracy"] > 0.4
 
 
-def test_the_order_of_segments_is_learned_where_it_can_be_told(documents, tmp_path):
+def test_the_order_of_segments_is_learned(documents, tmp_path):
     random = np.random.default_rng(0)
     stories = [
         "\n".join(
@@ -116,13 +116,13 @@ def test_the_order_of_segments_is_learned_where_it_can_be_told(documents, tmp_pa
     ]
     config = documents("train.max_steps=150", "model.max_length=16", "train.batch_size=8")
     (tmp_path / "train.txt").write_text("\n\n".join(stories))
-    manifest = train(config, tmp_path / "run", Silent())
+    manifest = train(config, tmp_path / "run", NullProgress())
     assert manifest.data.metrics["dev"].scores["order_accuracy"] > 0.85
 
 
-def test_the_checkpoint_with_the_least_loss_is_kept(documents, tmp_path):
+def test_the_final_checkpoint_has_the_lowest_dev_loss(documents, tmp_path):
     manifest = train(
-        documents("train.max_steps=30", "train.eval_every=3"), tmp_path / "r", Silent()
+        documents("train.max_steps=30", "train.eval_every=3"), tmp_path / "r", NullProgress()
     )
     on_dev = [line for line in learned(tmp_path / "r") if line["group"] == "dev"]
     least = min(line["masked_loss"] + line["order_loss"] for line in on_dev)
@@ -142,10 +142,10 @@ def test_a_killed_run_ends_with_the_same_bits(documents, forked, tmp_path, proce
     config = documents(*extra)
     assert forked(config, tmp_path / "whole", processes=processes) == [0] * processes
     run = tmp_path / "killed"
-    for life in (1, 2):
+    for attempt in (1, 2):
         kill_at = 4 * config.train.accumulate
         assert forked(config, run, processes=processes, kill_at=kill_at, resume=True)[0] == -9
-        assert latest(run).standing.step >= 2 * life
+        assert latest(run).state.step >= 2 * attempt
     assert forked(config, run, processes=processes, resume=True) == [0] * processes
     assert digests(run) == digests(tmp_path / "whole")
     assert learned(run) == learned(tmp_path / "whole")
@@ -166,8 +166,8 @@ def test_two_processes_learn_the_same_as_one(documents, forked, tmp_path):
 def test_a_pretraining_run_is_refused_where_a_classifier_is_needed(pretrained):
     needs = (
         lambda: read_classifier(pretrained),
-        lambda: export(pretrained, Silent(), settings=ExportSettings()),
-        lambda: evaluate_run(pretrained, None, "dev", None, Silent()),
+        lambda: export(pretrained, NullProgress(), settings=ExportSettings()),
+        lambda: evaluate_run(pretrained, None, "dev", None, NullProgress()),
         lambda: list(predict_run(pretrained, [Example(text="a")])),
         lambda: Predictor(pretrained),
     )
@@ -182,7 +182,7 @@ def test_a_pretraining_run_is_refused_where_a_classifier_is_needed(pretrained):
     [["export", "--to", "onnx"], ["serve"], ["eval"], ["predict", "a text"]],
     ids=lambda w: w[0],
 )
-def test_the_command_line_says_so_in_one_line(pretrained, words):
+def test_the_command_line_reports_it_in_one_line(pretrained, words):
     command, *rest = words
     done = subprocess.run(
         [sys.executable, "-m", "pipework.cli", command, str(pretrained), *rest],
@@ -191,23 +191,25 @@ def test_the_command_line_says_so_in_one_line(pretrained, words):
         check=False,
     )
     assert done.returncode == 2
-    said = [line for line in done.stderr.splitlines() if "is of pretraining" in line]
-    assert len(said) == 1
+    lines = [line for line in done.stderr.splitlines() if "is of pretraining" in line]
+    assert len(lines) == 1
     assert "Traceback" not in done.stderr
 
 
-def test_another_kind_cannot_go_on_with_it(documents, small, pretrained, forked, tmp_path):
+def test_a_resume_with_another_task_kind_is_refused(documents, small, pretrained, forked, tmp_path):
     with pytest.raises(
         ConfigError, match=r"complete with task\.kind = pretrain, found single_label"
     ):
-        train(small(), pretrained, Silent(), resume=True)
+        train(small(), pretrained, NullProgress(), resume=True)
     assert forked(documents(), tmp_path / "half", kill_at=6)[0] == -9
     with pytest.raises(ConfigError, match=r"started with task\.kind = 'pretrain', found 'single_l"):
-        train(small(), tmp_path / "half", Silent(), resume=True)
+        train(small(), tmp_path / "half", NullProgress(), resume=True)
 
 
 @pytest.mark.parametrize("where", ["", "/checkpoint"])
-def test_fine_tuning_from_it_takes_over_weights_and_tokenizer(pretrained, small, tmp_path, where):
+def test_fine_tuning_uses_the_weights_and_tokenizer_of_the_pretraining_run(
+    pretrained, small, tmp_path, where
+):
     small()  # writes rows with labels, and a config
     path = tmp_path / "fine.toml"
     text = (tmp_path / "c.toml").read_text()
@@ -216,7 +218,7 @@ def test_fine_tuning_from_it_takes_over_weights_and_tokenizer(pretrained, small,
     config = load_config(str(path), [*extra, "train.report=false", "train.precision=fp32"])
     run = tmp_path / "fine"
     with suppress(CheckFailedError):  # one step teaches nothing
-        train(config, run, Silent())
+        train(config, run, NullProgress())
     manifest = read_classifier(run)
     assert manifest.input.tokenizer.sha256 == read_manifest(pretrained).input.tokenizer.sha256
     before = load_file(pretrained / "checkpoint" / "model.safetensors")
@@ -228,17 +230,17 @@ def test_fine_tuning_from_it_takes_over_weights_and_tokenizer(pretrained, small,
         torch.testing.assert_close(before[name], after[name], rtol=0, atol=1e-6)
 
 
-def test_going_on_from_a_pretraining_run_is_pretraining(pretrained, tmp_path):
+def test_a_pretraining_run_can_be_pretrained_further(pretrained, tmp_path):
     path = tmp_path / "more.toml"
     path.write_text(CONFIG.replace('preset = "tiny"', f'name = "{pretrained}"'))
     config = load_config(str(path), [*QUICK, "train.max_steps=2", "train.eval_every=1"])
-    train(config, tmp_path / "more", Silent())
+    train(config, tmp_path / "more", NullProgress())
     first = [line for line in learned(pretrained) if line["group"] == "dev"][-1]
     more = next(line for line in learned(tmp_path / "more") if line["group"] == "dev")
     assert more["masked_loss"] == pytest.approx(first["masked_loss"], rel=0.1)
 
 
-def test_texts_without_segments_teach_no_order(documents, tmp_path):
+def test_texts_without_segments_have_no_order_objective(documents, tmp_path):
     (tmp_path / "train.jsonl").write_text(
         "".join(json.dumps({"words": f"row {n} has words"}) + "\n" for n in range(90))
     )
@@ -247,36 +249,36 @@ def test_texts_without_segments_teach_no_order(documents, tmp_path):
         .replace('format = "documents"\n', "")
         .replace("[model]", 'columns = { text = "words" }\n[model]')
     )
-    train(documents(), tmp_path / "run", Silent())
+    train(documents(), tmp_path / "run", NullProgress())
     manifest = read_manifest(tmp_path / "run")
     assert manifest.model.head == "masked"
     assert {*manifest.data.metrics["dev"].scores} == {"masked_accuracy"}
 
 
 def test_the_report_shows_both_objectives(documents, tmp_path):
-    train(documents("train.report=true"), tmp_path / "run", Silent())
+    train(documents("train.report=true"), tmp_path / "run", NullProgress())
     page = (tmp_path / "run" / "report.html").read_text()
-    for said in (
-        "hidden tokens of dev are told",
-        "orders of two segments",
+    for text in (
+        "masked tokens of dev are predicted correctly",
+        "segment orders of dev are predicted correctly",
         "tokens/s",
         "Loss on dev",
     ):
-        assert said in page
-    assert "linear model" not in page
+        assert text in page
+    assert "linear baseline" not in page
 
 
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ("model.head=cnn", "model.head is of classifiers"),
-        ("train.token_dropout=0.1", "train.token_dropout is of classifiers"),
+        ("model.head=cnn", "model.head applies only to classifiers"),
+        ("train.token_dropout=0.1", "train.token_dropout applies only to classifiers"),
         ('task.labels=["a", "b"]', "pretraining has no task.labels"),
-        ("task.kind=single_label", "format documents has no labels to learn"),
+        ("task.kind=single_label", "format documents has no labels: set task.kind to pretrain"),
         ("data.columns.text=0", "format documents has no data.columns"),
-        ("task.metric=accuracy", "cannot be told for a pretrain task"),
+        ("task.metric=accuracy", "does not apply to a pretrain task"),
     ],
 )
-def test_what_is_of_classifiers_is_refused(documents, tmp_path, extra, message):
+def test_settings_of_classifiers_are_refused(documents, tmp_path, extra, message):
     with pytest.raises(ConfigError, match=message):
-        train(documents(extra), tmp_path / "run", Silent())
+        train(documents(extra), tmp_path / "run", NullProgress())

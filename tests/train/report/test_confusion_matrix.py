@@ -4,57 +4,57 @@ import pytest
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.evaluation import evaluate
 from pipework.train.report.confusion_matrix import (
-    MOST_CLASSES,
+    MAX_CLASSES,
     OTHERS,
-    Confusion,
+    ConfusionMatrix,
     confusion_image,
     most_confused,
 )
 
 
-def evaluation(truth, given, labels):
+def evaluation(truth, predicted, labels):
     task = Task(kind=TaskKind.SINGLE_LABEL, labels=tuple(labels), metric=Metric.ACCURACY)
-    logits = np.eye(len(labels), dtype=np.float32)[given]
+    logits = np.eye(len(labels), dtype=np.float32)[predicted]
     return evaluate(logits, np.array(truth, np.int32), task)
 
 
 @pytest.fixture
 def many():
-    """100 classes, of which those from 90 on are taken for the one before."""
+    """100 classes; a quarter of the rows of classes 90 to 99 is predicted as the previous class."""
     truth = np.repeat(np.arange(100), 4)
-    given = np.where((truth >= 90) & (np.arange(400) % 4 == 0), truth - 1, truth)
-    return evaluation(truth, given, [f"class {number}" for number in range(100)])
+    predicted = np.where((truth >= 90) & (np.arange(400) % 4 == 0), truth - 1, truth)
+    return evaluation(truth, predicted, [f"class {number}" for number in range(100)])
 
 
-def test_few_classes_are_all_shown():
-    found = Confusion.of(evaluation([0, 0, 1], [0, 1, 1], "ab"))
-    assert found.labels == ("a", "b")
-    assert found.counts_KK.tolist() == [[1, 1], [0, 1]]
-    assert found.shares.tolist() == [[0.5, 0.5], [0, 1]]
+def test_a_small_matrix_has_all_classes():
+    matrix = ConfusionMatrix.of(evaluation([0, 0, 1], [0, 1, 1], "ab"))
+    assert matrix.labels == ("a", "b")
+    assert matrix.counts_KK.tolist() == [[1, 1], [0, 1]]
+    assert matrix.shares.tolist() == [[0.5, 0.5], [0, 1]]
 
 
-def test_of_many_classes_those_with_the_most_mistakes_are_shown(many):
-    found = Confusion.of(many)
-    assert len(found.labels) == MOST_CLASSES
-    assert found.labels[-1] == OTHERS
-    assert {f"class {number}" for number in range(89, 100)} <= set(found.labels)
-    assert found.counts_KK.sum() == 400
-    assert found.counts_KK.trace() == 390
+def test_a_large_matrix_has_the_classes_with_the_most_errors(many):
+    matrix = ConfusionMatrix.of(many)
+    assert len(matrix.labels) == MAX_CLASSES
+    assert matrix.labels[-1] == OTHERS
+    assert {f"class {number}" for number in range(89, 100)} <= set(matrix.labels)
+    assert matrix.counts_KK.sum() == 400
+    assert matrix.counts_KK.trace() == 390
 
 
-def test_what_is_taken_for_what_most_often_comes_first():
-    found = most_confused(evaluation([0, 0, 0, 1, 1, 2], [1, 1, 0, 1, 2, 2], "abc"))
-    assert list(found) == [("a", "b", 2, 2 / 3), ("b", "c", 1, 1 / 2)]
+def test_the_most_frequent_confusion_is_first():
+    pairs = most_confused(evaluation([0, 0, 0, 1, 1, 2], [1, 1, 0, 1, 2, 2], "abc"))
+    assert list(pairs) == [("a", "b", 2, 2 / 3), ("b", "c", 1, 1 / 2)]
 
 
-def test_a_class_without_rows_is_shown_all_the_same():
-    assert Confusion.of(evaluation([0, 0], [0, 1], "ab")).shares[1].tolist() == [0, 0]
+def test_a_class_without_rows_is_in_the_matrix():
+    assert ConfusionMatrix.of(evaluation([0, 0], [0, 1], "ab")).shares[1].tolist() == [0, 0]
 
 
-def test_the_picture_shows_where_the_rows_are(many):
+def test_the_image_is_coloured_where_there_are_rows(many):
     few = evaluation([0, 0, 1], [0, 1, 1], ["$a$", "\u732b"])
-    for one in (few, many):
-        pixels = confusion_image(one)
+    for case in (few, many):
+        pixels = confusion_image(case)
         assert pixels.dtype == np.uint8
         assert pixels.ndim == 3
         assert pixels.shape[2] == 3

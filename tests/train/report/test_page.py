@@ -1,4 +1,4 @@
-"""The page of a run stands alone, says what matters, and a browser shows it."""
+"""The training report is self-contained, complete, and displays in a browser."""
 
 import re
 import shutil
@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from pipework.data.examples import Example
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.evaluation import evaluate, truth
+from pipework.scoring.evaluation import evaluate, label_array
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import run_config
-from pipework.train.data_report.data_report import Values, data_report
+from pipework.train.data_report.data_report import ValueStats, data_report
 from pipework.train.model.checkpoint_engine import open_reference
-from pipework.train.report.linear_baseline import Baseline
+from pipework.train.report.linear_baseline import LinearBaseline
 from pipework.train.report.page import RunPage, html, write_page
 from pipework.train.report.plots import read_curves
-from pipework.train.report.significance import verdict
-from pipework.train.report.worst_errors import mistakes
+from pipework.train.report.significance import compare_to_baseline
+from pipework.train.report.worst_errors import worst_errors
 
 EVIL = "\"'><script>alert('x')</script>&$a$"
 CHROMIUM = shutil.which("chromium")
@@ -32,11 +32,11 @@ needs_chromium = pytest.mark.skipif(
 )
 
 
-def linear(logits_NC, wanted, task):
-    """A baseline that answers with the logits, for tests that need no fitted one."""
-    return Baseline(
+def linear(logits_NC, truth_N, task):
+    """A baseline with the given logits, for tests that need no fitted baseline."""
+    return LinearBaseline(
         name="a linear SVM on TF-IDF of words",
-        evaluation=evaluate(logits_NC, wanted, task),
+        evaluation=evaluate(logits_NC, truth_N, task),
         logits_NC=logits_NC,
         task=task,
         rows=100,
@@ -47,25 +47,25 @@ def linear(logits_NC, wanted, task):
 
 @pytest.fixture(scope="module")
 def page(trained_run):
-    """What `pipe train sample` has to show."""
+    """The report data of `pipe train sample`."""
     manifest, config = read_manifest(trained_run), run_config(trained_run)
     sources = config.sources()
     limits = {"max_length": manifest.input.max_length, "type_ids": manifest.input.type_ids}
     encoder = TextEncoder.open(trained_run / "tokenizer.json", **limits)
     dev = list(sources["dev"].rows())
     logits_NC = open_reference(trained_run, manifest).infer(encoder.encode(dev))
-    wanted = truth(dev, manifest.task, "dev")
-    baseline = linear(np.roll(logits_NC, 1, axis=1), wanted, manifest.task)
+    truth_N = label_array(dev, manifest.task, "dev")
+    baseline = linear(np.roll(logits_NC, 1, axis=1), truth_N, manifest.task)
     return RunPage(
         manifest=manifest,
         config=(trained_run / "config.toml").read_text(),
-        report=data_report(sources, encoder, manifest.task.labels, Silent()),
-        evaluation=evaluate(logits_NC, wanted, manifest.task),
+        report=data_report(sources, encoder, manifest.task.labels, NullProgress()),
+        evaluation=evaluate(logits_NC, truth_N, manifest.task),
         logits_NC=logits_NC,
-        truth=wanted,
+        truth=truth_N,
         baseline=baseline,
-        verdict=verdict(logits_NC, wanted, manifest.task, baseline),
-        mistakes=mistakes(dev, logits_NC, wanted, manifest.task),
+        difference=compare_to_baseline(logits_NC, truth_N, manifest.task, baseline),
+        worst_errors=worst_errors(dev, logits_NC, truth_N, manifest.task),
     )
 
 
@@ -74,35 +74,35 @@ def curves(trained_run):
     return read_curves(trained_run)
 
 
-def of_task(page, task, logits_NC, wanted):
-    """The same run, had its task been another."""
-    baseline = linear(logits_NC, wanted, task)
-    rows = [Example(text=f"row {place}") for place in range(len(wanted))]
+def of_task(page, task, logits_NC, truth_N):
+    """The same run with another task."""
+    baseline = linear(logits_NC, truth_N, task)
+    rows = [Example(text=f"row {place}") for place in range(len(truth_N))]
     return replace(
         page,
         manifest=page.manifest.model_copy(update={"task": task}),
-        evaluation=evaluate(logits_NC, wanted, task),
+        evaluation=evaluate(logits_NC, truth_N, task),
         logits_NC=logits_NC,
-        truth=wanted,
+        truth=truth_N,
         baseline=baseline,
-        verdict=verdict(logits_NC, wanted, task, baseline),
-        mistakes=mistakes(rows, logits_NC, wanted, task),
+        difference=compare_to_baseline(logits_NC, truth_N, task, baseline),
+        worst_errors=worst_errors(rows, logits_NC, truth_N, task),
     )
 
 
 @pytest.fixture(scope="module")
 def regression(page):
     task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
-    chance = np.random.default_rng(0)
-    wanted = chance.random(3000, dtype=np.float32)
-    logits = (wanted + 0.1 * chance.standard_normal(3000)).astype(np.float32)[:, None]
-    values = Values(smallest=0, median=0.5, largest=1, mean=0.25)
+    generator = np.random.default_rng(0)
+    truth_N = generator.random(3000, dtype=np.float32)
+    logits = (truth_N + 0.1 * generator.standard_normal(3000)).astype(np.float32)[:, None]
+    values = ValueStats(smallest=0, median=0.5, largest=1, mean=0.25)
     splits = {
         name: split.model_copy(update={"labels": {}, "values": values})
         for name, split in page.report.splits.items()
     }
     report = page.report.model_copy(update={"splits": splits})
-    return replace(of_task(page, task, logits, wanted), report=report)
+    return replace(of_task(page, task, logits, truth_N), report=report)
 
 
 @pytest.fixture(scope="module")
@@ -113,25 +113,25 @@ def several(page):
         metric=Metric.MACRO_F1,
         thresholds=(0.25, 0.75),
     )
-    wanted = np.array([[1, 0], [0, 1], [1, 1], [0, 0]], np.int8)
+    truth_N = np.array([[1, 0], [0, 1], [1, 1], [0, 0]], np.int8)
     logits = np.array([[3, -3], [0.5, 3], [3, 0.5], [-3, -3]], np.float32)
-    return of_task(page, task, logits, wanted)
+    return of_task(page, task, logits, truth_N)
 
 
 @pytest.fixture(scope="module")
 def crowded(page):
     """A task of 150 classes."""
-    chance = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     labels = tuple(f"a class with the number {number}" for number in range(150))
     task = Task(kind=TaskKind.SINGLE_LABEL, labels=labels, metric=Metric.MACRO_F1)
-    wanted = chance.integers(150, size=2000).astype(np.int32)
-    logits = chance.standard_normal((2000, 150)).astype(np.float32)
-    logits[np.arange(2000), wanted] += 3
-    return of_task(page, task, logits, wanted)
+    truth_N = generator.integers(150, size=2000).astype(np.int32)
+    logits = generator.standard_normal((2000, 150)).astype(np.float32)
+    logits[np.arange(2000), truth_N] += 3
+    return of_task(page, task, logits, truth_N)
 
 
-class Balance(HTMLParser):
-    """Checks that every element that is opened is closed, in order."""
+class TagChecker(HTMLParser):
+    """Checks that every element is closed, in order."""
 
     VOID = ("meta", "link", "br", "hr")
 
@@ -152,14 +152,14 @@ class Balance(HTMLParser):
 
 
 def parse(text):
-    found = Balance()
-    found.feed(text)
-    assert found.open == []
-    return found
+    parser = TagChecker()
+    parser.feed(text)
+    assert parser.open == []
+    return parser
 
 
 @pytest.mark.parametrize("kind", ["page", "regression", "several", "crowded"])
-def test_the_page_loads_nothing(kind, request, curves):
+def test_the_page_loads_no_external_resources(kind, request, curves):
     text = html(request.getfixturevalue(kind), curves)
     parse(text)
     addresses = set(re.findall(r"https?://[^\s\"'<)]+", text))
@@ -170,74 +170,74 @@ def test_the_page_loads_nothing(kind, request, curves):
     assert len(text) < 1_000_000
 
 
-def test_the_page_says_whether_the_model_beats_a_linear_one(page, curves):
+def test_the_page_shows_the_comparison_with_the_linear_baseline(page, curves):
     text = html(page, curves)
-    assert page.verdict.sentence in " ".join(parse(text).text)
-    assert f'class="verdict {page.verdict.outcome}"' in text
+    assert page.difference.sentence in " ".join(parse(text).text)
+    assert f'class="verdict {page.difference.outcome}"' in text
     assert "a linear SVM on TF-IDF of words, 100 train rows" in text
-    drawn = replace(page, baseline=replace(page.baseline, all_rows=5000))
-    assert "100 train rows, drawn by chance from 5,000" in html(drawn, curves)
+    sampled = replace(page, baseline=replace(page.baseline, all_rows=5000))
+    assert "100 train rows, sampled from 5,000" in html(sampled, curves)
 
 
-def test_the_page_has_a_plot_for_each_question(page, regression, curves):
-    for title in ("Loss", "Scores on dev", "Learning rate", "Norm of the gradient"):
+def test_the_page_has_a_plot_of_each_curve(page, regression, curves):
+    for title in ("Loss", "Scores on dev", "Learning rate", "Gradient norm"):
         assert f"<h3>{title}</h3>" in html(page, curves)
     assert html(page, curves).count("<svg") == 5
-    assert html(regression, curves).count("<svg") == 6  # two of its own; of dev no score is its
+    assert html(regression, curves).count("<svg") == 6  # two regression plots, no dev scores
 
 
 def test_the_confusion_matrix_counts_every_row(page, crowded, curves):
-    for one in (page, crowded):
-        text = html(one, curves)
+    for report in (page, crowded):
+        text = html(report, curves)
         counts = re.findall(r'class="heat \w+" style="--heat: \d+%">([\d,]*)<', text)
-        assert sum(int(count.replace(",", "") or 0) for count in counts) == one.evaluation.rows
-        assert len(counts) == min(20, len(one.evaluation.classes)) ** 2
-    assert "the classes with the most mistakes" in html(crowded, curves)
-    assert "the classes with the most mistakes" not in html(page, curves)
+        assert sum(int(count.replace(",", "") or 0) for count in counts) == report.evaluation.rows
+        assert len(counts) == min(20, len(report.evaluation.classes)) ** 2
+    assert "the classes with the most errors" in html(crowded, curves)
+    assert "the classes with the most errors" not in html(page, curves)
 
 
-def test_every_label_of_several_has_its_threshold(several, curves):
+def test_each_label_of_a_multi_label_task_is_shown_with_its_threshold(several, curves):
     text = html(several, curves)
     for label, threshold in (("urgent", "0.250"), ("spam", "0.750")):
         row = re.search(f"<tr><td>{label}</td>.*?</tr>", text)
         assert row is not None
         assert threshold in row[0]
-    assert "taken for which" not in text
+    assert "Confusion matrix" not in text
 
 
-def test_a_regression_shows_how_far_off_it_is(regression, curves):
+def test_a_regression_shows_its_prediction_errors(regression, curves):
     text = html(regression, curves)
     off = np.abs(regression.logits_NC[:, 0] - regression.truth).mean()
     assert f"Mean absolute error {off:.3f}" in text
-    for words in ("The largest errors", "<h3>Values</h3>", "<td>median</td><td>0.5</td>"):
+    for words in ("Largest errors", "<h3>Values</h3>", "<td>median</td><td>0.5</td>"):
         assert words in text
-    assert "Label by label" not in text
+    assert "Scores by label" not in text
 
 
-def test_the_page_shows_mistakes_data_and_settings(page, curves):
+def test_the_page_shows_worst_errors_data_and_settings(page, curves):
     text = "".join(parse(html(page, curves)).text)
-    for one in page.mistakes:
-        assert one.example.text in text
+    for error in page.worst_errors:
+        assert error.example.text in text
     assert "1,904" in text
     assert page.config.strip() in text
-    perfect = replace(page, mistakes=[])
-    assert "There are none on dev." in html(perfect, curves)
+    perfect = replace(page, worst_errors=[])
+    assert "No errors on dev." in html(perfect, curves)
 
 
-def test_texts_from_outside_are_text_and_not_markup(page, curves):
+def test_external_texts_are_escaped(page, curves):
     long = Example(text="a <b> c", text_pair="x" * 2000 + EVIL, entities=((2, 5), (6, 7)))
-    said = [
-        replace(page.mistakes[0], example=one, true=EVIL, predicted=EVIL)
-        for one in (Example(text=EVIL), long)
+    errors = [
+        replace(page.worst_errors[0], example=example, true=EVIL, predicted=EVIL)
+        for example in (Example(text=EVIL), long)
     ]
     report = page.report.model_copy(
         update={"findings": (EVIL,), "splits": {EVIL: page.report.splits["dev"]}}
     )
     identity = page.manifest.identity.model_copy(update={"name": EVIL})
-    classes = tuple(one.model_copy(update={"label": EVIL}) for one in page.evaluation.classes)
+    classes = tuple(scores.model_copy(update={"label": EVIL}) for scores in page.evaluation.classes)
     evil = replace(
         page,
-        mistakes=said,
+        worst_errors=errors,
         report=report,
         config=EVIL,
         manifest=page.manifest.model_copy(update={"identity": identity}),
@@ -245,18 +245,18 @@ def test_texts_from_outside_are_text_and_not_markup(page, curves):
         baseline=replace(page.baseline, name=EVIL),
     )
     text = html(evil, curves)
-    found = parse(text)
-    assert "script" not in found.names
-    assert "b" in found.names
+    parser = parse(text)
+    assert "script" not in parser.names
+    assert "b" in parser.names
     assert "<mark>&lt;b&gt;</mark> <mark>c</mark><hr>" in text
     assert "x" * 601 not in text
 
 
-def test_the_same_run_gives_the_same_page(page, curves):
+def test_the_page_is_deterministic(page, curves):
     assert html(page, curves) == html(page, curves)
 
 
-def test_the_page_lies_in_the_run(page, run):
+def test_the_page_is_written_to_the_run_folder(page, run):
     path = write_page(run, page)
     assert path == run / "report.html"
     assert path.read_text(encoding="utf-8") == html(page, read_curves(run))
@@ -270,7 +270,7 @@ def browse(tmp_path, path, *flags):
 
 
 @needs_chromium
-def test_a_browser_finds_the_plots_and_runs_nothing(page, run, tmp_path):
+def test_a_browser_shows_the_plots_without_console_errors(page, run, tmp_path):
     path = write_page(run, page)
     done = browse(tmp_path, path, "--dump-dom", "--enable-logging=stderr")
     assert done.stdout.decode().count("<svg") == 5
@@ -279,7 +279,7 @@ def test_a_browser_finds_the_plots_and_runs_nothing(page, run, tmp_path):
 
 @needs_chromium
 @pytest.mark.parametrize("width", [1280, 500])
-def test_a_browser_draws_the_page_wide_and_narrow(page, run, tmp_path, width):
+def test_a_browser_renders_the_page_wide_and_narrow(page, run, tmp_path, width):
     picture = tmp_path / "page.png"
     flags = (f"--screenshot={picture}", f"--window-size={width},1000")
     browse(tmp_path, write_page(run, page), *flags)

@@ -1,6 +1,6 @@
-"""An ONNX graph as many write its server by hand: tokenizers, padding to the longest, onnxruntime.
+"""A simple model server's inference code: tokenizers, padding to the longest text, onnxruntime.
 
-It knows nothing of pipework, and runs on NumPy 1 and 2.
+It does not import pipework, and runs with NumPy 1 and 2.
 
 Shapes: N texts, T tokens of the longest, C classes.
 """
@@ -16,10 +16,10 @@ from tokenizers import Tokenizer
 
 
 class PlainModel:
-    """Texts to labels: N texts are one batch, padded to the longest. Safe from several threads."""
+    """Classifies texts; N texts are one batch, padded to the longest. Thread-safe."""
 
     def __init__(self, folder: Path, graph: str, threads: int) -> None:
-        """Open a graph of the model in a folder, with so many threads for each call."""
+        """Open a graph in a model folder, with a number of threads per call."""
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         limits = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
         self.labels = [config["id2label"][str(row)] for row in range(len(config["id2label"]))]
@@ -35,15 +35,17 @@ class PlainModel:
         self._session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
         )
-        self._names = [given.name for given in self._session.get_inputs()]
+        self._names = [tensor.name for tensor in self._session.get_inputs()]
 
     def probabilities(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return float32 [N, C]."""
-        found = self._tokenizer.encode_batch(list(texts))
+        encodings = self._tokenizer.encode_batch(list(texts))
         arrays_NT = {
-            "input_ids": np.array([one.ids for one in found], np.int64),
-            "attention_mask": np.array([one.attention_mask for one in found], np.int64),
-            "token_type_ids": np.array([one.type_ids for one in found], np.int64),
+            "input_ids": np.array([encoding.ids for encoding in encodings], np.int64),
+            "attention_mask": np.array(
+                [encoding.attention_mask for encoding in encodings], np.int64
+            ),
+            "token_type_ids": np.array([encoding.type_ids for encoding in encodings], np.int64),
         }
         feed = {name: arrays_NT[name] for name in self._names}
         (logits_NC,) = self._session.run(["logits"], feed)

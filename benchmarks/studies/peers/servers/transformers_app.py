@@ -1,6 +1,6 @@
-"""A transformers pipeline behind plain FastAPI, for `uvicorn --factory transformers_app:app`.
+"""Serve a transformers pipeline with FastAPI: `uvicorn --factory transformers_app:app`.
 
-It knows nothing of pipework. The variables PEER_... say what it serves and how.
+It does not import pipework. Environment variables PEER_... configure it.
 """
 
 import os
@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from transformers import pipeline
 
 
-class Texts(BaseModel):
+class PipelineRequest(BaseModel):
     """The body of a request."""
 
     texts: list[str]
@@ -26,7 +26,7 @@ class Label(BaseModel):
     score: float
 
 
-class Answer(BaseModel):
+class PipelineResponse(BaseModel):
     """All labels of each text, best first."""
 
     predictions: list[list[Label]]
@@ -35,8 +35,9 @@ class Answer(BaseModel):
 def app() -> FastAPI:
     """Open the model in PEER_MODEL and return the application.
 
-    PEER_THREADS are torch's, PEER_DTYPE is its name of a type, PEER_BATCH the most texts of a
-    batch (0 for all of a request), and with PEER_IN_TURN=1 requests are computed one by one.
+    PEER_THREADS is torch's number of threads, PEER_DTYPE a torch dtype, PEER_BATCH the maximum
+    number of texts of a batch (0: all texts of a request); with PEER_IN_TURN=1 requests are
+    computed one at a time.
     """
     torch.set_num_threads(int(os.environ["PEER_THREADS"]))
     classify = pipeline(
@@ -46,14 +47,16 @@ def app() -> FastAPI:
         device="cpu",
         top_k=None,
     )
-    most = int(os.environ["PEER_BATCH"])
+    max_texts = int(os.environ["PEER_BATCH"])
     turn = Lock() if os.environ["PEER_IN_TURN"] == "1" else nullcontext()
     server = FastAPI()
 
     @server.post("/classify")
-    def predict(asked: Texts) -> Answer:
+    def predict(request: PipelineRequest) -> PipelineResponse:
         with turn:
-            found = classify(asked.texts, batch_size=most or len(asked.texts), truncation=True)
-        return Answer(predictions=found)
+            predictions = classify(
+                request.texts, batch_size=max_texts or len(request.texts), truncation=True
+            )
+        return PipelineResponse(predictions=predictions)
 
     return server

@@ -1,6 +1,6 @@
-"""A plain python model of Triton: texts in, onnxruntime on padded batches, labels out.
+"""A plain Triton Python model: texts in, onnxruntime on padded batches, labels out.
 
-It knows nothing of pipework. Its interface is
+It does not import pipework. Its interface is
 https://github.com/triton-inference-server/python_backend#usage
 """
 
@@ -11,27 +11,27 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as triton
 from numpy.typing import NDArray
-from plain_model import PlainModel  # copied beside it
+from plain_model import PlainModel  # copied to the same folder
 
 
 class TritonPythonModel:
-    """Answers each request by itself, or all that Triton merged in one padded batch."""
+    """Computes each request alone, or all requests that Triton merged as one padded batch."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Open the model that the parameters of `config.pbtxt` name."""
+        """Open the model named by the parameters of `config.pbtxt`."""
         parameters = json.loads(args["model_config"])["parameters"]
-        given = {name: one["string_value"] for name, one in parameters.items()}
-        self._model = PlainModel(Path(given["model"]), given["graph"], int(given["threads"]))
-        self._merge = given["merge"] == "true"
+        values = {name: value["string_value"] for name, value in parameters.items()}
+        self._model = PlainModel(Path(values["model"]), values["graph"], int(values["threads"]))
+        self._merge = values["merge"] == "true"
 
     def execute(self, requests: "Sequence[triton.InferenceRequest]") -> list[object]:
-        """Answer requests, each with a tensor `text` of one text a row."""
+        """Compute requests with a tensor `text` of one text per row."""
         texts = [_texts(request) for request in requests]
         if self._merge:
-            found_NC = self._model.probabilities([text for one in texts for text in one])
-            ends = np.cumsum([len(one) for one in texts])[:-1]
-            return [self._response(rows_NC) for rows_NC in np.split(found_NC, ends)]
-        return [self._response(self._model.probabilities(one)) for one in texts]
+            scores_NC = self._model.probabilities([text for part in texts for text in part])
+            ends = np.cumsum([len(part) for part in texts])[:-1]
+            return [self._response(rows_NC) for rows_NC in np.split(scores_NC, ends)]
+        return [self._response(self._model.probabilities(part)) for part in texts]
 
     def _response(self, rows_NC: NDArray[np.float32]) -> object:
         best_N = rows_NC.argmax(axis=-1)

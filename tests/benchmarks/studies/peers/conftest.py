@@ -1,4 +1,4 @@
-"""A result of servers side by side that looks like a real one."""
+"""A stored comparison of servers that looks like a real one."""
 
 from datetime import UTC, datetime
 
@@ -6,18 +6,21 @@ import pytest
 
 from pipework.benchmarks.results_schema.provenance import Machine, Provenance
 from pipework.benchmarks.studies.peer_serving_results import (
-    Answers,
+    AnswerCheck,
     Candidate,
-    Load,
+    ClientLoad,
+    PeerMeasurement,
     PeerServingResult,
-    Trial,
 )
 
-SEVERAL, SINGLE = Load(texts_per_request=8, clients=16), Load(texts_per_request=1, clients=32)
+SEVERAL, SINGLE = (
+    ClientLoad(texts_per_request=8, clients=16),
+    ClientLoad(texts_per_request=1, clients=32),
+)
 
 
 def candidate(peer, settings, *, same=200, truncates=True, failed=None):
-    answers = Answers(
+    answers = AnswerCheck(
         rows=200,
         same=same,
         max_difference=3e-7,
@@ -37,7 +40,7 @@ def candidate(peer, settings, *, same=200, truncates=True, failed=None):
 
 
 def trial(peer, settings, load, number, rate, errors=None):
-    return Trial(
+    return PeerMeasurement(
         peer=peer,
         settings=settings,
         load=load,
@@ -53,7 +56,7 @@ def trial(peer, settings, load, number, rate, errors=None):
 
 @pytest.fixture
 def side_by_side() -> PeerServingResult:
-    """pipework and a peer with two settings, each the better one under one load."""
+    """pipework and a peer with two settings, each the better under one load."""
     search = [
         trial("pipework", "as it starts", SEVERAL, 0, 800),
         trial("pipework", "as it starts", SINGLE, 0, 500),

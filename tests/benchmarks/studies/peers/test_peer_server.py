@@ -1,4 +1,4 @@
-"""Servers are started, asked, compared with the checkpoint, weighed and stopped, for real."""
+"""Real servers are started, compared with the checkpoint, measured and stopped."""
 
 import json
 import math
@@ -7,10 +7,15 @@ import socket
 import onnx
 import pytest
 
-from pipework.benchmarks.studies.peers.competitor import Contender, Launch, Place, own_server
+from pipework.benchmarks.studies.peers.competitor import (
+    Competitor,
+    Launch,
+    LaunchContext,
+    own_server,
+)
 from pipework.benchmarks.studies.peers.environments import Environment
 from pipework.benchmarks.studies.peers.fastapi_peers import onnxruntime_peers, transformers_peers
-from pipework.benchmarks.studies.peers.infinity import link
+from pipework.benchmarks.studies.peers.infinity import link_model_files
 from pipework.benchmarks.studies.peers.model_folder import GRAPH, GRAPHS, write_model_folder
 from pipework.benchmarks.studies.peers.peer_server import PeerServer, processes
 from pipework.benchmarks.studies.peers.reference import Reference
@@ -33,22 +38,22 @@ def place(run, model, scratch):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    return Place(run=run, model=model, venvs=scratch, scratch=scratch, port=port, cores=2)
+    return LaunchContext(run=run, model=model, venvs=scratch, scratch=scratch, port=port, cores=2)
 
 
-def started(contender, run, model, scratch):
+def started(competitor, run, model, scratch):
     here = place(run, model, scratch)
-    return PeerServer(contender, here, contender.launch(here))
+    return PeerServer(competitor, here, competitor.launch(here))
 
 
-def checked(contender, run, model, scratch, reference):
-    with started(contender, run, model, scratch) as server:
+def checked(competitor, run, model, scratch, reference):
+    with started(competitor, run, model, scratch) as server:
         assert server.memory_mib() > 20
         return reference.check(server)
 
 
-def of(contenders, part):
-    return next(one for one in contenders if part in one.settings)
+def of(competitors, part):
+    return next(competitor for competitor in competitors if part in competitor.settings)
 
 
 REAL = {
@@ -61,55 +66,55 @@ REAL = {
 }
 
 
-@pytest.mark.parametrize("contender", REAL.values(), ids=REAL)
-def test_a_server_answers_as_the_checkpoint(contender, exported_run, model, tmp_path, reference):
-    answers = checked(contender, exported_run, model, tmp_path, reference)
+@pytest.mark.parametrize("competitor", REAL.values(), ids=REAL)
+def test_a_server_agrees_with_the_checkpoint(competitor, exported_run, model, tmp_path, reference):
+    answers = checked(competitor, exported_run, model, tmp_path, reference)
     assert answers.right
     assert answers.max_difference < 1e-4
     assert answers.accuracy == answers.checkpoint_accuracy
 
 
 @pytest.mark.parametrize("part", ["no dynamic", "one batch"])
-def test_a_plain_model_of_triton_answers_as_the_checkpoint(
+def test_a_plain_triton_model_agrees_with_the_checkpoint(
     part, exported_run, model, tmp_path, reference
 ):
     try:
         Installation.find()
     except MissingDependencyError as error:
         pytest.skip(f"{error}: {error.hint}")
-    contender = of(triton_peers(2, "fp32"), part)
-    answers = checked(contender, exported_run, model, tmp_path, reference)
+    competitor = of(triton_peers(2, "fp32"), part)
+    answers = checked(competitor, exported_run, model, tmp_path, reference)
     assert answers.right
     assert answers.max_difference < 1e-4
 
 
-def test_onnxruntime_in_int8_answers_nearly_as_the_checkpoint(
+def test_onnxruntime_int8_nearly_agrees_with_the_checkpoint(
     exported_run, model, tmp_path, reference
 ):
-    contender = of(onnxruntime_peers(2, "int8"), "1 worker of 2, a request a batch")
-    answers = checked(contender, exported_run, model, tmp_path, reference)
+    competitor = of(onnxruntime_peers(2, "int8"), "1 worker of 2, a request a batch")
+    answers = checked(competitor, exported_run, model, tmp_path, reference)
     assert answers.equal
     assert answers.truncates
     assert 1e-5 < answers.max_difference < 0.2
 
 
-def test_the_integer_graph_multiplies_in_integers_with_a_scale_for_each_channel(model):
+def test_the_int8_graph_multiplies_integers_with_scales_per_channel(model):
     graph = onnx.load(model / GRAPHS / GRAPH["int8"]).graph
     kinds = [node.op_type for node in graph.node]
     assert "MatMulInteger" in kinds
-    scales = [one for one in graph.initializer if one.name.endswith("_scale")]
-    assert max(math.prod(one.dims) for one in scales) > 1
+    scales = [tensor for tensor in graph.initializer if tensor.name.endswith("_scale")]
+    assert max(math.prod(tensor.dims) for tensor in scales) > 1
 
 
 @pytest.mark.parametrize("graph", GRAPH.values())
-def test_infinity_sees_the_one_graph_that_it_is_to_open(graph, model, tmp_path):
-    link(model, graph, tmp_path)
+def test_infinity_finds_exactly_one_graph(graph, model, tmp_path):
+    link_model_files(model, graph, tmp_path)
     assert [path.name for path in tmp_path.rglob("*.onnx")] == [graph]
     assert (tmp_path / "tokenizer.json").is_file()
     assert (tmp_path / graph).read_bytes() == (model / GRAPHS / graph).read_bytes()
 
 
-def test_a_server_with_other_weights_is_found_out(exported_run, model, tmp_path, reference):
+def test_a_server_with_wrong_labels_is_detected(exported_run, model, tmp_path, reference):
     copy, scratch = tmp_path / "copy", tmp_path / "scratch"
     copy.mkdir()
     scratch.mkdir()
@@ -126,16 +131,16 @@ def test_a_server_with_other_weights_is_found_out(exported_run, model, tmp_path,
     assert answers.max_difference > 0.1
 
 
-def test_nothing_of_a_server_is_left_when_it_is_closed(exported_run, model, tmp_path):
-    contender = REAL["onnxruntime, a worker a core"]
-    with started(contender, exported_run, model, tmp_path) as server:
+def test_close_leaves_no_process(exported_run, model, tmp_path):
+    competitor = REAL["onnxruntime, a worker a core"]
+    with started(competitor, exported_run, model, tmp_path) as server:
         assert len(processes(server.session)) >= 3
     assert processes(server.session) == []
     server.close()
 
 
 def stand_in(words):
-    return Contender(
+    return Competitor(
         peer="stand-in",
         settings="",
         environment=Environment.OWN,
@@ -146,13 +151,15 @@ def stand_in(words):
     )
 
 
-def test_a_server_that_ends_at_once_is_told_with_its_last_words(tmp_path):
-    contender = stand_in(("/bin/sh", "-c", "echo no such model; exit 7"))
-    with pytest.raises(NotReadyError, match="stand-in did not start: it ended with 7") as raised:
-        started(contender, tmp_path, tmp_path, tmp_path)
+def test_a_server_that_exits_is_reported_with_its_log(tmp_path):
+    competitor = stand_in(("/bin/sh", "-c", "echo no such model; exit 7"))
+    with pytest.raises(
+        NotReadyError, match="stand-in did not start: it exited with code 7"
+    ) as raised:
+        started(competitor, tmp_path, tmp_path, tmp_path)
     assert raised.value.details == "no such model"
 
 
-def test_a_program_that_is_not_there_is_told(tmp_path):
+def test_a_missing_program_is_reported(tmp_path):
     with pytest.raises(NotReadyError, match="cannot be started: No such file"):
         started(stand_in((str(tmp_path / "nothing"),)), tmp_path, tmp_path, tmp_path)

@@ -1,28 +1,28 @@
-"""The phases of a training add up to it, and each was seen."""
+"""The phases of a training run add up to its time, and each is measured."""
 
 import time
 
 import pytest
 
-from pipework.benchmarks.studies.peers.phases import PLACES, WHOLE, Stopwatch, measure
-from pipework.train.loop.evaluator import Judge
+from pipework.benchmarks.studies.peers.phases import TIMED, WHOLE, Stopwatch, measure_phases
+from pipework.train.loop.evaluator import ClassifierEvaluator
 
-EVALUATE = Judge.evaluate
+EVALUATE = ClassifierEvaluator.evaluate
 
 
 @pytest.mark.filterwarnings("ignore:lr_scheduler.step")
-def test_every_phase_of_a_training_is_seen_and_the_loop_is_left_as_it_was():
+def test_every_phase_is_measured_and_the_patches_are_removed():
     start = time.perf_counter()
-    found = measure("sample", ["train.max_steps=3", "train.precision=fp32"])
+    times = measure_phases("sample", ["train.max_steps=3", "train.precision=fp32"])
     whole = time.perf_counter() - start
-    assert set(found.seconds) == {*PLACES, "other"} - {WHOLE}
-    assert min(found.seconds.values()) > 0
-    assert sum(found.seconds.values()) < whole
-    assert sum(found.shares().values()) == pytest.approx(1)
-    assert Judge.evaluate is EVALUATE
+    assert set(times.seconds) == {*TIMED, "other"} - {WHOLE}
+    assert min(times.seconds.values()) > 0
+    assert sum(times.seconds.values()) < whole
+    assert sum(times.shares().values()) == pytest.approx(1)
+    assert ClassifierEvaluator.evaluate is EVALUATE
 
 
-def test_a_phase_inside_another_counts_for_the_outer_one():
+def test_a_nested_phase_counts_for_the_outer_phase():
     watch = Stopwatch()
     inner = watch.around("batches", lambda: time.sleep(0.02))
     outer = watch.around("evaluation", inner)

@@ -1,6 +1,6 @@
-"""Contenders run one after the other on the same rows, and what each did is stored.
+"""The comparison of trainers runs every competitor on the same rows and stores the results.
 
-The peer's library is not a dependency, so a stand-in that obeys the same contract answers for it.
+The peer's library is not a dependency, so a fake executable with the same output replaces it.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipework.benchmarks.studies.peers.training import CONTENDERS, first_rows, main
+from pipework.benchmarks.studies.peers.training import COMPETITORS, first_rows, main
 from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.train.config.run_config import SAMPLE
 
@@ -19,7 +19,7 @@ NAME = ("sample", "--name", "the sample")
 
 
 def stand_in(folder, body):
-    """Make an executable that is called as the peer's Python is."""
+    """Write an executable that is called like the peer's Python."""
     path = folder / "python"
     path.write_text(f"#!{sys.executable}\nimport json, sys\n{body}\n", encoding="utf-8")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -33,15 +33,15 @@ def answering(folder):
 
 
 @pytest.mark.slow
-def test_a_comparison_has_every_contender_with_every_seed(tmp_path):
+def test_a_comparison_has_every_competitor_with_every_seed(tmp_path):
     out = tmp_path / "r.json"
     words = [*NAME, *QUICK, "--rows", "96", "--seeds", "3", "4", "--phase-steps", "2"]
     assert main([*words, "--peer-python", answering(tmp_path), "--out", str(out)]) == 0
     found = read_stored(out)
     assert {(run.contender, run.seed) for run in found.runs} == {
-        (contender, seed) for contender in CONTENDERS for seed in (3, 4)
+        (competitor, seed) for competitor in COMPETITORS for seed in (3, 4)
     }
-    assert [run.contender for run in found.runs[:4]] == [*CONTENDERS, CONTENDERS[1]]
+    assert [run.contender for run in found.runs[:4]] == [*COMPETITORS, COMPETITORS[1]]
     assert found.train_rows == 96
     assert (found.peer_versions, found.metric) == ({"accelerate": "1"}, "dev accuracy")
     own, other = found.of("pipework")[0], found.of("Trainer, best")[0]
@@ -54,16 +54,16 @@ def test_a_comparison_has_every_contender_with_every_seed(tmp_path):
     assert any(word.startswith("data.train=") for word in passed)
 
 
-def test_a_contender_that_fails_ends_it_with_its_last_words(tmp_path, capsys):
+def test_a_failed_competitor_is_reported_with_its_last_line(tmp_path, capsys):
     broken = stand_in(tmp_path, "sys.exit('no module named accelerate')")
     words = [*NAME, *QUICK, "--rows", "64", "--peer-python", broken]
     assert main([*words, "--out", str(tmp_path / "r.json")]) == 2
-    assert "ended with 1: no module named accelerate" in capsys.readouterr().err
+    assert "failed with exit code 1: no module named accelerate" in capsys.readouterr().err
     assert not (tmp_path / "r.json").exists()
 
 
 @pytest.mark.parametrize("rows", [1, 50])
-def test_first_rows_are_the_first_and_keep_the_header(tmp_path, rows):
+def test_first_rows_keep_the_header(tmp_path, rows):
     cut = first_rows("sample", [], rows, tmp_path)
     whole = Path(SAMPLE / "train.tsv").read_bytes().splitlines(keepends=True)
     assert cut.read_bytes() == b"".join(whole[: rows + 1])

@@ -1,22 +1,22 @@
 from collections import Counter
 
-from pipework.export.parity.case import REPEATS, SIZES, batches
+from pipework.export.parity.case import REPEATS, SIZES, batch_mixes
 
 LENGTHS = [2, 60, 3, 64, 7, 7, 30, 12, 9, 64, 5]
 
 
-def test_each_input_is_asked_for_alone_and_in_every_size():
-    found = batches(LENGTHS)
+def test_each_input_is_in_a_batch_of_every_size():
+    found = batch_mixes(LENGTHS)
     for size in SIZES:
         rule = "alone" if size == 1 else f"by {size} in order"
-        asked = [row for batch in found if batch.rule == rule for row in batch.rows]
-        assert sorted(asked) == list(range(len(LENGTHS)))
+        rows = [row for batch in found if batch.rule == rule for row in batch.rows]
+        assert sorted(rows) == list(range(len(LENGTHS)))
         assert max(len(batch.rows) for batch in found if batch.rule == rule) == min(size, 11)
 
 
-def test_some_stand_first_and_last_among_longer_and_among_shorter_ones():
+def test_inputs_are_first_and_last_among_longer_and_shorter_inputs():
     found = {rule: [] for rule in ("first among longer", "last among shorter")}
-    for batch in batches(LENGTHS):
+    for batch in batch_mixes(LENGTHS):
         found.setdefault(batch.rule, []).append([LENGTHS[row] for row in batch.rows])
     assert [2, 3, 64] in found["first among longer"]
     assert [3, 64, 2] in found["last among longer"]
@@ -25,20 +25,23 @@ def test_some_stand_first_and_last_among_longer_and_among_shorter_ones():
     assert all(own >= max(others) for *others, own in found["last among shorter"])
 
 
-def test_one_is_repeated_in_one_batch():
-    repeated = [batch.rows for batch in batches(LENGTHS) if batch.rule == "repeated"]
+def test_some_batches_repeat_one_input():
+    repeated = [batch.rows for batch in batch_mixes(LENGTHS) if batch.rule == "repeated"]
     assert all(len(set(rows)) == 1 and len(rows) == REPEATS for rows in repeated)
     assert {LENGTHS[rows[0]] for rows in repeated} >= {2, 64}
 
 
-def test_a_shuffled_order_is_another_and_the_same_each_time():
+def test_the_shuffled_order_is_deterministic():
     rows = [
-        row for batch in batches(LENGTHS) if batch.rule.endswith("shuffled") for row in batch.rows
+        row
+        for batch in batch_mixes(LENGTHS)
+        if batch.rule.endswith("shuffled")
+        for row in batch.rows
     ]
     assert rows != sorted(rows)
     assert Counter(rows) == Counter(range(len(LENGTHS)))
-    assert batches(LENGTHS) == batches(LENGTHS)
+    assert batch_mixes(LENGTHS) == batch_mixes(LENGTHS)
 
 
-def test_one_input_is_enough():
-    assert {batch.rule for batch in batches([4])} >= {"alone", "repeated"}
+def test_a_single_input_has_batches():
+    assert {batch.rule for batch in batch_mixes([4])} >= {"alone", "repeated"}

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 
 from pipework.export.ranking import BATCH, CALLS, ROUNDS, measure
-from pipework.progress import Silent
+from pipework.progress import NullProgress
 from pipework.text.encoding import Encoding
 
 ROWS = [Encoding(ids=np.arange(4, dtype=np.int32), type_ids=None)] * 20
 
 
 class Clock:
-    """Time that passes only where an engine says so."""
+    """A clock that only the fake engines advance."""
 
     now_s = 0.0
 
@@ -22,13 +22,13 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    found = Clock()
-    monkeypatch.setattr("pipework.export.ranking.time", found)
-    return found
+    fake_clock = Clock()
+    monkeypatch.setattr("pipework.export.ranking.time", fake_clock)
+    return fake_clock
 
 
 class Timed:
-    """An engine that takes a time for each call, and counts how often it was opened."""
+    """An engine with a fixed time per call that counts how often it is opened."""
 
     processor = "a kind"
 
@@ -59,25 +59,25 @@ class Timed:
 
 def test_engines_take_turns_and_are_closed_in_between(clock):
     engines = {"slow": Timed(clock, 0.02), "fast": Timed(clock, 0.002)}
-    found = measure(engines, ROWS, 0.3, Silent())
+    found = measure(engines, ROWS, 0.3, NullProgress())
     assert [engine.opened for engine in engines.values()] == [ROUNDS, ROUNDS]
     assert found["fast"].texts_per_s == pytest.approx(10 * found["slow"].texts_per_s, rel=0.05)
     assert found["slow"].p50_ms == pytest.approx(20)
 
 
-def test_texts_come_eight_a_call_and_one_a_call(clock):
+def test_speed_is_measured_in_batches_of_eight_and_with_single_texts(clock):
     engine = Timed(clock, 0.0005)
-    found = measure({"one": engine}, ROWS, 0.2, Silent())["one"]
+    found = measure({"one": engine}, ROWS, 0.2, NullProgress())["one"]
     assert engine.sizes == {BATCH, 4, 1}
     assert (found.batch, found.rows, found.processor) == (8, 20, "a kind")
 
 
-def test_an_engine_slower_than_the_time_is_measured_once(clock):
-    found = measure({"one": Timed(clock, 0.05)}, ROWS[:1], 0.01, Silent())["one"]
+def test_an_engine_slower_than_the_measuring_time_runs_once(clock):
+    found = measure({"one": Timed(clock, 0.05)}, ROWS[:1], 0.01, NullProgress())["one"]
     assert found.texts_per_s == pytest.approx(1 / 0.05)
 
 
-def test_what_a_runtime_compiles_for_a_new_shape_does_not_count(clock):
+def test_compiling_for_new_shapes_is_excluded_from_the_speed(clock):
     class Compiling(Timed):
         def __call__(self):
             self.sizes.clear()
@@ -94,12 +94,12 @@ def test_what_a_runtime_compiles_for_a_new_shape_does_not_count(clock):
         Encoding(ids=np.arange(4 + n // BATCH, dtype=np.int32), type_ids=None)
         for n in range(8 * BATCH)
     ]
-    found = measure({"one": Compiling(clock, 0.004)}, rows, 3.6, Silent())["one"]
+    found = measure({"one": Compiling(clock, 0.004)}, rows, 3.6, NullProgress())["one"]
     assert found.p50_ms < 25
     assert found.texts_per_s > BATCH / 0.008
 
 
-def test_no_more_rows_than_a_few_calls_are_taken(clock):
+def test_the_number_of_measured_rows_is_limited(clock):
     engine = Timed(clock, 0.0001)
-    found = measure({"one": engine}, ROWS[:1] * 3000, 0.02, Silent())["one"]
+    found = measure({"one": engine}, ROWS[:1] * 3000, 0.02, NullProgress())["one"]
     assert found.rows == CALLS * BATCH

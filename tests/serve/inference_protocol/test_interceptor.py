@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.inference_protocol.interceptor import KeyInterceptor
-from pipework.serve.observability.observers import Watch
+from pipework.serve.observability.observers import Observers
 
 KEY = "a-key-of-0123456789"
 
@@ -65,7 +65,7 @@ def test_a_key_in_the_metadata_is_let_in(pair):
         ([], "none"),
         ([("authorization", f"Basic {KEY}")], "none"),
         ([("x-api-key-bin", KEY.encode())], "none"),
-        ([("x-api-key", KEY[:-1])], "one that is not known"),
+        ([("x-api-key", KEY[:-1])], "an unknown key"),
     ],
 )
 def test_others_are_unauthenticated(pairs, found):
@@ -107,7 +107,7 @@ def test_a_stream_with_a_key_passes():
 
 
 def test_who_asks_a_model_without_a_key_is_counted_as_refused():
-    watch = Watch(SimpleNamespace(serving=list))
+    watch = Observers(SimpleNamespace(serving=list))
 
     async def ask(channel):
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

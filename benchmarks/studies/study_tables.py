@@ -1,0 +1,264 @@
+"""The tables of README.md, RESULTS.md and MATRIX.md, one function per table."""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from statistics import mean, median
+from typing import Literal, TypeVar
+
+from pipework.benchmarks.report import tables
+from pipework.benchmarks.results_schema.level import Level
+from pipework.benchmarks.results_schema.results import BenchResult
+from pipework.benchmarks.studies.agreement_results import HEAD as AGREEMENT_HEAD
+from pipework.benchmarks.studies.agreement_results import AgreementResult, agreement_rows
+from pipework.benchmarks.studies.engine_results import HEAD as ENGINES_HEAD
+from pipework.benchmarks.studies.engine_results import (
+    EnginesResult,
+    MatrixResult,
+    engine_rows,
+    matrix_lines,
+    summary,
+)
+from pipework.benchmarks.studies.experiment_results import HEAD as EXPERIMENT_HEAD
+from pipework.benchmarks.studies.experiment_results import (
+    ExperimentResult,
+    experiment_rows,
+    experiment_summary,
+)
+from pipework.benchmarks.studies.markdown_table import machines, markdown, plus_minus, table_of
+from pipework.benchmarks.studies.peer_serving_results import HEAD as PEER_HEAD
+from pipework.benchmarks.studies.peer_serving_results import (
+    PeerServingResult,
+    peer_notes,
+    peer_rows,
+)
+from pipework.benchmarks.studies.presets_results import HEAD as PRESETS_HEAD
+from pipework.benchmarks.studies.presets_results import PresetsResult, preset_rows
+from pipework.benchmarks.studies.roofline_results import HEAD as ROOFLINE_HEAD
+from pipework.benchmarks.studies.roofline_results import RooflineResult, roofline_rows
+from pipework.benchmarks.studies.serving_results import HEAD as SERVING_HEAD
+from pipework.benchmarks.studies.serving_results import ServingResult, serving_rows
+from pipework.benchmarks.studies.stored_results import StoredResult
+from pipework.benchmarks.studies.summary_table import HEAD as SUMMARY_HEAD
+from pipework.benchmarks.studies.summary_table import summary_rows
+from pipework.benchmarks.studies.training_results import (
+    PIPEWORK,
+    FamiliesResult,
+    PeerTrainingResult,
+    TrainingResult,
+)
+
+Results = Sequence[StoredResult]
+Kind = TypeVar("Kind", bound=StoredResult)
+
+
+class TableName(StrEnum):
+    """The names of the tables, as their markers contain them."""
+
+    SUMMARY = "summary"
+    ACCURACY = "accuracy"
+    SERVING = "serving"
+    SERVING_LOAD = "serving_load"
+    AGREEMENT = "agreement"
+    OFFLINE = "offline"
+    ENGINES = "engines"
+    ROOFLINE = "roofline"
+    FAMILIES = "families"
+    MATRIX = "matrix"
+    PRESETS = "presets"
+    PEERS_TRAINING = "peers_training"
+    PEERS_PHASES = "peers_phases"
+    PEERS_SERVING = "peers_serving"
+    SCRATCH = "scratch"
+    DOMAIN = "domain"
+
+
+def table(name: TableName, results: Results) -> str:  # noqa: C901, PLR0911  (one case per table)
+    """Return a table as Markdown; results of other kinds are ignored."""
+    benches, peers = _of(BenchResult, results), _of(PeerTrainingResult, results)
+    match name:
+        case TableName.SUMMARY:
+            return _summary(results)
+        case TableName.ACCURACY:
+            return _accuracy(_of(TrainingResult, results))
+        case TableName.SERVING:
+            return _serving([result for result in benches if result.levels])
+        case TableName.OFFLINE:
+            return _offline([result for result in benches if result.offline])
+        case TableName.FAMILIES:
+            return _families(_of(FamiliesResult, results))
+        case TableName.MATRIX:
+            return _matrix(_of(MatrixResult, results))
+        case TableName.PEERS_TRAINING:
+            return _peers_training(peers)
+        case TableName.PEERS_PHASES:
+            return _peers_phases(peers)
+        case TableName.PEERS_SERVING:
+            return _peers_serving(_of(PeerServingResult, results))
+        case TableName.SCRATCH | TableName.DOMAIN:
+            experiments = _of(ExperimentResult, results)
+            chosen = [result for result in experiments if TableName(result.experiment) is name]
+            return _experiments(chosen)
+        case (
+            TableName.SERVING_LOAD
+            | TableName.AGREEMENT
+            | TableName.ENGINES
+            | TableName.ROOFLINE
+            | TableName.PRESETS
+        ):
+            return _rows_per_result(name, results)
+
+
+def _rows_per_result(
+    name: Literal[
+        TableName.SERVING_LOAD,
+        TableName.AGREEMENT,
+        TableName.ENGINES,
+        TableName.ROOFLINE,
+        TableName.PRESETS,
+    ],
+    results: Results,
+) -> str:
+    """Return a table in which each result has rows of its own."""
+    match name:
+        case TableName.SERVING_LOAD:
+            return table_of(_of(ServingResult, results), SERVING_HEAD, serving_rows)
+        case TableName.AGREEMENT:
+            return table_of(_of(AgreementResult, results), AGREEMENT_HEAD, agreement_rows)
+        case TableName.ENGINES:
+            return table_of(_of(EnginesResult, results), ENGINES_HEAD, engine_rows)
+        case TableName.ROOFLINE:
+            return table_of(_of(RooflineResult, results), ROOFLINE_HEAD, roofline_rows)
+        case TableName.PRESETS:
+            return table_of(_of(PresetsResult, results), PRESETS_HEAD, preset_rows)
+
+
+def _of(kind: type[Kind], results: Results) -> list[Kind]:
+    return [result for result in results if isinstance(result, kind)]
+
+
+def _summary(results: Results) -> str:
+    kinds = (TrainingResult, EnginesResult, PeerServingResult)
+    used = [result for result in results if isinstance(result, kinds)]
+    return markdown(SUMMARY_HEAD, summary_rows(used)) + machines(used)
+
+
+def _experiments(results: Sequence[ExperimentResult]) -> str:
+    parts = (
+        f"{experiment_summary(result)}\n\n{markdown(EXPERIMENT_HEAD, experiment_rows(result))}"
+        for result in results
+    )
+    return "\n\n".join(parts) + machines(results)
+
+
+def _accuracy(results: Sequence[TrainingResult]) -> str:
+    head = ("data", "metric", "pipework", "baselines on the same rows", "rows", "minutes")
+    return table_of(results, head, _accuracy_rows)
+
+
+def _accuracy_rows(result: TrainingResult) -> list[tuple[str, ...]]:
+    seeds = f" ({len(result.values)} seeds)" if len(result.values) > 1 else ""
+    row = (
+        result.dataset,
+        result.metric,
+        f"**{result.value:.2f}**{plus_minus(result.values)}{seeds}",
+        ", ".join(f"{name} {value:.2f}" for name, value in result.floors.items()),
+        f"{result.rows:,}",
+        f"{result.minutes:.0f}" if result.minutes >= 1 else f"{result.minutes:.1f}",
+    )
+    return [row]
+
+
+def _serving(results: Sequence[BenchResult]) -> str:
+    head = (
+        *("model", "texts per request", "clients", "texts/s"),
+        *("p50 ms", "p95 ms", "p99 ms", "errors"),
+    )
+    rows = (
+        (result.model, f"{level.texts_per_request}", f"{level.load:g}", *_level(level))
+        for result in results
+        for level in result.levels
+    )
+    return markdown(head, rows) + machines(results)
+
+
+def _level(level: Level) -> tuple[str, ...]:
+    times: tuple[str, ...] = ("-",) * 3
+    if level.latency_ms is not None:
+        latency = level.latency_ms
+        times = tuple(tables.ms(value) for value in (latency.p50, latency.p95, latency.p99))
+    return (f"{level.texts_per_s:,.0f}", *times, f"{level.failed:,}")
+
+
+def _offline(results: Sequence[BenchResult]) -> str:
+    head = ("model", "stage", "texts per call", "texts/s", "p50 ms", "p99 ms")
+    return table_of(results, head, offline_rows)
+
+
+def offline_rows(result: BenchResult) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of tokenizing and of the engine with the highest rate, by call size."""
+    engines = tables.engines(result)
+    fastest = max(engines, key=lambda level: level.texts_per_s).stage if engines else None
+    chosen = (level for level in engines if level.stage == fastest)
+    for level in (*tables.tokenizing(result), *chosen):
+        latency = level.latency_ms
+        times = (tables.ms(latency.p50), tables.ms(latency.p99))
+        yield result.model, level.stage, f"{level.batch}", f"{level.texts_per_s:,.0f}", *times
+
+
+def _families(results: Sequence[FamiliesResult]) -> str:
+    fits = [fit for result in results for fit in result.fits]
+    heads = tuple(dict.fromkeys(fit.head for fit in fits))
+    steps = {(fit.family, fit.head): "no" if fit.steps is None else f"{fit.steps}" for fit in fits}
+    families = dict.fromkeys(fit.family for fit in fits)
+    rows = ((family, *(steps.get((family, head), "-") for head in heads)) for family in families)
+    return markdown(("family", *heads), rows) + machines(results)
+
+
+def _matrix(results: Sequence[MatrixResult]) -> str:
+    parts = []
+    for result in results:
+        head, rows, reasons = matrix_lines(result)
+        notes = "\n".join(f"- [{number}] {reason}" for number, reason in enumerate(reasons, 1))
+        title = f"**{result.weights[0].upper()}{result.weights[1:]}**: {summary(result)}."
+        parts.append(f"{title}\n\n{markdown(head, rows)}\n\n{notes}".rstrip())
+    return "\n\n".join(parts) + machines(results)
+
+
+def _peers_training(results: Sequence[PeerTrainingResult]) -> str:
+    head = (
+        *("data", "train rows", "trainer", "seeds", "examples/s", "speedup of pipework"),
+        *("dev score, mean ± sd", "peak memory MiB", "whole process s"),
+    )
+    rows = (_trainer(result, name) for result in results for name in result.competitors)
+    return markdown(head, rows) + machines(results)
+
+
+def _trainer(result: PeerTrainingResult, name: str) -> tuple[str, ...]:
+    runs = result.of(name)
+    scores = [run.score for run in runs]
+    return (
+        result.dataset,
+        f"{result.train_rows:,}",
+        name,
+        f"{len(runs)}",
+        f"{median(run.examples_per_s for run in runs):.1f}",
+        "" if name == PIPEWORK else f"**{result.speedup_over(name):.2f}**",
+        f"{result.metric.removeprefix('dev ')} {mean(scores):.2f}{plus_minus(scores)}",
+        f"{max(run.peak_memory_mib for run in runs):,.0f}",
+        f"{median(run.wall_s for run in runs):,.0f}",
+    )
+
+
+def _peers_phases(results: Sequence[PeerTrainingResult]) -> str:
+    head = ("data", *(results[0].phases.seconds if results else ()))
+    rows = (
+        (result.dataset, *(f"{share:.1%}" for share in result.phases.shares().values()))
+        for result in results
+    )
+    return markdown(head, rows) + machines(results)
+
+
+def _peers_serving(results: Sequence[PeerServingResult]) -> str:
+    rows = markdown(PEER_HEAD, (row for result in results for row in peer_rows(result)))
+    notes = "".join(f"\n- {note}" for result in results for note in peer_notes(result))
+    return rows + (f"\n{notes}" if notes else "") + machines(results)

@@ -1,0 +1,80 @@
+"""Properties of a stored comparison."""
+
+import pytest
+
+from pipework.benchmarks.compare.compare import compare
+from pipework.benchmarks.results_schema.comparison import (
+    MORE_FAILURES,
+    ComparisonResult,
+    Quantity,
+    Ratio,
+    RatioVerdict,
+)
+
+
+def ratio(verdict, quantity=Quantity.P99, value=1.25):
+    return Ratio(
+        quantity=quantity, before=4, after=4 * value, ratio=value, low=None, high=None,
+        verdict=verdict,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def comparison(served):
+    return compare(served, served)
+
+
+def with_level(comparison, **change):
+    level = comparison.levels[0].model_copy(update=change)
+    return comparison.model_copy(update={"levels": (level,)})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "more"),
+    [
+        (0.0, 0.0, False),
+        (0.0, MORE_FAILURES / 2, False),
+        (0.0, 2 * MORE_FAILURES, True),
+        (0.5, 0.51, True),
+        (0.5, 0.1, False),
+    ],
+)
+def test_a_small_rise_of_the_failures_is_no_regression(comparison, before, after, more):
+    given = with_level(comparison, ratios=(), failed=(before, after))
+    assert given.levels[0].fails_more is more
+    assert bool(given.regressions) is more
+
+
+def test_a_comparison_with_itself_has_no_regressions(comparison):
+    assert comparison.regressions == ()
+
+
+def test_each_slower_quantity_is_a_line(comparison):
+    ratios = (
+        ratio(RatioVerdict.SLOWER),
+        ratio(RatioVerdict.FASTER, Quantity.P50),
+        ratio(RatioVerdict.UNKNOWN, Quantity.TEXTS_PER_S),
+    )
+    given = with_level(comparison, ratios=ratios, failed=(0.0, 0.25))
+    name = given.levels[0].name
+    assert given.regressions == (
+        f"{name}: p99 1.25 times the baseline",
+        f"{name}: 25.0% of requests fail, baseline 0.0%",
+    )
+
+
+def test_equal_targets_are_told_apart(comparison):
+    url = comparison.before.target
+    assert comparison.names == (f"{url} before", f"{url} after")
+    after = comparison.after.model_copy(update={"target": "http://other"})
+    assert comparison.model_copy(update={"after": after}).names == (url, "http://other")
+
+
+def test_the_provenance_is_that_of_the_second_side(comparison):
+    provenance = comparison.after.provenance.model_copy(update={"pipework": "9"})
+    after = comparison.after.model_copy(update={"provenance": provenance})
+    assert comparison.model_copy(update={"after": after}).provenance.pipework == "9"
+
+
+def test_a_comparison_is_read_from_its_json(comparison):
+    assert ComparisonResult.model_validate_json(comparison.model_dump_json()) == comparison

@@ -1,0 +1,76 @@
+"""Each table shows the results of its kind."""
+
+from pipework.benchmarks.studies.readme import fill
+from pipework.benchmarks.studies.study_tables import TableName, offline_rows
+
+
+def test_each_table_uses_the_results_of_its_kind(trained, served, offline):
+    results = [trained, served, offline]
+    tables = {
+        name: fill(f"<!-- table:{name} -->\n<!-- /table:{name} -->", results) for name in TableName
+    }
+    assert tables[TableName.SERVING].count("| headlines |") == len(served.levels)
+    assert "| 16 |" in tables[TableName.SERVING]
+    assert tables[TableName.OFFLINE].count("| headlines |") == len(offline.offline)
+    assert "| tokenizing | 32 | 26,400 |" in tables[TableName.OFFLINE]
+    assert "THUCNews" not in tables[TableName.SERVING] + tables[TableName.OFFLINE]
+
+
+def test_the_matrix_orders_columns_by_format_and_names_all_machines(filled):
+    early, late = filled.cells[0], filled.cells[2]
+    again = filled.cells[1].model_copy(update={"engine": "onnx-int8-static"})
+    other = filled.provenance.machine.model_copy(update={"cpu": "Some Xeon"})
+    provenance = filled.provenance.model_copy(update={"machine": other})
+    update = {
+        "cells": (early, late, again),
+        "provenance": provenance,
+        "earlier": (filled.provenance,),
+    }
+    text = fill("<!-- table:matrix -->\n<!-- /table:matrix -->", [filled.model_copy(update=update)])
+    assert "| family | head | onnx fp32 | onnx int8 static | tensorrt fp16 |" in text
+    assert "Measured on AMD EPYC, 2 cores, November 2026; Some Xeon, 2 cores" in text
+
+
+def test_the_offline_table_shows_the_fastest_engine(offline):
+    def rows(rate):
+        other = offline.offline[3].model_copy(update={"stage": "onnx-int8", "texts_per_s": rate})
+        both = offline.model_copy(update={"offline": (*offline.offline, other)})
+        return [row[1:4] for row in offline_rows(both)]
+
+    assert rows(519.0) == [row[1:4] for row in offline_rows(offline)]
+    assert rows(521.0)[3:] == [("onnx-int8", "1", "521")]
+    assert [stage for stage, *_ in rows(521.0)[:3]] == ["tokenizing"] * 3
+
+
+def test_the_families_table_has_a_row_per_family_and_a_column_per_head(fitted):
+    text = fill("<!-- table:families -->\n<!-- /table:families -->", [fitted])
+    assert "| family | linear | cnn |" in text
+    assert "| bert | 70 | 30 |" in text
+    assert "| xlnet | no | - |" in text
+
+
+def test_the_matrix_has_a_row_per_family_and_head_and_lists_failure_reasons(filled):
+    text = fill("<!-- table:matrix -->\n<!-- /table:matrix -->", [filled])
+    assert "**Tiny**: 3 passed parity, 1 built but not run, 2 failed." in text
+    assert "| family | head | onnx fp32 | tensorrt fp16 |" in text
+    assert "| bert | gru | 1e-07 · 2e-07 | built · - |" in text
+    assert "| xlnet | gru | 2e-07 · [1] | [2] · - |" in text
+    assert "- [1] cannot\n- [2] too new\n" in text
+
+
+def test_the_engine_table_ends_with_the_baseline(proven_engines):
+    text = fill("<!-- table:engines -->\n<!-- /table:engines -->", [proven_engines])
+    change = "-0.25 (-0.35 to -0.15)"
+    row = f"| MRPC | onnx-int8-static-packed | 23 | 3.1e-01 | 99.50% | {change} | 2 | 300 | 3.00 |"
+    assert row in text
+    assert "| MRPC | openvino-bf16-packed | 87 |" in text
+    assert "| MRPC | baseline |  |  |  |  |  | 100 | 1 | 12.0 |" in text
+
+
+def test_the_training_tables_show_speedups_and_phases(compared):
+    training = fill("<!-- table:peers_training -->\n<!-- /table:peers_training -->", [compared])
+    assert "| MRPC | 3,668 | pipework | 2 | 63.0 |  | accuracy 81.00 ± 1.41 | 1,200 |" in training
+    assert "| Trainer, best | 2 | 47.0 | **1.35** |" in training
+    phases = fill("<!-- table:peers_phases -->\n<!-- /table:peers_phases -->", [compared])
+    assert "| data | forward | backward | other |" in phases
+    assert "| MRPC | 30.0% | 45.0% | 25.0% |" in phases

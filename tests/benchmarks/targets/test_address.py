@@ -1,0 +1,64 @@
+from base64 import b64encode
+
+import pytest
+
+from pipework.benchmarks.targets.address import TargetAddress
+from pipework.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch):
+    monkeypatch.delenv("PIPEWORK_API_KEY", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "path"),
+    [
+        ("http://host", "host", 80, ""),
+        ("https://host/", "host", 443, ""),
+        ("grpc://host/m", "host", 8001, "/m"),
+        ("grpcs://host:9/m/1", "host", 9, "/m/1"),
+        ("http://[::1]:8000/v1/predict/", "::1", 8000, "/v1/predict"),
+        ("http://host/a?b=c", "host", 80, "/a?b=c"),
+    ],
+)
+def test_a_url_has_a_default_port_and_a_path_without_trailing_slash(url, host, port, path):
+    found = TargetAddress.of(url)
+    assert (found.host, found.port, found.path, found.credentials) == (host, port, path, "")
+
+
+@pytest.mark.parametrize("url", ["host:80", "ftp://host", "http://", "http://host:99999", "grpc:"])
+def test_an_invalid_url_is_reported(url):
+    with pytest.raises(ConfigError, match="is not a") as caught:
+        TargetAddress.of(url)
+    assert str(caught.value).startswith(url)
+    assert caught.value.hint
+
+
+def test_an_ipv6_host_has_brackets_in_urls():
+    found = TargetAddress.of("http://[::1]:8000/a")
+    assert found.host_port == "[::1]:8000"
+    assert found.display_url == "http://[::1]:8000/a"
+
+
+def test_credentials_are_decoded_and_not_shown(monkeypatch):
+    monkeypatch.setenv("PIPEWORK_API_KEY", "key")
+    found = TargetAddress.of("http://me:p%40ss@host/a")
+    assert found.credentials == f"Basic {b64encode(b'me:p@ss').decode()}"  # before the key
+    assert found.display_url == "http://host:80/a"
+    assert TargetAddress.of("http://host").credentials == "Bearer key"
+
+
+@pytest.mark.parametrize(("scheme", "plain"), [("https", "http"), ("grpcs", "grpc")])
+def test_a_local_port_has_no_tls(scheme, plain):
+    remote = TargetAddress.of(f"{scheme}://host:9/a")
+    local = remote.at_local_port(7)
+    assert remote.uses_tls
+    assert not local.uses_tls
+    assert local.tls() is None
+    assert local.display_url == f"{plain}://127.0.0.1:7/a"
+
+
+def test_the_certificate_of_a_server_is_verified():
+    context = TargetAddress.of("https://host").tls()
+    assert context.check_hostname

@@ -1,0 +1,88 @@
+"""Edge cases, with the tokenizer of a small vocabulary."""
+
+from itertools import pairwise
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+
+from pipework.data.examples import Example
+from pipework.export.rows.edge_cases import EDGE_TEXTS, SPREAD_ROWS, edge_case_rows
+from pipework.text.encoding import TextEncoder
+
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "rain", "sun", "$", "#")
+MAX_LENGTH = 40
+FEW = [Example(text=f"rain {'sun ' * n}") for n in range(5)]
+PAIRS = [Example(text="rain " * n, text_pair="sun " * (7 - n)) for n in range(1, 6)]
+MARKED = [Example(text="rain sun rain", entities=((0, 4), (5, 8))) for _ in range(3)]
+
+
+@pytest.fixture
+def encoder():
+    words = {word: index for index, word in enumerate(WORDS)}
+    tokenizer = Tokenizer(WordPiece(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return TextEncoder(tokenizer, max_length=MAX_LENGTH, type_ids=True)
+
+
+def by_name(rows):
+    assert len({row.name for row in rows}) == len(rows)
+    return {row.name: row.encoding for row in rows}
+
+
+@pytest.mark.parametrize("examples", [FEW, PAIRS, MARKED], ids=["texts", "pairs", "entities"])
+def test_all_edge_texts_and_all_lengths_are_checked(encoder, examples):
+    found = by_name(edge_case_rows(encoder, examples))
+    assert {*EDGE_TEXTS, "empty text", "truncated text"} <= found.keys()
+    lengths = {len(encoding) for encoding in found.values()}
+    assert max(lengths) == len(found["truncated text"]) == MAX_LENGTH
+    cut = {name: len(encoding) for name, encoding in found.items() if name.startswith("text cut")}
+    assert all(name == f"text cut to {length}" for name, length in cut.items())
+    assert {8, 16, 32, MAX_LENGTH} <= {*cut.values()}
+
+
+def test_the_shortest_cut_has_one_token_of_text(encoder):
+    found = by_name(edge_case_rows(encoder, FEW))
+    assert len(found["empty text"]) == 2
+    assert found["text cut to 3"].ids.tolist() == [2, 4, 3]
+
+
+def test_pairs_are_checked_with_one_empty_side(encoder):
+    found = by_name(edge_case_rows(encoder, PAIRS))
+    first, second = found["first text empty"], found["second text empty"]
+    assert first.ids.tolist() == [2, 3, *[5] * 6, 3]
+    assert second.ids.tolist() == [2, 4, 3, 3]
+    assert "first text empty" not in by_name(edge_case_rows(encoder, FEW))
+
+
+def test_inputs_of_a_model_of_entities_have_entities(encoder):
+    for name, encoding in by_name(edge_case_rows(encoder, MARKED)).items():
+        assert encoding.entity_spans is not None, name
+        for start, end in encoding.entity_spans:
+            assert 0 <= start <= end <= len(encoding), name
+
+
+def test_real_rows_are_sampled_evenly_with_their_numbers(encoder):
+    examples = [Example(text="rain") for _ in range(1000)]
+    numbers = [10 * index for index in range(1, 1001)]
+    found = by_name(edge_case_rows(encoder, examples, numbers))
+    rows = sorted(int(name.split()[-1]) for name in found if name.startswith("dev row "))
+    assert len(rows) == SPREAD_ROWS
+    assert (rows[0], rows[-1]) == (10, 10_000)
+    steps = {after - before for before, after in pairwise(rows)}
+    assert max(steps) - min(steps) <= 10
+
+
+def test_long_and_short_inputs_alternate(encoder):
+    lengths = [len(row.encoding) for row in edge_case_rows(encoder, FEW)]
+    shortest, longest = lengths[0::2], lengths[1::2]
+    assert shortest == sorted(shortest)
+    assert longest == sorted(longest, reverse=True)
+    assert lengths[:2] == [min(lengths), max(lengths)]

@@ -1,0 +1,32 @@
+from importlib.metadata import version
+
+import pytest
+
+from pipework.errors import ConfigError
+from pipework.export.build import BuildResult, build, package_versions
+from pipework.export.convert.checkpoint2onnx import EXPORTER, OPSET
+from pipework.progress import NullProgress
+from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+
+
+def test_the_exporter_and_the_packages_are_recorded_with_their_versions():
+    found = package_versions("onnx", "openvino")
+    assert found["exporter"] == EXPORTER
+    for package in ("torch", "transformers", "onnx", "openvino"):
+        assert found[package] == version(package)
+    assert len(found) == 5
+
+
+def test_a_build_is_in_float32_without_fallback_layers_unless_it_says_otherwise():
+    built = BuildResult(built_with={})
+    assert (built.opset, built.fallback_layers, built.tensorrt) == (OPSET, (), None)
+    assert built.fallback_precision is Precision.FP32
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_onnxruntime_in_bf16_is_rejected_before_anything_is_written(tmp_path, layout):
+    variant = Variant(format=EngineFormat.ONNX, precision=Precision.BF16, layout=layout)
+    with pytest.raises(ConfigError, match="does not support bf16") as caught:
+        build(variant, None, tmp_path, NullProgress())
+    assert caught.value.hint == "use --to openvino --precision bf16"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,61 @@
+import pytest
+
+from pipework.errors import ConfigError
+from pipework.export.config import ExportSettings, ToleranceSettings, TritonBackend
+from pipework.export.rows.tolerances import TOLERANCES
+from pipework.run_folder.engine_record import Precision
+from pipework.settings import load_settings
+
+
+def settings(*overrides):
+    return load_settings(ExportSettings, None, [*overrides])
+
+
+def test_an_override_changes_one_limit_of_one_precision():
+    given = settings("tolerances.int8.max_abs=3").tolerances
+    for precision, default in TOLERANCES.items():
+        found = given.for_precision(precision).apply_to(default)
+        if precision is Precision.INT8:
+            assert found == default.model_copy(update={"max_abs": 3.0})
+        else:
+            assert found == default
+
+
+@pytest.mark.parametrize("precision", Precision)
+def test_each_precision_has_its_own_overrides(precision):
+    given = settings(f"tolerances.{precision}.flips=0.5").tolerances
+    changed = [one for one in Precision if given.for_precision(one).flips is not None]
+    assert changed == [precision]
+
+
+def test_a_limit_of_zero_is_an_override():
+    default = TOLERANCES[Precision.INT8]
+    assert ToleranceSettings(score_drop=0).apply_to(default).score_drop == 0
+    assert ToleranceSettings().apply_to(default) == default
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "tolerances.fp32.max_abs=-1",
+        "dev_rows=0",
+        "speed_s=-1",
+        "triton.backend=torch",
+        "capabilities=[0]",
+    ],
+)
+def test_an_invalid_setting_is_rejected(override):
+    with pytest.raises(ConfigError, match=override.partition("=")[0]):
+        settings(override)
+
+
+@pytest.mark.parametrize("key", ["tolerances.fp64", "rows"])
+def test_an_unknown_setting_is_rejected(key):
+    with pytest.raises(ConfigError, match=key):
+        settings(f"{key}=1")
+
+
+def test_a_triton_backend_is_chosen_by_name():
+    triton = settings("triton.backend=onnxruntime", "triton.instances=3").triton
+    assert (triton.backend, triton.instances) == (TritonBackend.ONNXRUNTIME, 3)
+    assert triton.name is None

@@ -1,0 +1,71 @@
+from html.parser import HTMLParser
+
+import pytest
+
+from pipework.html import page
+
+HOSTILE = "<script>\"&'"
+
+
+class Checked(HTMLParser):
+    """Collects the text and checks that each element is closed."""
+
+    VOID = frozenset({"meta"})
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.tags, self.text = [], [], ""
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.mark.parametrize(
+    ("html", "times"),
+    [
+        (page.header(HOSTILE, HOSTILE), 2),
+        (page.section(HOSTILE, "<p></p>"), 1),
+        (page.tiles([(HOSTILE, HOSTILE, HOSTILE)]), 3),
+        (page.plots([(HOSTILE, HOSTILE, "<svg></svg>")]), 2),
+        (page.table((HOSTILE,), [page.cells((HOSTILE,))]), 2),
+        (page.facts(HOSTILE, {HOSTILE: HOSTILE}), 3),
+    ],
+)
+def test_text_is_escaped_in_each_part(html, times):
+    parsed = Checked(html)
+    assert parsed.text.count(HOSTILE) == times
+    assert "script" not in parsed.tags
+
+
+def test_a_page_contains_its_parts_unchanged_and_its_style():
+    html = page.render_page("a & b", ["<p>{first}</p>", "<p>second</p>"])
+    assert html.startswith("<!doctype html>")
+    assert "<title>a &amp; b</title>" in html
+    assert "<p>{first}</p>\n<p>second</p>" in html
+    assert "--series-1" in html  # a variable of page.css, which plots use
+    Checked(html)
+
+
+def test_a_page_loads_nothing():
+    html = page.render_page("title", [page.header("a", "b")])
+    assert "default-src 'none'" in html
+    assert "http" not in html.replace("http-equiv", "")
+
+
+def test_a_table_has_a_row_for_each_row_and_a_class_if_given():
+    rows = [page.cells((f"{row}", "x")) for row in range(3)]
+    html = page.table(("number", "value"), rows)
+    tags = Checked(html).tags
+    assert (tags.count("tr"), tags.count("th"), tags.count("td")) == (4, 2, 6)
+    assert "<table>" in html
+    assert '<table class="wide">' in page.table(("number",), [], "wide")

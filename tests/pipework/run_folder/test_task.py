@@ -1,0 +1,44 @@
+import pytest
+from pydantic import ValidationError
+
+from pipework.errors import RunFolderError
+from pipework.run_folder.task import Loss, Metric, Task, TaskKind, not_a_classifier
+
+
+def test_a_task_is_read_from_its_json():
+    task = Task(
+        kind=TaskKind.MULTI_LABEL,
+        labels=("b", "a"),
+        metric=Metric.MICRO_F1,
+        thresholds=(0.25, 0.75),
+    )
+    text = task.model_dump_json()
+    assert '"kind":"multi_label"' in text
+    found = Task.model_validate_json(text)
+    assert found == task
+    assert found.labels == ("b", "a")  # in the order of the logits, not sorted
+
+
+def test_a_task_has_no_thresholds_by_default():
+    task = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
+    assert task.thresholds == ()
+
+
+@pytest.mark.parametrize("change", [{"kind": "ranking"}, {"metric": "bleu"}, {"labels": None}])
+def test_an_unknown_value_is_rejected(change):
+    fields = {"kind": "single_label", "labels": ["a"], "metric": "accuracy"} | change
+    with pytest.raises(ValidationError, match=next(iter(change))):
+        Task.model_validate(fields)
+
+
+def test_no_loss_has_the_name_of_a_metric():
+    names = [*Metric, *Loss]  # both are logged as dev/NAME
+    assert len({*map(str, names)}) == len(names)
+
+
+def test_a_pretraining_run_is_reported_with_the_command_that_fine_tunes_it():
+    error = not_a_classifier("runs/base")
+    assert isinstance(error, RunFolderError)
+    assert str(error).startswith("runs/base ")
+    assert "no classifier" in str(error)
+    assert error.hint == "fine-tune it first: pipe train CONFIG --set model.name=RUN"

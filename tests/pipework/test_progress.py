@@ -1,0 +1,27 @@
+import inspect
+
+from pipework.progress import NullProgress, Progress
+
+
+def signatures(kind):
+    """Return the public methods with their signatures."""
+    methods = inspect.getmembers(kind, inspect.isfunction)
+    return {name: inspect.signature(one) for name, one in methods if not name.startswith("_")}
+
+
+def test_the_null_receiver_has_each_method_of_the_interface():
+    expected = signatures(Progress)
+    assert {"begin", "advance", "end", "note"} == set(expected)
+    assert signatures(NullProgress) == expected
+
+
+def test_the_null_receiver_prints_nothing(capsys):
+    progress = NullProgress()
+    progress.begin("read", 2, "rows")
+    progress.begin("nested", 1, "files")
+    progress.advance(1, {"loss": "0.5"})
+    progress.advance(5)
+    progress.note("a line")
+    for _ in range(3):  # more often than `begin`
+        progress.end()
+    assert capsys.readouterr() == ("", "")

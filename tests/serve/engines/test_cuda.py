@@ -1,0 +1,83 @@
+"""GPU memory: with a fake of CUDA on host memory, and with a real GPU if there is one."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from pipework.errors import MissingDependencyError
+from pipework.serve.engines.cuda import DeviceArrays, Gpu, NoGpuError, checked, find_gpu
+from pipework.serve.engines.tensorrt_packages import gpu_or_none
+
+
+def test_a_device_without_room_says_so_and_keeps_nothing(gpu):
+    with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
+        DeviceArrays({"small": 64, "large": 1 << 40})
+    assert gpu.cuda.kept == {}
+
+
+def test_whatever_of_the_memory_is_refused_the_rest_is_given_back(gpu, monkeypatch):
+    refused = gpu.cuda.cudaError_t.cudaErrorMemoryAllocation, None
+    monkeypatch.setattr(gpu.cuda, "cudaMallocHost", lambda _size: refused)
+    with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
+        DeviceArrays({"x": 64})
+    assert gpu.cuda.kept == {}
+    monkeypatch.setattr(gpu.cuda, "cudaStreamCreate", lambda: refused)
+    with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
+        DeviceArrays({"x": 64})
+
+
+def test_an_array_larger_than_its_room_is_refused(gpu):
+    del gpu
+    with (
+        DeviceArrays({"ids": 64}) as arrays,
+        pytest.raises(ValueError, match=r"ids \[9\] is large"),
+    ):
+        arrays.upload("ids", np.zeros(9, np.int64))
+
+
+def test_what_comes_back_is_not_overwritten_by_the_next_call(gpu):
+    del gpu
+    with DeviceArrays({"x": 16}) as arrays:
+        arrays.upload("x", np.array([1, 2], np.int64))
+        first = arrays.download("x", (2,), np.int64)
+        arrays.upload("x", np.array([3, 4], np.int64))
+        assert arrays.download("x", (2,), np.int64).tolist() == [3, 4]
+    assert first.tolist() == [1, 2]
+
+
+def test_without_a_gpu_the_reason_is_given():
+    if gpu_or_none() is not None:
+        pytest.skip("there is a GPU here")
+    with pytest.raises(NoGpuError, match=r"there is no NVIDIA GPU here \(cudaError"):
+        find_gpu()
+
+
+def test_without_cuda_python_the_install_command_is_given(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MissingDependencyError, match="cuda-python is not installed") as caught:
+        find_gpu()
+    assert caught.value.hint == "pip install cuda-python"
+
+
+@pytest.mark.gpu
+def test_arrays_come_back_from_a_real_gpu_as_they_went():
+    if gpu_or_none() is None:
+        pytest.skip("needs a CUDA device")
+    given = np.arange(1000, dtype=np.int64).reshape(10, 100)
+    with DeviceArrays({"x": given.nbytes}) as arrays:
+        arrays.upload("x", given)
+        np.testing.assert_array_equal(arrays.download("x", (10, 100), np.int64), given)
+
+
+def test_the_gpu_is_described_by_name_and_compute_capability(gpu, monkeypatch):
+    monkeypatch.setattr("pipework.serve.engines.cuda._runtime", lambda: gpu.cuda)
+    assert find_gpu() == Gpu(name="Fake L4", capability=89)
+
+
+def test_a_failed_call_is_reported_with_the_name_of_the_error(gpu):
+    error = gpu.cuda.cudaError_t.cudaErrorMemoryAllocation
+    with pytest.raises(RuntimeError, match="CUDA: cudaErrorMemoryAllocation"):
+        checked(gpu.cuda, (error, None))
+    assert checked(gpu.cuda, (gpu.cuda.cudaError_t.cudaSuccess, 7)) == 7
+    assert checked(gpu.cuda, (gpu.cuda.cudaError_t.cudaSuccess,)) is None

@@ -1,0 +1,108 @@
+"""The status endpoint, with the registry and with versions whose counters are known."""
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from pipework import __version__
+from pipework.run_folder.task import TaskKind
+from pipework.serve.http.status import STATUS_PATH, ServerStatus, build_status_router
+from pipework.serve.models.registry import Models
+from pipework.serve.observability.recent_latency import RecentLatency
+from pipework.serve.request.context import Endpoint, RequestContext
+from pipework.serve.request.statistics import EngineLoad, Statistics
+from pipework.serve.request.timings import StageTimings
+from pipework.serve.scheduling.model_protocol import ModelCard
+
+LABELS = ("a", "b")
+
+
+class Version:
+    """The attributes of a model version that the status contains."""
+
+    engine, inputs, classes = "onnx-int8", ("text",), 2
+    alive = ready = True
+
+    def __init__(self, name, version, kind=TaskKind.SINGLE_LABEL, thresholds=()):
+        self.name, self.version = name, version
+        self.card = ModelCard(kind=kind, labels=LABELS, thresholds=thresholds, precision="int8")
+        self.load = EngineLoad(waiting_requests=3, crashes=2, refused={"queue_full": 4})
+        self.statistics = Statistics()
+
+    @property
+    def totals(self):
+        return self.statistics.totals
+
+    def close(self):
+        pass
+
+
+def status(*versions, recent=None, stopping=False):
+    with Models(versions) as models:
+        if stopping:
+            models.stopping.set()
+        app = FastAPI()
+        app.include_router(build_status_router(models, recent or RecentLatency()))
+        answer = TestClient(app).get(STATUS_PATH)
+    assert answer.status_code == 200
+    return ServerStatus.model_validate(answer.json())
+
+
+def test_versions_are_listed_by_model_with_the_newest_last():
+    found = status(Version("topics", "1"), Version("tone", "7"), Version("topics", "2"))
+    assert {model.name: [one.version for one in model.versions] for model in found.models} == {
+        "topics": ["1", "2"],
+        "tone": ["7"],
+    }
+    assert (found.server, found.stopping) == (__version__, False)
+
+
+def test_a_version_has_its_load_and_totals():
+    version = Version("topics", "1")
+    version.statistics.record_success(5, StageTimings(infer_s=0.1))
+    version.statistics.record_failure(0.1)
+    (found,) = status(version).models[0].versions
+    assert (found.engine, found.precision, found.ready) == ("onnx-int8", "int8", True)
+    assert (found.load.waiting_requests, found.load.deaths) == (3, 2)
+    assert found.load.refused == {"queue_full": 4}
+    assert (found.totals.answered, found.totals.failed, found.totals.texts) == (1, 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "thresholds", "expected"),
+    [
+        (TaskKind.SINGLE_LABEL, (), None),
+        (TaskKind.MULTI_LABEL, (0.25, 0.75), {"a": 0.25, "b": 0.75}),
+        (TaskKind.MULTI_LABEL, (), {"a": 0.5, "b": 0.5}),
+    ],
+)
+def test_only_multi_label_models_have_thresholds(kind, thresholds, expected):
+    (found,) = status(Version("topics", "1", kind, thresholds)).models[0].versions
+    assert found.thresholds == expected
+
+
+def test_recent_latencies_are_in_milliseconds():
+    recent = RecentLatency(window_s=60)
+    for elapsed_s in (0.01, 0.02, 0.03):
+        recent.finished(
+            RequestContext(endpoint=Endpoint.V1, id="a", status="200", texts=2, elapsed_s=elapsed_s)
+        )
+    found = status(recent=recent).recent
+    assert found.p50_ms == pytest.approx(20)
+    assert found.texts_per_s == pytest.approx(6 / 60)
+
+
+def test_without_requests_there_is_no_latency():
+    found = status()
+    assert (found.recent.p50_ms, found.recent.p99_ms, found.models) == (None, None, [])
+
+
+def test_a_stopping_server_is_shown():
+    assert status(Version("topics", "1"), stopping=True).stopping
+
+
+def test_a_server_has_the_endpoint(server):
+    found = ServerStatus.model_validate(httpx.get(f"{server.url}{STATUS_PATH}").json())
+    (version,) = found.models[0].versions
+    assert (version.engine, version.classes, version.inputs) == ("onnx", 3, ["text"])

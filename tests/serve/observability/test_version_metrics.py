@@ -1,0 +1,110 @@
+"""Metrics of model versions, read back with the parser of Prometheus."""
+
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pipework.run_folder.task import TaskKind
+from pipework.serve.observability.version_metrics import COUNTERS, GAUGES, VersionMetrics
+from pipework.serve.request.statistics import EngineLoad, Statistics
+from pipework.serve.request.timings import StageTimings
+from pipework.serve.scheduling.model_protocol import ModelCard
+
+LOAD = EngineLoad(
+    waiting_requests=1,
+    waiting_tokens=2,
+    batches=3,
+    batch_tokens=40,
+    batch_texts=5,
+    computed_tokens=60,
+    compute_s=7.5,
+    engines=8,
+    crashes=9,
+    refused={"queue_full": 10},
+)
+
+
+def version(number, load=LOAD):
+    return SimpleNamespace(
+        name="topics",
+        version=number,
+        engine="onnx-int8",
+        card=ModelCard(kind=TaskKind.SINGLE_LABEL, precision="int8"),
+        load=load,
+        totals=Statistics().totals,
+    )
+
+
+def samples(metrics, **labels):
+    """Return the samples with these labels by name, without the prefix."""
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return {
+        sample.name.removeprefix("pipework_"): sample.value
+        for family in families
+        for sample in family.samples
+        if sample.labels.items() >= labels.items()
+    }
+
+
+def metrics_of(*versions):
+    return VersionMetrics(SimpleNamespace(serving=lambda: list(versions)))
+
+
+def test_the_load_of_a_version_is_exported():
+    found = samples(metrics_of(version("1")), model="topics", version="1")
+    expected = {
+        "queue_requests": 1,
+        "queue_tokens": 2,
+        "batches_total": 3,
+        "batch_tokens_total": 40,
+        "batch_texts_total": 5,
+        "computed_tokens_total": 60,
+        "padding_ratio": 1.5,
+        "compute_seconds_total": 7.5,
+        "engines_running": 8,
+        "engine_deaths_total": 9,
+        "rejections_total": 10,
+    }
+    assert expected.items() <= found.items()
+    assert len(expected) == len(GAUGES) + len(COUNTERS) + 1
+
+
+def test_a_version_that_computed_nothing_has_no_padding():
+    found = samples(metrics_of(version("1", EngineLoad())), version="1")
+    assert found["padding_ratio"] == 1
+
+
+def test_engine_and_precision_are_labels():
+    found = samples(metrics_of(version("1"), version("2")), engine="onnx-int8", precision="int8")
+    assert found == {"model_info": 1}
+
+
+def test_a_rejection_before_a_version_was_chosen_has_no_version():
+    metrics = metrics_of(version("1"))
+    for _ in range(2):
+        metrics.reject("topics", "too_large")
+    assert samples(metrics, version="", reason="too_large") == {"rejections_total": 2}
+    assert samples(metrics, version="1", reason="too_large") == {}
+
+
+def test_the_texts_and_stage_times_of_requests_are_exported():
+    statistics = Statistics()
+    for infer_s in (0.5, 1.5):
+        statistics.record_success(4, StageTimings(infer_s=infer_s))
+    served = version("1")
+    served.totals = statistics.totals
+    metrics = metrics_of(served)
+    assert samples(metrics, version="1")["texts_total"] == 8
+    infer = samples(metrics, version="1", stage="infer")
+    assert infer["stage_duration_seconds_count"] == 2
+    assert infer["stage_duration_seconds_sum"] == pytest.approx(2.0)
+
+
+def test_without_a_version_only_rejections_remain():
+    metrics = metrics_of()
+    metrics.reject("", "unknown_model")
+    assert samples(metrics) == {"rejections_total": 1}

@@ -1,0 +1,111 @@
+"""Limits for the structure and the language of the project, measured by `design_report.py`."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def load():
+    """Load the report, which is no test module and not installed."""
+    spec = importlib.util.spec_from_file_location("design_report", ROOT / "tests/design_report.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+REPORT = load()
+MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
+
+
+def test_no_folder_is_large():
+    large = {folder: count for folder, count in REPORT.files_by_folder().items() if count > 22}
+    assert large == {}
+
+
+def test_there_are_few_files_and_few_small_ones():
+    files = REPORT.modules()
+    assert len(files) <= 315
+    assert sum(REPORT.lines_of(path) <= REPORT.SMALL_LINES for path in files) < 45
+
+
+def test_a_small_module_has_several_importers():
+    assert REPORT.fragments() == []
+
+
+def test_most_modules_have_a_mirrored_test():
+    named = [path for path in REPORT.modules() if path.name != "__init__.py"]
+    missing = REPORT.without_mirror()
+    assert len(missing) <= 0.2 * len(named), missing
+
+
+def test_no_public_class_name_is_used_twice():
+    assert REPORT.duplicate_classes() == {}
+
+
+def test_sub_packages_do_not_import_each_other_in_a_circle():
+    edges = REPORT.folder_imports()
+    assert "pipework.train.model" in edges["pipework.train.loop"]
+    assert REPORT.cycles(edges) == []
+
+
+def test_the_prose_is_plain():
+    places = REPORT.phrases()
+    count = sum(map(len, places.values()))
+    assert count <= MOST_PHRASES, {group: found[:10] for group, found in places.items()}
+
+
+def test_no_command_imports_a_study():
+    paths = {REPORT.module_name(path): path for path in REPORT.sources()}
+    waiting, seen = ["pipework.cli"], set()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += REPORT.imports(paths[name], set(paths))
+    assert "pipework.benchmarks.load.closed_loop" in seen
+    assert [name for name in seen if "studies" in name] == []
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A project that breaks every rule once."""
+    for name, text in {
+        "train/loop/loop.py": "from pipework.train.model.heads import Head\n",
+        "train/model/heads.py": "from pipework.train.loop.loop import step\n\n\nclass Head: ...\n",
+        "serve/http/rest.py": (
+            '"""Says what waits beside the one that stands behind."""\n\n\nclass Head: ...\n'
+        ),
+        "tests/train/loop/test_loop.py": "",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        (tmp_path / name).write_text("")
+    return tmp_path
+
+
+def test_the_report_finds_what_breaks_the_rules(small):
+    assert REPORT.files_by_folder(small) == {"train/loop": 1, "train/model": 1, "serve/http": 1}
+    assert REPORT.without_mirror(small) == ["serve/http/rest.py", "train/model/heads.py"]
+    assert REPORT.duplicate_classes(small) == {
+        "Head": ["serve/http/rest.py", "train/model/heads.py"]
+    }
+    assert REPORT.cycles(REPORT.folder_imports(small)) == [
+        ["pipework.train.loop", "pipework.train.model"]
+    ]
+    assert REPORT.fragments(small) == ["train/loop/loop.py", "train/model/heads.py"]
+    counts = {group: len(places) for group, places in REPORT.phrases(small).items() if places}
+    assert counts == {
+        "headless relative": 1,
+        "told, says, said": 1,
+        "one as a noun": 1,
+        "stands, lies": 1,
+        "beside": 1,
+        "behind": 1,
+    }
