@@ -9,7 +9,7 @@ from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Tensor
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
-from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as KEPT_ROWS
+from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as ROWS_FILE
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.collate import Collate
@@ -118,7 +118,7 @@ def _proven_here(
         if record.tensorrt is None:  # TensorRT cuts calls by the profiles of the engine
             engine.learn_costs(manifest.input.max_length)
         if prove or record.parity is None or record.parity.processor != engine.processor:
-            kept = ReferenceRows.read(run / _file(record, KEPT_ROWS))
+            kept = ReferenceRows.read(run / _file(record, ROWS_FILE))
             prove_here(engine, record, kept, manifest.task)
     except BaseException:
         engine.close()

@@ -13,7 +13,7 @@ from pipework.errors import RunFolderError
 from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Variant
 from pipework.run_folder.files import FileRecord, verify_files
 from pipework.run_folder.manifest import Manifest
-from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as KEPT_ROWS
+from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as ROWS_FILE
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import MODELS
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits
@@ -77,11 +77,11 @@ def files_of(record: EngineRecord) -> tuple[dict[str, FileRecord], FileRecord]:
     """
     files = {Path(file.path).name: file for file in record.files}
     model = MODELS[record.format]
-    if len(files) != len(record.files) or not {model, KEPT_ROWS} <= files.keys():
+    if len(files) != len(record.files) or not {model, ROWS_FILE} <= files.keys():
         names = ", ".join(file.path for file in record.files)
-        message = f"engine {record.name}: expected one file {model} and one {KEPT_ROWS} in {names}"
+        message = f"engine {record.name}: expected one file {model} and one {ROWS_FILE} in {names}"
         raise RunFolderError(message, "export it again: pipe export RUN")
-    rows, graph = files.pop(KEPT_ROWS), files.pop(model)
+    rows, graph = files.pop(ROWS_FILE), files.pop(model)
     return {**files, MODEL_FILES[record.format]: graph}, rows
 
 

@@ -42,5 +42,5 @@ class RequestOptions:
 
 def deadline_error() -> DeadlineError:
     """Return the error for a request whose deadline has passed."""
-    message = "the deadline of the request passed before it was computed"
+    message = "the request deadline passed before it was computed"
     return DeadlineError(message, "use a longer timeout or send fewer texts per request")

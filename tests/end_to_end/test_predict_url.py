@@ -134,7 +134,7 @@ def test_a_rejected_row_leaves_no_output_file(pipework_server, tmp_path):
     path.write_text("text\n" + "word\n" * 70 + "long " * 30_000 + "\n")
     done = pipe("predict", "--url", pipework_server["http"], "--file", path, "--out", out)
     assert done.returncode == 2
-    assert "error: of inputs 65 to 71: input 6: expected at most 100000 characters" in done.stderr
+    assert "error: in inputs 65 to 71: input 6: expected at most 100000 characters" in done.stderr
     assert [*tmp_path.iterdir()] == [path]
 
 

@@ -20,9 +20,9 @@ from pipework.errors import (
     TooLargeError,
     UnknownModelError,
 )
-from pipework.scoring.predictions import SingleLabel, Prediction, MultiLabel, RegressionValue
+from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue, SingleLabel
 from pipework.serve.client import Client
-from pipework.serve.client.address import ServerUrl, ClientOptions, HttpConnection
+from pipework.serve.client.address import ClientOptions, HttpConnection, ServerUrl
 from pipework.serve.client.client import _is_own_server
 from pipework.serve.client.http import RestTransport
 
@@ -75,7 +75,9 @@ def test_texts_with_entities_are_classified(
         ({"score": 2.5}, RegressionValue(score=2.5)),
     ],
 )
-def test_every_kind_of_prediction_is_parsed(answer: dict[str, object], expected: Prediction) -> None:
+def test_every_kind_of_prediction_is_parsed(
+    answer: dict[str, object], expected: Prediction
+) -> None:
     body = {"model": "m", "version": "1", "predictions": [answer]}
     with client_of(200, json.dumps(body).encode()) as client:
         assert client.predict(["a"]) == [expected]
@@ -162,7 +164,7 @@ FOUND = b'{"model": "m", "version": "1", "predictions": [{"score": 2.5}]}'
 
 
 def over(client: Client, answers: list[httpx.Response]) -> list[httpx.Request]:
-    """Have a client answered so, one after the other; return what it will have sent."""
+    """Give a client these responses in turn; return the list of the requests it sends."""
     sent: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

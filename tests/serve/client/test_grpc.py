@@ -1,4 +1,4 @@
-"""Over real gRPC, from a service of the generated stubs that answers as it is told."""
+"""The gRPC transport with a real server whose responses the tests set."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,7 +18,7 @@ PROBABILITIES = np.array([[0.25, 0.75]], np.float32)
 
 
 class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """Two models, one of which takes texts; what was asked is kept."""
+    """A service with two models, one of them for texts; records its requests."""
 
     def __init__(self):
         self.asked, self.said, self.fault, self.words = [], [], None, True
@@ -129,7 +129,9 @@ def test_tensors_of_a_wrong_shape_are_reported_in_one_line(service, shape):
 def test_a_model_without_text_input_is_reported(service):
     with (
         Client(f"{service.url}/v2/models/topics-engine") as client,
-        pytest.raises(UnknownModelError, match="topics-engine does not have input text and outputs label"),
+        pytest.raises(
+            UnknownModelError, match="topics-engine does not have input text and outputs label"
+        ),
     ):
         client.predict(["a"])
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipework.errors import PipeError
 from pipework.scoring.predictions import SingleLabel
-from pipework.serve.client.address import ServerUrl, ClientOptions, HttpConnection
+from pipework.serve.client.address import ClientOptions, HttpConnection, ServerUrl
 from pipework.serve.client.http import HttpTransport
 from pipework.serve.schemas import PredictRequest
 
@@ -18,7 +18,7 @@ METADATA = {
 
 
 def door(shape, data):
-    """A door to a server that says so of one text."""
+    """Return a transport to a server with these probabilities for a text."""
 
     def answer(request):
         if request.method == "GET":

@@ -5,7 +5,7 @@ from pipework.data.entities import parse_marked_text
 from pipework.data.examples import Example
 from pipework.errors import PipeError
 from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.predictions import SingleLabel, MultiLabel, RegressionValue, decide
+from pipework.scoring.predictions import MultiLabel, RegressionValue, SingleLabel, decide
 from pipework.serve.client.tensors import InferOutputs, label_names, predictions, tensors
 from pipework.serve.text_tensors import OutputTensors
 
@@ -40,7 +40,10 @@ def test_predictions_from_tensors_equal_those_of_the_rest_api(kind, top_k):
 def test_a_regression_is_a_number():
     task_ = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
     values = np.array([[2.5], [-1]], np.float32)
-    assert predictions(sent(values, task_), (), None) == [RegressionValue(score=2.5), RegressionValue(score=-1)]
+    assert predictions(sent(values, task_), (), None) == [
+        RegressionValue(score=2.5),
+        RegressionValue(score=-1),
+    ]
 
 
 def test_without_class_names_a_prediction_has_only_its_label():

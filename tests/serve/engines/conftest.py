@@ -156,7 +156,7 @@ class FakeEngine:
 
 
 class FakeContext:
-    """Runs the graph on what lies at the addresses when the stream comes to it."""
+    """Runs the graph on the data at the addresses when the stream executes it."""
 
     def __init__(self, engine: FakeEngine) -> None:
         self._engine = engine
@@ -200,7 +200,7 @@ class FakeContext:
 
 @dataclass(frozen=True, kw_only=True)
 class FakeGpu:
-    """A GPU and a TensorRT; `built` is what a record says of an engine that both open."""
+    """A fake GPU and TensorRT; `built` is the build record of an engine that fits both."""
 
     cuda: FakeCuda
     trt: FakeTensorRt
@@ -226,7 +226,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
 
 @pytest.fixture
 def front(run, tmp_path):
-    """A run folder whose rows hold what the engine answers, and the folder of the model behind."""
+    """A run folder with the engine's logits as reference, and the folder of its tensor model."""
     front, beside = shutil.copytree(run, tmp_path / "front"), tmp_path / "front-engine"
     shutil.copytree(front / ENGINE, beside)
     manifest = read_manifest(front)

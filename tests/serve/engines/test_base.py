@@ -20,7 +20,7 @@ NARROW = Collate(
 
 
 class SumEngine(CollatedEngine):
-    """Returns the sum and the number of the ids of a text; counts calls that wait to be finished."""
+    """Returns the sum and the number of the ids of a text; counts unfinished calls."""
 
     def __init__(self, collate=NARROW, classes=None):
         self.started, self.unfinished = [], 0

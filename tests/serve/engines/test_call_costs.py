@@ -44,7 +44,9 @@ def test_no_call_is_wider_than_the_model_takes(monkeypatch: pytest.MonkeyPatch) 
     assert max(width for _, width in clock.shapes) == 32
 
 
-def test_the_cost_of_a_shape_change_is_part_of_the_fixed_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_a_shape_change_is_part_of_the_fixed_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = Clock(monkeypatch, call_s=0)
 
     def call(rows: int, width: int) -> None:

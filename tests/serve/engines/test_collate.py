@@ -84,16 +84,16 @@ def test_packed_calls_and_their_rows_have_no_more_tokens_than_are_set():
     ):
         shapes = [feed.arrays["input_ids"].shape for feed in way.feeds(inputs(50))]
         filled = [(feed.arrays["segment_ids"] >= 0).sum() for feed in way.feeds(inputs(50))]
-        assert max(filled) <= PACKED_SLACK * CPU.most_tokens < sum(filled) == sum(map(len, inputs(50)))
+        assert (
+            max(filled) <= PACKED_SLACK * CPU.most_tokens < sum(filled) == sum(map(len, inputs(50)))
+        )
         assert max(width for _, width in shapes) <= row_tokens
 
 
 @pytest.mark.parametrize(
     ("texts", "calls"), [(32, [32]), (33, [16, 17]), (64, [32, 32]), (68, [22, 23, 23])]
 )
-def test_a_packed_batch_slightly_larger_than_a_call_is_not_split(
-    texts, calls
-):
+def test_a_packed_batch_slightly_larger_than_a_call_is_not_split(texts, calls):
     given = [Encoding(ids=np.zeros(20, np.int32), type_ids=np.zeros(20, np.int8))] * texts
     way = collate(Layout.PACKED, costs=Costs(call_tokens=16, most_tokens=512))
     assert sorted(len(feed.rows) for feed in way.feeds(given)) == calls

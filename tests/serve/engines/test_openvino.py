@@ -16,7 +16,7 @@ from pipework.run_folder.engine_record import Layout, Precision
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cpu_threads import NICE, cpu_limit
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
-from pipework.serve.engines.openvino import ROW_STEP, PRECISION_PATH, OpenVinoEngine, precision_hint
+from pipework.serve.engines.openvino import PRECISION_PATH, ROW_STEP, OpenVinoEngine, precision_hint
 from pipework.text.encoding import Encoding, TextEncoder
 from pipework.text.padding import Padding
 
@@ -89,7 +89,7 @@ def test_int8_uses_float32_for_other_operations_by_default(
 
 
 def saying(model: Path, hint: str, folder: Path) -> Path:
-    """The same model, which says what it was proven with."""
+    """The same model with a stored precision."""
     marked, path = ov.Core().read_model(model), folder / f"{hint}.xml"
     marked.set_rt_info(hint, PRECISION_PATH)
     ov.save_model(marked, path, compress_to_fp16=False)
@@ -130,7 +130,9 @@ def test_bf16_on_a_processor_without_it_is_refused(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ov.Core, "get_property", lambda *_: ["FP32", "INT8"])
-    with pytest.raises(MissingDependencyError, match=r"needs bf16, but this processor supports FP32"):
+    with pytest.raises(
+        MissingDependencyError, match=r"needs bf16, but this processor supports FP32"
+    ):
         opened(model, Precision.BF16)
     opened(model).close()
 
@@ -139,7 +141,9 @@ def test_no_inputs_give_no_rows_but_all_classes(engine: OpenVinoEngine) -> None:
     assert engine.infer([]).shape == (0, 3)
 
 
-def test_the_second_text_of_a_pair_is_distinguished_from_the_first(pair_run: Path, tmp_path: Path) -> None:
+def test_the_second_text_of_a_pair_is_distinguished_from_the_first(
+    pair_run: Path, tmp_path: Path
+) -> None:
     encoder = TextEncoder.open(pair_run / "tokenizer.json", max_length=32, type_ids=True)
     pair = encoder.encode([Example(text="rain sun", text_pair="goal")])
     with opened(converted(pair_run, tmp_path), type_ids=True) as engine:
@@ -180,12 +184,12 @@ def test_a_model_with_other_outputs_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoilt", ["model.xml", "model.bin"])
-def test_an_invalid_file_is_reported_in_one_line(
-    model: Path, tmp_path: Path, spoilt: str
-) -> None:
+def test_an_invalid_file_is_reported_in_one_line(model: Path, tmp_path: Path, spoilt: str) -> None:
     copy = Path(shutil.copytree(model.parent, tmp_path / "copy"))
     (copy / spoilt).write_bytes(b"not a model")
-    with pytest.raises(RunFolderError, match=r"model\.xml is not a usable OpenVINO model: ") as caught:
+    with pytest.raises(
+        RunFolderError, match=r"model\.xml is not a usable OpenVINO model: "
+    ) as caught:
         opened(copy / "model.xml")
     assert "Exception from" not in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Over real gRPC: what answers is ONNX Runtime behind the service of Triton's generated stubs."""
+"""The remote engine with a real gRPC server that computes with ONNX Runtime."""
 
 import asyncio
 import shutil
@@ -32,7 +32,7 @@ parameters { key: "first_only" value { string_value: "true" } }
 
 
 class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """Answers as a model behind does, and counts the texts of each call."""
+    """Computes like a tensor model and records the number of texts of each call."""
 
     def __init__(self, graph):
         self.session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
@@ -111,9 +111,7 @@ def test_an_unreachable_triton_and_a_missing_model_are_reported(version, triton)
         opened(version[0], triton.url)
 
 
-def test_a_stopped_triton_is_not_ready_until_it_is_back(
-    version, triton, monkeypatch
-):
+def test_a_stopped_triton_is_not_ready_until_it_is_back(version, triton, monkeypatch):
     run, rows = version
     monkeypatch.setattr(remote, "PAUSE_S", 0.0)
     with opened(run, triton.url) as engine:
@@ -152,9 +150,7 @@ def test_after_a_failure_triton_is_left_alone_for_a_while(version, triton, monke
         assert len(triton.calls) == before
 
 
-def test_a_model_that_changed_during_an_outage_fails_parity(
-    version, triton, monkeypatch
-):
+def test_a_model_that_changed_during_an_outage_fails_parity(version, triton, monkeypatch):
     run, rows = version
     monkeypatch.setattr(remote, "PAUSE_S", 0.0)
     with opened(run, triton.url) as engine:

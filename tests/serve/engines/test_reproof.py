@@ -21,7 +21,7 @@ TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3,
 
 
 def kept_rows(run):
-    """Return rows with what the engine answers to them, which stands for the checkpoint here."""
+    """Return reference rows with the engine's own logits in place of the checkpoint's."""
     manifest = read_manifest(run)
     encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
     encodings = encoder.encode([Example(text=text) for text in TEXTS])
@@ -36,7 +36,9 @@ def change(run, *, rows=None, **changes):
     files = {file.path: file for file in record.files}
     if rows is not None:
         rows.write(run / FOLDER / REFERENCE_ROWS_FILE)
-        files[f"{FOLDER}/{REFERENCE_ROWS_FILE}"] = record_file(run, run / FOLDER / REFERENCE_ROWS_FILE)
+        files[f"{FOLDER}/{REFERENCE_ROWS_FILE}"] = record_file(
+            run, run / FOLDER / REFERENCE_ROWS_FILE
+        )
     record = record.model_copy(update={"files": tuple(files.values()), **changes})
     write_manifest(run, manifest.model_copy(update={"engines": (record,)}))
 
@@ -107,7 +109,7 @@ def test_values_of_a_regression_count_in_the_unit_of_the_first_proof(regression_
 
 
 class Failing:
-    """An engine whose runtime raises when it is asked."""
+    """An engine whose runtime raises an error in each call."""
 
     processor = "a processor"
 
@@ -144,7 +146,7 @@ def test_parity_is_checked_again_on_another_kind_of_processor(built, run):
     rows = kept_rows(built)
     rows.logits_NC[:] += 1
     change(built, rows=rows, parity=parity)
-    open_proven(built, read_manifest(built)).close()  # proven on this kind: the rows are not asked
+    open_proven(built, read_manifest(built)).close()  # proven on this kind of processor: no check
     change(built, parity=parity.model_copy(update={"processor": "another"}))
     with pytest.raises(CheckFailedError, match="differ from the checkpoint"):
         open_proven(built, read_manifest(built))
@@ -179,12 +181,12 @@ def test_engines_that_cannot_be_opened_are_skipped_with_a_warning(built, run, ca
     assert record.name == "second"
     (line,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     assert line.startswith("engine onnx is not served here: predictions of engine onnx differ")
-    with pytest.raises(CheckFailedError, match="engine onnx answers"):
-        open_first(built, both, "onnx")  # what is asked for by name is not replaced
+    with pytest.raises(CheckFailedError, match="predictions of engine onnx"):
+        open_first(built, both, "onnx")  # an engine selected by name is not replaced
     no_runtime = wrong.model_copy(
         update={"name": "foreign", "format": EngineFormat.TENSORRT, "tensorrt": OTHER}
     )
-    with pytest.raises(CheckFailedError, match="engine onnx answers"):  # the first reason
+    with pytest.raises(CheckFailedError, match="predictions of engine onnx"):  # the first reason
         open_first(built, manifest.model_copy(update={"engines": (no_runtime, wrong)}))
 
 

@@ -88,9 +88,7 @@ def test_a_failing_engine_frees_its_device_memory(gpu, graph, tmp_path):
     assert gpu.cuda.kept == {}
 
 
-def test_an_error_in_the_first_call_frees_the_device_memory(
-    gpu, graph, tmp_path, monkeypatch
-):
+def test_an_error_in_the_first_call_frees_the_device_memory(gpu, graph, tmp_path, monkeypatch):
     path = gpu.write(tmp_path / "model.engine", graph, PROFILES)
     monkeypatch.setattr(TensorRtEngine, "_start", lambda *_: {}["logits"])
     with pytest.raises(KeyError):

@@ -1,4 +1,4 @@
-"""A model behind another: what asks it here is ONNX Runtime, and in production Triton."""
+"""The engine for a tensor model; here ONNX Runtime computes instead of Triton."""
 
 import shutil
 
@@ -14,7 +14,7 @@ from pipework.serve.engines.triton import open_tensor_model
 FOLDER = "engines/onnx"
 
 
-class Behind:
+class FakeTensorModel:
     """A model that a server may not have loaded yet; it counts the texts of each call."""
 
     def __init__(self, run):
@@ -32,51 +32,53 @@ class Behind:
 
 
 def opened(front, ask, batch=64):
-    run, beside, _ = front
+    run, model_folder, _ = front
     manifest = read_manifest(run)
-    return open_tensor_model(run, manifest, ask, first_only=True, batch=batch, model_folder=beside)
+    return open_tensor_model(
+        run, manifest, ask, first_only=True, batch=batch, model_folder=model_folder
+    )
 
 
 def test_parity_is_checked_before_the_first_call_once_the_model_is_reachable(front, run):
-    behind, rows = Behind(run), front[2]
-    behind.loaded = False
-    engine = opened(front, behind)
+    model, rows = FakeTensorModel(run), front[2]
+    model.loaded = False
+    engine = opened(front, model)
     with pytest.raises(NotReadyError, match="not loaded"):
         engine.infer(rows.encodings[:1])
-    behind.loaded = True
+    model.loaded = True
     assert engine.infer(rows.encodings[:1]) == pytest.approx(rows.logits_NC[:1], abs=1e-5)
-    assert behind.asked == [1] * 42 + [32, 10] + [1]
+    assert model.asked == [1] * 42 + [32, 10] + [1]
     engine.infer(rows.encodings[:2])
-    assert behind.asked[45:] == [2]
+    assert model.asked[45:] == [2]
 
 
 def test_a_model_with_other_predictions_is_never_used(front, run):
-    behind, rows = Behind(run), front[2]
-    engine = opened(front, behind)
-    behind.wrong = 0.01
+    model, rows = FakeTensorModel(run), front[2]
+    engine = opened(front, model)
+    model.wrong = 0.01
     with pytest.raises(CheckFailedError, match="differ from the checkpoint on Triton's own"):
         engine.infer(rows.encodings[:1])
-    asked = len(behind.asked)
+    asked = len(model.asked)
     with pytest.raises(CheckFailedError, match="differ from the checkpoint"):
         engine.infer(rows.encodings[:1])
-    assert len(behind.asked) == asked
+    assert len(model.asked) == asked
 
 
 def test_the_parity_check_respects_the_batch_limit(front, run):
-    behind = Behind(run)
-    opened(front, behind, batch=8).infer(front[2].encodings[:1])
-    assert max(behind.asked) == 8
+    model = FakeTensorModel(run)
+    opened(front, model, batch=8).infer(front[2].encodings[:1])
+    assert max(model.asked) == 8
 
 
 def test_a_changed_file_is_refused(front, run):
-    front_run, beside, _ = front
-    with (beside / "model.onnx").open("ab") as stream:
+    front_run, model_folder, _ = front
+    with (model_folder / "model.onnx").open("ab") as stream:
         stream.write(b" ")
     with pytest.raises(RunFolderError, match=r"front-engine/model\.onnx changed"):
-        opened(front, Behind(run))
-    shutil.rmtree(beside)  # in a repository that is not on this disk
-    opened(front, Behind(run))
+        opened(front, FakeTensorModel(run))
+    shutil.rmtree(model_folder)  # in a repository that is not on this disk
+    opened(front, FakeTensorModel(run))
     with (front_run / FOLDER / REFERENCE_ROWS_FILE).open("ab") as stream:
         stream.write(b" ")
     with pytest.raises(RunFolderError, match=r"rows\.npz changed"):
-        opened(front, Behind(run))
+        opened(front, FakeTensorModel(run))

@@ -6,14 +6,16 @@ from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.serve.inference_protocol.infer_request import OUTPUTS, ParsedRequest, RequestedOutput
 from pipework.serve.inference_protocol.infer_response import write_response
 from pipework.serve.inference_protocol.tensors import elements
-from pipework.serve.text_tensors import OutputTensors, InputTexts
+from pipework.serve.text_tensors import InputTexts, OutputTensors
 
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
 ANSWER = OutputTensors.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32), TASK)
 
 
 def asked(outputs=(), *, id=""):  # noqa: A002
-    wanted = {name: RequestedOutput(as_bytes=as_bytes, best=best) for name, as_bytes, best in outputs}
+    wanted = {
+        name: RequestedOutput(as_bytes=as_bytes, best=best) for name, as_bytes, best in outputs
+    }
     everything = dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=False))
     return ParsedRequest(id=id, texts=InputTexts(text=[]), outputs=wanted or everything)
 
@@ -34,7 +36,9 @@ def test_all_outputs_as_json():
 
 
 def test_selected_outputs_some_as_bytes():
-    body, head = write_response(asked([("logits", True, 0), ("label", False, 0)]), ANSWER, "run", "1")
+    body, head = write_response(
+        asked([("logits", True, 0), ("label", False, 0)]), ANSWER, "run", "1"
+    )
     logits, label = json.loads(body[:head])["outputs"]
     assert logits["parameters"] == {"binary_data_size": 16}
     assert "data" not in logits

@@ -1,4 +1,4 @@
-"""A real gRPC server with keys; what it serves is small, and from the generated stubs."""
+"""A real gRPC server with API keys and a small service."""
 
 import asyncio
 from types import SimpleNamespace

@@ -25,7 +25,7 @@ def wanted(name, **parameters):
 
 
 def as_bytes(texts, name="text", **parameters):
-    """A tensor whose data lie behind the JSON, and those."""
+    """Return a tensor whose data follow the JSON, and its data."""
     data = packed(np.array(texts, np.object_))
     parameters = {"binary_data_size": len(data), **parameters}
     described = tensor(name=name, shape=[len(texts)], parameters=parameters)
@@ -51,7 +51,10 @@ def test_a_pair_may_be_bytes_and_json():
 def test_binary_outputs_are_requested_per_output_or_for_all():
     outputs = [{"name": "label"}, {"name": "score", "parameters": {"binary_data": False}}]
     asked = read_infer(body(outputs=outputs, parameters={"binary_data_output": True}), None, ONE)
-    assert asked.outputs == {"label": RequestedOutput(as_bytes=True), "score": RequestedOutput(as_bytes=False)}
+    assert asked.outputs == {
+        "label": RequestedOutput(as_bytes=True),
+        "score": RequestedOutput(as_bytes=False),
+    }
     asked = read_infer(body(outputs=[{"name": "label"}]), None, ONE)
     assert asked.outputs == {"label": RequestedOutput(as_bytes=False)}
     assert [*read_infer(body(outputs=[]), None, ONE).outputs] == [*OUTPUTS]
@@ -113,7 +116,10 @@ NO_NUMBER, _ = as_bytes([b"ab"], binary_data_size=True)
         (body(tensor(parameters={"binary_data_size": 0})), "found both data and"),
         (body(SHORT), "expected a binary_data_size of 0 to 0, found 99"),
         (body(NO_NUMBER), "found True"),
-        (wanted("label", classification=2), "classification is supported for probabilities and log"),
+        (
+            wanted("label", classification=2),
+            "classification is supported for probabilities and log",
+        ),
         (wanted("logits", classification="2"), "classification: expected a whole number"),
         (wanted("length"), "unknown output 'length'; the outputs are label, score, prob"),
         (body(parameters={"timeout": -1}), "parameter timeout: expected a whole number from 0"),

@@ -161,4 +161,6 @@ def test_a_repository_that_cannot_be_served_is_an_error_in_one_line(shelf, launc
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (1, "")
     (*_, said) = err.splitlines()
-    assert said.startswith(f"no model of {shelf.folder} can be served: topics 1: engine onnx")
+    assert said.startswith(
+        f"no model of {shelf.folder} can be served: topics 1: predictions of engine onnx"
+    )

@@ -38,7 +38,9 @@ def test_numbers_are_little_endian_floats():
 @pytest.mark.parametrize("cut", range(1, 8))
 def test_an_element_that_is_cut_off_is_refused(cut):
     whole = packed(objects([b"ab", b"cdef"]))
-    with pytest.raises(ProtocolError, match=r"input text: element 1 is truncated: expected 4 \+ \d bytes, found \d"):
+    with pytest.raises(
+        ProtocolError, match=r"input text: element 1 is truncated: expected 4 \+ \d bytes, found \d"
+    ):
         elements(memoryview(whole)[:-cut], "text", 9)
 
 

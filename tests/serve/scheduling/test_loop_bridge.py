@@ -166,7 +166,7 @@ def test_a_future_that_is_cancelled_elsewhere_cancels_the_wait():
 
 
 def test_completing_a_future_after_the_loop_is_closed_logs_no_error(caplog):
-    """concurrent.futures logs what a callback raises."""
+    """concurrent.futures logs errors of callbacks."""
     closed, future = asyncio.new_event_loop(), Future()
     bridge = LoopBridge(closed)
     waiting = bridge.wait(future)

@@ -59,7 +59,9 @@ def test_a_pair_model_compares_two_texts(pair_run: Path) -> None:
 
 def test_a_single_text_model_refuses_a_pair(predictor: Predictor) -> None:
     pair = [Example(text="rain", text_pair="goal")]
-    with pytest.raises(InputError, match="input 0: found a text_pair, but this model classifies single texts"):
+    with pytest.raises(
+        InputError, match="input 0: found a text_pair, but this model classifies single texts"
+    ):
         asyncio.run(predictor.predict(pair))
 
 
@@ -126,7 +128,7 @@ def test_prove_checks_parity_on_the_stored_reference_rows(
 ) -> None:
     caplog.set_level("INFO", "pipework.serve.engines.reproof")
     Predictor(kept_run).close()
-    assert not caplog.records  # its record says that it was proven on this kind of processor
+    assert not caplog.records  # its record has parity on this kind of processor
     Predictor(kept_run, opener=LocalOpener(prove=True)).close()
     assert "engine onnx proven on" in caplog.text
     with pytest.raises(RunFolderError, match=r"expected one file rows\.npz"):

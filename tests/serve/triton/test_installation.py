@@ -1,4 +1,4 @@
-"""Where a tritonserver is found, and what its python models run in."""
+"""Finding a tritonserver and the environment of its Python models."""
 
 import sys
 from pathlib import Path
@@ -34,9 +34,9 @@ def test_a_tritonserver_on_the_path_comes_first_and_keeps_its_surroundings(tmp_p
     assert found.environment()["PATH"] == str(tmp_path)
 
 
-def test_an_environment_whose_python_does_not_run_is_told(tmp_path):
+def test_an_environment_with_a_broken_python_is_reported(tmp_path):
     installation = Installation(binary=Path("tritonserver"), venv=tmp_path)
-    with pytest.raises(MissingDependencyError, match="the Python of Triton's models does not run"):
+    with pytest.raises(MissingDependencyError, match="the Python of Triton's models cannot be run"):
         installation.environment()
     program(tmp_path / "bin" / "python", "import sys; sys.exit(3)")
     with pytest.raises(MissingDependencyError, match="exit status 3"):

@@ -35,7 +35,9 @@ def repository(regression_run, tmp_path_factory):
         pytest.skip(f"{error}: {error.hint}")
     folder = tmp_path_factory.mktemp("triton") / "repository"
     for name in ("value", "broken"):
-        add_version(regression_run, folder, TritonSettings(name=name), EngineChoice(), NullProgress())
+        add_version(
+            regression_run, folder, TritonSettings(name=name), EngineChoice(), NullProgress()
+        )
     tokenizer = folder / "broken" / "1" / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text() + " ")
     return folder
@@ -47,7 +49,7 @@ def served(repository, *words):
     command += ["--port", "0", "--grpc-port", "0", *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, cwd=ROOT, **pipes) as process:
-        alarm = Timer(300, process.kill)  # what it says is read, however long that takes
+        alarm = Timer(300, process.kill)  # bounds the time to read its output
         alarm.start()
         try:
             yield process
@@ -71,7 +73,7 @@ def refused(call, *given):
 
 
 def test_a_repository_is_served_with_its_states_shown_and_restricted_apis(repository, tmp_path):
-    """A new version is taken up and said, and nobody else can load or unload one."""
+    """A new version is loaded and reported, and clients cannot load or unload models."""
     mine = shutil.copytree(repository, tmp_path / "repository")
     with served(mine, "--set", "models.poll_s=1") as process:
         broken, value, metrics, serving = until_serving(process)
@@ -80,8 +82,8 @@ def test_a_repository_is_served_with_its_states_shown_and_restricted_apis(reposi
         url, grpc = re.fullmatch(r"serving on (\S+) and gRPC on (\S+)", serving).groups()
         assert "nv_inference" in httpx.get(metrics.removeprefix("metrics on ")).text
         assert httpx.get(f"{url}/v2/health/ready").status_code == 200
-        for door in ("models/value/unload", "index"):
-            assert httpx.post(f"{url}/v2/repository/{door}", json={}).status_code == 403
+        for path in ("models/value/unload", "index"):
+            assert httpx.post(f"{url}/v2/repository/{path}", json={}).status_code == 403
         with triton.InferenceServerClient(grpc) as client:
             assert "restricted" in refused(client.unload_model, "value")
             assert "restricted" in refused(client.get_system_shared_memory_status)
@@ -127,7 +129,7 @@ def test_an_unexpected_exit_is_reported_with_the_end_of_the_log(
         assert process.wait(180) == 2
         said = process.communicate()[1]
     (line,) = (one for one in said.splitlines() if one.startswith("error:"))
-    assert line.startswith("error: tritonserver ended by itself, by signal 9: ")
+    assert line.startswith("error: tritonserver exited unexpectedly, by signal 9: ")
     assert "Started HTTPService" in said
     assert "Traceback" not in said
 
@@ -142,13 +144,17 @@ def test_serving_fails_when_no_version_can_be_loaded(repository, tmp_path):
     assert "broken 1: UNAVAILABLE, " in said
 
 
-def test_a_folder_that_is_not_a_repository_is_refused_with_the_export_command(regression_run, tmp_path):
+def test_a_folder_that_is_not_a_repository_is_refused_with_the_export_command(
+    regression_run, tmp_path
+):
     with pytest.raises(ConfigError, match="is a run folder, but tritonserver needs a") as raised:
         check_repository(regression_run)
     assert raised.value.hint.startswith(f"create it: pipe export {regression_run} --to triton")
     with pytest.raises(ConfigError, match="is not a folder"):
         check_repository(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match=r"has no models: none of its folders has a config\.pbtxt"):
+    with pytest.raises(
+        ConfigError, match=r"has no models: none of its folders has a config\.pbtxt"
+    ):
         check_repository(tmp_path)
 
 

@@ -20,7 +20,11 @@ def opened(folder):
 
 
 def test_requests_computed_together_have_the_same_outputs_as_alone(run):
-    batch = [InputTexts(text=[b"rain"]), InputTexts(text=[b"goal", "票房".encode()]), InputTexts(text=[b""])]
+    batch = [
+        InputTexts(text=[b"rain"]),
+        InputTexts(text=[b"goal", "票房".encode()]),
+        InputTexts(text=[b""]),
+    ]
     with opened(run) as model:
         together = model.answer(batch)
         alone = [model.answer([texts])[0] for texts in batch]
