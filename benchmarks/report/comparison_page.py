@@ -90,9 +90,7 @@ def _method(result: ComparisonResult) -> str:
 
 def _faster(result: ComparisonResult) -> bool:
     return any(
-        ratio.verdict is RatioVerdict.FASTER
-        for level in result.levels
-        for ratio in level.ratios
+        ratio.verdict is RatioVerdict.FASTER for level in result.levels for ratio in level.ratios
     )
 
 

@@ -4,8 +4,8 @@ import re
 from urllib.parse import unquote
 
 from pipework.benchmarks.targets.address import TargetAddress
+from pipework.benchmarks.targets.http import RestTarget
 from pipework.benchmarks.targets.protocol import ProtocolTarget
-from pipework.benchmarks.targets.rest import RestTarget
 from pipework.benchmarks.targets.seam import Caller, StageTimes, Target, WireProtocol
 from pipework.benchmarks.targets.template import TemplateTarget
 from pipework.errors import ConfigError

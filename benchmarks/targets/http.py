@@ -20,6 +20,7 @@ from pipework.benchmarks.targets.http_connections import (
 from pipework.benchmarks.targets.seam import Caller, StageTimes, WireProtocol
 from pipework.data.examples import Example
 from pipework.errors import PipeError
+from pipework.serve.schemas import PREDICT_PATH, TextInput
 
 BAD_REQUEST_STATUSES = (400, 413, 422)
 TEXTS_HINT = "send other texts with --file, or fewer texts per request with --batch"
@@ -141,3 +142,39 @@ def _error_text(body: bytes) -> str:
     with suppress(ValueError, LookupError, TypeError):
         return " ".join(str(json.loads(body)["error"]).split())[:200]
     return "no explanation"
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RestTarget(HttpTarget):
+    """Server of `pipe serve`, called by its REST endpoint."""
+
+    @property
+    def path(self) -> str:
+        """Path of its endpoint."""
+        return PREDICT_PATH
+
+    def request(self, examples: Sequence[Example]) -> bytes:
+        """Return a request with "texts", or with "inputs" for pairs and marked entities."""
+        content: object = {"texts": [example.text for example in examples]}
+        if any(
+            example.text_pair is not None or example.entities is not None for example in examples
+        ):
+            inputs = (TextInput.of(example).model_dump(exclude_none=True) for example in examples)
+            content = {"inputs": [*inputs]}
+        return self.post(json.dumps(content, ensure_ascii=False).encode(), JSON)
+
+    def check(self, response: bytes, count: int) -> str:
+        """Return the model name of a response to `count` texts.
+
+        Raises:
+            PipeError: the response does not contain `count` predictions.
+        """
+        with suppress(ValueError, LookupError, TypeError):
+            content = json.loads(response)
+            if len(content["predictions"]) == count:
+                return str(content["model"])
+        expected = f"{count} predictions"
+        raise self.unexpected_response(expected)

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pipework.benchmarks.targets.http import HttpTarget
-from pipework.benchmarks.targets.rest import JSON
+from pipework.benchmarks.targets.http import JSON, HttpTarget
 from pipework.data.examples import Example
 from pipework.errors import ConfigError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipework.benchmarks.options import check_options
+from pipework.benchmarks.command import check_options
 from pipework.errors import ConfigError
 
 URL = "http://127.0.0.1:8000"

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from pipework.benchmarks.load.level_run import WindowStats, agree
 from pipework.benchmarks.load.outcome import RequestOutcome
-from pipework.benchmarks.load.steady_state import WindowStats, agree
 
 
 def window(requests=1000, scale_s=0.01, seed=0, duration_s=2.0):

@@ -7,10 +7,15 @@ import pytest
 from scipy.stats import norm, t
 
 from pipework.benchmarks.load.level import OfferedLoad, level
-from pipework.benchmarks.load.level_run import LIMIT_FACTOR, LevelMeasurement
+from pipework.benchmarks.load.level_run import (
+    LAST,
+    LIMIT_FACTOR,
+    LevelMeasurement,
+    WindowStats,
+    agree,
+)
 from pipework.benchmarks.load.offline import level_of_calls
 from pipework.benchmarks.load.outcome import RequestOutcome
-from pipework.benchmarks.load.steady_state import LAST, WindowStats, agree
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.comparison import Quantity
 from pipework.benchmarks.stats.confidence import SLICES, SlicedSeries, t_quantile

@@ -139,7 +139,9 @@ def test_tokenizer_json_precedes_vocab_txt(tmp_path):
 
 def test_too_many_unknown_tokens_are_refused_with_the_name_of_the_vocabulary():
     check_unknown_rate(0.2, "vocab.txt")
-    with pytest.raises(ConfigError, match=r"21% of the tokens .* the vocabulary of vocab\.txt"):
+    with pytest.raises(
+        ConfigError, match=r"21% of the train tokens .* the vocabulary of vocab\.txt"
+    ):
         check_unknown_rate(0.21, "vocab.txt")
 
 

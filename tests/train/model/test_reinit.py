@@ -60,5 +60,5 @@ def test_zero_layers_change_nothing():
 
 
 def test_a_preset_cannot_be_reinitialised():
-    with pytest.raises(ConfigError, match="a preset's are new"):
+    with pytest.raises(ConfigError, match=r"train\.reinit_layers needs a pretrained model\.name"):
         load_config("sample", ["train.reinit_layers=1"])
