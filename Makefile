@@ -23,7 +23,7 @@ check: .venv/ready-dev
 	$(PYTEST) -m "not slow"
 
 results: .venv/ready-run
-	.venv/bin/python -P -m pipework.benchmarks.studies.readme
+	.venv/bin/python -P -m pipework.benchmarks.studies.documents.readme
 
 tables: .venv/ready-dev
 	$(MAKE) -f benchmarks/studies/tables.mk tables

@@ -1,13 +1,17 @@
 """Build the files of one engine from a checkpoint."""
 
-from collections.abc import Callable
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
+import onnx
+import onnxruntime as ort
+
 from pipework.errors import ConfigError
 from pipework.export.convert.checkpoint2onnx import EXPORTER, OPSET, checkpoint_to_onnx
-from pipework.export.convert.fusions import count_fusions
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
 from pipework.export.convert.onnx2tensorrt import onnx_to_tensorrt
@@ -23,6 +27,42 @@ from pipework.run_folder.engine_record import (
 )
 from pipework.serve.engines import MODELS
 
+# Runtimes match subgraphs by their structure, so another exporter, opset or version can silently
+# lose a fusion and with it speed.
+
+# Weights in a separate file: graphs over 2 GB cannot be written otherwise.
+EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers_file_name"
+ERRORS_ONLY = 3  # log level; hides the warning that the optimised graph is machine-specific
+
+
+def count_fusions(graph: Path) -> dict[str, int]:
+    """Return the count of each fused operator that onnxruntime adds to the graph on a CPU."""
+    with tempfile.TemporaryDirectory(dir=graph.parent, prefix="optimised-") as folder:
+        optimised = Path(folder) / "graph.onnx"
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.optimized_model_filepath = str(optimised)
+        options.add_session_config_entry(EXTERNAL_WEIGHTS, "weights.bin")
+        options.log_severity_level = ERRORS_ONLY
+        ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        after = _operators(optimised)
+    before = _operators(graph)
+    return {name: after[name] for name in sorted(after) if name not in before}
+
+
+def lost_fusions(before: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
+    """Return a line for each operator with fewer fusions than before: its old and new count."""
+    return [
+        f"{name} {count} -> {now.get(name, 0)}"
+        for name, count in before.items()
+        if now.get(name, 0) < count
+    ]
+
+
+def _operators(graph: Path) -> Counter[str]:
+    nodes = onnx.load(graph, load_external_data=False).graph.node
+    return Counter(node.op_type for node in nodes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BuildResult:
@@ -32,7 +72,7 @@ class BuildResult:
         built_with: versions of the packages that built the engine.
         opset: opset of the ONNX graph.
         fusions: fusions that onnxruntime finds in the ONNX graph, also if another runtime
-            runs it; see `pipework.export.convert.fusions`.
+            runs it; see `pipework.export.build`.
         fallback_layers: layers that stay in a higher precision.
         fallback_precision: precision of the layers that are not int8 in an int8 engine of OpenVINO.
         tensorrt: build record of a TensorRT engine.

@@ -15,7 +15,7 @@ from pipework.run_folder.engine_record import (
 )
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines.tensorrt_packages import builds_here, gpu_or_none
-from pipework.train.model.packable import PACKABLE
+from pipework.train.model.packed_encoder import PACKABLE
 
 PRECISIONS = {
     EngineFormat.ONNX: (Precision.FP32, Precision.FP16, Precision.INT8),

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from pipework.errors import PipeError, RunFolderError
-from pipework.export.build import BuildResult, EngineBuilder, build
+from pipework.export.build import BuildResult, EngineBuilder, build, lost_fusions
 from pipework.export.config import ExportSettings
-from pipework.export.convert.fusions import lost_fusions
 from pipework.export.diagnosis.refusal import (
     EngineCandidate,
     engine_error,

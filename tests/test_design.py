@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipework.benchmarks.studies.readme import RESULTS, fill, read_all
+from pipework.benchmarks.studies.documents.readme import RESULTS, fill, read_all
 from pipework.cli import app
 from pipework.train.config.run_config import recipes
 

@@ -12,8 +12,8 @@ from statistics import mean
 
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
-from pipework.benchmarks.studies.script_errors import report_errors
-from pipework.benchmarks.studies.training_results import TrainingResult, recorded_settings
+from pipework.benchmarks.studies.records.training_results import TrainingResult, recorded_settings
+from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError
 from pipework.export.inference import evaluate_run, split_source
 from pipework.progress import NullProgress

@@ -30,14 +30,14 @@ from pipework.benchmarks.load.open_loop import open_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
-from pipework.benchmarks.studies.agreement_results import (
+from pipework.benchmarks.studies.pipe_serve import running_server
+from pipework.benchmarks.studies.records.agreement_results import (
     AgreementResult,
     GeneratorReport,
     Pair,
     Stall,
 )
-from pipework.benchmarks.studies.pipe_serve import running_server
-from pipework.benchmarks.studies.script_errors import report_errors
+from pipework.benchmarks.studies.script import report_errors
 from pipework.benchmarks.targets import target
 from pipework.errors import CheckFailedError
 from pipework.progress import Progress

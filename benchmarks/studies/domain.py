@@ -18,7 +18,7 @@ from pipework.benchmarks.studies.experiment import (
     options,
     run_and_store,
 )
-from pipework.benchmarks.studies.experiment_results import ExperimentResult
+from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
 from pipework.data.readers import numbered_lines
 from pipework.run_folder.files import write_atomically
 

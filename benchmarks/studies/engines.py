@@ -13,8 +13,8 @@ from pathlib import Path
 from pipework import console
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
-from pipework.benchmarks.studies.engine_results import EngineResult, EnginesResult
-from pipework.benchmarks.studies.script_errors import report_errors
+from pipework.benchmarks.studies.records.engine_results import EngineResult, EnginesResult
+from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError
 from pipework.export.inference import open_encoder, split_source
 from pipework.export.ranking import Opener, measure

@@ -19,11 +19,10 @@ import tomli_w
 from pipework import console
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
-from pipework.benchmarks.studies.experiment_results import Arm, Difference, ExperimentResult
 from pipework.benchmarks.studies.job_pool import Program, run_parallel
-from pipework.benchmarks.studies.recorded_command import command
-from pipework.benchmarks.studies.script_errors import report_errors
-from pipework.benchmarks.studies.training_results import recorded_settings
+from pipework.benchmarks.studies.records.experiment_results import Arm, Difference, ExperimentResult
+from pipework.benchmarks.studies.records.training_results import recorded_settings
+from pipework.benchmarks.studies.script import command, report_errors
 from pipework.errors import ConfigError
 from pipework.export.inference import evaluate_run
 from pipework.progress import Progress

@@ -21,9 +21,8 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedToke
 
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
-from pipework.benchmarks.studies.recorded_command import command
-from pipework.benchmarks.studies.script_errors import report_errors
-from pipework.benchmarks.studies.training_results import FamiliesResult, Fit
+from pipework.benchmarks.studies.records.training_results import FamiliesResult, Fit
+from pipework.benchmarks.studies.script import command, report_errors
 from pipework.data.examples import Example, Source
 from pipework.data.readers import Columns
 from pipework.errors import CheckFailedError

@@ -18,12 +18,11 @@ from pathlib import Path
 
 from pipework.benchmarks.results_schema.provenance import Provenance, provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
-from pipework.benchmarks.studies.engine_results import Cell, MatrixResult
 from pipework.benchmarks.studies.families import EncoderFamily
 from pipework.benchmarks.studies.random_run import random_encoder, random_run
-from pipework.benchmarks.studies.recorded_command import command
-from pipework.benchmarks.studies.script_errors import report_errors
-from pipework.benchmarks.studies.stored_results import read_stored
+from pipework.benchmarks.studies.records.engine_results import Cell, MatrixResult
+from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.benchmarks.studies.script import command, report_errors
 from pipework.errors import ConfigError, PipeError
 from pipework.export.config import ExportSettings
 from pipework.export.plan import all_variants

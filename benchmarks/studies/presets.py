@@ -19,8 +19,8 @@ import torch
 
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
-from pipework.benchmarks.studies.presets_results import PresetSpeed, PresetsResult
-from pipework.benchmarks.studies.script_errors import report_errors
+from pipework.benchmarks.studies.records.training_results import PresetSpeed, PresetsResult
+from pipework.benchmarks.studies.script import report_errors
 from pipework.progress import NullProgress
 from pipework.train.config.model import Preset, PresetFamily
 from pipework.train.config.run_config import Config

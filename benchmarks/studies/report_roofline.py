@@ -16,15 +16,15 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from pipework.benchmarks.report.bench_page import provenance_facts
 from pipework.benchmarks.results_schema.results import check_writable
-from pipework.benchmarks.studies.roofline_results import (
+from pipework.benchmarks.studies.records.roofline_results import (
     HEAD,
     Roof,
     RoofedEngine,
     RooflineResult,
     roofline_rows,
 )
-from pipework.benchmarks.studies.script_errors import report_errors
-from pipework.benchmarks.studies.stored_results import read_stored
+from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import DataError
 from pipework.html import page as frame
 from pipework.html.svg import INK, SERIES, STYLE, number, svg

@@ -19,7 +19,7 @@ from pipework.benchmarks.studies.experiment import (
     options,
     run_and_store,
 )
-from pipework.benchmarks.studies.experiment_results import ExperimentResult
+from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
 from pipework.export.inference import split_source
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipework.benchmarks.studies.pipe_serve import running_server
-from pipework.benchmarks.studies.script_errors import report_errors
+from pipework.benchmarks.studies.script import report_errors
 
 
 @report_errors

@@ -26,8 +26,8 @@ from pipework.benchmarks.results_schema.level import Level
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.pipe_serve import running_server
-from pipework.benchmarks.studies.script_errors import report_errors
-from pipework.benchmarks.studies.serving_results import Memory, ServingResult
+from pipework.benchmarks.studies.records.serving_results import Memory, ServingResult
+from pipework.benchmarks.studies.script import report_errors
 from pipework.benchmarks.targets import Target, target
 from pipework.errors import NotReadyError
 from pipework.export.inference import open_encoder

@@ -97,7 +97,7 @@ endif
 .PHONY: tables
 tables: $(ONLY:%=$(RESULTS)/%.json)
 	cp $^ benchmarks/studies/results/
-	python -m pipework.benchmarks.studies.readme
+	python -m pipework.benchmarks.studies.documents.readme
 
 here = $(subst MINILM,$(MINILM),$(subst DIR/,$(DATA)/,$(subst runs/,$(WORK)/runs/,$(1))))
 part = $(WORK)/parts/$(@F)

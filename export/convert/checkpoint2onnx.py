@@ -17,8 +17,7 @@ from pipework.run_folder.manifest import Manifest
 from pipework.train.config.model import Head
 from pipework.train.model.checkpoint import FOLDER
 from pipework.train.model.classifier import Classifier, open_checkpoint
-from pipework.train.model.packable import check_packable
-from pipework.train.model.packed_encoder import PackedEncoder
+from pipework.train.model.packed_encoder import PackedEncoder, check_packable
 
 # The packed graph passes explicit positions and a float attention bias to the encoder: 0 between
 # tokens of the same text, a large negative number elsewhere. The states of each text are then

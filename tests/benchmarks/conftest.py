@@ -23,13 +23,13 @@ from pipework.benchmarks.results_schema.provenance import Machine, Provenance
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel
 from pipework.benchmarks.results_schema.slo import SloResult
 from pipework.benchmarks.stats.latency import histogram, latency
-from pipework.benchmarks.studies.engine_results import (
+from pipework.benchmarks.studies.records.engine_results import (
     Cell,
     EngineResult,
     EnginesResult,
     MatrixResult,
 )
-from pipework.benchmarks.studies.training_results import (
+from pipework.benchmarks.studies.records.training_results import (
     FamiliesResult,
     Fit,
     PeerRun,

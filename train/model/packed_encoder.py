@@ -9,6 +9,8 @@ Shapes: R rows, T tokens of a row, H width.
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from pipework.errors import ConfigError
+
 SLIDING = "sliding_attention"  # layer type with a limited attention window
 MASKED_BIAS = -1e4  # finite in float32 and float16, and its exponential is 0 in both
 
@@ -65,3 +67,32 @@ def _window(config: PreTrainedConfig) -> int | None:
     """Return the attention window to each side, or None if the family has no such layers."""
     sliding = SLIDING in (getattr(config, "layer_types", None) or ())
     return int(config.sliding_window) if sliding else None
+
+
+# Their encoders accept an attention bias [R, 1, T, T] and position ids, and need no other state.
+PACKABLE = frozenset(
+    {
+        *("albert", "bert", "camembert", "distilbert", "electra"),
+        *("modernbert", "mpnet", "rembert", "roberta", "xlm-roberta"),
+    }
+)
+REASONS = {
+    "deberta": "it multiplies its embeddings by the mask",
+    "deberta-v2": "it multiplies its embeddings by the mask",
+    "funnel": "it pools neighbouring tokens",
+    "nystromformer": "its attention uses means over the whole row",
+    "xlnet": "its positions are relative to the whole row",
+}
+
+
+def check_packable(family: str, instead: str = "use --layout padded") -> None:
+    """Check that a family supports packed rows; `instead` is the alternative in the hint.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if family not in PACKABLE:
+        reason = REASONS.get(family, "not tested")
+        message = f"{family} does not support packed rows: {reason}"
+        hint = f"{instead}; supported: {', '.join(sorted(PACKABLE))}"
+        raise ConfigError(message, hint)

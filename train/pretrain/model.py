@@ -25,8 +25,7 @@ from pipework.train.config.model import ModelSettings
 from pipework.train.model import families, ngram_embeddings
 from pipework.train.model.classifier import silence_transformers, without_encoder
 from pipework.train.model.legacy_configs import read_config
-from pipework.train.model.packable import check_packable
-from pipework.train.model.packed_encoder import PackedEncoder
+from pipework.train.model.packed_encoder import PackedEncoder, check_packable
 from pipework.train.model.presets import preset_config
 from pipework.train.model.pretrained import check_loaded, check_vocabulary, opening
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipework.benchmarks.studies.peers.environments import Environment
-from pipework.benchmarks.studies.training_results import PIPEWORK
+from pipework.benchmarks.studies.records.training_results import PIPEWORK
 from pipework.benchmarks.targets.http import HttpTarget
 from pipework.data.examples import Example
 from pipework.git import CHECKOUT

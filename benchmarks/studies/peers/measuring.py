@@ -8,15 +8,15 @@ from tempfile import TemporaryDirectory
 
 from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.studies.peer_serving_results import (
+from pipework.benchmarks.studies.peers.competitor import HOST, Competitor, LaunchContext, PeerTarget
+from pipework.benchmarks.studies.peers.peer_server import PeerServer
+from pipework.benchmarks.studies.peers.reference import Reference
+from pipework.benchmarks.studies.records.peer_serving_results import (
     AnswerCheck,
     Candidate,
     ClientLoad,
     PeerMeasurement,
 )
-from pipework.benchmarks.studies.peers.competitor import HOST, Competitor, LaunchContext, PeerTarget
-from pipework.benchmarks.studies.peers.peer_server import PeerServer
-from pipework.benchmarks.studies.peers.reference import Reference
 from pipework.benchmarks.targets.address import TargetAddress
 from pipework.errors import PipeError
 from pipework.progress import Progress

@@ -18,7 +18,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from pipework.benchmarks.studies.training_results import PhaseTimes
+from pipework.benchmarks.studies.records.training_results import PhaseTimes
 from pipework.errors import CheckFailedError
 from pipework.progress import NullProgress
 from pipework.train.config.run_config import load_config

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipework.benchmarks.studies.peer_serving_results import AnswerCheck
 from pipework.benchmarks.studies.peers.competitor import Probabilities
 from pipework.benchmarks.studies.peers.peer_server import PeerServer
+from pipework.benchmarks.studies.records.peer_serving_results import AnswerCheck
 from pipework.data.examples import Example
 from pipework.errors import NotReadyError
 from pipework.export.inference import open_encoder, open_model, split_source

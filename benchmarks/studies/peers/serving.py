@@ -18,14 +18,6 @@ from pipework import console
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
-from pipework.benchmarks.studies.peer_serving_results import (
-    Candidate,
-    ClientLoad,
-    Failure,
-    PeerMeasurement,
-    PeerServingResult,
-    lines,
-)
 from pipework.benchmarks.studies.peers.competitor import Competitor, own_server
 from pipework.benchmarks.studies.peers.fastapi_peers import onnxruntime_peers, transformers_peers
 from pipework.benchmarks.studies.peers.infinity import infinity_peers
@@ -35,8 +27,16 @@ from pipework.benchmarks.studies.peers.mlserver_peers import mlserver_peers
 from pipework.benchmarks.studies.peers.model_folder import GRAPH, write_model_folder
 from pipework.benchmarks.studies.peers.reference import Reference
 from pipework.benchmarks.studies.peers.triton_peers import triton_peers
-from pipework.benchmarks.studies.script_errors import report_errors
-from pipework.benchmarks.studies.training_results import PIPEWORK
+from pipework.benchmarks.studies.records.peer_serving_results import (
+    Candidate,
+    ClientLoad,
+    Failure,
+    PeerMeasurement,
+    PeerServingResult,
+    lines,
+)
+from pipework.benchmarks.studies.records.training_results import PIPEWORK
+from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest

@@ -22,14 +22,14 @@ from statistics import harmonic_mean
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.peers.trainer import PeerReport, Setting
-from pipework.benchmarks.studies.script_errors import report_errors
-from pipework.benchmarks.studies.training_results import (
+from pipework.benchmarks.studies.records.training_results import (
     PIPEWORK,
     PeerRun,
     PeerTrainingResult,
     PhaseTimes,
     recorded_settings,
 )
+from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError
 from pipework.git import CHECKOUT
 from pipework.run_folder.task import Metric

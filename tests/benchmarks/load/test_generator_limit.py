@@ -30,5 +30,5 @@ def test_the_rate_is_that_of_a_local_responder(serve, monkeypatch):
 
 def test_a_responder_that_does_not_start_is_reported(monkeypatch):
     monkeypatch.setattr(module.sys, "executable", "/bin/true")
-    with pytest.raises(NotReadyError, match="responder .* did not start"):
+    with pytest.raises(NotReadyError, match=r"responder .* did not start"):
         measure("http://127.0.0.1:9")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipework.benchmarks.results_schema.results import check_writable, read_result, write_result
-from pipework.benchmarks.studies.stored_results import read_stored
+from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.errors import ConfigError, DataError
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from pipework.benchmarks.studies.accuracy import main
-from pipework.benchmarks.studies.stored_results import read_stored
+from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.run_folder.manifest import read_manifest
 from pipework.run_folder.task import Metric
 

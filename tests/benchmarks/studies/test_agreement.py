@@ -6,8 +6,12 @@ import pytest
 
 from pipework.benchmarks.studies import agreement
 from pipework.benchmarks.studies.agreement import main, read_report
-from pipework.benchmarks.studies.agreement_results import HEAD, AgreementResult, agreement_rows
-from pipework.benchmarks.studies.stored_results import read_stored
+from pipework.benchmarks.studies.records.agreement_results import (
+    HEAD,
+    AgreementResult,
+    agreement_rows,
+)
+from pipework.benchmarks.studies.records.stored_results import read_stored
 
 PERF_ANALYZER = Path(__file__).parents[4] / "shared" / "tools" / "perf_analyzer.sh"
 REPORT = """Concurrency,Inferences/Second,Sent,p50 latency,p90 latency,p95 latency,p99 latency

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from pipework.benchmarks.studies.engines import engines, main
-from pipework.benchmarks.studies.stored_results import read_stored
+from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.errors import ConfigError, RunFolderError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest, write_manifest

@@ -7,7 +7,10 @@ import pytest
 
 from pipework.benchmarks.studies import experiment as module
 from pipework.benchmarks.studies.experiment import Experiment, Training, difference
-from pipework.benchmarks.studies.experiment_results import experiment_rows, experiment_summary
+from pipework.benchmarks.studies.records.experiment_results import (
+    experiment_rows,
+    experiment_summary,
+)
 from pipework.errors import ConfigError, PipeError, StoppedError
 from pipework.progress import NullProgress
 

@@ -4,8 +4,8 @@ import pytest
 
 from pipework.benchmarks.studies import families
 from pipework.benchmarks.studies.families import EncoderFamily, SampleRows, main, measure_family
-from pipework.benchmarks.studies.stored_results import read_stored
-from pipework.benchmarks.studies.training_results import Fit
+from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.benchmarks.studies.records.training_results import Fit
 from pipework.train.config.model import Head
 
 

@@ -1,8 +1,8 @@
 """BERT and ALBERT presets are trained for a few steps and stored."""
 
 from pipework.benchmarks.studies.presets import CHARACTERS, main
-from pipework.benchmarks.studies.presets_results import PresetsResult, preset_rows
-from pipework.benchmarks.studies.stored_results import read_stored
+from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.benchmarks.studies.records.training_results import PresetsResult, preset_rows
 
 
 def test_both_families_of_a_preset_are_measured(tmp_path, capsys):

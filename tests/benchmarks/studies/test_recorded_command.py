@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pipework.benchmarks.studies.recorded_command import command
+from pipework.benchmarks.studies.script import command
 
 
 @pytest.fixture

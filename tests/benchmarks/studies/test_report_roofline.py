@@ -9,14 +9,14 @@ import pytest
 
 from pipework.benchmarks.results_schema.provenance import Machine, Provenance
 from pipework.benchmarks.results_schema.results import write_result
-from pipework.benchmarks.studies.report_roofline import limits, main, page, write_page
-from pipework.benchmarks.studies.roofline_results import (
+from pipework.benchmarks.studies.records.roofline_results import (
     Roof,
     RoofedEngine,
     RooflineResult,
     roofline_rows,
 )
-from pipework.benchmarks.studies.stored_results import read_stored
+from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.benchmarks.studies.report_roofline import limits, main, page, write_page
 from pipework.errors import DataError
 
 CHROMIUM = shutil.which("chromium")

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from pipework.benchmarks.studies.records.roofline_results import RooflineResult
+from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.roofline import main, roofline
-from pipework.benchmarks.studies.roofline_results import RooflineResult
-from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.errors import ConfigError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.served_run import main
-from pipework.benchmarks.studies.stored_results import read_stored
 
 QUICK = ("--seconds", "0.3", "--concurrency", "1,2", "--batch", "2")
 

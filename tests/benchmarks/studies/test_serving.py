@@ -5,9 +5,9 @@ import pytest
 from pipework.benchmarks.results_schema.level import Arrivals, Latency, Level, ServerUse
 from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies import serving
+from pipework.benchmarks.studies.records.serving_results import Memory, ServingResult, serving_rows
+from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.serving import LoadPlan, main, measure
-from pipework.benchmarks.studies.serving_results import Memory, ServingResult, serving_rows
-from pipework.benchmarks.studies.stored_results import read_stored
 from pipework.progress import NullProgress
 
 

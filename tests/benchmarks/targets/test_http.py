@@ -15,7 +15,7 @@ EXAMPLES = [Example(text="rain")]
 
 @pytest.fixture
 def timed():
-    """A server that reports 2 ms of queue and 30 ms of inference; the second response is an error."""
+    """A server that reports 2 ms of queue, 30 ms of inference; its second response is an error."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -69,7 +69,7 @@ def test_stage_times_are_summed_over_all_responses(timed):
 def test_the_first_response_is_returned_or_its_refusal_raised(timed):
     async def use(caller, request):
         first = await caller.fetch(request)
-        with pytest.raises(PipeError, match="HTTP 422: because of it$") as caught:
+        with pytest.raises(PipeError, match=r"HTTP 422: because of it$") as caught:
             await caller.fetch(request)
         return first, caught.value
 

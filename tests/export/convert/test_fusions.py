@@ -3,9 +3,8 @@
 import onnx
 import pytest
 
-from pipework.export.build import BuildResult
+from pipework.export.build import BuildResult, count_fusions, lost_fusions
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
-from pipework.export.convert.fusions import count_fusions, lost_fusions
 from pipework.export.run import export
 from pipework.run_folder.manifest import read_manifest
 

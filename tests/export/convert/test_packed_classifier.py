@@ -21,8 +21,7 @@ from pipework.text.padding import Padding
 from pipework.train.config.model import Head
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import open_checkpoint, padding_of
-from pipework.train.model.packable import PACKABLE, check_packable
-from pipework.train.model.packed_encoder import first_position
+from pipework.train.model.packed_encoder import PACKABLE, check_packable, first_position
 
 TINY = [family for family in EncoderFamily if family in PACKABLE]
 # Each family once and each head twice; `pipework.benchmarks.studies.matrix` has them all.

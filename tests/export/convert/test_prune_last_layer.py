@@ -14,7 +14,7 @@ from pipework.run_folder.engine_record import Layout
 from pipework.serve.engines.collate import Collate
 from pipework.train.config.model import Head
 from pipework.train.model.classifier import open_checkpoint, padding_of
-from pipework.train.model.packable import PACKABLE
+from pipework.train.model.packed_encoder import PACKABLE
 
 FAMILIES = [family for family in EncoderFamily if family in PACKABLE]
 TEXTS = 5

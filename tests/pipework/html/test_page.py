@@ -18,7 +18,7 @@ class Checked(HTMLParser):
         self.feed(html)
         assert self.open == []
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag, _attrs):
         self.tags.append(tag)
         if tag not in self.VOID:
             self.open.append(tag)

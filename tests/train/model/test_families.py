@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from pipework.benchmarks.studies.documents.readme import RESULTS, read_all
 from pipework.benchmarks.studies.families import (
     EncoderFamily,
     SampleRows,
@@ -12,8 +13,7 @@ from pipework.benchmarks.studies.families import (
     publish,
     steps_to_fit,
 )
-from pipework.benchmarks.studies.readme import RESULTS, read_all
-from pipework.benchmarks.studies.training_results import FamiliesResult
+from pipework.benchmarks.studies.records.training_results import FamiliesResult
 from pipework.errors import ConfigError
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head

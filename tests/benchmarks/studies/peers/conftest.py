@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pipework.benchmarks.results_schema.provenance import Machine, Provenance
-from pipework.benchmarks.studies.peer_serving_results import (
+from pipework.benchmarks.studies.records.peer_serving_results import (
     AnswerCheck,
     Candidate,
     ClientLoad,

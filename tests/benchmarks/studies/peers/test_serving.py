@@ -6,13 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipework.benchmarks.results_schema.results import write_result
-from pipework.benchmarks.studies.peer_serving_results import (
-    HEAD,
-    Failure,
-    lines,
-    peer_notes,
-    peer_rows,
-)
+from pipework.benchmarks.studies.documents.readme import fill
 from pipework.benchmarks.studies.peers.serving import (
     PeerServingPlan,
     best_settings,
@@ -20,9 +14,15 @@ from pipework.benchmarks.studies.peers.serving import (
     interleave,
     main,
 )
-from pipework.benchmarks.studies.readme import fill
-from pipework.benchmarks.studies.stored_results import read_stored
-from pipework.benchmarks.studies.training_results import PIPEWORK
+from pipework.benchmarks.studies.records.peer_serving_results import (
+    HEAD,
+    Failure,
+    lines,
+    peer_notes,
+    peer_rows,
+)
+from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.benchmarks.studies.records.training_results import PIPEWORK
 from pipework.errors import ConfigError
 from pipework.progress import NullProgress
 

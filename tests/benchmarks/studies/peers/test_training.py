@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipework.benchmarks.studies.peers.training import COMPETITORS, first_rows, main
-from pipework.benchmarks.studies.stored_results import read_stored
+from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.train.config.run_config import SAMPLE
 
 QUICK = ("--set", "train.epochs=1", "--set", "train.precision=fp32")

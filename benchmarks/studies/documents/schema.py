@@ -1,4 +1,6 @@
-"""Write the JSON schema of stored results: `python -m pipework.benchmarks.studies.schema`.
+"""Write the JSON schema of stored results.
+
+`python -m pipework.benchmarks.studies.documents.schema [--check]`
 
 The schema is generated from the record classes; their docstrings define the fields and units.
 """
@@ -9,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipework.benchmarks.studies.stored_results import STORED
+from pipework.benchmarks.studies.records.stored_results import STORED
 from pipework.run_folder.files import write_atomically
 
-PATH = Path(__file__).with_name("schema.json")
+PATH = Path(__file__).parents[1] / "schema.json"
 
 
 def schema() -> str:
@@ -25,14 +27,14 @@ def schema() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write or check schema.json; return the exit code, 3 if a checked file differs."""
     parser = argparse.ArgumentParser(
-        prog="python -m pipework.benchmarks.studies.schema", description=__doc__
+        prog="python -m pipework.benchmarks.studies.documents.schema", description=__doc__
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit 3 if it differs")
     if parser.parse_args(arguments).check:
         equal = PATH.is_file() and PATH.read_text(encoding="utf-8") == schema()
         if not equal:
             message = f"{PATH.name} differs from the schema of the record classes"
-            sys.stderr.write(f"{message}: python -m pipework.benchmarks.studies.schema\n")
+            sys.stderr.write(f"{message}: python -m pipework.benchmarks.studies.documents.schema\n")
         return 0 if equal else 3
     write_atomically(PATH, schema().encode())
     return 0

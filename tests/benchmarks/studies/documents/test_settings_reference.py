@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from pipework.benchmarks.studies import settings_reference
-from pipework.benchmarks.studies.settings_reference import (
+from pipework.benchmarks.studies.documents import settings_reference
+from pipework.benchmarks.studies.documents.settings_reference import (
     DOCUMENTS,
     MEANINGS,
     TABLES,

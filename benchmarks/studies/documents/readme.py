@@ -1,4 +1,6 @@
-"""Fill the tables of the documents: `python -m pipework.benchmarks.studies.readme [--check]`.
+"""Fill the tables of the documents from the stored results.
+
+`python -m pipework.benchmarks.studies.documents.readme [--check]`
 
 The documents are README.md and, in benchmarks/studies, RESULTS.md and MATRIX.md. A table is the
 text between `<!-- table:NAME -->` and `<!-- /table:NAME -->`. A document may contain any of the
@@ -11,15 +13,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipework.benchmarks.studies.script_errors import report_errors
-from pipework.benchmarks.studies.stored_results import read_stored
-from pipework.benchmarks.studies.study_tables import Results, TableName, table
+from pipework.benchmarks.studies.documents.study_tables import Results, TableName, table
+from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.git import CHECKOUT
 from pipework.run_folder.files import write_atomically
 
 ROOT = CHECKOUT
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 DOCUMENTS = ("README.md", "benchmarks/studies/RESULTS.md", "benchmarks/studies/MATRIX.md")
 OPEN = re.compile(r"<!-- table:(\S+) -->")
 
@@ -28,7 +30,7 @@ OPEN = re.compile(r"<!-- table:(\S+) -->")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rewrite or check the tables of all documents; return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m pipework.benchmarks.studies.readme", description=__doc__
+        prog="python -m pipework.benchmarks.studies.documents.readme", description=__doc__
     )
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit 3 if a table differs"
@@ -64,7 +66,7 @@ def update(paths: Sequence[Path], results: Results, *, check: bool) -> None:
     if check and changed:
         names = ", ".join(path.name for path in changed)
         message = f"the tables of {names} differ from the stored results"
-        hint = "rewrite them: python -m pipework.benchmarks.studies.readme"
+        hint = "rewrite them: python -m pipework.benchmarks.studies.documents.readme"
         raise CheckFailedError(message, hint)
     for path, text in changed.items():
         write_atomically(path, text.encode())

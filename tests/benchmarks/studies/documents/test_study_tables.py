@@ -1,7 +1,7 @@
 """Each table shows the results of its kind."""
 
-from pipework.benchmarks.studies.readme import fill
-from pipework.benchmarks.studies.study_tables import TableName, offline_rows
+from pipework.benchmarks.studies.documents.readme import fill
+from pipework.benchmarks.studies.documents.study_tables import TableName, offline_rows
 
 
 def test_each_table_uses_the_results_of_its_kind(trained, served, offline):

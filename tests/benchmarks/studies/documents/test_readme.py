@@ -3,9 +3,17 @@
 import pytest
 
 from pipework.benchmarks.results_schema.results import write_result
-from pipework.benchmarks.studies import readme
-from pipework.benchmarks.studies.readme import DOCUMENTS, OPEN, ROOT, fill, main, read_all, update
-from pipework.benchmarks.studies.study_tables import TableName
+from pipework.benchmarks.studies.documents import readme
+from pipework.benchmarks.studies.documents.readme import (
+    DOCUMENTS,
+    OPEN,
+    ROOT,
+    fill,
+    main,
+    read_all,
+    update,
+)
+from pipework.benchmarks.studies.documents.study_tables import TableName
 from pipework.errors import CheckFailedError, ConfigError
 
 TEXT = "# A\n\n<!-- table:accuracy -->\nold\n<!-- /table:accuracy -->\n\nafter\n"
@@ -69,7 +77,7 @@ def test_check_changes_nothing_and_exits_3_when_a_table_differs(
     assert path.read_text(encoding="utf-8") == TEXT
     printed = capsys.readouterr().err
     assert "the tables of README.md differ from the stored results" in printed
-    assert "python -m pipework.benchmarks.studies.readme" in printed
+    assert "python -m pipework.benchmarks.studies.documents.readme" in printed
     assert main([]) == 0
     assert "91.27" in path.read_text(encoding="utf-8")
     assert other.read_text(encoding="utf-8") == "no table\n"

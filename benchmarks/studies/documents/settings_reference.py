@@ -1,7 +1,7 @@
 """Generate the tables of settings in the package documents from the settings classes.
 
-Start it with `python -P -m pipework.benchmarks.studies.settings_reference [--check]`. It replaces
-the lines between `<!-- settings:NAME -->` and `<!-- /settings:NAME -->`. The meaning of a key is
+`python -m pipework.benchmarks.studies.documents.settings_reference [--check]` replaces the lines
+between `<!-- settings:NAME -->` and `<!-- /settings:NAME -->`. The meaning of a key is
 read from the `Attributes` section of its class, otherwise from `MEANINGS`.
 """
 
@@ -21,8 +21,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from pipework.benchmarks.studies.markdown_table import markdown
-from pipework.benchmarks.studies.script_errors import report_errors
+from pipework.benchmarks.studies.documents.study_tables import markdown
+from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import ExportSettings
 from pipework.export.rows.tolerances import TOLERANCES
@@ -33,7 +33,7 @@ from pipework.serve.config import ServeSettings
 from pipework.settings import Settings
 from pipework.train.config.run_config import Config
 
-COMMAND = "python -P -m pipework.benchmarks.studies.settings_reference"
+COMMAND = "python -P -m pipework.benchmarks.studies.documents.settings_reference"
 OPEN = re.compile(r"<!-- settings:(\S+) -->")
 ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 SCALARS = {bool: "true or false", int: "integer", float: "number", str: "text", Path: "path"}

@@ -1,6 +1,6 @@
 """Tables in Markdown, with the machines of their results."""
 
-from pipework.benchmarks.studies.markdown_table import machines, markdown, plus_minus
+from pipework.benchmarks.studies.documents.study_tables import machines, markdown, plus_minus
 
 
 def test_a_table_has_a_head_a_rule_and_escaped_cells():

@@ -1,54 +1,96 @@
 """The tables of README.md, RESULTS.md and MATRIX.md, one function per table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from statistics import mean, median
+from statistics import mean, median, stdev
 from typing import Literal, TypeVar
 
 from pipework.benchmarks.report import tables
 from pipework.benchmarks.results_schema.level import Level
+from pipework.benchmarks.results_schema.provenance import Provenance
 from pipework.benchmarks.results_schema.results import BenchResult
-from pipework.benchmarks.studies.agreement_results import HEAD as AGREEMENT_HEAD
-from pipework.benchmarks.studies.agreement_results import AgreementResult, agreement_rows
-from pipework.benchmarks.studies.engine_results import HEAD as ENGINES_HEAD
-from pipework.benchmarks.studies.engine_results import (
+from pipework.benchmarks.studies.documents.summary_table import HEAD as SUMMARY_HEAD
+from pipework.benchmarks.studies.documents.summary_table import summary_rows
+from pipework.benchmarks.studies.records.agreement_results import HEAD as AGREEMENT_HEAD
+from pipework.benchmarks.studies.records.agreement_results import AgreementResult, agreement_rows
+from pipework.benchmarks.studies.records.engine_results import HEAD as ENGINES_HEAD
+from pipework.benchmarks.studies.records.engine_results import (
     EnginesResult,
     MatrixResult,
     engine_rows,
     matrix_lines,
     summary,
 )
-from pipework.benchmarks.studies.experiment_results import HEAD as EXPERIMENT_HEAD
-from pipework.benchmarks.studies.experiment_results import (
+from pipework.benchmarks.studies.records.experiment_results import HEAD as EXPERIMENT_HEAD
+from pipework.benchmarks.studies.records.experiment_results import (
     ExperimentResult,
     experiment_rows,
     experiment_summary,
 )
-from pipework.benchmarks.studies.markdown_table import machines, markdown, plus_minus, table_of
-from pipework.benchmarks.studies.peer_serving_results import HEAD as PEER_HEAD
-from pipework.benchmarks.studies.peer_serving_results import (
+from pipework.benchmarks.studies.records.peer_serving_results import HEAD as PEER_HEAD
+from pipework.benchmarks.studies.records.peer_serving_results import (
     PeerServingResult,
     peer_notes,
     peer_rows,
 )
-from pipework.benchmarks.studies.presets_results import HEAD as PRESETS_HEAD
-from pipework.benchmarks.studies.presets_results import PresetsResult, preset_rows
-from pipework.benchmarks.studies.roofline_results import HEAD as ROOFLINE_HEAD
-from pipework.benchmarks.studies.roofline_results import RooflineResult, roofline_rows
-from pipework.benchmarks.studies.serving_results import HEAD as SERVING_HEAD
-from pipework.benchmarks.studies.serving_results import ServingResult, serving_rows
-from pipework.benchmarks.studies.stored_results import StoredResult
-from pipework.benchmarks.studies.summary_table import HEAD as SUMMARY_HEAD
-from pipework.benchmarks.studies.summary_table import summary_rows
-from pipework.benchmarks.studies.training_results import (
+from pipework.benchmarks.studies.records.roofline_results import HEAD as ROOFLINE_HEAD
+from pipework.benchmarks.studies.records.roofline_results import RooflineResult, roofline_rows
+from pipework.benchmarks.studies.records.serving_results import HEAD as SERVING_HEAD
+from pipework.benchmarks.studies.records.serving_results import ServingResult, serving_rows
+from pipework.benchmarks.studies.records.stored_results import StoredResult
+from pipework.benchmarks.studies.records.training_results import HEAD as PRESETS_HEAD
+from pipework.benchmarks.studies.records.training_results import (
     PIPEWORK,
     FamiliesResult,
     PeerTrainingResult,
+    PresetsResult,
     TrainingResult,
+    preset_rows,
 )
 
-Results = Sequence[StoredResult]
 Kind = TypeVar("Kind", bound=StoredResult)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; a `|` in a cell is escaped."""
+    rule = ["---"] * len(head)
+    lines = ([cell.replace("|", "\\|") for cell in row] for row in (head, rule, *rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def table_of(
+    results: Sequence[Kind],
+    head: Sequence[str],
+    rows: Callable[[Kind], Iterable[Sequence[str]]],
+) -> str:
+    """Return one table with the rows of each result, followed by the machines."""
+    return markdown(head, (row for result in results for row in rows(result))) + machines(results)
+
+
+def machines(results: Sequence[StoredResult]) -> str:
+    """Return the last line of a table: processor, cores and month of all measurements."""
+    lines = {
+        f"{origin.machine.cpu}, {_cores(origin.machine.cores)}, {origin.created_at:%B %Y}"
+        for result in results
+        for origin in (result.provenance, *_earlier(result))
+    }
+    return f"\n\nMeasured on {'; '.join(sorted(lines))}." if lines else "\n\nNo results yet."
+
+
+def plus_minus(values: Sequence[float]) -> str:
+    """Return the standard deviation as " ± 0.12", or "" for a single value."""
+    return f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+
+
+def _earlier(result: StoredResult) -> Sequence[Provenance]:
+    return result.earlier if isinstance(result, MatrixResult) else ()
+
+
+def _cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"
+
+
+Results = Sequence[StoredResult]
 
 
 class TableName(StrEnum):

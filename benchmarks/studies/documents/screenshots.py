@@ -1,4 +1,6 @@
-"""Screenshots for the documents: `python -m pipework.benchmarks.studies.screenshots RUN --out DIR`.
+"""Take the screenshots of the documents.
+
+`python -m pipework.benchmarks.studies.documents.screenshots RUN --out DIR`
 
 Writes `training-report.png`, the report of the run, and `serving-page.png`, the page that
 `pipe serve` shows after a request. Needs Debian's chromium and the `dev` extra.
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipework.benchmarks.studies.pipe_serve import running_server
-from pipework.benchmarks.studies.script_errors import report_errors
+from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError, MissingDependencyError
 from pipework.train.run_folder import PAGE
 
@@ -29,7 +31,7 @@ TEXT = "The match went to extra time"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write both screenshots; return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m pipework.benchmarks.studies.screenshots", description=__doc__
+        prog="python -m pipework.benchmarks.studies.documents.screenshots", description=__doc__
     )
     parser.add_argument("run", type=Path, help="a run folder with a report and a proven engine")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the images")

@@ -7,16 +7,16 @@ from pydantic import Field, TypeAdapter
 
 from pipework.benchmarks.results_schema.comparison import ComparisonResult
 from pipework.benchmarks.results_schema.results import BenchResult, read_as
-from pipework.benchmarks.studies.agreement_results import AgreementResult
-from pipework.benchmarks.studies.engine_results import EnginesResult, MatrixResult
-from pipework.benchmarks.studies.experiment_results import ExperimentResult
-from pipework.benchmarks.studies.peer_serving_results import PeerServingResult
-from pipework.benchmarks.studies.presets_results import PresetsResult
-from pipework.benchmarks.studies.roofline_results import RooflineResult
-from pipework.benchmarks.studies.serving_results import ServingResult
-from pipework.benchmarks.studies.training_results import (
+from pipework.benchmarks.studies.records.agreement_results import AgreementResult
+from pipework.benchmarks.studies.records.engine_results import EnginesResult, MatrixResult
+from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
+from pipework.benchmarks.studies.records.peer_serving_results import PeerServingResult
+from pipework.benchmarks.studies.records.roofline_results import RooflineResult
+from pipework.benchmarks.studies.records.serving_results import ServingResult
+from pipework.benchmarks.studies.records.training_results import (
     FamiliesResult,
     PeerTrainingResult,
+    PresetsResult,
     TrainingResult,
 )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipework.benchmarks.studies.script_errors import report_errors
+from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import CheckFailedError
 
 

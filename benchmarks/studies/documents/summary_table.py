@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
-from pipework.benchmarks.studies.engine_results import EnginesResult
-from pipework.benchmarks.studies.peer_serving_results import PeerServingResult
-from pipework.benchmarks.studies.stored_results import StoredResult
-from pipework.benchmarks.studies.training_results import PIPEWORK, TrainingResult
+from pipework.benchmarks.studies.records.engine_results import EnginesResult
+from pipework.benchmarks.studies.records.peer_serving_results import PeerServingResult
+from pipework.benchmarks.studies.records.stored_results import StoredResult
+from pipework.benchmarks.studies.records.training_results import PIPEWORK, TrainingResult
 
 HEAD = ("measurement", "pipework", "compared with")
 Row = tuple[str, str, str]

@@ -1,6 +1,6 @@
 """The short table of README.md compares pipework with the best alternatives."""
 
-from pipework.benchmarks.studies.readme import fill
+from pipework.benchmarks.studies.documents.readme import fill
 
 
 def test_the_summary_compares_with_the_best_baseline_and_the_fastest_engine(

@@ -1,0 +1,1 @@
+"""Generated tables, pages and images of the documents."""

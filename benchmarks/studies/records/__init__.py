@@ -1,0 +1,1 @@
+"""Result types of the studies, and of all stored results."""
