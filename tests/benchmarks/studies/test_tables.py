@@ -66,11 +66,15 @@ def options_of(program):
     return options(re.sub(r"[\[,]", " ", help_text))
 
 
+# Servers with and without the fast path, measured once: one of them is a patched checkout.
+FAST_PATH = {f"fast-path-{run}{again}" for run in ("sample", "minilm") for again in ("", "-again")}
+
+
 def test_every_stored_result_has_a_command_or_is_of_another_machine():
     names, stored = result_names(), {path.stem for path in RESULTS.glob("*.json")}
     assert names <= stored
     others = {name for name in stored - names if not any(name.startswith(f"{n}-") for n in names)}
-    assert others == set()
+    assert others == FAST_PATH
 
 
 def test_its_commands_use_existing_options():
