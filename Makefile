@@ -20,7 +20,8 @@ check: .venv/ready-dev
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	$(PYTEST) -m "not slow"
+	$(MAKE) test
+	$(PYTEST) -m "study and not slow"
 
 results: .venv/ready-run
 	.venv/bin/python -P -m pipework.benchmarks.studies.documents.readme

@@ -31,8 +31,7 @@ from pipework.export.triton.triton_config import (
 )
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Layout, Precision
-from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
-from pipework.run_folder.files import exclusive_lock, verify_files
+from pipework.run_folder.files import MANIFEST_FILE, exclusive_lock, verify_files
 from pipework.run_folder.manifest import Manifest, read_classifier, read_manifest
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.serve.engines.triton import MODEL_FILES, files_of
@@ -180,10 +179,8 @@ def _check_paths(run: Path, manifest: Manifest, record: EngineRecord) -> None:
         valid[file.path] = file.path != tokenizer and parts[:1] == (ENGINES,) and len(parts) > 1
     for path, allowed in valid.items():
         if not allowed:
-            message = (
-                f"{run / MANIFEST} names {path!r}: expected {TOKENIZER} or an engine file below "
-                f"{ENGINES}/"
-            )
+            expected = f"expected {TOKENIZER} or an engine file below {ENGINES}/"
+            message = f"{run / MANIFEST_FILE} names {path!r}: {expected}"
             raise RunFolderError(message, "the manifest was modified: export the run again")
 
 
@@ -209,7 +206,7 @@ def _parts(run: Path, manifest: Manifest, settings: TritonSettings) -> list[_Tri
     name = _name(manifest, settings)
     files: dict[str, Path | bytes] = {
         "model.py": MODEL,
-        MANIFEST: (manifest.model_dump_json(indent=2) + "\n").encode(),
+        MANIFEST_FILE: (manifest.model_dump_json(indent=2) + "\n").encode(),
         TOKENIZER: run / TOKENIZER,
     }
     if settings.backend is TritonBackend.PYTHON:
