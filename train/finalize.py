@@ -17,7 +17,6 @@ from pipework.run_folder.task import Task
 from pipework.scoring.evaluation import Evaluation, evaluate, infer_all
 from pipework.train.config.run_config import Config
 from pipework.train.data_report.data_report import DataReport
-from pipework.train.description import identity, input_record, splits
 from pipework.train.loop import resume
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.evaluator import with_thresholds
@@ -26,7 +25,7 @@ from pipework.train.loop.sanity import findings
 from pipework.train.model import checkpoint
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import Classifier, open_checkpoint
-from pipework.train.prepare import TokenSets
+from pipework.train.prepare import TokenSets, identity, input_record, splits
 from pipework.train.report.linear_baseline import LinearBaseline, linear_baseline
 from pipework.train.report.page import RunPage, write_page
 from pipework.train.report.run_log import NullLogger

@@ -2,13 +2,18 @@
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from pipework import __version__
 from pipework.data.examples import Source
+from pipework.git import CHECKOUT, git_commit
 from pipework.progress import Progress
+from pipework.run_folder.files import record_file
+from pipework.run_folder.manifest import Identity, Input, Split
 from pipework.run_folder.task import Task
 from pipework.text.encoding import TextEncoder
 from pipework.text.padding import Padding
@@ -22,6 +27,7 @@ from pipework.train.distill.teacher import Teacher, open_teachers
 from pipework.train.loop.distributed import World
 from pipework.train.loop.model_inputs import Vocabulary
 from pipework.train.model.classifier import Classifier, padding_of
+from pipework.train.run_folder import TOKENIZER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,3 +183,40 @@ def vocabulary(tokenizer: str, padding: Padding) -> Vocabulary:
     return Vocabulary(
         padding=padding, mask_id=mask_id, special_ids=tuple(sorted({*special, padding.pad_id}))
     )
+
+
+def identity(out: Path, config: Config) -> Identity:
+    """Return name, time, version, commit and seed of a run."""
+    return Identity(
+        name=out.absolute().name,
+        created_at=datetime.now(UTC),
+        pipework=__version__,
+        git_commit=git_commit(CHECKOUT),
+        seed=config.train.seed,
+    )
+
+
+def input_record(out: Path, config: Config, padding: Padding) -> Input:
+    """Return how texts are tokenized and padded before they reach the model."""
+    return Input(
+        fields=config.data.fields,
+        tokenizer=record_file(out, out / TOKENIZER),
+        max_length=config.model.max_length,
+        pad_id=padding.pad_id,
+        type_ids=padding.type_ids,
+        pad_type_id=padding.pad_type_id,
+        pad_left=padding.left,
+    )
+
+
+def splits(config: Config, report: DataReport) -> dict[str, Split]:
+    """Return the data files by split name, with the row counts of the data report."""
+    return {
+        name: Split(
+            path=str(source.path),
+            sha256=data_file_digest(source.path),
+            rows=report.splits[name].rows,
+            part=source.part,
+        )
+        for name, source in config.sources().items()
+    }

@@ -28,14 +28,14 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.admission import Admission, Headers, Refusal
-from pipework.serve.http.disconnect import Disconnect
-from pipework.serve.http.errors import (
+from pipework.serve.http.closing_responses import (
     CLOSE_HEADER,
     HEAD_BYTES,
     HEAD_TOO_LONG,
     ConnectionLimitApp,
     head_too_long_app,
 )
+from pipework.serve.http.disconnect import Disconnect
 from pipework.serve.http.fast_path import FastPath, FastPathCycle, PendingRequest
 from pipework.serve.http.write_buffer import WriteBuffer
 

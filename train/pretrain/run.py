@@ -16,7 +16,6 @@ from pipework.text.special_tokens import SpecialTokens
 from pipework.train.data.batches import StepBatches
 from pipework.train.data.tokenizer import check_unknown_rate
 from pipework.train.data_report.data_report import UNLIMITED, DataReport, cached_report
-from pipework.train.description import identity, input_record, splits
 from pipework.train.loop import resume
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.distributed import World
@@ -29,7 +28,7 @@ from pipework.train.model import checkpoint
 from pipework.train.model.classifier import unused_parameters
 from pipework.train.model.families import checkpoint_activations
 from pipework.train.model.fast_dropout import use_fast_dropout
-from pipework.train.prepare import PreparedRun, vocabulary
+from pipework.train.prepare import PreparedRun, identity, input_record, splits, vocabulary
 from pipework.train.pretrain.corpus import Corpus, PackingOptions, corpus
 from pipework.train.pretrain.evaluator import PretrainEvaluator
 from pipework.train.pretrain.masking import Masker

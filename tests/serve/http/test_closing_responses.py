@@ -5,7 +5,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from pipework.serve.http.auth import HEALTH
-from pipework.serve.http.errors import (
+from pipework.serve.http.closing_responses import (
     HEAD_BYTES,
     ConnectionLimitApp,
     head_too_long_app,
