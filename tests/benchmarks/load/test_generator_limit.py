@@ -13,7 +13,7 @@ WORKLOAD = Workload.synthetic(texts_per_request=1, seed=0)
 
 
 def measure(url):
-    return generator_limit(target(url), WORKLOAD, answer_bytes=100, progress=NullProgress())
+    return generator_limit(target(url), WORKLOAD, response_bytes=100, progress=NullProgress())
 
 
 def test_there_is_no_responder_for_grpc():
