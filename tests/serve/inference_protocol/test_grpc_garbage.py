@@ -50,7 +50,7 @@ with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
                     stream = "/inference.GRPCInferenceService/ModelStreamInfer"
                     list(channel.stream_stream(stream)(iter([b"\\xff\\xff"])))
                 case "watch of no message":
-                    list(channel.unary_stream("/grpc.health.v1.Health/Observers")(b"\\xff\\xff"))
+                    list(channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\\xff\\xff"))
                 case _:
                     stub.ModelInfer(request)
             codes.add("OK")
