@@ -81,7 +81,7 @@ MEANINGS = {
     "model.preset": "size of an encoder trained from scratch, instead of `model.name`",
     "model.family": "architecture of a preset; `albert` shares one layer",
     "model.embedding": "embedding width of an `albert` preset",
-    "model.vocab": "vocabulary file (vocab.txt), relative to `data.root`; with `model.name` it "
+    "model.vocab": "WordPiece vocabulary file, relative to `data.root`; with `model.name` it "
     "replaces the tokenizer of the checkpoint",
     "model.vocab_size": "size of the WordPiece vocabulary that a preset learns from the train "
     "texts; larger only if the texts have more characters",
