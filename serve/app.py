@@ -1,31 +1,28 @@
-"""The ASGI application: middlewares and routes."""
+"""The HTTP API: endpoints and pages."""
 
 from typing import Any
 
 from fastapi import FastAPI, Response
 from fastapi.responses import PlainTextResponse
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from pipework import __version__
 from pipework.errors import PipeError
 from pipework.serve.config import ServeSettings
-from pipework.serve.http.admission import AdmissionMiddleware
-from pipework.serve.http.auth import ApiKeyMiddleware, ApiKeys
-from pipework.serve.http.compression import CompressionMiddleware
-from pipework.serve.http.direct_routes import DirectRouteMiddleware, DirectRoutes
+from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.errors import handle_error
 from pipework.serve.http.openapi import add_docs, customize_openapi
 from pipework.serve.http.page import add_page
-from pipework.serve.http.request_bodies import BodyMiddleware
+from pipework.serve.http.request_handler import RequestHandler
 from pipework.serve.http.rest import build_router
-from pipework.serve.http.shutdown import ShutdownMiddleware
 from pipework.serve.http.status import build_status_router
 from pipework.serve.inference_protocol.http import build_protocol_router
 from pipework.serve.inference_protocol.repository import build_repository_router
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.metrics import ServerMetrics
-from pipework.serve.observability.observers import ObserverMiddleware, Observers
+from pipework.serve.observability.observers import Observers
 from pipework.serve.schemas import READY_PATH, ErrorResponse, StatusResponse
 
 
@@ -34,8 +31,8 @@ def build_app(
     settings: ServeSettings | None = None,
     keys: ApiKeys | None = None,
     observers: Observers | None = None,
-) -> FastAPI:
-    """Create the app. The caller closes the models and the observers."""
+) -> RequestHandler:
+    """Create the handler of all requests. The caller closes the models and the observers."""
     limits = (settings or ServeSettings()).limits
     observers = observers or Observers(models)
     app = FastAPI(
@@ -47,20 +44,11 @@ def build_app(
         # `Observers` does this; switched off, it costs no time per request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    for kind in (PipeError, HTTPException, Exception):
+    for kind in (PipeError, HTTPException):
         app.add_exception_handler(kind, handle_error)
-    simple, protocol = build_router(models, limits), build_protocol_router(models, limits)
-    app.state.direct_routes = DirectRoutes(simple, protocol)
-    app.add_middleware(DirectRouteMiddleware, routes=app.state.direct_routes)
-    app.add_middleware(BodyMiddleware, max_bytes=limits.body_bytes)
-    app.add_middleware(CompressionMiddleware)
-    app.add_middleware(AdmissionMiddleware, models=models)
-    app.add_middleware(ShutdownMiddleware)
-    app.add_middleware(ApiKeyMiddleware, keys=keys or ApiKeys())
-    # Outermost, so that it observes rejected requests too.
-    app.add_middleware(ObserverMiddleware, observers=observers)
-    app.include_router(simple)
-    app.include_router(protocol)
+    inference = build_router(limits), build_protocol_router(models, limits)
+    for router in inference:
+        app.include_router(router)
     app.include_router(build_repository_router(models))
     app.include_router(build_status_router(models, observers.recent))
     _add_health(app, models)
@@ -69,7 +57,19 @@ def build_app(
     add_docs(app)
     examples = {} if keys else {"name": next(iter(models.names), "")}
     customize_openapi(app, examples, keys=bool(keys))
-    return app
+    return RequestHandler(
+        app,
+        [
+            route
+            for router in inference
+            for route in router.routes
+            if isinstance(route, APIRoute) and route.methods == {"POST"}
+        ],
+        models,
+        keys=keys or ApiKeys(),
+        observers=observers,
+        body_bytes=limits.body_bytes,
+    )
 
 
 def _add_health(app: FastAPI, models: Models) -> None:

@@ -3,28 +3,28 @@
 import asyncio
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
 
 from pipework.errors import ConfigError
 from pipework.serve.app import build_app
-from pipework.serve.config import LimitSettings, ServeSettings
-from pipework.serve.http.admission import Admission
+from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import read_keys
-from pipework.serve.http.fast_path import FastPath
+from pipework.serve.http.connection import ConnectionFactory, ServerState
+from pipework.serve.http.request_handler import RequestHandler
 from pipework.serve.http.shutdown import GracePeriod, drain_s, exit_on_signal
 from pipework.serve.http.tls import Certificate, read_certificate
-from pipework.serve.http.uvicorn_protocol import bounded_protocol, raise_file_limit
 from pipework.serve.inference_protocol.grpc import GrpcServer
 from pipework.serve.inference_protocol.interceptor import KeyInterceptor
 from pipework.serve.models.open_models import open_models
@@ -38,6 +38,7 @@ SWITCH_S = 0.0005
 # above the objects of 1,000 requests in flight, about 200 each.
 GC_THRESHOLDS = (400_000, 5, 50)
 POLL_S = 0.1
+RESERVED_FILES = 512  # open files of the server in addition to connections
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,11 +116,7 @@ def serve(
         Observers(models, settings) as observers,
     ):
         stack.enter_context(GracePeriod(models.stopping, settings.grace_s))
-        app = build_app(models, settings, keys, observers)
-        admission = Admission(models, keys, observers)
-        fast_path = FastPath(app.state.direct_routes, observers, settings.limits.body_bytes)
-        protocol = bounded_protocol(settings.limits, admission, fast_path)
-        config = _config(app, settings, certificate, protocol)
+        handler = build_app(models, settings, keys, observers)
         scheme = "https" if certificate else "http"
         bound = BoundAddress(url=f"{scheme}://{_format(listener)}", grpc=_format(grpc_listener))
         grpc_server = GrpcServer(
@@ -131,21 +128,30 @@ def serve(
             interceptors=[KeyInterceptor(keys, observers)],
         )
         server = _Server(
-            config, settings.limits, lambda: ready(bound), models.stopping, grpc_server
+            _config(handler, settings, certificate),
+            partial(ConnectionFactory, handler, settings.limits),
+            lambda: ready(bound),
+            models.stopping,
+            grpc_server,
         )
         _reuse(listener)
         server.run(sockets=[listener])
 
 
+def raise_file_limit(connections: int) -> None:
+    """Raise the limit of open files to the number for these connections, or to the hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * connections + RESERVED_FILES  # rejected connections count too
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _config(
-    app: FastAPI,
-    settings: ServeSettings,
-    certificate: Certificate | None,
-    protocol: type[asyncio.Protocol],
+    handler: RequestHandler, settings: ServeSettings, certificate: Certificate | None
 ) -> uvicorn.Config:
     return uvicorn.Config(
-        app,
-        http=protocol,
+        handler.app,
         ws="none",
         lifespan="off",
         log_config=None,  # the caller configures logging
@@ -198,13 +204,13 @@ class _Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        limits: LimitSettings,
+        connections: Callable[[ServerState], ConnectionFactory],
         ready: Callable[[], None],
         stopping: Event,
         grpc_server: GrpcServer,
     ) -> None:
         super().__init__(config)
-        self._limits = limits
+        self._connections = connections(self.server_state)
         self._ready = ready
         self._stopping = stopping
         self._grpc_server = grpc_server
@@ -218,19 +224,12 @@ class _Server(uvicorn.Server):
         self._ready()
 
     async def _listen(self, sockets: list[socket.socket]) -> None:
-        # As in uvicorn's own startup, but with a timeout for the TLS handshake.
-        config = self.config
-
-        def create_protocol() -> asyncio.Protocol:
-            return config.http_protocol_class(  # type: ignore[call-arg]  # uvicorn's type is wide
-                config=config, server_state=self.server_state, app_state={}
-            )
-
-        loop = asyncio.get_running_loop()
-        timeout_s = self._limits.header_s if config.ssl else None
+        # As in uvicorn's own startup, but with our protocol and a timeout for the TLS handshake.
+        config, loop = self.config, asyncio.get_running_loop()
+        timeout_s = self._connections.limits.header_s if config.ssl else None
         self.servers = [
             await loop.create_server(
-                create_protocol,
+                self._connections,
                 sock=listener,
                 ssl=config.ssl,
                 backlog=config.backlog,
@@ -244,10 +243,15 @@ class _Server(uvicorn.Server):
         grace_s = self.config.timeout_graceful_shutdown
         grpc_stop = asyncio.create_task(self._grpc_server.stop(grace_s))
         await super().shutdown(sockets)
+        for connection in list(self._connections.state.connections):
+            connection.cancel()
         while not (grpc_stop.done() or self.force_exit):
             await asyncio.wait((grpc_stop,), timeout=POLL_S)
         if self.force_exit:
             await self._grpc_server.stop(0)
+        if tasks := set(self.server_state.tasks):  # cancelled: they answer with an error
+            await asyncio.wait(tasks, timeout=POLL_S)
+        await asyncio.sleep(0)  # responses are sent at the end of a tick
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         # Unlike uvicorn's handler this does not store the signal: uvicorn raises stored signals

@@ -14,10 +14,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from pipework.errors import ConfigError, PipeError
-from pipework.serve.http.errors import error_response
 
 log = logging.getLogger(__name__)
 VARIABLE = "PIPEWORK_API_KEYS"
@@ -131,28 +128,6 @@ HEALTH = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"
 # Pages contain no data. Their scripts request the data with a key.
 PAGES = frozenset({"/", "/docs", "/openapi.json", "/favicon.ico"})
 FOLDERS = ("/docs/static/", "/page/")
-
-
-class ApiKeyMiddleware:
-    """ASGI middleware that requires an API key, except for health checks and pages."""
-
-    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
-        self._app = app
-        self._keys = keys
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request, or answer 401."""
-        if self._keys and scope["type"] == "http" and not is_public(scope["path"]):
-            headers = [
-                (name.decode("latin-1"), value.decode("latin-1"))
-                for name, value in scope["headers"]
-            ]
-            try:
-                self._keys.check(headers)
-            except UnauthorizedError as error:
-                await error_response(error)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
 
 
 def is_public(path: str) -> bool:

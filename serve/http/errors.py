@@ -8,7 +8,6 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from pipework.errors import PipeError, TooBusyError
-from pipework.serve.request.context import REQUEST_ID, current_request
 
 log = logging.getLogger(__name__)
 # Not logged here: they can occur with every request under overload. Metrics count them, and their
@@ -23,16 +22,14 @@ async def handle_error(_: Request, error: Exception) -> Response:
 
 def error_response(error: Exception) -> Response:
     """Return the response for an error. Details of an unexpected error are only logged."""
-    status, text, headers = error_parts(error)
-    if context := current_request():  # no middleware adds the header if this is a bug
-        headers[REQUEST_ID] = context.id
+    status, text, headers = _parts(error)
     fault = status >= HTTPStatus.INTERNAL_SERVER_ERROR and status not in EXPECTED
     if fault and isinstance(error, PipeError):
         log.error("%s %s", status, text)
     return JSONResponse({"error": text}, status, headers)
 
 
-def error_parts(error: Exception) -> tuple[int, str, dict[str, str]]:
+def _parts(error: Exception) -> tuple[int, str, dict[str, str]]:
     """Return the status, message and headers for an error."""
     match error:
         case PipeError():

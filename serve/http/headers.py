@@ -1,8 +1,7 @@
 """HTTP headers of inference requests and responses, for /v1 and /v2."""
 
+from collections.abc import Mapping
 from math import isfinite
-
-from starlette.datastructures import Headers
 
 from pipework.errors import InputError
 from pipework.serve.request.options import RequestOptions
@@ -13,7 +12,7 @@ PRIORITY = "X-Priority"
 TIMING = "Server-Timing"
 INTERACTIVE, BULK = "interactive", "bulk"
 MAX_TIMEOUT_MS = 86_400_000.0
-_NAMES = frozenset(name.lower().encode() for name in (TIMEOUT, PRIORITY))
+TIMEOUT_FIELD, PRIORITY_FIELD = TIMEOUT.lower().encode(), PRIORITY.lower().encode()
 
 
 class HeaderError(InputError):
@@ -22,20 +21,18 @@ class HeaderError(InputError):
     http_status = 400
 
 
-def read_options(headers: Headers) -> RequestOptions:
-    """Return the options of a request.
+def read_options(fields: Mapping[bytes, bytes]) -> RequestOptions:
+    """Return the options of a request from its headers, with names in lower case.
 
     Raises:
         HeaderError: a header has an invalid value; the message names the header.
     """
-    if not any(name in _NAMES for name, _ in headers.raw):  # most requests
-        return RequestOptions()
-    priority = headers.get(PRIORITY, INTERACTIVE)
+    priority = fields.get(PRIORITY_FIELD, INTERACTIVE.encode()).decode("latin-1")
     if priority not in {INTERACTIVE, BULK}:
         message = f"{PRIORITY}: expected {INTERACTIVE} or {BULK}, found {priority[:20]!r}"
         raise HeaderError(message)
-    timeout = headers.get(TIMEOUT)
-    timeout_s = None if timeout is None else _milliseconds(timeout) / 1e3
+    timeout = fields.get(TIMEOUT_FIELD)
+    timeout_s = None if timeout is None else _milliseconds(timeout.decode("latin-1")) / 1e3
     return RequestOptions.within(timeout_s, bulk=priority == BULK)
 
 

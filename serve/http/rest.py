@@ -2,19 +2,17 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import ValidationError
 from pydantic_core import to_json
-from starlette.requests import ClientDisconnect
 
 from pipework.data.examples import Example
 from pipework.errors import InputError, TooLargeError
 from pipework.scoring.predictions import Prediction
 from pipework.serve.config import LimitSettings
-from pipework.serve.http.disconnect import ClientDisconnectedError, cancel_on_disconnect
+from pipework.serve.http.exchange import InferenceRequest
 from pipework.serve.http.headers import read_options, timing_headers
 from pipework.serve.http.openapi import OPTION_HEADERS, request_body
-from pipework.serve.models.registry import Models
 from pipework.serve.schemas import (
     PREDICT_PATH,
     ErrorResponse,
@@ -57,7 +55,7 @@ class NotJsonError(InputError):
     http_status = 400
 
 
-def build_router(models: Models, limits: LimitSettings) -> APIRouter:
+def build_router(limits: LimitSettings) -> APIRouter:
     """Create the routes of /v1."""
     router = APIRouter()
 
@@ -71,33 +69,19 @@ def build_router(models: Models, limits: LimitSettings) -> APIRouter:
             "parameters": OPTION_HEADERS,
         },
     )
-    async def predict(request: Request) -> Response:
+    async def predict(request: InferenceRequest) -> Response:
         # The body is parsed here and not by FastAPI: in one strict pass in Rust, which also rejects
         # lone surrogates and deep nesting.
-        options = read_options(request.headers)
-        predict_request = parse_request(await read_body(request))
+        options = read_options(request.fields)
+        predict_request = parse_request(request.content)
         examples = predict_request.examples()
         check_limits(examples, limits)
-        with models.lease(predict_request.model, predict_request.version) as model:
-            prediction = model.predict(examples, predict_request.top_k, options)
-            result = await cancel_on_disconnect(request, prediction)
-            body = write_response(model.name, model.version, result.value)
+        model = request.model.acquire(predict_request.model, predict_request.version)
+        result = await model.predict(examples, predict_request.top_k, options)
+        body = write_response(model.name, model.version, result.value)
         return Response(body, headers=timing_headers(result.timings), media_type="application/json")
 
     return router
-
-
-async def read_body(request: Request) -> bytes:
-    """Read the complete body.
-
-    Raises:
-        ClientDisconnectedError: the client disconnected before the end of the body.
-    """
-    try:
-        return await request.body()
-    except ClientDisconnect as error:
-        message = "the client disconnected"
-        raise ClientDisconnectedError(message) from error
 
 
 def parse_request(body: bytes) -> PredictRequest:

@@ -1,6 +1,5 @@
 """Shutdown: from SIGTERM to the exit of the process."""
 
-import asyncio
 import logging
 import os
 import signal
@@ -11,13 +10,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from pipework.errors import NotReadyError
-from pipework.serve.http.errors import error_response
-
 log = logging.getLogger(__name__)
-SHUTDOWN_MESSAGE = "the server stopped before the request was answered"
 RESERVE_S = 2  # part of the grace period for the last error responses and for closing the engines
 
 
@@ -64,29 +57,6 @@ class GracePeriod:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             os._exit(0)
-
-
-class ShutdownMiddleware:
-    """ASGI middleware that answers 503 when uvicorn cancels a request at shutdown."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request; answer 503 if it is cancelled before its response has started."""
-        started = False
-
-        async def send_and_record(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_and_record)
-        except asyncio.CancelledError:
-            if started:
-                raise
-            await error_response(NotReadyError(SHUTDOWN_MESSAGE))(scope, receive, send)
 
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)

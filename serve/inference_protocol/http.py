@@ -2,16 +2,15 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from pipework.errors import InputError, TooLargeError
 from pipework.serve.config import LimitSettings
-from pipework.serve.http.disconnect import cancel_on_disconnect
+from pipework.serve.http.exchange import InferenceRequest
 from pipework.serve.http.headers import read_options, timing_headers
 from pipework.serve.http.openapi import OPTION_HEADERS, header_parameter, request_body
-from pipework.serve.http.rest import read_body
 from pipework.serve.inference_protocol.infer_request import check_texts
 from pipework.serve.inference_protocol.infer_response import write_response
 from pipework.serve.inference_protocol.json_codec import HEAD_LENGTH, InferRequest, read_infer
@@ -31,6 +30,7 @@ from pipework.serve.inference_protocol.tensors import ProtocolError
 from pipework.serve.models.registry import Models
 from pipework.serve.schemas import ErrorResponse
 
+HEAD_LENGTH_FIELD = HEAD_LENGTH.lower().encode()
 BINARY = {"type": "string", "format": "binary"}
 _EXAMPLES = {
     "texts": {
@@ -124,7 +124,7 @@ def build_protocol_router(models: Models, limits: LimitSettings) -> APIRouter:
     router = APIRouter(tags=["Open Inference Protocol"])
     _add_server(router, models)
     _add_model(router, models, limits)
-    _add_infer(router, models, limits)
+    _add_infer(router, limits)
     return router
 
 
@@ -180,21 +180,25 @@ def _add_model(router: APIRouter, models: Models, limits: LimitSettings) -> None
             )(done)
 
 
-def _add_infer(router: APIRouter, models: Models, limits: LimitSettings) -> None:
-    async def infer(request: Request, name: str, version: str = "") -> Response:
-        options = read_options(request.headers)
-        body = await read_body(request)
-        with models.lease(name, version) as model:
-            parsed = read_infer(body, request.headers.get(HEAD_LENGTH), model.inputs, limits)
-            check_texts(parsed.texts, limits)
-            pending = model.answer(parsed.texts, parsed.options(options))
-            try:
-                result = await cancel_on_disconnect(request, pending)
-            except TooLargeError:
-                raise
-            except InputError as error:
-                raise ProtocolError(str(error), error.hint) from error
-            written, head = write_response(parsed, result.value, model.name, model.version)
+def _add_infer(router: APIRouter, limits: LimitSettings) -> None:
+    async def infer(request: InferenceRequest, name: str, version: str = "") -> Response:
+        options = read_options(request.fields)
+        head_length = request.fields.get(HEAD_LENGTH_FIELD)
+        model = request.model.acquire(name, version)
+        parsed = read_infer(
+            request.content,
+            None if head_length is None else head_length.decode("latin-1"),
+            model.inputs,
+            limits,
+        )
+        check_texts(parsed.texts, limits)
+        try:
+            result = await model.answer(parsed.texts, parsed.options(options))
+        except TooLargeError:
+            raise
+        except InputError as error:
+            raise ProtocolError(str(error), error.hint) from error
+        written, head = write_response(parsed, result.value, model.name, model.version)
         headers = timing_headers(result.timings)
         if head is None:
             return Response(written, headers=headers, media_type="application/json")

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipework.serve.http.openapi import request_body
-from pipework.serve.http.rest import read_body
 from pipework.serve.inference_protocol.infer_request import Value
 from pipework.serve.inference_protocol.tensors import ProtocolError
 from pipework.serve.models.registry import Entry, Models
@@ -63,7 +62,7 @@ def build_repository_router(models: Models) -> APIRouter:
         openapi_extra={"requestBody": request_body(IndexRequest, _INDEX, required=False)},
     )
     async def index(request: Request) -> list[dict[str, str]]:
-        options = _parsed(IndexRequest, await read_body(request))
+        options = _parsed(IndexRequest, await request.body())
         return [_listed(entry) for entry in models.index() if entry.ready or not options.ready]
 
     @router.post(
@@ -75,7 +74,7 @@ def build_repository_router(models: Models) -> APIRouter:
     )
     async def load(request: Request, name: str) -> Response:
         models.check_control()
-        check_nothing_sent(_parsed(ControlRequest, await read_body(request)).parameters)
+        check_nothing_sent(_parsed(ControlRequest, await request.body()).parameters)
         await models.load(name)
         return Response()
 
@@ -88,7 +87,7 @@ def build_repository_router(models: Models) -> APIRouter:
     )
     async def unload(request: Request, name: str) -> Response:
         models.check_control()
-        _parsed(ControlRequest, await read_body(request))
+        _parsed(ControlRequest, await request.body())
         await models.unload(name)
         return Response()
 

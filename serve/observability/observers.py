@@ -1,11 +1,8 @@
 """Observers of requests: metrics, recent latency, request log and traces."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
-
-from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipework.closeable import Closeable
 from pipework.errors import MissingDependencyError
@@ -14,16 +11,7 @@ from pipework.serve.models.registry import Models
 from pipework.serve.observability.logs import RequestLog
 from pipework.serve.observability.metrics import ServerMetrics
 from pipework.serve.observability.recent_latency import RecentLatency
-from pipework.serve.request.context import (
-    REQUEST_ID,
-    TRACE_HEADERS,
-    Endpoint,
-    RequestContext,
-    start_request,
-)
-from pipework.serve.schemas import PREDICT_PATH
-
-CONTEXT_HEADERS = frozenset(name.encode() for name in (REQUEST_ID, *TRACE_HEADERS))
+from pipework.serve.request.context import Endpoint, RequestContext, start_request
 
 
 class Observer(Protocol):
@@ -87,48 +75,6 @@ class Observers(Closeable):
         """Flush buffers."""
         for observer in self._observers:
             observer.close()
-
-
-class ObserverMiddleware:
-    """ASGI middleware that observes each request and adds its id to the response headers."""
-
-    def __init__(self, app: ASGIApp, observers: Observers) -> None:
-        self._app = app
-        self._observers = observers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request and record the status of its response."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = context_headers(scope["headers"])
-        with self._observers.observe(_endpoint(scope["path"]), headers) as context:
-            context.status = "500"  # the client sees this if the app sends no response
-
-            async def send_and_record(message: Message) -> None:
-                if message["type"] == "http.response.start":
-                    context.status = str(message["status"])
-                    MutableHeaders(scope=message)[REQUEST_ID] = context.id
-                await send(message)
-                if not message.get("more_body", False) and message["type"].endswith("body"):
-                    context.end()
-
-            await self._app(scope, receive, send_and_record)
-
-
-def context_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return the headers that the request context uses: request id and trace headers."""
-    return {
-        name.decode("latin-1"): value.decode("latin-1")
-        for name, value in headers
-        if name in CONTEXT_HEADERS
-    }
-
-
-def _endpoint(path: str) -> Endpoint | None:
-    if path == PREDICT_PATH:
-        return Endpoint.V1
-    return Endpoint.V2 if path.startswith("/v2/") and path.endswith("/infer") else None
 
 
 def _traces() -> Observer:

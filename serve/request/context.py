@@ -17,6 +17,7 @@ from pipework.serve.request.timings import StageTimings
 
 REQUEST_ID = "x-request-id"
 TRACE_HEADERS = ("traceparent", "tracestate")  # https://www.w3.org/TR/trace-context/
+CONTEXT_HEADERS = tuple(name.encode() for name in (REQUEST_ID, *TRACE_HEADERS))  # in HTTP heads
 SUCCESS = frozenset({"200", "OK"})
 # Printable ASCII without spaces, so that an id cannot break a log line.
 _VALID_ID = re.compile(r"[!-~]{1,128}", re.ASCII)

@@ -1,4 +1,3 @@
-import asyncio
 import re
 import shutil
 import subprocess
@@ -12,14 +11,14 @@ from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, TooBusyError
 from pipework.run_folder.task import TaskKind
 from pipework.scoring.predictions import Prediction, SingleLabel
-from pipework.serve.app import build_app
-from pipework.serve.config import LimitSettings, ServeSettings
+from pipework.serve.config import LimitSettings
 from pipework.serve.models.registry import Models
 from pipework.serve.request.options import RequestOptions
 from pipework.serve.request.statistics import EngineLoad, Totals
 from pipework.serve.request.timings import StageTimings, TimedResult
 from pipework.serve.scheduling.model_protocol import ModelCard
 from pipework.serve.text_tensors import InputTexts, OutputTensors
+from tests.serve.servers import MemoryServer
 
 LOAD = EngineLoad(waiting_requests=2, waiting_tokens=30, batches=4, batch_tokens=500)
 STAGES = StageTimings(tokenize_s=0.001, queue_s=0.002, infer_s=0.003, decode_s=0.004)
@@ -74,15 +73,7 @@ class App:
         self.model = FakeModel()
         self.models = Models([self.model])
         limits = LimitSettings(body_bytes=1000, texts=3, characters=50)
-        self.app = build_app(self.models, ServeSettings(limits=limits))
-
-    def request(self, method: str, path: str, **options: object) -> httpx.Response:
-        async def send() -> httpx.Response:
-            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-                return await client.request(method, path, **options)  # type: ignore[arg-type]
-
-        return asyncio.run(send())
+        self.request = MemoryServer(self.models, limits=limits).request
 
     def predict(self, **options: object) -> httpx.Response:
         return self.request("POST", "/v1/predict", **options)

@@ -4,6 +4,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -238,3 +239,17 @@ def test_an_engine_without_parity_is_rejected_by_name(
     make_run: Callable[..., Path], fails_with: Callable[..., str]
 ) -> None:
     assert "engine onnx did not pass parity" in fails_with(make_run(passed=False))
+
+
+def test_the_file_limit_is_raised_for_the_connections():
+    program = (
+        "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (256, 2000))\n"
+        "from pipework.serve.run import raise_file_limit\n"
+        "raise_file_limit(600); print(r.getrlimit(r.RLIMIT_NOFILE))\n"
+        "raise_file_limit(4096); print(r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root
+    )
+    assert done.stdout.split("\n")[:2] == ["(1712, 2000)", "(2000, 2000)"]

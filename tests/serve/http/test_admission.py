@@ -1,24 +1,22 @@
 """Requests are rejected from their heads when the queue is full; the connection stays usable."""
 
-import asyncio
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 import pytest
-from starlette.types import Message, Receive, Scope, Send
 
-from pipework.errors import NotReadyError, PipeError, TooBusyError
-from pipework.serve.http.admission import Admission, AdmissionMiddleware
+from pipework.errors import NotReadyError, PipeError, TooBusyError, UnknownModelError
 from pipework.serve.http.auth import ApiKeys
+from pipework.serve.http.exchange import Exchange
+from pipework.serve.http.request_parser import RequestHead
+from pipework.serve.models.leases import VersionLeases
 from pipework.serve.models.registry import Models
-from pipework.serve.observability.observers import Observers
-from pipework.serve.request.context import RequestContext
+from tests.serve.servers import MemoryServer
 
 FULL = TooBusyError("the queue is full: 9 requests, 900 tokens wait", 3)
 KEY = "first-key-0123456789"
@@ -41,11 +39,15 @@ class FakeVersion:
             raise self.error
 
 
-def admission(version: FakeVersion, *keys: str) -> tuple[Admission, list[RequestContext]]:
-    models = Models([version])  # type: ignore[list-item]
-    observers, observed = Observers(models), []
-    observers.finish = observed.append  # type: ignore[method-assign]
-    return Admission(models, ApiKeys(keys), observers), observed
+def begun(
+    version: FakeVersion, url: str, *headers: tuple[bytes, bytes], keys: Sequence[str] = ()
+) -> Exchange:
+    """Return the exchange after the head of a POST request."""
+    server = MemoryServer(Models([version]), ApiKeys(keys))  # type: ignore[list-item]
+    head = RequestHead(
+        method="POST", path=url, headers=list(headers), keep_alive=True, fields=dict(headers)
+    )
+    return server.handler.begin(head)
 
 
 @pytest.mark.parametrize(
@@ -56,98 +58,68 @@ def admission(version: FakeVersion, *keys: str) -> tuple[Admission, list[Request
         ("/v2/models/topics/versions/1/infer", "v2"),
     ],
 )
-def test_a_request_to_a_full_queue_is_rejected_and_observed(url: str, endpoint: str) -> None:
-    checker, observed = admission(FakeVersion(FULL))
-    refusal = checker.refusal(url, [(b"host", b"a"), (b"x-request-id", b"mine")], {})
-    assert refusal is not None
-    assert refusal.status == 429
-    assert dict(refusal.headers) == {b"Retry-After": b"3", b"x-request-id": b"mine"}
-    assert json.loads(refusal.body) == {"error": f"{FULL}; send it again in 3 s"}
-    (context,) = observed
+def test_a_request_to_a_full_queue_is_rejected_from_its_head(url: str, endpoint: str) -> None:
+    exchange = begun(FakeVersion(FULL), url, (b"x-request-id", b"mine"))
+    response = exchange.response
+    assert response is not None
+    assert (response.status_code, exchange.closes) == (429, False)
+    assert (response.headers["retry-after"], response.headers["x-request-id"]) == ("3", "mine")
+    assert json.loads(bytes(response.body)) == {"error": f"{FULL}; send it again in 3 s"}
+    context = exchange.context
     assert (context.endpoint, context.id, context.status) == (endpoint, "mine", "429")
     assert (context.model, context.version) == ("topics", "1")
 
 
 @pytest.mark.parametrize(
-    ("url", "version"),
+    ("url", "version", "status"),
     [
-        ("/v1/predict", FakeVersion(None)),
-        ("/v1/predict", FakeVersion(NotReadyError("stopping"))),
-        ("/v1/predict", FakeVersion(FULL, ready=False)),
-        ("/v1/predict?a=b", FakeVersion(FULL)),
-        ("/v2/models/other/infer", FakeVersion(FULL)),
-        ("/v2/models/topics/versions/2/infer", FakeVersion(FULL)),
-        ("/v2/models/topics", FakeVersion(FULL)),
-        ("/v2/models/%74opics/infer", FakeVersion(FULL)),
-        ("/healthz", FakeVersion(FULL)),
+        ("/v1/predict", FakeVersion(None), None),
+        ("/v1/predict", FakeVersion(NotReadyError("stopping")), 503),
+        ("/v2/models/other/infer", FakeVersion(FULL), 404),
+        ("/v2/models/topics/versions/2/infer", FakeVersion(FULL), 404),
+        ("/v2/models/topics", FakeVersion(FULL), None),
+        ("/v2/repository/index", FakeVersion(FULL), None),
     ],
 )
-def test_other_requests_are_not_rejected_from_their_heads(url: str, version: FakeVersion) -> None:
-    checker, observed = admission(version)
-    assert checker.refusal(url, [], {}) is None
-    assert observed == []
+def test_other_heads_are_accepted_or_rejected_with_their_error(
+    url: str, version: FakeVersion, status: int | None
+) -> None:
+    response = begun(version, url).response
+    assert (response and response.status_code) == status
+
+
+def test_a_model_is_looked_up_and_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    version = FakeVersion(None)
+    monkeypatch.setattr(version, "check_room", lambda: calls.append("checked"))
+    acquire = VersionLeases.acquire
+    monkeypatch.setattr(
+        VersionLeases, "acquire", lambda *args: calls.append("found") or acquire(*args)
+    )
+    for url in ("/v1/predict", "/v2/models/topics/infer"):
+        exchange = begun(version, url)
+        assert exchange.model.acquire("topics") is version
+        assert exchange.model.acquire("topics", "1") is version
+        assert calls == ["found", "checked"]
+        calls.clear()
+
+
+def test_the_body_may_name_another_model() -> None:
+    exchange = begun(FakeVersion(None), "/v1/predict")
+    with pytest.raises(UnknownModelError):
+        exchange.model.acquire("other")
+    assert exchange.context.model == ""
 
 
 def test_a_client_without_a_key_gets_no_information_about_the_queue() -> None:
-    checker, observed = admission(FakeVersion(FULL), KEY)
-    assert checker.refusal("/v1/predict", [], {}) is None
-    assert checker.refusal("/v1/predict", [(b"authorization", b"Bearer other")], {}) is None
-    assert observed == []
-    refusal = checker.refusal("/v1/predict", [(b"authorization", f"Bearer {KEY}".encode())], {})
-    assert refusal is not None
-    assert refusal.status == 429
-
-
-def messages_for(path: str, version: FakeVersion, state: dict[str, Any]) -> list[Message]:
-    """Return the messages of the middleware; the inner app sends "reached"."""
-    sent: list[Message] = []
-
-    async def app(_: Scope, __: Receive, send: Send) -> None:
-        await send({"type": "reached"})
-
-    async def receive() -> Message:
-        pytest.fail("the body was read")
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    middleware = AdmissionMiddleware(app, Models([version]))  # type: ignore[list-item]
-    asyncio.run(middleware({"type": "http", "path": path, "state": state}, receive, send))
-    return sent
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/v1/predict", "/v2/models/topics/infer", "/v2/models/topics/versions/1/infer"],
-)
-def test_the_middleware_rejects_requests_that_were_not_checked_before(path: str) -> None:
-    start, body = messages_for(path, FakeVersion(FULL), {})
-    assert start["status"] == 429
-    assert dict(start["headers"])[b"retry-after"] == b"3"
-    assert json.loads(body["body"]) == {"error": f"{FULL}; send it again in 3 s"}
-
-
-def test_the_middleware_forwards_admitted_requests() -> None:
-    version, state = FakeVersion(None), dict[str, Any]()
-    checker, _ = admission(version)
-    assert checker.refusal("/v1/predict", [], state) is None
-    version.error = FULL
-    assert messages_for("/v1/predict", version, state) == [{"type": "reached"}]
-
-
-@pytest.mark.parametrize(
-    ("path", "version"),
-    [
-        ("/v1/predict", FakeVersion(None)),
-        ("/v2/models/other/infer", FakeVersion(FULL)),
-        ("/v2/models/topics", FakeVersion(FULL)),
-        ("/healthz", FakeVersion(FULL)),
-        ("/v1/predict", FakeVersion(NotReadyError("stopping"))),
-        ("/v1/predict", FakeVersion(FULL, ready=False)),
-    ],
-)
-def test_the_middleware_forwards_other_requests(path: str, version: FakeVersion) -> None:
-    assert messages_for(path, version, {}) == [{"type": "reached"}]
+    for headers in ((), ((b"authorization", b"Bearer other"),)):
+        rejected = begun(FakeVersion(FULL), "/v1/predict", *headers, keys=[KEY]).response
+        assert rejected is not None
+        assert rejected.status_code == 401
+    key = (b"authorization", f"Bearer {KEY}".encode())
+    rejected = begun(FakeVersion(FULL), "/v1/predict", key, keys=[KEY]).response
+    assert rejected is not None
+    assert rejected.status_code == 429
 
 
 @contextmanager
@@ -213,7 +185,7 @@ def test_a_full_queue_rejects_requests_of_every_form(slow_run, start_server) -> 
         assert statuses(opened, BODY[7:] + health) == [200]
         chunked = HEAD.replace(b"Content-Length: 19", b"Transfer-Encoding: chunked")
         assert statuses(opened, chunked + b"3\r\nabc\r\n0\r\n\r\n" + health, 2) == [429, 200]
-        # By the app: Expect: 100-continue, pipelined requests, and a percent-encoded path.
+        # Expect: 100-continue, pipelined requests, and a percent-encoded path.
         expect = HEAD.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")
         assert statuses(opened, expect) == [429]
         assert statuses(opened, BODY + (HEAD + BODY) * 2, 2) == [429] * 2

@@ -3,18 +3,15 @@
 import asyncio
 import gc
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
-from starlette.types import Message
 
-from pipework.serve.app import build_app
 from pipework.serve.config import QueueSettings, ServeSettings
-from pipework.serve.http.disconnect import STATE, Disconnect
 from pipework.serve.models.open_models import open_models
+from pipework.serve.models.registry import Models
+from tests.serve.servers import MemoryServer
 
 REQUESTS = 30
 MAX_OBJECTS = 10
@@ -22,9 +19,8 @@ BODY = {"texts": ["rain"]}
 SendRequest = Callable[..., Awaitable[int]]
 
 
-@asynccontextmanager
-async def sender(app: FastAPI) -> AsyncIterator[SendRequest]:
-    """Yield a function that sends a request and returns the status, without an HTTP client."""
+def sender(server: MemoryServer) -> SendRequest:
+    """Return a function that sends a request and returns the status, without an HTTP client."""
 
     async def send_request(
         content: object,
@@ -34,26 +30,20 @@ async def sender(app: FastAPI) -> AsyncIterator[SendRequest]:
         **headers: str,
     ) -> int:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        incoming: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-        sent: list[Message] = []
-
-        async def receive() -> Message:
-            return incoming.pop()
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-
-        raw = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
-        state: dict[str, object] = {}
-        disconnect = Disconnect()
-        disconnect.add_to(state)
+        lines = [f"POST {path} HTTP/1.1", f"Content-Length: {len(body)}"]
+        lines += [f"{name.replace('_', '-')}: {text}" for name, text in headers.items()]
+        opened, transport = server.connect()
+        opened.data_received("\r\n".join((*lines, "", "")).encode() + body)
         if disconnect_after_s is not None:
-            asyncio.get_running_loop().call_later(disconnect_after_s, disconnect.trigger)
-        scope = {"type": "http", "method": "POST", "path": path, "headers": raw, STATE: state}
-        await app(scope | {"query_string": b"", "http_version": "1.1"}, receive, send)
-        return int(sent[0]["status"])
+            await asyncio.sleep(disconnect_after_s)
+        else:
+            while not transport.written:
+                transport.changed.clear()
+                await transport.changed.wait()
+        opened.connection_lost(None)
+        return int(transport.written.split()[1]) if transport.written else 499
 
-    yield send_request
+    return send_request
 
 
 @pytest.fixture
@@ -68,17 +58,17 @@ def garbage_after(run: Path, work: Callable[[SendRequest], Awaitable[None]], **q
     """Return the number of objects that a collection finds after a second run of the work."""
     settings = ServeSettings(queue=QueueSettings(**queue))
 
-    async def measure(app: FastAPI) -> int:
-        async with sender(app) as send_request:
-            await work(send_request)
-            await asyncio.sleep(0.1)  # until the engine threads release cancelled requests
-            gc.collect()
-            await work(send_request)
-            await asyncio.sleep(0.1)
-            return gc.collect()
+    async def measure(models: Models) -> int:
+        send_request = sender(MemoryServer(models, settings=settings))
+        await work(send_request)
+        await asyncio.sleep(0.1)  # until the engine threads release cancelled requests
+        gc.collect()
+        await work(send_request)
+        await asyncio.sleep(0.1)
+        return gc.collect()
 
     with open_models(run, settings) as models:
-        return asyncio.run(measure(build_app(models, settings)))
+        return asyncio.run(measure(models))
 
 
 @pytest.mark.usefixtures("gc_disabled")

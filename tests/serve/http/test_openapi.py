@@ -17,7 +17,7 @@ class Container(BaseModel):
 
 def description(keys=()) -> dict:
     with Models([]) as models:
-        return build_app(models, keys=ApiKeys(keys)).openapi()
+        return build_app(models, keys=ApiKeys(keys)).app.openapi()
 
 
 def operations(api):

@@ -1,19 +1,13 @@
-import asyncio
-
 import pytest
-from starlette.requests import Request
-from starlette.types import Message
 
 from pipework.data.examples import Example
 from pipework.errors import InputError, TooLargeError
 from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue, SingleLabel
 from pipework.serve.config import LimitSettings
-from pipework.serve.http.disconnect import ClientDisconnectedError
 from pipework.serve.http.rest import (
     NotJsonError,
     check_limits,
     parse_request,
-    read_body,
     write_response,
 )
 from pipework.serve.schemas import PredictResponse
@@ -53,28 +47,6 @@ def test_too_many_texts_are_rejected_with_the_limit() -> None:
 def test_a_too_long_text_is_rejected_with_its_index(long: Example) -> None:
     with pytest.raises(TooLargeError, match="input 1: expected at most 5 characters, found 6"):
         check_limits([Example(text="a" * 5), long], LimitSettings(characters=5))
-
-
-def request_of(*messages: Message) -> Request:
-    remaining = list(messages)
-
-    async def receive() -> Message:
-        if remaining:
-            return remaining.pop(0)
-        return await asyncio.Future()
-
-    return Request({"type": "http"}, receive)
-
-
-def test_a_disconnect_during_the_body_is_not_a_server_error() -> None:
-    part = {"type": "http.request", "body": b'{"te', "more_body": True}
-    request = request_of(part, {"type": "http.disconnect"})
-    with pytest.raises(ClientDisconnectedError):
-        asyncio.run(_within(read_body(request)))
-
-
-async def _within(work: object) -> object:
-    return await asyncio.wait_for(work, 5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,18 @@
-import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
-import httpx
 import pytest
 
 from pipework.errors import MissingDependencyError
-from pipework.serve.app import build_app
 from pipework.serve.config import LogSettings, ServeSettings
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import RequestContext
 from pipework.serve.scheduling.predictor import Predictor
+from tests.serve.servers import MemoryServer
 
 TENSOR = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["goal"]}
 
@@ -27,15 +25,7 @@ class ObservedApp:
         self._caplog = caplog
         self.models = models
         settings = ServeSettings(logs=LogSettings(requests=True))
-        self._app = build_app(models, settings, observers=Observers(models, settings))
-
-    def request(self, method: str, path: str, **options: object) -> httpx.Response:
-        async def send() -> httpx.Response:
-            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-                return await client.request(method, path, **options)  # type: ignore[arg-type]
-
-        return asyncio.run(send())
+        self.request = MemoryServer(models, settings=settings).request
 
     @property
     def requests(self) -> list[RequestContext]:

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from pipework.serve.app import build_app
@@ -21,6 +19,7 @@ from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.page import FILES, HERE
 from pipework.serve.models.registry import Models
 from pipework.serve.scheduling.predictor import Predictor
+from tests.serve.servers import server_in_thread
 
 HOSTILE = '<img src=x onerror="document.title=1">'
 WIDE, NARROW = (1280, 800), (360, 740)
@@ -44,18 +43,7 @@ def browser() -> Iterator[Browser]:
 def serve_models(stack: ExitStack, predictors: list[Predictor], keys: ApiKeys | None = None) -> str:
     """Serve models in a thread and return the URL."""
     models = stack.enter_context(Models(predictors))
-    config = uvicorn.Config(build_app(models, keys=keys), port=0, lifespan="off", log_config=None)
-    server = uvicorn.Server(config)
-    listener = config.bind_socket()
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    stack.callback(thread.join)
-    stack.callback(setattr, server, "should_exit", True)
-    until = time.monotonic() + 30
-    while not server.started:
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+    return stack.enter_context(server_in_thread(build_app(models, keys=keys)))
 
 
 @pytest.fixture(scope="module")

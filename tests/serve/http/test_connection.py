@@ -3,23 +3,16 @@
 import asyncio
 import json
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
 from pipework.serve.config import LimitSettings, QueueSettings
-from pipework.serve.http.admission import Admission
-from pipework.serve.http.auth import ApiKeys
-from pipework.serve.http.uvicorn_protocol import bounded_protocol
 from pipework.serve.models.registry import Models
+from tests.serve.servers import MemoryServer, MemoryTransport
 
 LIMITS = (
     "limits.connections=3",
@@ -228,24 +221,15 @@ def test_a_client_that_does_not_read_is_cut_off(bounded):
         assert received < size * count
 
 
-class UnreadTransport(asyncio.Transport):
+class UnreadTransport(MemoryTransport):
     """A connection whose client reads nothing. It closes only after all data has been read."""
 
     def __init__(self):
         super().__init__()
-        self.closing, self.aborted = False, asyncio.Event()
-
-    def write(self, data):
-        pass
+        self.aborted = asyncio.Event()
 
     def get_write_buffer_size(self):
         return 190
-
-    def is_closing(self):
-        return self.closing
-
-    def close(self):
-        self.closing = True
 
     def abort(self):
         self.aborted.set()
@@ -253,11 +237,8 @@ class UnreadTransport(asyncio.Transport):
 
 def test_a_client_that_does_not_read_its_error_is_cut_off():
     async def wait():
-        limits = LimitSettings(header_s=0.05, body_s=0.1)
-        protocol = bounded_protocol(limits, Admission(Models(), ApiKeys(), None), None)
-        config = uvicorn.Config(None, http=protocol, ws="none", lifespan="off", log_config=None)
-        config.load()
-        opened = protocol(config=config, server_state=ServerState(), app_state={})
+        server = MemoryServer(Models(), limits=LimitSettings(header_s=0.05, body_s=0.1))
+        opened, _ = server.connect()
         opened.connection_made(transport := UnreadTransport())
         await transport.aborted.wait()
         assert transport.closing
@@ -289,20 +270,6 @@ def test_far_too_many_connections_are_closed_at_once(crowded):
 
 def test_the_server_still_works_afterwards(bounded):
     assert works(bounded)
-
-
-def test_the_file_limit_is_raised_for_the_connections():
-    program = (
-        "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (256, 2000))\n"
-        "from pipework.serve.http.uvicorn_protocol import raise_file_limit\n"
-        "raise_file_limit(600); print(r.getrlimit(r.RLIMIT_NOFILE))\n"
-        "raise_file_limit(4096); print(r.getrlimit(r.RLIMIT_NOFILE))"
-    )
-    root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root
-    )
-    assert done.stdout.split("\n")[:2] == ["(1712, 2000)", "(2000, 2000)"]
 
 
 def test_the_queue_limit_is_below_the_connection_limit():

@@ -1,10 +1,11 @@
 """Callbacks at the end of a tick of the event loop."""
 
 import asyncio
+from math import inf
 
 import pytest
 
-from pipework.serve.http.fast_path import EndOfTick
+from pipework.serve.http.event_loop import Deadline, EndOfTick
 
 
 class CallbackPanicError(BaseException):
@@ -35,3 +36,26 @@ def test_callbacks_run_together_even_if_one_fails(
     worked, ended = [f"{name} worked" for name in "abc"], [f"{name} ended" for name in "abcd"]
     assert done == worked + ended
     assert "CallbackPanicError" in caplog.text
+
+
+def test_a_deadline_can_be_moved_removed_and_closed() -> None:
+    async def run() -> list[str]:
+        loop, events = asyncio.get_running_loop(), list[str]()
+        deadline = Deadline(loop, lambda: events.append("passed"))
+        deadline.set(0.01)
+        deadline.set(0.1)  # later: the timer of 0.01 s fires first
+        await asyncio.sleep(0.05)
+        events.append("waited")
+        await asyncio.sleep(0.2)
+        deadline.set(30)
+        deadline.set(0.01)  # earlier
+        await asyncio.sleep(0.05)
+        deadline.set(0.01)
+        deadline.set(inf)
+        await asyncio.sleep(0.05)
+        deadline.set(0.01)
+        deadline.close()
+        await asyncio.sleep(0.05)
+        return events
+
+    assert asyncio.run(run()) == ["waited", "passed", "passed"]

@@ -1,0 +1,342 @@
+"""HTTP/1.1 connections: limits of size, time and number, and responses in the order of requests.
+
+Timeouts do not run while the client waits for the server.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from functools import partial
+from http import HTTPStatus
+from math import inf
+from typing import Any, Protocol
+
+from pipework.errors import InputError, NotReadyError
+from pipework.serve.config import LimitSettings
+from pipework.serve.http.auth import HEALTH
+from pipework.serve.http.event_loop import Deadline, EndOfTick
+from pipework.serve.http.exchange import Exchange
+from pipework.serve.http.request_bodies import too_large_error
+from pipework.serve.http.request_handler import SHUTDOWN_MESSAGE, RequestHandler
+from pipework.serve.http.request_parser import (
+    HEAD_BYTES,
+    Headers,
+    HeadTooLongError,
+    RequestHead,
+    RequestParser,
+)
+from pipework.serve.request.context import activate
+
+log = logging.getLogger(__name__)
+WARNING_INTERVAL_S = 60.0
+KEEP_ALIVE_S = 5.0  # a connection without a request is closed after this time
+CLOSE = (b"connection", b"close")
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+
+
+class RequestTimeoutError(InputError):
+    """A request was not received in time."""
+
+    http_status = HTTPStatus.REQUEST_TIMEOUT
+
+
+class ServerState(Protocol):
+    """The part of uvicorn's server state that connections use."""
+
+    connections: set[Any]
+    tasks: set[asyncio.Task[None]]
+    default_headers: Headers
+
+
+class ConnectionFactory:
+    """Creates the connections of a server.
+
+    Attributes:
+        handler: answers requests.
+        limits: limits of connections and requests.
+        state: open connections, running tasks and headers of every response.
+        end_of_tick: sends the responses of a tick together.
+    """
+
+    def __init__(self, handler: RequestHandler, limits: LimitSettings, state: ServerState) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.state = state
+        self.end_of_tick = EndOfTick()
+        self._warned_s = -inf
+
+    def __call__(self) -> "ServerConnection":
+        """Return a new connection."""
+        return ServerConnection(self)
+
+    def warn_full(self) -> None:
+        """Log that the limit of connections is reached, at most once per minute."""
+        now_s = time.monotonic()
+        if now_s - self._warned_s >= WARNING_INTERVAL_S:
+            self._warned_s = now_s
+            log.warning("the limit of %d connections is reached", self.limits.connections)
+
+
+class ServerConnection(asyncio.Protocol):
+    """A connection. Its requests are answered one after the other.
+
+    Attributes:
+        _exchanges: requests without a sent response, in order. The first is being answered, the
+            last may be incomplete, the others are pipelined.
+        _receiving: the request whose body is being received.
+        _task: answers the first request.
+        _receive: deadline for the next request, or for the rest of a request.
+        _unread: deadline for the client to read the responses.
+        _over_limit: the connection exceeds the limit of connections.
+        _stopping: the connection closes after the last request that has started.
+        _ended: an error response closes the connection; later data are ignored.
+    """
+
+    _transport: asyncio.Transport
+
+    def __init__(self, server: ConnectionFactory) -> None:
+        self._server = server
+        self._handler = server.handler
+        self._limits = server.limits
+        self._loop = asyncio.get_running_loop()
+        self._parser = RequestParser(self)
+        self._exchanges: deque[Exchange] = deque()
+        self._receiving: Exchange | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._receive = Deadline(self._loop, self._receive_too_slow)
+        self._unread = Deadline(self._loop, self._abort_unread)
+        self._over_limit = self._stopping = self._ended = self._write_paused = False
+
+    # Callbacks of the transport
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the connection, or abort it if there are far too many."""
+        self._transport = transport
+        connections, limit = self._server.state.connections, self._limits.connections
+        connections.add(self)
+        if len(connections) > 2 * limit:  # those with an error response are limited too
+            transport.abort()
+            return
+        if len(connections) > limit:
+            self._server.warn_full()
+            self._over_limit = True
+        self._receive.set(self._limits.header_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Cancel the requests: the client has disconnected."""
+        self._server.state.connections.discard(self)
+        self._ended = True
+        self._parser.close()
+        self._receive.close()
+        self._unread.close()
+        exchanges, self._exchanges = self._exchanges, deque()
+        for exchange in exchanges:
+            exchange.disconnected = True
+        if self._task is not None:
+            exchanges.popleft()  # finished by the task
+            self._task.cancel()
+        for exchange in exchanges:
+            self._handler.finish(exchange)
+
+    def eof_received(self) -> None:
+        """Close the connection: a client that has closed its side reads no response."""
+
+    def data_received(self, data: bytes) -> None:
+        """Parse data, and reject them if they exceed a limit."""
+        if self._ended:
+            return
+        self._parser.state_changed = False
+        try:
+            self._parser.feed(data)
+        except Exception as error:  # noqa: BLE001  (a bug must not leave the connection open)
+            self._end(error)
+        self._check_received()
+
+    def _check_received(self) -> None:
+        parser = self._parser
+        if self._ended:
+            return
+        body_bytes = self._limits.body_bytes
+        if parser.in_head and parser.received > HEAD_BYTES:
+            self._end(HeadTooLongError())
+        elif parser.received > 2 * body_bytes + HEAD_BYTES:  # chunk headers and trailers count too
+            self._end(too_large_error(body_bytes))
+        elif parser.state_changed and (parser.in_head or parser.in_body):
+            self._receive.set(self._limits.header_s if parser.in_head else self._limits.body_s)
+        elif parser.state_changed:
+            self._receive.set(inf if self._exchanges else KEEP_ALIVE_S)
+
+    def pause_writing(self) -> None:
+        """Wait until the client has read responses."""
+        self._write_paused = True
+        self._unread.set(self._limits.body_s)
+
+    def resume_writing(self) -> None:
+        """Continue to answer."""
+        self._write_paused = False
+        self._unread.set(self._limits.body_s if self._transport.is_closing() else inf)
+        self._advance()
+
+    # Callbacks of the parser
+
+    def head_received(self, head: RequestHead) -> None:
+        """Start a request."""
+        if self._ended:
+            return
+        if self._over_limit and head.path not in HEALTH:
+            message = f"all {self._limits.connections} allowed connections are in use"
+            error = NotReadyError(message, "try again later")
+            exchange = self._handler.begin_rejected(error, head)
+        else:
+            exchange = self._handler.begin(head)
+            exchange.closes |= self._over_limit
+        self._receiving = exchange
+        self._exchanges.append(exchange)
+        if len(self._exchanges) > 1:
+            self._transport.pause_reading()
+        self._advance()
+
+    def body_received(self, data: bytes) -> None:
+        """Append a part of a body; the body of a rejected request is ignored."""
+        exchange = self._receiving
+        if exchange is None or exchange.response is not None:
+            return
+        exchange.body += data
+        if len(exchange.body) > self._limits.body_bytes:
+            self._handler.reject(exchange, too_large_error(self._limits.body_bytes))
+            self._advance()
+
+    def body_ended(self) -> None:
+        """Answer a request when it is its turn."""
+        exchange, self._receiving = self._receiving, None
+        if exchange is not None:
+            exchange.complete = True
+            self._advance()
+
+    # Responses
+
+    def shutdown(self) -> None:
+        """Close the connection after the last request that has started."""
+        self._stopping = True
+        if not self._exchanges:
+            self._close()
+
+    def cancel(self) -> None:
+        """Answer an incomplete request with an error, because the server stops."""
+        if self._receiving is not None:
+            self._end(NotReadyError(SHUTDOWN_MESSAGE))
+
+    def _advance(self) -> None:
+        """Send the responses that are ready, in order, and start to answer the next request."""
+        while self._exchanges and not self._write_paused and not self._transport.is_closing():
+            exchange = self._exchanges[0]
+            if exchange.response is None:
+                self._start(exchange)
+                return
+            self._exchanges.popleft()
+            self._send(exchange)
+
+    def _start(self, exchange: Exchange) -> None:
+        if exchange.complete and self._task is None:
+            self._task = task = self._loop.create_task(self._answer(exchange))
+            self._server.state.tasks.add(task)
+            task.add_done_callback(partial(self._task_done, exchange))
+        elif exchange.expects_continue:
+            exchange.expects_continue = False
+            self._transport.write(CONTINUE)
+
+    async def _answer(self, exchange: Exchange) -> None:
+        await self._handler.answer(exchange)
+        self._task = None
+        if exchange.disconnected:
+            self._handler.finish(exchange)
+        else:
+            self._server.end_of_tick.add(self._advance)
+
+    def _task_done(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
+        self._server.state.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if not task.cancelled() and error is None:
+            return
+        # Cancelled before it started, or the handling of an error failed.
+        if error is not None:
+            log.error("a request failed", exc_info=error)
+        self._task = None
+        self._handler.finish(exchange)
+        if not exchange.disconnected:
+            self._exchanges.popleft()
+            self._close()
+
+    def _send(self, exchange: Exchange) -> None:
+        response = exchange.response
+        assert response is not None
+        headers = [*self._server.state.default_headers, *response.raw_headers]
+        closes = exchange.closes or (self._stopping and not self._exchanges)
+        if closes:
+            headers.append(CLOSE)
+        body = b"" if exchange.head.method == "HEAD" else bytes(response.body)
+        try:
+            self._transport.write(_head(response.status_code, headers) + body)
+        except BaseException:
+            closes = True
+            activate(exchange.context)  # for the log
+            raise
+        finally:
+            exchange.context.end()
+            self._server.end_of_tick.add(partial(self._handler.finish, exchange))
+            if closes:
+                self._close()
+        if self._exchanges:
+            if len(self._exchanges) == 1:
+                self._transport.resume_reading()
+        elif not (self._parser.in_head or self._parser.in_body):
+            self._receive.set(KEEP_ALIVE_S)
+        unread = closes or self._transport.get_write_buffer_size() > 0
+        self._unread.set(self._limits.body_s if unread else inf)
+
+    def _end(self, error: Exception) -> None:
+        """Answer the current request with an error after the responses that are due, and close."""
+        self._ended = True
+        exchange, self._receiving = self._receiving, None
+        if exchange is None:
+            self._exchanges.append(self._handler.begin_rejected(error))
+        elif exchange.response is None:
+            self._handler.reject(exchange, error)
+        if exchange is not None:
+            exchange.closes = True
+        self._advance()
+        if not self._exchanges:  # a rejected request already had its response
+            self._close()
+
+    def _close(self) -> None:
+        """Close after the client has read the responses, or after a timeout."""
+        self._ended = True
+        self._unread.set(self._limits.body_s)
+        self._transport.close()
+
+    # Limits
+
+    def _receive_too_slow(self) -> None:
+        parser, limits = self._parser, self._limits
+        if self._transport.is_closing():
+            return
+        if self._exchanges and self._exchanges[0] is not self._receiving:
+            self._receive.set(limits.header_s)  # the client waits for an earlier response
+        elif parser.in_head or parser.in_body:
+            part, limit_s = ("head", limits.header_s) if parser.in_head else ("body", limits.body_s)
+            message = f"the {part} of the request was not received within {limit_s:g} s"
+            self._end(RequestTimeoutError(message))
+        else:
+            self._close()
+
+    def _abort_unread(self) -> None:
+        if self._transport.is_closing() or self._transport.get_write_buffer_size():
+            self._transport.abort()
+
+
+def _head(status: int, headers: Headers) -> bytes:
+    return STATUS_LINES[status] + b"\r\n".join((*map(b": ".join, headers), b"", b""))

@@ -1,0 +1,73 @@
+"""Callbacks of the event loop: at the end of a tick, and at a deadline."""
+
+import logging
+from asyncio import AbstractEventLoop, TimerHandle, get_running_loop
+from collections.abc import Callable
+from math import inf
+
+log = logging.getLogger(__name__)
+
+
+class EndOfTick:
+    """Runs callbacks at the end of the current tick of the event loop, in order."""
+
+    # All requests of a batch finish in one tick. Their responses are sent together at its end,
+    # because this wakes a client process less often than separate sends.
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[], None]] = []
+
+    def add(self, callback: Callable[[], None]) -> None:
+        """Run a callback at the end of this tick, even if others fail.
+
+        A callback added by another callback runs at the end of the next tick.
+        """
+        self._callbacks.append(callback)
+        if len(self._callbacks) == 1:
+            get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback()
+            except BaseException:  # the other callbacks must still run
+                log.exception("a callback at the end of a tick failed")
+
+
+class Deadline:
+    """Calls a function when a deadline has passed. Moving the deadline is cheap."""
+
+    # A running timer is not restarted if it fires before the deadline, because each request moves
+    # the deadline of its connection several times.
+
+    def __init__(self, loop: AbstractEventLoop, passed: Callable[[], None]) -> None:
+        self._loop = loop
+        self._passed = passed
+        self._deadline_s = inf
+        self._timer: TimerHandle | None = None
+
+    def set(self, seconds: float) -> None:
+        """Set the deadline to this time from now; inf for none."""
+        self._deadline_s = self._loop.time() + seconds
+        if self._timer is not None and self._timer.when() > self._deadline_s:
+            self._timer.cancel()
+            self._timer = None
+        self._start()
+
+    def close(self) -> None:
+        """Stop the timer and drop the function, which may refer to the owner of this object."""
+        if self._timer is not None:
+            self._timer.cancel()
+        del self._passed, self._timer
+
+    def _start(self) -> None:
+        if self._timer is None and self._deadline_s != inf:
+            self._timer = self._loop.call_at(self._deadline_s, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        if self._loop.time() < self._deadline_s:
+            self._start()
+        else:
+            self._passed()

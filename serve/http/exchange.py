@@ -1,0 +1,97 @@
+"""One HTTP request and its response."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pipework.serve.http.request_parser import RequestHead
+from pipework.serve.models.leases import Lease
+from pipework.serve.models.registry import Models
+from pipework.serve.request.context import RequestContext
+from pipework.serve.scheduling.model_protocol import ServedModel
+
+
+class ModelLease:
+    """Keeps the model version of a request open until `release`."""
+
+    def __init__(self, models: Models, context: RequestContext) -> None:
+        self._models = models
+        self._context = context
+        self._lease: Lease | None = None
+        self._model: ServedModel | None = None
+
+    def acquire(self, name: str = "", version: str = "") -> ServedModel:
+        """Return the version that was acquired before; look it up if the names do not match.
+
+        Raises the errors of `Models.lease`.
+        """
+        model = self._model
+        if model and name in {"", model.name} and version in {"", model.version}:
+            return model
+        self.release()
+        self._context.model = self._context.version = ""
+        lease = self._models.lease(name, version)
+        self._model = model = lease.__enter__()
+        self._lease = lease
+        self._context.model, self._context.version = model.name, model.version
+        return model
+
+    def release(self) -> None:
+        """Release the version; further calls do nothing."""
+        lease, self._lease, self._model = self._lease, None, None
+        if lease is not None:
+            lease.__exit__()
+
+
+class InferenceRequest(Request):
+    """A complete request to an inference endpoint.
+
+    Attributes:
+        content: the body, decompressed.
+        fields: the last value of each header, with names in lower case.
+        model: the model version of the request.
+    """
+
+    # A subclass of Request, because FastAPI documents the parameters of endpoints.
+
+    def __init__(self, head: RequestHead, content: bytes, model: ModelLease) -> None:
+        super().__init__({"type": "http", "headers": head.headers})
+        self.content = content
+        self.fields = head.fields
+        self.model = model
+
+
+class Exchange:
+    """A request that is being received or answered.
+
+    Attributes:
+        head: the head of the request.
+        context: the measurements of the request.
+        model: the model version, for inference requests.
+        route: the endpoint and its path parameters; None if the ASGI app answers.
+        body: the part of the body that has been received.
+        complete: whether the body is complete.
+        expects_continue: whether the client waits for an interim response before it sends the body.
+        response: the response, once it is known. A rejected request has one before its body.
+        closes: whether the connection is closed after the response.
+        disconnected: whether the client has disconnected.
+    """
+
+    def __init__(
+        self,
+        head: RequestHead,
+        context: RequestContext,
+        model: ModelLease,
+        route: tuple[Any, Mapping[str, str]] | None = None,
+    ) -> None:
+        self.head = head
+        self.context = context
+        self.model = model
+        self.route = route
+        self.body = bytearray()
+        self.complete = self.disconnected = False
+        self.expects_continue = head.fields.get(b"expect", b"").lower() == b"100-continue"
+        self.closes = not head.keep_alive
+        self.response: Response | None = None

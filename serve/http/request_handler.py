@@ -1,0 +1,196 @@
+"""Answers HTTP requests. All rules that apply to more than one endpoint are here, in one place.
+
+From the head of a request: API key, look-up of the model, room in its queue, size and encoding of
+the body. Then the body is decompressed, the endpoint is called, and the response is compressed.
+Every request gets an id; inference requests are passed to the observers.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from pipework.errors import InputError, NotReadyError, PipeError
+from pipework.serve.http.asgi import call_app
+from pipework.serve.http.auth import ApiKeys, is_public
+from pipework.serve.http.compression import compress
+from pipework.serve.http.errors import error_response
+from pipework.serve.http.exchange import Exchange, InferenceRequest, ModelLease
+from pipework.serve.http.request_bodies import check_body, decompress
+from pipework.serve.http.request_parser import HEAD_BYTES, HeadTooLongError, RequestHead
+from pipework.serve.models.registry import Models
+from pipework.serve.observability.observers import Observers
+from pipework.serve.request.context import (
+    CONTEXT_HEADERS,
+    REQUEST_ID,
+    Endpoint,
+    activate,
+    new_context,
+)
+from pipework.serve.schemas import PREDICT_PATH
+
+log = logging.getLogger(__name__)
+POST, INFER = "POST", "/infer"
+NO_BODY = frozenset({"GET", "HEAD"})  # methods of requests whose body is ignored
+SHUTDOWN_MESSAGE = "the server stopped before the request was answered"
+CLIENT_DISCONNECTED = "499"  # only counted, because it cannot be sent
+
+
+class UnknownPathError(InputError):
+    """The path cannot be one of an endpoint."""
+
+    http_status = HTTPStatus.NOT_FOUND
+
+
+class RequestHandler:
+    """Answers the requests of all connections.
+
+    Attributes:
+        app: the ASGI app that answers all requests but those for inference.
+    """
+
+    def __init__(
+        self,
+        app: FastAPI,
+        routes: Sequence[APIRoute],
+        models: Models,
+        *,
+        keys: ApiKeys,
+        observers: Observers,
+        body_bytes: int,
+    ) -> None:
+        """Create the handler.
+
+        Args:
+            app: answers all other requests, and documents all of them.
+            routes: the inference endpoints, for POST. An endpoint takes an `InferenceRequest` and
+                the path parameters.
+            models: the served models.
+            keys: the API keys.
+            observers: the observers of inference requests.
+            body_bytes: size limit of a body, compressed and decompressed.
+        """
+        self.app = app
+        self._routes = [(route.path_regex.fullmatch, route.endpoint) for route in routes]
+        self._models = models
+        self._keys = keys
+        self._observers = observers
+        self._body_bytes = body_bytes
+
+    def begin(self, head: RequestHead) -> Exchange:
+        """Start a request. It has a response if it is rejected from its head."""
+        exchange = self._exchange(head)
+        try:
+            self._check_head(exchange)
+            if exchange.route is not None:
+                self._admit(exchange)
+            if head.method not in NO_BODY:
+                check_body(head.fields, self._body_bytes)
+        except Exception as error:  # noqa: BLE001  (a bug must not close the connection)
+            self.reject(exchange, error)
+        return exchange
+
+    def begin_rejected(self, error: Exception, head: RequestHead | None = None) -> Exchange:
+        """Start a request with an error as its response and close the connection after it.
+
+        Args:
+            error: the error.
+            head: the head of the request; None if it was not received.
+        """
+        exchange = self._exchange(head or RequestHead())
+        exchange.closes = True
+        self.reject(exchange, error)
+        return exchange
+
+    def reject(self, exchange: Exchange, error: BaseException) -> None:
+        """Set an error as the response, and log a bug."""
+        if not isinstance(error, PipeError | HTTPException):
+            log.error("a request failed", exc_info=error)
+            error = RuntimeError(repr(error))
+        response = error_response(error)
+        exchange.context.status = str(response.status_code)
+        response.headers[REQUEST_ID] = exchange.context.id
+        exchange.response = response
+
+    async def answer(self, exchange: Exchange) -> None:
+        """Set the response to a complete request; none if the client has disconnected.
+
+        If the task is cancelled, because the server stops, the response is an error.
+        """
+        activate(exchange.context)
+        try:
+            exchange.response = response = await self._response(exchange)
+            exchange.context.status = str(response.status_code)
+            response.headers[REQUEST_ID] = exchange.context.id
+        except asyncio.CancelledError:
+            self.reject(exchange, NotReadyError(SHUTDOWN_MESSAGE))
+        except BaseException as error:  # noqa: BLE001  (a panic of a Rust library is no Exception)
+            if not exchange.disconnected:  # errors of cancelled work do not matter
+                self.reject(exchange, error)
+
+    def finish(self, exchange: Exchange) -> None:
+        """End a request after its response was sent or the client has disconnected."""
+        exchange.model.release()
+        if exchange.disconnected:
+            exchange.context.status = CLIENT_DISCONNECTED
+        self._observers.finish(exchange.context)
+
+    def _exchange(self, head: RequestHead) -> Exchange:
+        headers = {
+            name.decode(): value.decode("latin-1")
+            for name in CONTEXT_HEADERS
+            if (value := head.fields.get(name)) is not None
+        }
+        route = self._match(head.path)
+        endpoint = None
+        if route is not None:
+            endpoint = Endpoint.V1 if head.path == PREDICT_PATH else Endpoint.V2
+        context = new_context(endpoint, headers)
+        context.status = "500"
+        model = ModelLease(self._models, context)
+        return Exchange(head, context, model, route if head.method == POST else None)
+
+    def _check_head(self, exchange: Exchange) -> None:
+        head = exchange.head
+        if head.size > HEAD_BYTES:
+            exchange.closes = True
+            raise HeadTooLongError
+        if self._keys and not is_public(head.path):
+            self._keys.check(
+                (name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers
+            )
+        if not head.path.isprintable():
+            message = "expected a path of printable characters, found a control character"
+            raise UnknownPathError(message)
+
+    def _match(self, path: str) -> tuple[Any, Mapping[str, str]] | None:
+        for fullmatch, endpoint in self._routes:
+            if match := fullmatch(path):
+                return endpoint, match.groupdict()
+        return None
+
+    def _admit(self, exchange: Exchange) -> None:
+        """Look up the model of a request and check that its queue has room."""
+        assert exchange.route is not None
+        _, parameters = exchange.route
+        if parameters or len(self._models.names) == 1:  # else the body has the name
+            exchange.model.acquire(**parameters).check_room()
+
+    async def _response(self, exchange: Exchange) -> Response:
+        head = exchange.head
+        body = bytes(exchange.body)
+        exchange.body.clear()
+        if head.method not in NO_BODY:
+            body = await decompress(body, head.fields, self._body_bytes)
+        if exchange.route is None:
+            return await call_app(self.app, head, body)
+        endpoint, parameters = exchange.route
+        request = InferenceRequest(head, body, exchange.model)
+        response: Response = await endpoint(request, **parameters)
+        return compress(response, head.fields) if head.path.endswith(INFER) else response

@@ -1,0 +1,184 @@
+"""Parses the requests of one connection with httptools (llhttp)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Protocol
+from urllib.parse import unquote
+
+import httptools
+
+from pipework.errors import InputError
+
+HEAD_BYTES = 64 * 2**10  # limit of target and headers
+UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
+Headers = list[tuple[bytes, bytes]]
+
+
+class HeadTooLongError(InputError):
+    """The head of a request is too long."""
+
+    http_status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+
+    def __init__(self) -> None:
+        super().__init__(f"expected a request head of at most {HEAD_BYTES} bytes, found more")
+
+
+class NotHttpError(InputError):
+    """The data of a connection are not HTTP/1.1."""
+
+    http_status = HTTPStatus.BAD_REQUEST
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestHead:
+    """The head of a request.
+
+    Attributes:
+        method: in upper case.
+        path: percent-decoded, without the query.
+        query: percent-encoded.
+        headers: as received, with names in lower case; without the trailers of the body.
+        keep_alive: whether the client allows another request on the connection.
+        size: bytes of the target and the headers.
+        fields: the last value of each header.
+    """
+
+    method: str = ""
+    path: str = ""
+    query: bytes = b""
+    headers: Headers = field(default_factory=list)
+    keep_alive: bool = False
+    size: int = 0
+    fields: Mapping[bytes, bytes] = field(default_factory=dict)
+
+
+class RequestReceiver(Protocol):
+    """Receives the parts of the requests of a connection, in order."""
+
+    def head_received(self, head: RequestHead) -> None:
+        """Process the head of a request. All other calls until `body_ended` are for this one."""
+
+    def body_received(self, data: bytes) -> None:
+        """Process a part of the body."""
+
+    def body_ended(self) -> None:
+        """Process the end of the request."""
+
+
+class RequestParser:
+    """Splits the data of a connection into requests.
+
+    Attributes:
+        in_head, in_body: a head, or a body, has started and not ended.
+        received: bytes since the start of the request.
+        state_changed: a head or body has started or ended since the caller reset this.
+    """
+
+    def __init__(self, receiver: RequestReceiver) -> None:
+        self._receiver = receiver
+        self._parser = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._headers: Headers = []
+        self._replay = b""
+        self.in_head = self.in_body = self.state_changed = False
+        self.received = 0
+
+    def feed(self, data: bytes) -> None:
+        """Parse data and pass the parts of requests to the receiver.
+
+        Raises:
+            NotHttpError: the data are not HTTP/1.1, or the request is a CONNECT.
+        """
+        self.received += len(data)
+        try:
+            self._feed(memoryview(data))
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            bad_target = isinstance(cause, httptools.HttpParserInvalidURLError | UnicodeError)
+            if isinstance(error, httptools.HttpParserCallbackError) and not bad_target:
+                raise  # a bug of the receiver
+            message = "expected HTTP/1.1, found something else"
+            raise NotHttpError(message) from None
+
+    def _feed(self, rest: memoryview) -> None:
+        while True:
+            try:
+                self._parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as upgrade:
+                # llhttp stops before the body of a request with an Upgrade header. HTTP allows to
+                # ignore the header, so a new parser reads the head again without it. Java's client
+                # sends such a header with the first request of each connection.
+                if self._parser.get_method() == b"CONNECT":
+                    message = "CONNECT is not supported"
+                    raise httptools.HttpParserError(message) from None
+                rest = rest[upgrade.args[0] :]
+                self._parser = httptools.HttpRequestParser(self)
+                self._parser.feed_data(self._replay)
+            else:
+                return
+
+    def close(self) -> None:
+        """Break the reference cycle of the two parsers; no data may follow."""
+        del self._parser, self._receiver
+
+    # Callbacks of httptools
+
+    def on_message_begin(self) -> None:
+        """Start a request."""
+        self.in_head = self.state_changed = True
+        self.received = 0
+        self._url, self._headers = b"", []
+
+    def on_url(self, url: bytes) -> None:
+        """Append a part of the target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Append a header. Trailers are ignored: they must not replace headers."""
+        if self.in_head:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Pass the head to the receiver."""
+        if self._parser.should_upgrade():
+            self._replay = self._without_upgrade()
+            return
+        self.in_head, self.in_body, self.state_changed = False, True, True
+        size = len(self._url) + sum(len(name) + len(value) for name, value in self._headers)
+        # The URL parser fails for very long targets.
+        target = httptools.parse_url(self._url if size <= HEAD_BYTES else b"/")
+        path = (target.path or b"/").decode("ascii")
+        self._receiver.head_received(
+            RequestHead(
+                method=self._parser.get_method().decode(),
+                path=unquote(path) if "%" in path else path,
+                query=target.query or b"",
+                headers=self._headers,
+                keep_alive=self._parser.should_keep_alive(),
+                size=size,
+                fields=dict(self._headers),
+            )
+        )
+
+    def on_body(self, data: bytes) -> None:
+        """Pass a part of the body to the receiver."""
+        self._receiver.body_received(data)
+
+    def on_message_complete(self) -> None:
+        """End the request."""
+        if not self.in_head:  # else it has an Upgrade header and is parsed again
+            self.in_body, self.state_changed = False, True
+            self._receiver.body_ended()
+
+    def _without_upgrade(self) -> bytes:
+        """Return the head without the headers of the upgrade."""
+        version = self._parser.get_http_version().encode()
+        lines = [b" ".join((self._parser.get_method(), self._url, b"HTTP/" + version))]
+        lines += [
+            b": ".join(header) for header in self._headers if header[0] not in UPGRADE_HEADERS
+        ]
+        tokens = dict(self._headers).get(b"connection", b"").lower().split(b",")
+        if b"close" in map(bytes.strip, tokens):
+            lines.append(b"connection: close")
+        return b"\r\n".join((*lines, b"", b""))

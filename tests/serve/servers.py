@@ -1,0 +1,194 @@
+"""Servers for tests: with connections in memory, and in a thread."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+from uvicorn.server import ServerState
+
+from pipework.serve.app import build_app
+from pipework.serve.config import LimitSettings, ServeSettings
+from pipework.serve.http.auth import ApiKeys
+from pipework.serve.http.connection import ConnectionFactory, ServerConnection
+from pipework.serve.http.request_handler import RequestHandler
+from pipework.serve.models.registry import Models
+from pipework.serve.observability.observers import Observers
+from pipework.serve.request.context import RequestContext
+
+TIMEOUT_S = 60
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class MemoryTransport(asyncio.Transport):
+    """A connection in memory that stores the written data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closing = False
+        self.changed = asyncio.Event()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self.closing:
+            self.written += bytes(data)
+            self.changed.set()
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+        self.changed.set()
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+class MemoryServer:
+    """A server with connections in memory.
+
+    Attributes:
+        observed: contexts of all inference requests.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        keys: ApiKeys | None = None,
+        limits: LimitSettings | None = None,
+        settings: ServeSettings | None = None,
+    ) -> None:
+        self.observed: list[RequestContext] = []
+        settings = settings or ServeSettings(limits=limits or LimitSettings())
+        observers = Observers(models, settings)
+        inner = observers.finish
+
+        def finish(context: RequestContext) -> None:
+            inner(context)
+            if context.endpoint is not None:
+                self.observed.append(context)
+
+        observers.finish = finish  # type: ignore[method-assign]
+        self.handler = build_app(models, settings, keys, observers)
+        self.state = ServerState()
+        self._connect = ConnectionFactory(self.handler, settings.limits, self.state)
+
+    def connect(self) -> tuple[ServerConnection, MemoryTransport]:
+        opened, transport = self._connect(), MemoryTransport()
+        opened.connection_made(transport)
+        return opened, transport
+
+    async def exchange(self, *parts: bytes, answers: int = 1) -> list[Answer]:
+        """Send parts, with one tick of the event loop after each; return the responses."""
+        opened, transport = self.connect()
+        for part in parts:
+            opened.data_received(part)
+            await asyncio.sleep(0)
+        while len(responses := parsed(transport.written)) < answers:
+            transport.changed.clear()
+            await asyncio.wait_for(transport.changed.wait(), TIMEOUT_S)
+        opened.connection_lost(None)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # until the observers have the requests
+        return responses
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send one request and return the response."""
+
+        async def send() -> httpx.Response:
+            async with httpx.AsyncClient(
+                transport=_ClientTransport(self), base_url="http://app"
+            ) as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(send())
+
+
+class _ClientTransport(httpx.AsyncBaseTransport):
+    """Sends each request of an httpx client over a connection of its own."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        self._server = server
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        opened, transport = self._server.connect()
+        lines = [request.method.encode() + b" " + request.url.raw_path + b" HTTP/1.1"]
+        lines += [b": ".join(header) for header in request.headers.raw]
+        opened.data_received(b"\r\n".join((*lines, b"", b"")))
+        chunked = "transfer-encoding" in request.headers
+        assert isinstance(request.stream, httpx.AsyncByteStream)
+        if not transport.written:  # else it was rejected from its head
+            async for part in request.stream:
+                opened.data_received(b"%x\r\n%s\r\n" % (len(part), part) if chunked else part)
+                if transport.written:  # rejected from the part
+                    break
+            else:
+                opened.data_received(b"0\r\n\r\n" if chunked else b"")
+        while not (responses := parsed(transport.written)):
+            transport.changed.clear()
+            await asyncio.wait_for(transport.changed.wait(), TIMEOUT_S)
+        opened.connection_lost(None)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        ((status, headers, body),) = responses
+        return httpx.Response(status, headers=headers, content=body)
+
+
+def parsed(data: bytes) -> list[Answer]:
+    """Return the complete responses: status, headers and body."""
+    responses = []
+    while b"\r\n\r\n" in data:
+        head, _, rest = data.partition(b"\r\n\r\n")
+        if head.endswith(b" 100 Continue"):
+            data = rest
+            continue
+        first, *lines = head.decode().split("\r\n")
+        names = [line.split(": ", 1)[0].lower() for line in lines]
+        assert len(names) == len({*names}), names
+        headers = {name: line.split(": ", 1)[1] for name, line in zip(names, lines, strict=True)}
+        size = int(headers["content-length"])
+        if len(rest) < size:
+            break
+        responses.append((int(first.split()[1]), headers, rest[:size]))
+        data = rest[size:]
+    return responses
+
+
+@contextmanager
+def server_in_thread(handler: RequestHandler) -> Iterator[str]:
+    """Serve in a thread, and yield the URL."""
+    started, urls = threading.Event(), list[str]()
+
+    async def main() -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        stops.append(lambda: loop.call_soon_threadsafe(ended.set))
+        connect = ConnectionFactory(handler, LimitSettings(), state := ServerState())
+        server = await loop.create_server(connect, "127.0.0.1", 0)
+        urls.append(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        started.set()
+        await ended.wait()
+        server.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        await asyncio.sleep(0.01)
+
+    stops: list[Any] = []
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    assert started.wait(TIMEOUT_S)
+    try:
+        yield urls[0]
+    finally:
+        stops[0]()
+        thread.join()
