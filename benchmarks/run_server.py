@@ -6,13 +6,13 @@ from pipework.benchmarks.compare.abba import (
     ROUNDS,
     SLICES,
     TOLERANCE,
-    Slice,
     compare_rounds,
     run_rounds,
 )
 from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.generator_limit import generator_limit
-from pipework.benchmarks.load.level import OfferedLoad
+from pipework.benchmarks.load.level import LoadSpec, MeasuredLevel, OfferedLoad
+from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.open_loop import open_loop, replay
 from pipework.benchmarks.load.outcome import first_response
 from pipework.benchmarks.load.slo import judge_rates, min_rate
@@ -73,42 +73,17 @@ class ServerUnderTest:
         progress: Progress,
         *,
         fixed_length: bool = False,
-        latencies_s: list[float] | None = None,
-    ) -> Level:
-        """Measure a level; `fixed_length` ends it after `duration_s` even if its windows differ.
-
-        The reported latencies, in seconds, are appended to `latencies_s`.
-        """
+    ) -> MeasuredLevel:
+        """Measure a level; `fixed_length` ends it after `duration_s` even if its windows differ."""
+        if self.trace is not None and load.rate is not None and load.arrivals is Arrivals.TRACE:
+            speed = load.rate / self.trace.rate
+            return replay(self.target, self.trace, speed=speed, progress=progress)
         limit_s = duration_s if fixed_length else None
+        duration = LevelDuration.with_limit(duration_s * WARMUP, duration_s, limit_s)
+        spec = LoadSpec(workload=self.workload, load=load, duration=duration)
         if load.concurrency is not None:
-            return closed_loop(
-                self.target,
-                self.workload,
-                concurrency=load.concurrency,
-                duration_s=duration_s,
-                warmup_s=duration_s * WARMUP,
-                limit_s=limit_s,
-                progress=progress,
-                latencies_s=latencies_s,
-            )
-        assert load.rate is not None
-        assert load.arrivals is not None
-        if self.trace is not None and load.arrivals is Arrivals.TRACE:
-            return replay(
-                self.target, self.trace, speed=load.rate / self.trace.rate, progress=progress
-            )
-        return open_loop(
-            self.target,
-            self.workload,
-            rate=load.rate,
-            arrivals=load.arrivals,
-            duration_s=duration_s,
-            warmup_s=duration_s * WARMUP,
-            limit_s=limit_s,
-            seed=seed,
-            progress=progress,
-            latencies_s=latencies_s,
-        )
+            return closed_loop(self.target, spec, progress)
+        return open_loop(self.target, spec, progress, seed=seed)
 
     def side(self, command: tuple[str, ...]) -> ComparisonSide:
         """Return the description stored in a comparison."""
@@ -131,7 +106,9 @@ def bench_server(url: str, plan: BenchPlan, progress: Progress) -> BenchResult:
     limit = generator_limit(
         server.target, server.workload, response_bytes=server.response_bytes, progress=progress
     )
-    levels = tuple(server.level(load, plan.duration_s, plan.seed, progress) for load in plan.loads)
+    levels = tuple(
+        server.level(load, plan.duration_s, plan.seed, progress).level for load in plan.loads
+    )
     slo: SloResult | None = None
     if plan.limits and plan.open_loop_rates:
         slo = judge_rates([level for level in levels if level.rate is not None], plan.limits)
@@ -165,7 +142,7 @@ def _search(
 
     def measure(rate: float) -> Level:
         load = OfferedLoad(rate=rate, arrivals=plan.arrivals)
-        return server.level(load, plan.duration_s, next(seeds), progress)
+        return server.level(load, plan.duration_s, next(seeds), progress).level
 
     highest = None if limit is None else GENERATOR_SHARE * limit
     bounds = RateBounds(lowest=min_rate(plan.limits, plan.duration_s), highest=highest)
@@ -191,17 +168,9 @@ def bench_against(
     )
     slice_s = max(MIN_SLICE_S, plan.duration_s / SLICES)
 
-    def measure(load: OfferedLoad, is_target: bool, number: int) -> Slice:
-        server, latencies_s = after if is_target else before, list[float]()
-        level = server.level(
-            load,
-            slice_s,
-            plan.seed + number,
-            NullProgress(),
-            fixed_length=True,
-            latencies_s=latencies_s,
-        )
-        return Slice(level=level, latencies_s=tuple(latencies_s))
+    def measure(load: OfferedLoad, is_target: bool, number: int) -> MeasuredLevel:
+        server, seed = after if is_target else before, plan.seed + number
+        return server.level(load, slice_s, seed, NullProgress(), fixed_length=True)
 
     rounds = run_rounds(plan.loads, measure, progress)
     return ComparisonResult(

@@ -12,7 +12,7 @@ from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineRecord, Speed
 from pipework.run_folder.files import verify_files
-from pipework.run_folder.manifest import Manifest, read_manifest, write_manifest
+from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines import open_engine
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.cpu_threads import cpu_limit
@@ -114,13 +114,12 @@ def _median(rounds: Sequence[SpeedSample], rows: int) -> Speed:
     )
 
 
-def rank(run_rows: RunRows, progress: Progress) -> tuple[EngineRecord, ...]:
-    """Measure the engines proven on this processor and record all engines by speed.
+def rank(run_rows: RunRows, manifest: Manifest, progress: Progress) -> tuple[EngineRecord, ...]:
+    """Measure the engines proven on this processor and return all engines by speed.
 
     An engine that is not measured keeps its speed from another machine, which is not comparable,
     and is ranked last.
     """
-    manifest = read_manifest(run_rows.run)
     speeds: dict[str, Speed] = {}
     seconds = run_rows.settings.speed_s
     openers = _openers(run_rows, manifest, progress) if seconds else {}
@@ -134,7 +133,6 @@ def rank(run_rows: RunRows, progress: Progress) -> tuple[EngineRecord, ...]:
     engines.sort(
         key=lambda engine: -speeds[engine.name].texts_per_s if engine.name in speeds else 0.0
     )
-    write_manifest(run_rows.run, manifest.model_copy(update={"engines": tuple(engines)}))
     return tuple(engines)
 
 

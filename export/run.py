@@ -31,8 +31,8 @@ from pipework.run_folder.engine_record import (
     Variant,
     engine_digest,
 )
-from pipework.run_folder.files import exclusive_lock, record_file, verify_files
-from pipework.run_folder.manifest import Manifest, read_classifier, read_manifest, write_manifest
+from pipework.run_folder.files import record_file, verify_files
+from pipework.run_folder.manifest import LockedRun, Manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as KEPT_ROWS
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import MODELS, open_engine
@@ -54,10 +54,27 @@ def export(
     settings: ExportSettings | None = None,
     builder: EngineBuilder = build,
 ) -> tuple[EngineRecord, ...]:
+    """Lock a run and export it as `export_locked` does.
+
+    Raises:
+        PipeError: as `LockedRun.open` and `export_locked`.
+    """
+    with LockedRun.open(run) as locked:
+        return export_locked(locked, progress, variants, settings=settings, builder=builder)
+
+
+def export_locked(
+    locked: LockedRun,
+    progress: Progress,
+    variants: Sequence[Variant],
+    *,
+    settings: ExportSettings | None = None,
+    builder: EngineBuilder = build,
+) -> tuple[EngineRecord, ...]:
     """Build engines of a run, check their parity, and record them, the fastest first.
 
     Args:
-        run: the run folder.
+        locked: the run.
         progress: receives the stages.
         variants: the engine variants to build.
         settings: export settings; None for the defaults.
@@ -72,23 +89,24 @@ def export(
     # An engine is built and checked in a temporary folder, renamed to its digest once it passes,
     # and the engine that it replaces is deleted only after the manifest is updated. The manifest
     # therefore never records an incomplete or unchecked engine.
-    read_classifier(run)  # a clear error if there is no run folder to lock
-    with exclusive_lock(run):
-        manifest = read_manifest(run)
-        verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
-        _sweep(run, manifest, progress)
-        run_rows = RunRows.open(run, manifest, settings or ExportSettings())
-        try:
-            with open_reference(run, manifest) as reference:
-                expected = ReferenceLogits.of(run_rows, reference, progress)
-                check_reference(run_rows, reference, expected.dev_NC, progress)
-            names = _build_all(variants, run_rows, expected, builder, progress)
-            return tuple(record for record in rank(run_rows, progress) if record.name in names)
-        finally:
-            _sweep(run, read_manifest(run), NullProgress())
+    run, manifest = locked.folder, locked.manifest
+    verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
+    _sweep(locked, progress)
+    run_rows = RunRows.open(run, manifest, settings or ExportSettings())
+    try:
+        with open_reference(run, manifest) as reference:
+            expected = ReferenceLogits.of(run_rows, reference, progress)
+            check_reference(run_rows, reference, expected.dev_NC, progress)
+        names = _build_all(locked, variants, run_rows, expected, builder, progress)
+        ranked = rank(run_rows, locked.manifest, progress)
+        locked.record_engines(ranked)
+        return tuple(record for record in ranked if record.name in names)
+    finally:
+        _sweep(locked, NullProgress())
 
 
 def _build_all(
+    locked: LockedRun,
     variants: Sequence[Variant],
     run_rows: RunRows,
     expected: ReferenceLogits,
@@ -108,7 +126,10 @@ def _build_all(
     for number, variant in enumerate(variants, start=1):
         progress.note(f"building {variant.label} ({number} of {len(variants)})")
         try:
-            names.append(_build_one(variant, run_rows, expected, builder, progress).name)
+            record = _build_one(variant, run_rows, expected, builder, progress)
+            others = (engine for engine in locked.manifest.engines if engine.name != record.name)
+            locked.record_engines((*others, record))
+            names.append(record.name)
         except (PipeError, *RUNTIME_ERRORS) as error:
             if not names and number == len(variants):
                 raise
@@ -211,7 +232,7 @@ def _record(
         shutil.rmtree(partial_folder)
     else:
         partial_folder.rename(final)
-    record = EngineRecord(
+    return EngineRecord(
         **variant.model_dump(),
         name=variant.label,
         files=tuple(record_file(run, path) for path in _files(final, variant)),
@@ -223,10 +244,6 @@ def _record(
         parity=parity,
         tolerance=run_rows.tolerance(variant.precision),
     )
-    manifest = read_manifest(run)
-    others = tuple(engine for engine in manifest.engines if engine.name != record.name)
-    write_manifest(run, manifest.model_copy(update={"engines": (*others, record)}))
-    return record
 
 
 def _files(folder: Path, variant: Variant) -> list[Path]:
@@ -235,9 +252,10 @@ def _files(folder: Path, variant: Variant) -> list[Path]:
     return [main, *sorted(path for path in folder.iterdir() if path != main)]
 
 
-def _sweep(run: Path, manifest: Manifest, progress: Progress) -> None:
+def _sweep(locked: LockedRun, progress: Progress) -> None:
     """Delete files under engines/ that the manifest does not name (unfinished exports)."""
-    recorded = {run / file.path for engine in manifest.engines for file in engine.files}
+    run = locked.folder
+    recorded = {run / file.path for engine in locked.manifest.engines for file in engine.files}
     below = sorted((run / ENGINES).rglob("*"), reverse=True)  # contents before their folder
     for path in (*below, run / ENGINES):
         if path.is_dir() and not any(path.iterdir()):

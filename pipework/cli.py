@@ -186,20 +186,21 @@ def export(
     from pipework import console
     from pipework.export.config import ExportSettings
     from pipework.export.plan import select_variants
-    from pipework.run_folder.manifest import read_classifier
+    from pipework.run_folder.manifest import LockedRun
     from pipework.settings import load_settings
     from pipework.terminal import show_exported
 
     settings = load_settings(ExportSettings, None, overrides or [])
-    variants = select_variants(read_classifier(run), to, precision, layout)
-    progress = console.progress()
-    progress.note("loading torch")
-    from pipework.export.run import export as build  # imports torch: seconds
+    with LockedRun.open(run) as locked:
+        variants = select_variants(locked.manifest, to, precision, layout)
+        progress = console.progress()
+        progress.note("loading torch")
+        from pipework.export.run import export_locked  # imports torch: seconds
 
-    try:
-        records = build(run, progress, variants, settings=settings)
-    finally:
-        progress.close()
+        try:
+            records = export_locked(locked, progress, variants, settings=settings)
+        finally:
+            progress.close()
     show_exported(run, records)
 
 

@@ -18,6 +18,7 @@ STAGES = ("train", "export", "serve", "benchmarks")
 PACKAGES = ("pipework", *STAGES)
 TRITON_CLASS = "TritonPythonModel"  # Triton's python backend looks for this name
 SMALL_LINES, FRAGMENT_LINES = 60, 40
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # Phrases that a reader has to solve, by group (see "Language" in CONTRIBUTING.md).
 PHRASES = {
@@ -62,15 +63,29 @@ def lines_of(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
+def functions(root: Path = ROOT) -> Iterator[tuple[str, Function]]:
+    """Yield every function and method with its place."""
+    for path in sources(root):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, Function):
+                yield f"{path.relative_to(root)}:{node.lineno} {node.name}", node
+
+
 def function_lengths(root: Path = ROOT) -> list[int]:
     """Return the lines of every function, sorted."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return sorted(
-        (node.end_lineno or 0) - node.lineno + 1
-        for path in sources(root)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, kinds)
-    )
+    return sorted((node.end_lineno or 0) - node.lineno + 1 for _, node in functions(root))
+
+
+def parameter_counts(root: Path = ROOT) -> dict[str, int]:
+    """Count the parameters of every function, without `self` and `cls`."""
+    return {
+        place: sum(map(_is_parameter, ast.iter_child_nodes(node.args)))
+        for place, node in functions(root)
+    }
+
+
+def _is_parameter(node: ast.AST) -> bool:
+    return isinstance(node, ast.arg) and node.arg not in {"self", "cls"}
 
 
 def without_mirror(root: Path = ROOT) -> list[str]:
@@ -212,6 +227,7 @@ def report(root: Path = ROOT) -> str:
         f"files of {SMALL_LINES} lines or less: {len(small)}",
         f"function lines, median: {statistics.median(lengths):.0f}",
         f"function lines, p95: {lengths[int(0.95 * len(lengths))]}",
+        f"parameters of a function, most: {max(parameter_counts(root).values())}",
         f"modules with a mirrored test: {1 - len(missing) / len(named):.0%}",
         f"duplicate class names: {len(duplicate_classes(root))}",
         f"import cycles between folders: {len(cycles(folder_imports(root)))}",

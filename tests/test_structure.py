@@ -47,6 +47,12 @@ def test_no_public_class_name_is_used_twice():
     assert REPORT.duplicate_classes() == {}
 
 
+def test_only_one_function_has_more_than_six_parameters():
+    counts = REPORT.parameter_counts()
+    many = {place: count for place, count in counts.items() if count > 6}
+    assert len(many) <= 1, many  # `pipe bench`, whose parameters are its options
+
+
 def test_sub_packages_do_not_import_each_other_in_a_circle():
     edges = REPORT.folder_imports()
     assert "pipework.train.model" in edges["pipework.train.loop"]
@@ -76,7 +82,10 @@ def small(tmp_path):
     """A project that breaks every rule once."""
     for name, text in {
         "train/loop/loop.py": "from pipework.train.model.heads import Head\n",
-        "train/model/heads.py": "from pipework.train.loop.loop import step\n\n\nclass Head: ...\n",
+        "train/model/heads.py": (
+            "from pipework.train.loop.loop import step\n\n\n"
+            "class Head:\n    async def forward(self, a, /, b=lambda x: x, *c, d, **e): ...\n"
+        ),
         "serve/http/rest.py": (
             '"""Says what waits beside the one that stands behind."""\n\n\nclass Head: ...\n'
         ),
@@ -99,6 +108,7 @@ def test_the_report_finds_what_breaks_the_rules(small):
     assert REPORT.cycles(REPORT.folder_imports(small)) == [
         ["pipework.train.loop", "pipework.train.model"]
     ]
+    assert REPORT.parameter_counts(small) == {"train/model/heads.py:5 forward": 5}
     assert REPORT.fragments(small) == ["train/loop/loop.py", "train/model/heads.py"]
     counts = {group: len(places) for group, places in REPORT.phrases(small).items() if places}
     assert counts == {

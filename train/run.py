@@ -22,10 +22,12 @@ from pipework.train.loop.determinism import seed_everything
 from pipework.train.loop.distributed import World, is_elastic
 from pipework.train.loop.encoder_states import encoder_states
 from pipework.train.loop.evaluator import ClassifierEvaluator
+from pipework.train.loop.loop import LoopSpec, TrainingRun
 from pipework.train.loop.losses import LabelLosses, Losses, Objective, class_weights
 from pipework.train.loop.model_inputs import BatchLoader, HeadOnly, StateLoader, TokenLoader
 from pipework.train.loop.resume import Snapshot, TrainState
-from pipework.train.loop.training import TrainingRun, make_stepper, run_loop
+from pipework.train.loop.step import StepSpec
+from pipework.train.loop.training import make_stepper, run_loop
 from pipework.train.model.classifier import Classifier, build, unused_parameters
 from pipework.train.model.families import reinitialise
 from pipework.train.model.fast_dropout import use_fast_dropout
@@ -153,18 +155,21 @@ def _run_loop(
     )
     if settings.gradient_checkpointing:
         model.gradient_checkpointing()
-    stepper = make_stepper(
-        run,
-        loaders.module,
-        model.layers(),
+    step = StepSpec(
+        model=loaders.module,
+        layers=model.layers(),
         loader=loaders.train,
         losses=_losses(run, prepared, data),
-        per_epoch=windows.per_epoch,
     )
-    evaluator = ClassifierEvaluator(
-        loaders.dev, data.dev.truth, prepared.task, world=world, progress=run.progress
+    loop = LoopSpec(
+        model=model,
+        windows=windows,
+        stepper=make_stepper(run, step, windows.per_epoch),
+        evaluator=ClassifierEvaluator(
+            loaders.dev, data.dev.truth, prepared.task, world=world, progress=run.progress
+        ),
     )
-    return run_loop(run, prepared.fingerprint, model, windows, stepper, evaluator, snapshot)
+    return run_loop(run, loop, prepared.fingerprint, snapshot)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from pipework.benchmarks.compare.match_levels import describe_load
-from pipework.benchmarks.load.level import OfferedLoad
+from pipework.benchmarks.load.level import MeasuredLevel, OfferedLoad
 from pipework.benchmarks.load.slo import MIN_REQUESTS
 from pipework.benchmarks.results_schema.comparison import ComparedLevel, Quantity
 from pipework.benchmarks.results_schema.level import Level, cost_per_million
@@ -31,37 +31,30 @@ from pipework.progress import Progress
 ROUNDS = 5
 SLICES = 2 * ROUNDS  # per level and server
 TOLERANCE = 0.02
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Slice:
-    """Short level, and the latencies of its successful requests in seconds."""
-
-    level: Level
-    latencies_s: tuple[float, ...]
+SlicePair = tuple[MeasuredLevel, MeasuredLevel]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """Four slices of one load, in the order in which they ran: ABBA."""
+    """Four slices (short levels) of one load, in the order in which they ran: ABBA."""
 
-    first: Slice
-    second: Slice
-    third: Slice
-    fourth: Slice
+    first: MeasuredLevel
+    second: MeasuredLevel
+    third: MeasuredLevel
+    fourth: MeasuredLevel
 
     @property
-    def before(self) -> tuple[Slice, Slice]:
+    def before(self) -> SlicePair:
         """Slices of the baseline."""
         return self.first, self.fourth
 
     @property
-    def after(self) -> tuple[Slice, Slice]:
+    def after(self) -> SlicePair:
         """Slices of the target."""
         return self.second, self.third
 
     @property
-    def pairs(self) -> tuple[tuple[Slice, Slice], tuple[Slice, Slice]]:
+    def pairs(self) -> tuple[SlicePair, SlicePair]:
         """Pairs of consecutive slices, each of the baseline and the target."""
         return (self.first, self.second), (self.fourth, self.third)
 
@@ -69,7 +62,7 @@ class Round:
 Prices = tuple[float | None, float | None]
 # Measures one slice: the load, whether to measure the target (else the baseline), and the number of
 # the slice, which seeds random arrivals.
-Measure = Callable[[OfferedLoad, bool, int], Slice]
+Measure = Callable[[OfferedLoad, bool, int], MeasuredLevel]
 
 
 def run_rounds(
@@ -221,7 +214,7 @@ class ScaledPair:
     unit_s: float
 
 
-def _scale_pair(pair: tuple[Slice, Slice]) -> ScaledPair:
+def _scale_pair(pair: SlicePair) -> ScaledPair:
     before, after = (np.array(slice_.latencies_s, np.float64) for slice_ in pair)
     unit_s = float(sqrt(np.median(before) * np.median(after)))
     return ScaledPair(before=before / unit_s, after=after / unit_s, unit_s=unit_s)

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipework.benchmarks.load.closed_loop import closed_loop
+from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
+from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.targets import Target, WireProtocol
 from pipework.errors import NotReadyError
 from pipework.progress import Progress
 
 CLIENTS = 16
-WARMUP_S, DURATION_S = 0.2, 1.0
+DURATION = LevelDuration(warmup_s=0.2, duration_s=1.0, limit_s=1.0)
 STOP_S = 10.0
 
 
@@ -29,17 +31,10 @@ def generator_limit(
     """
     if target.wire_protocol is WireProtocol.GRPC:
         return None
+    spec = LoadSpec(workload=workload, load=OfferedLoad(concurrency=CLIENTS), duration=DURATION)
     with _responder(response_bytes) as port:
-        level = closed_loop(
-            target.at_local_port(port),
-            workload,
-            concurrency=CLIENTS,
-            duration_s=DURATION_S,
-            warmup_s=WARMUP_S,
-            limit_s=DURATION_S,
-            progress=progress,
-        )
-    return round(level.requests_per_s, 1)
+        measured = closed_loop(target.at_local_port(port), spec, progress)
+    return round(measured.level.requests_per_s, 1)
 
 
 @contextmanager

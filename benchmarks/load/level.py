@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipework.benchmarks.load.level_run import LevelMeasurement
+from pipework.benchmarks.load.level_run import LevelDuration, LevelMeasurement
 from pipework.benchmarks.load.outcome import RequestOutcome
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import BUSY, Arrivals, Latency, Level
@@ -57,6 +57,23 @@ class OfferedLoad:
         if self.concurrency is not None:
             return outcome.end_s > begin_s
         return begin_s <= outcome.intended_s < end_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadSpec:
+    """Specification of a level: the texts to send, the load and the duration."""
+
+    workload: Workload
+    load: OfferedLoad
+    duration: LevelDuration
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredLevel:
+    """Level, and the latencies of its successful requests in seconds."""
+
+    level: Level
+    latencies_s: tuple[float, ...]
 
 
 def reported_latencies_s(measurement: LevelMeasurement, load: OfferedLoad) -> Floats:

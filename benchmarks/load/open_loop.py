@@ -7,55 +7,46 @@ https://www.usenix.org/conference/nsdi-06/presentation/open-versus-closed-cautio
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 
 from pipework.benchmarks.load.drive import drive
-from pipework.benchmarks.load.level import OfferedLoad
+from pipework.benchmarks.load.level import LoadSpec, MeasuredLevel, OfferedLoad
 from pipework.benchmarks.load.level_run import LevelDuration, LevelRun
 from pipework.benchmarks.load.outcome import PreparedRequest, repeat_requests, send_request
 from pipework.benchmarks.load.precise_sleep import PreciseTimer
 from pipework.benchmarks.load.trace import Trace
-from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.results_schema.level import Arrivals, Level
+from pipework.benchmarks.results_schema.level import Arrivals
 from pipework.benchmarks.targets import Caller, Target
 from pipework.progress import Progress
 
 BLOCK = 1024  # random intervals drawn per call
 
 
-def open_loop(  # noqa: PLR0913  (keyword-only)
-    target: Target,
-    workload: Workload,
-    *,
-    rate: float,
-    duration_s: float,
-    arrivals: Arrivals = Arrivals.POISSON,
-    warmup_s: float = 0.0,
-    limit_s: float | None = None,
-    seed: int,
-    progress: Progress,
-    latencies_s: list[float] | None = None,
-) -> Level:
+def open_loop(target: Target, spec: LoadSpec, progress: Progress, *, seed: int) -> MeasuredLevel:
     """Send requests at a mean rate (requests/s) and wait at most 30 s for outstanding responses.
 
     The intervals between requests are constant, or exponential (a Poisson process) and drawn from
-    `seed`. After the warm-up, windows of `duration_s / 3` follow until three agree or `limit_s` has
-    passed (by default three times `duration_s`); the last three windows are reported. Their
-    latencies, in seconds, are appended to `latencies_s`.
+    `seed`. After the warm-up, windows follow until three agree or the limit has passed; the last
+    three windows are reported, see `LevelDuration`.
     """
-    times_s = _poisson(rate, seed) if arrivals is Arrivals.POISSON else _constant(rate)
+    rate = spec.load.rate
+    assert rate is not None, "the load of an open loop is a rate"
+    poisson = spec.load.arrivals is Arrivals.POISSON
+    times_s = _poisson(rate, seed) if poisson else _constant(rate)
 
     async def send(caller: Caller, requests: Sequence[PreparedRequest], run: LevelRun) -> None:
         await _send_all(caller, requests, times_s, run)
 
-    load = OfferedLoad(rate=round(rate, 3), arrivals=arrivals)
-    duration = LevelDuration.with_limit(warmup_s, duration_s, limit_s)
-    return drive(target, workload, load, duration, send, progress, latencies_s=latencies_s)
+    reported_load = replace(spec.load, rate=round(rate, 3))
+    return drive(target, replace(spec, load=reported_load), send, progress)
 
 
-def replay(target: Target, trace: Trace, *, speed: float = 1.0, progress: Progress) -> Level:
+def replay(
+    target: Target, trace: Trace, *, speed: float = 1.0, progress: Progress
+) -> MeasuredLevel:
     """Replay the requests of a trace once, `speed` times as fast as recorded.
 
     All requests are reported, in three windows; there is no warm-up.
@@ -68,8 +59,9 @@ def replay(target: Target, trace: Trace, *, speed: float = 1.0, progress: Progre
 
     duration_s = trace.duration_s / speed
     load = OfferedLoad(rate=round(len(times_s) / duration_s, 3), arrivals=Arrivals.TRACE)
-    duration = LevelDuration.with_limit(0.0, duration_s, duration_s)
-    return drive(target, trace.workload, load, duration, send, progress)
+    duration = LevelDuration(warmup_s=0.0, duration_s=duration_s, limit_s=duration_s)
+    spec = LoadSpec(workload=trace.workload, load=load, duration=duration)
+    return drive(target, spec, send, progress)
 
 
 async def _send_all(

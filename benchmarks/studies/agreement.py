@@ -26,8 +26,11 @@ import httpx
 
 from pipework import console
 from pipework.benchmarks.load.closed_loop import closed_loop
+from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
+from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.open_loop import open_loop
 from pipework.benchmarks.load.workload import Workload
+from pipework.benchmarks.results_schema.level import Arrivals
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.pipe_serve import running_server
@@ -80,15 +83,14 @@ class LoadGenerators:
         Raises:
             CheckFailedError: a request failed.
         """
-        level = closed_loop(
-            target(self.url(wire)),
-            workload,
-            concurrency=clients,
-            duration_s=self.seconds,
-            warmup_s=min(1.0, self.seconds),
-            limit_s=self.seconds,
-            progress=self.progress,
+        spec = LoadSpec(
+            workload=workload,
+            load=OfferedLoad(concurrency=clients),
+            duration=LevelDuration(
+                warmup_s=min(1.0, self.seconds), duration_s=self.seconds, limit_s=self.seconds
+            ),
         )
+        level = closed_loop(target(self.url(wire)), spec, self.progress).level
         times = level.latency_ms
         if times is None or level.errors:
             message = f"requests failed: {level.errors}"
@@ -223,16 +225,17 @@ def _stall(generators: LoadGenerators, workload: Workload, unstalled: Pair, pid:
     """Measure an open loop and perf_analyzer with one client, both with and without a stall."""
     rate = QUIET_SHARE * min(report.texts_per_s for report in unstalled.pipework)
 
+    spec = LoadSpec(
+        workload=workload,
+        load=OfferedLoad(rate=rate, arrivals=Arrivals.POISSON),
+        duration=LevelDuration(
+            warmup_s=0.0, duration_s=generators.seconds, limit_s=generators.seconds
+        ),
+    )
+
     def open_p99_ms() -> float:
-        level = open_loop(
-            target(generators.url("http")),
-            workload,
-            rate=rate,
-            duration_s=generators.seconds,
-            limit_s=generators.seconds,
-            seed=1,
-            progress=generators.progress,
-        )
+        url = generators.url("http")
+        level = open_loop(target(url), spec, generators.progress, seed=1).level
         if level.latency_ms is None or level.errors:
             message = f"requests failed: {level.errors or 'no request was completed'}"
             raise CheckFailedError(message)

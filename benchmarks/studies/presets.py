@@ -27,8 +27,8 @@ from pipework.train.config.run_config import Config
 from pipework.train.data.batches import Rows
 from pipework.train.data.tokenizer import SPECIAL_TOKENS
 from pipework.train.loop.distributed import World
+from pipework.train.loop.loop import TrainingRun
 from pipework.train.loop.step import autocast_type
-from pipework.train.loop.training import TrainingRun
 from pipework.train.model.presets import size
 from pipework.train.prepare import prepare
 from pipework.train.pretrain.run import PretrainSetup, make_setup

@@ -19,10 +19,12 @@ import numpy as np
 
 from pipework import console
 from pipework.benchmarks.load.closed_loop import closed_loop
+from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
+from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.offline import measure_engine
 from pipework.benchmarks.load.open_loop import open_loop
 from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.results_schema.level import Level
+from pipework.benchmarks.results_schema.level import Arrivals, Level
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.pipe_serve import running_server
@@ -160,18 +162,13 @@ def _closed(
     server: Target, workload: Workload, clients: int, plan: LoadPlan, progress: Progress
 ) -> Level:
     """Return the median by texts/s of three runs, each a third of the time."""
-    levels = [
-        closed_loop(
-            server,
-            workload,
-            concurrency=clients,
-            duration_s=plan.seconds / 3,
-            warmup_s=plan.seconds / 15,
-            limit_s=plan.seconds / 3,
-            progress=progress,
-        )
-        for _ in range(3)
-    ]
+    third_s = plan.seconds / 3
+    spec = LoadSpec(
+        workload=workload,
+        load=OfferedLoad(concurrency=clients),
+        duration=LevelDuration(warmup_s=plan.seconds / 15, duration_s=third_s, limit_s=third_s),
+    )
+    levels = [closed_loop(server, spec, progress).level for _ in range(3)]
     failed = [level.errors for level in levels if level.errors]
     if failed:
         message = f"requests failed: {failed[0]}"
@@ -187,15 +184,12 @@ def _mean(levels: Sequence[Level]) -> float:
 def _open(
     server: Target, workload: Workload, rate: float, seconds: float, seed: int, progress: Progress
 ) -> Level:
-    return open_loop(
-        server,
-        workload,
-        rate=rate,
-        duration_s=seconds,
-        limit_s=seconds,
-        seed=seed,
-        progress=progress,
+    spec = LoadSpec(
+        workload=workload,
+        load=OfferedLoad(rate=rate, arrivals=Arrivals.POISSON),
+        duration=LevelDuration(warmup_s=0.0, duration_s=seconds, limit_s=seconds),
     )
+    return open_loop(server, spec, progress, seed=seed).level
 
 
 def _memory(server: Target, pid: int, plan: LoadPlan, rate: float, progress: Progress) -> Memory:

@@ -3,8 +3,8 @@
 Shapes: T tokens of the input.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -49,32 +49,37 @@ def reference_activations(run: Path, manifest: Manifest, encoding: Encoding) -> 
     """Load the checkpoint, run an input, and return the module outputs in execution order."""
     model = open_checkpoint(run / FOLDER)
     layers: list[LayerOutput] = []
+
+    def record(path: str, module: nn.Module, _inputs: object, output: object) -> None:
+        call_index = sum(layer.path == path for layer in layers)
+        layer = _layer_output(path, module, output, call_index)
+        if layer is not None:
+            layers.append(layer)
+
     for path, module in model.named_modules():
-        module.register_forward_hook(_recorder(strip_model_prefix(path), layers))
+        module.register_forward_hook(partial(record, strip_model_prefix(path)))
     inputs = model_inputs([encoding], Padding.of(manifest.input), model.device)
     with torch.inference_mode():
         model(**inputs)
     return layers
 
 
-def _recorder(path: str, layers: list[LayerOutput]) -> Callable[[nn.Module, object, object], None]:
-    def record(module: nn.Module, _inputs: object, output: object) -> None:
-        first = _first_tensor(output)
-        if first is None or 1 not in first.shape[:2]:
-            return
-        bias = module.bias if isinstance(module, nn.Linear) else None
-        layers.append(
-            LayerOutput(
-                path=path,
-                leaf=not any(True for _ in module.children()),
-                call_index=sum(layer.path == path for layer in layers),
-                # XLNet's states have the token dimension before the batch dimension.
-                value=(first[0] if first.shape[0] == 1 else first[:, 0]).float().numpy(),
-                bias=None if bias is None else bias.detach().numpy(),
-            )
-        )
-
-    return record
+def _layer_output(
+    path: str, module: nn.Module, output: object, call_index: int
+) -> LayerOutput | None:
+    """Return the output of a call, or None if it is not the tensor of a single text."""
+    first = _first_tensor(output)
+    if first is None or 1 not in first.shape[:2]:
+        return None
+    bias = module.bias if isinstance(module, nn.Linear) else None
+    return LayerOutput(
+        path=path,
+        leaf=not any(True for _ in module.children()),
+        call_index=call_index,
+        # XLNet's states have the token dimension before the batch dimension.
+        value=(first[0] if first.shape[0] == 1 else first[:, 0]).float().numpy(),
+        bias=None if bias is None else bias.detach().numpy(),
+    )
 
 
 def _first_tensor(output: object) -> torch.Tensor | None:

@@ -4,6 +4,8 @@ A run folder is complete when its `manifest.json` exists. A stage adds to the ma
 changes the entries of another stage.
 """
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -12,7 +14,13 @@ from pydantic import Field, ValidationError
 
 from pipework.errors import RunFolderError
 from pipework.run_folder.engine_record import EngineRecord
-from pipework.run_folder.files import MANIFEST_FILE, FileRecord, Record, write_atomically
+from pipework.run_folder.files import (
+    MANIFEST_FILE,
+    FileRecord,
+    Record,
+    exclusive_lock,
+    write_atomically,
+)
 from pipework.run_folder.task import Loss, Metric, Task, TaskKind, not_a_classifier
 
 SCHEMA_VERSION = 3
@@ -158,15 +166,8 @@ def read_manifest(run: Path) -> Manifest:
     Raises:
         RunFolderError: the folder is missing or unfinished, or the file is not a manifest.
     """
+    _check_complete(run)
     path = run / MANIFEST_FILE
-    if not run.is_dir():
-        message = f"{run} is not a folder; expected a run folder written by `pipe train`"
-        raise RunFolderError(message, "check the path, or train first: pipe train sample --out RUN")
-    if not path.is_file():
-        message = (
-            f"{run} holds no {MANIFEST_FILE}: not a run folder, or its training did not finish"
-        )
-        raise RunFolderError(message, f"train again: pipe train CONFIG --out {run}")
     manifest = _parse(path.read_bytes(), path)
     if manifest.schema_version != SCHEMA_VERSION:
         message = (
@@ -174,6 +175,17 @@ def read_manifest(run: Path) -> Manifest:
         )
         raise RunFolderError(message, "train and export again with this version")
     return manifest
+
+
+def _check_complete(run: Path) -> None:
+    if not run.is_dir():
+        message = f"{run} is not a folder; expected a run folder written by `pipe train`"
+        raise RunFolderError(message, "check the path, or train first: pipe train sample --out RUN")
+    if not (run / MANIFEST_FILE).is_file():
+        message = (
+            f"{run} holds no {MANIFEST_FILE}: not a run folder, or its training did not finish"
+        )
+        raise RunFolderError(message, f"train again: pipe train CONFIG --out {run}")
 
 
 def read_classifier(run: Path) -> Manifest:
@@ -197,6 +209,39 @@ def write_manifest(run: Path, manifest: Manifest) -> None:
     content = (manifest.model_dump_json(indent=2) + "\n").encode()
     _parse(content, run / MANIFEST_FILE)
     write_atomically(run / MANIFEST_FILE, content)
+
+
+class LockedRun:
+    """A run folder locked by this process, and its manifest.
+
+    The manifest is read once: no other process changes it while the folder is locked.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+
+    @classmethod
+    @contextmanager
+    def open(cls, folder: Path) -> "Iterator[LockedRun]":
+        """Lock the run folder of a classifier or regressor until the end of the block.
+
+        Raises:
+            RunFolderError: as `read_classifier`; or another process has locked the folder.
+        """
+        _check_complete(folder)  # a clear error if there is no run folder to lock
+        with exclusive_lock(folder):
+            yield cls(folder, read_classifier(folder))
+
+    def record_engines(self, engines: Iterable[EngineRecord]) -> None:
+        """Replace the engines in the manifest.
+
+        Raises:
+            RunFolderError: as `write_manifest`.
+        """
+        manifest = self.manifest.model_copy(update={"engines": tuple(engines)})
+        write_manifest(self.folder, manifest)
+        self.manifest = manifest
 
 
 def _parse(content: bytes, path: Path) -> Manifest:

@@ -1,12 +1,15 @@
+from pathlib import Path
+
 import pytest
 
+from pipework import cli
 from pipework.errors import ConfigError, DataError, RunFolderError
 from pipework.export.build import BuildResult, build
 from pipework.export.config import ExportSettings
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.engine_record import EngineFormat, ExportTarget, Layout, Precision, Variant
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.engines import open_proven
@@ -24,6 +27,21 @@ def test_the_record_matches_the_files_on_disk(exported_run):
     assert engine_files(exported_run) == ["model.onnx", "rows.npz"]
     assert [file.path.rpartition("/")[2] for file in engine.files] == ["model.onnx", "rows.npz"]
     assert engine.built_with.keys() >= {"torch", "transformers", "onnx", "exporter"}
+
+
+def test_one_export_command_reads_the_manifest_once(run, monkeypatch):
+    opened, modes = Path.open, []
+
+    def counting(path, mode="r", *arguments, **options):
+        if path == run / "manifest.json":
+            modes.append(mode)
+        return opened(path, mode, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", counting)
+    cli.export(run, ExportTarget.ONNX, overrides=["speed_s=0"])
+    assert modes == ["rb"]
+    (engine,) = read_manifest(run).engines
+    assert engine.name == "onnx-fp32"
 
 
 def builder(convert):

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from signal import SIGTERM
 
 import torch
@@ -12,6 +14,7 @@ from pipework.errors import StoppedError
 from pipework.memory import trim_memory
 from pipework.progress import Progress
 from pipework.scoring.evaluation import Evaluation
+from pipework.train.config.run_config import Config
 from pipework.train.config.train import TrainSettings
 from pipework.train.data.batches import Rows, StepBatches, count_rows
 from pipework.train.loop.determinism import RandomState, random_state
@@ -27,44 +30,49 @@ LOGS_PER_EPOCH = 20
 TRIM_EVERY = 50  # steps; takes less than 1 % of the time and saves a tenth of the memory
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """The folder, config, processes, progress and logger of a run."""
+
+    out: Path
+    config: Config
+    world: World
+    progress: Progress
+    logger: NullLogger
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoopSpec:
+    """Specification of a loop: the model, the batches of all steps, the stepper, the evaluator."""
+
+    model: nn.Module
+    windows: StepBatches
+    stepper: Stepper
+    evaluator: Evaluator
+
+
 class Loop:
     """Trains on the train rows and selects the best checkpoint on dev; test rows are not used."""
 
-    def __init__(  # noqa: PLR0913  (wiring)
-        self,
-        model: nn.Module,
-        settings: TrainSettings,
-        *,
-        stepper: Stepper,
-        evaluator: Evaluator,
-        checkpoints: CheckpointManager,
-        world: World,
-        logger: NullLogger,
-        progress: Progress,
-        stop: StopSignal,
-    ) -> None:
-        self._model = model
-        self._settings = settings
-        self._stepper = stepper
-        self._evaluator = evaluator
-        self._checkpoints = checkpoints
-        self._world = world
-        self._logger = logger
-        self._progress = progress
+    def __init__(self, run: TrainingRun, spec: LoopSpec, stop: StopSignal) -> None:
+        self._settings, self._world = run.config.train, run.world
+        self._logger, self._progress = run.logger, run.progress
+        self._checkpoints = CheckpointManager(run.out, self._settings.keep)
+        self._model, self._windows = spec.model, spec.windows
+        self._stepper, self._evaluator = spec.stepper, spec.evaluator
         self._stop = stop
 
-    def run(self, windows: StepBatches, state: TrainState) -> TrainState:
-        """Train from `state` to the last step, and return the final state.
+    def run(self, state: TrainState) -> TrainState:
+        """Train from the initial state, or from that of a restored checkpoint, to the last step.
 
-        Args:
-            windows: the batches of all steps.
-            state: the initial state, or that of a restored checkpoint.
+        Returns:
+            The final state.
 
         Raises:
             CheckFailedError: the loss or the gradient is not finite.
             StoppedError: stopped by a signal, after a checkpoint was written.
         """
-        self._state = state
+        self._state, windows = state, self._windows
         self._steps = total_steps(self._settings, windows.per_epoch)
         self._per_epoch = windows.per_epoch
         self._window = LogWindow(max(1, min(50, windows.per_epoch // LOGS_PER_EPOCH)))

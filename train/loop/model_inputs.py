@@ -62,13 +62,13 @@ class TokenLoader:
         arrays = pad(self._rows.encodings(rows_B), self._vocabulary.padding).inputs()
         inputs = arrays_to_device(arrays, self._device)
         if self._token_dropout:
-            self._drop_tokens(inputs["input_ids"])
+            inputs["input_ids"] = self._drop_tokens(inputs["input_ids"])
         return inputs
 
-    def _drop_tokens(self, ids_BT: torch.Tensor) -> None:
+    def _drop_tokens(self, ids_BT: torch.Tensor) -> torch.Tensor:
         special = torch.tensor(self._vocabulary.special_ids, device=self._device)
         drop_BT = torch.rand(ids_BT.shape, device=self._device) < self._token_dropout
-        ids_BT[drop_BT & ~torch.isin(ids_BT, special)] = self._vocabulary.mask_id
+        return ids_BT.masked_fill(drop_BT & ~torch.isin(ids_BT, special), self._vocabulary.mask_id)
 
 
 class StateLoader:

@@ -21,7 +21,7 @@ from pipework.train.loop.determinism import random_state, restore_random
 from pipework.train.loop.distributed import World
 from pipework.train.loop.losses import Losses
 from pipework.train.loop.model_inputs import BatchLoader
-from pipework.train.loop.optim import Groups, make_optimizer, set_rate
+from pipework.train.loop.optim import make_optimizer, parameter_groups, set_rate
 from pipework.train.loop.schedule import Schedule
 
 MAX_OVERFLOWS = 30  # in a row; each one halves the scale, which starts at 2**16
@@ -42,6 +42,23 @@ class StepResult:
     updated: bool
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepSpec:
+    """Specification of a step: the model on its device, its inputs and its losses.
+
+    Attributes:
+        model: the module that computes the logits.
+        layers: its trained parameters, from the embeddings to the head.
+        loader: loads the inputs of a batch.
+        losses: the losses of a batch from its logits.
+    """
+
+    model: nn.Module
+    layers: Sequence[Sequence[nn.Parameter]]
+    loader: BatchLoader
+    losses: Losses
+
+
 class Stepper:
     """Updates the weights of a model.
 
@@ -49,23 +66,15 @@ class Stepper:
     depend on how the rows are split into batches.
     """
 
-    def __init__(  # noqa: PLR0913  (wiring)
-        self,
-        model: nn.Module,
-        groups: Groups,
-        settings: TrainSettings,
-        *,
-        loader: BatchLoader,
-        losses: Losses,
-        schedule: Schedule,
-        world: World,
+    def __init__(
+        self, spec: StepSpec, settings: TrainSettings, schedule: Schedule, world: World
     ) -> None:
-        """Train a model that is on its device already; `groups` are those of torch.optim."""
         self._settings = settings
-        self._loader = loader
-        self._losses = losses
+        self._loader = spec.loader
+        self._losses = spec.losses
         self._schedule = schedule
         self._world = world
+        groups = parameter_groups(spec.model, spec.layers, settings)
         self._parameters = [p for group in groups for p in group["params"]]
         self.optimizer = make_optimizer(groups, settings)
         self.autocast = autocast_type(settings, world.device)
@@ -73,8 +82,8 @@ class Stepper:
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=wanted)
         self.updates = 0
         self._overflows = 0
-        self.model = model
-        self._module = self._parallel(model)
+        self.model = spec.model
+        self._module = self._parallel(spec.model)
 
     def _parallel(self, model: nn.Module) -> nn.Module:
         if self._settings.compile:

@@ -19,11 +19,12 @@ from pipework.train.data_report.data_report import UNLIMITED, DataReport, cached
 from pipework.train.loop import resume
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.distributed import World
+from pipework.train.loop.loop import LoopSpec, TrainingRun
 from pipework.train.loop.losses import PrecomputedLosses
 from pipework.train.loop.resume import CheckpointManager, Snapshot, TrainState
 from pipework.train.loop.sanity import findings
-from pipework.train.loop.step import Stepper
-from pipework.train.loop.training import TrainingRun, make_stepper, run_loop
+from pipework.train.loop.step import Stepper, StepSpec
+from pipework.train.loop.training import make_stepper, run_loop
 from pipework.train.model import checkpoint
 from pipework.train.model.classifier import unused_parameters
 from pipework.train.model.families import checkpoint_activations
@@ -76,11 +77,14 @@ def pretrain(
         run.progress.note(f"data: {finding}")
     setup = make_setup(run, prepared)
     loaders = setup.loaders
-    evaluator = PretrainEvaluator(loaders.dev, world=world, progress=run.progress)
-    state = run_loop(
-        run, prepared.fingerprint, setup.model, setup.windows, setup.stepper, evaluator, snapshot
+    loop = LoopSpec(
+        model=setup.model,
+        windows=setup.windows,
+        stepper=setup.stepper,
+        evaluator=PretrainEvaluator(loaders.dev, world=world, progress=run.progress),
     )
-    del setup
+    state = run_loop(run, loop, prepared.fingerprint, snapshot)
+    del setup, loop
     collect_and_trim()
     return world.lead(lambda: _finalize(run, prepared, loaders, report, state))
 
@@ -107,14 +111,10 @@ def make_setup(run: TrainingRun, prepared: PreparedRun) -> PretrainSetup:
         seed=settings.seed,
         numbered=True,
     )
-    stepper = make_stepper(
-        run,
-        model,
-        model.layers(),
-        loader=loaders.train,
-        losses=PrecomputedLosses(),
-        per_epoch=windows.per_epoch,
+    step = StepSpec(
+        model=model, layers=model.layers(), loader=loaders.train, losses=PrecomputedLosses()
     )
+    stepper = make_stepper(run, step, windows.per_epoch)
     return PretrainSetup(model=model, loaders=loaders, windows=windows, stepper=stepper)
 
 

@@ -4,7 +4,7 @@ Shapes: S steps, N rows of dev.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,8 @@ def read_curves(run: Path) -> dict[str, Curve]:
     with (run / LOG).open(encoding="utf-8") as lines:
         for line in lines:
             with suppress(ValueError):  # a killed run may leave a truncated line
-                _add(json.loads(line), curves)
+                for name, step, value in _points(json.loads(line)):
+                    curves.setdefault(name, {})[step] = value
     return {
         name: Curve(
             steps_S=tuple(sorted(points)), values_S=tuple(points[s] for s in sorted(points))
@@ -56,10 +57,11 @@ def read_curves(run: Path) -> dict[str, Curve]:
     }
 
 
-def _add(line: Mapping[str, object], curves: dict[str, dict[int, float]]) -> None:
+def _points(line: Mapping[str, object]) -> Iterator[tuple[str, int, float]]:
+    """Yield the curve, the step and the value of each metric of a line."""
     for name, value in line.items():
         if name not in NOT_CURVES and isinstance(value, int | float):
-            curves.setdefault(f"{line['group']}/{name}", {})[int(str(line["step"]))] = float(value)
+            yield f"{line['group']}/{name}", int(str(line["step"])), float(value)
 
 
 def over_steps(curves: Mapping[str, Curve], description: str) -> str:

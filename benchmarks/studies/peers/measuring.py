@@ -7,6 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pipework.benchmarks.load.closed_loop import closed_loop
+from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
+from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.studies.peers.competitor import HOST, Competitor, LaunchContext, PeerTarget
 from pipework.benchmarks.studies.peers.peer_server import PeerServer
@@ -103,15 +105,15 @@ class Bench:
         number: int,
         seconds: float,
     ) -> PeerMeasurement:
-        level = closed_loop(
-            PeerTarget(address=TargetAddress.of(server.url), competitor=competitor),
-            self.workloads[load],
-            concurrency=load.clients,
-            duration_s=seconds,
-            warmup_s=min(1.5, seconds / 2),
-            limit_s=seconds,
-            progress=self.progress,
+        target = PeerTarget(address=TargetAddress.of(server.url), competitor=competitor)
+        spec = LoadSpec(
+            workload=self.workloads[load],
+            load=OfferedLoad(concurrency=load.clients),
+            duration=LevelDuration(
+                warmup_s=min(1.5, seconds / 2), duration_s=seconds, limit_s=seconds
+            ),
         )
+        level = closed_loop(target, spec, self.progress).level
         times = level.latency_ms
         return PeerMeasurement(
             peer=competitor.peer,

@@ -5,8 +5,8 @@ from itertools import count
 import numpy as np
 import pytest
 
-from pipework.benchmarks.compare.abba import ROUNDS, Slice, compare_rounds, run_rounds
-from pipework.benchmarks.load.level import OfferedLoad
+from pipework.benchmarks.compare.abba import ROUNDS, compare_rounds, run_rounds
+from pipework.benchmarks.load.level import MeasuredLevel, OfferedLoad
 from pipework.benchmarks.results_schema.comparison import Quantity, RatioVerdict
 from pipework.benchmarks.results_schema.level import Arrivals, Level
 from pipework.progress import NullProgress
@@ -41,7 +41,7 @@ class DriftingMachine:
         speed *= self._gain if is_target else 1
         times_s = self._chance.gamma(2500, 1 / 2500, 200) * 0.01 / speed  # standard deviation 2 %
         level = self._make(rate=100 * speed, p99=40 / speed)
-        return Slice(level=level, latencies_s=tuple(times_s.tolist()))
+        return MeasuredLevel(level=level, latencies_s=tuple(times_s.tolist()))
 
 
 def by_figure(levels, quantity):
@@ -98,7 +98,7 @@ def test_the_reported_values_have_the_reported_ratio(open_level):
 def test_a_side_without_successes_has_failures_but_no_ratio(open_level):
     def measure(_load, is_target, _number):
         level = open_level(errors={"timeout": 1000} if is_target else None)
-        return Slice(level=level, latencies_s=() if is_target else (0.01,) * 100)
+        return MeasuredLevel(level=level, latencies_s=() if is_target else (0.01,) * 100)
 
     (level, _) = compare_rounds(run_rounds(LOADS, measure, NullProgress()))
     assert level.ratios == ()
@@ -114,7 +114,7 @@ def test_percentile_intervals_of_equal_servers_contain_1_despite_drift():
         def measure(_load, is_target, number):  # noqa: ARG001
             scale_s = 0.01 * 1.05**number * np.exp(0.05 * chance.standard_normal())
             times_s = chance.gamma(4, 0.25, 60) * scale_s
-            return Slice(level=EMPTY, latencies_s=tuple(times_s.tolist()))
+            return MeasuredLevel(level=EMPTY, latencies_s=tuple(times_s.tolist()))
 
         (level,) = compare_rounds(run_rounds([OfferedLoad(concurrency=1)], measure, NullProgress()))
         for ratio in level.ratios:
@@ -124,7 +124,7 @@ def test_percentile_intervals_of_equal_servers_contain_1_despite_drift():
 
 def test_a_percentile_with_too_few_requests_is_left_out(open_level):
     def measure(_load, _judged, _number):
-        return Slice(level=open_level(), latencies_s=(0.01, 0.02) * 9)
+        return MeasuredLevel(level=open_level(), latencies_s=(0.01, 0.02) * 9)
 
     (level,) = compare_rounds(run_rounds([OfferedLoad(concurrency=1)], measure, NullProgress()))
     assert [ratio.quantity for ratio in level.ratios] == [Quantity.TEXTS_PER_S, Quantity.P50]
@@ -132,7 +132,9 @@ def test_a_percentile_with_too_few_requests_is_left_out(open_level):
 
 def test_prices_of_both_servers_are_converted_to_costs(open_level):
     def measure(_load, is_target, _number):
-        return Slice(level=open_level(rate=200 if is_target else 100), latencies_s=(0.01,) * 40)
+        return MeasuredLevel(
+            level=open_level(rate=200 if is_target else 100), latencies_s=(0.01,) * 40
+        )
 
     rounds = run_rounds([OfferedLoad(concurrency=1)], measure, NullProgress())
     (level,) = compare_rounds(rounds, (3.6, 3.6))

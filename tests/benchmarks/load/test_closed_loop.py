@@ -6,6 +6,8 @@ import pytest
 
 from pipework.benchmarks.load import outcome
 from pipework.benchmarks.load.closed_loop import closed_loop
+from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
+from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.targets import target
 from pipework.progress import NullProgress
@@ -13,17 +15,13 @@ from pipework.progress import NullProgress
 DROP = -1  # the fake server closes the connection without a response
 
 
-def run(server, *, concurrency=1, texts=1, duration_s=0.6, warmup_s=0.0):
-    workload = Workload.synthetic(texts_per_request=texts, seed=0)
-    return closed_loop(
-        target(server.url),
-        workload,
-        concurrency=concurrency,
-        duration_s=duration_s,
-        warmup_s=warmup_s,
-        limit_s=duration_s,
-        progress=NullProgress(),
+def run(server, *, concurrency=1, texts=1, duration_s=0.6, warmup_s=0.0, progress=None):
+    spec = LoadSpec(
+        workload=Workload.synthetic(texts_per_request=texts, seed=0),
+        load=OfferedLoad(concurrency=concurrency),
+        duration=LevelDuration(warmup_s=warmup_s, duration_s=duration_s, limit_s=duration_s),
     )
+    return closed_loop(target(server.url), spec, progress or NullProgress()).level
 
 
 def test_four_clients_get_about_four_times_the_throughput_of_a_waiting_server(serve):
@@ -120,16 +118,7 @@ def test_progress_reports_seconds_and_rates_and_ends(serve):
         def end(self):
             events.append("end")
 
-    workload = Workload.synthetic(texts_per_request=1, seed=0)
-    closed_loop(
-        target(serve(delay_s=0.02).url),
-        workload,
-        concurrency=2,
-        duration_s=1.1,
-        warmup_s=0.0,
-        limit_s=1.1,
-        progress=RecordingProgress(),
-    )
+    run(serve(delay_s=0.02), concurrency=2, duration_s=1.1, progress=RecordingProgress())
     (first, *updates, last) = events
     assert (first, last) == (("2 clients", 1, "s"), "end")
     assert sum(seconds for seconds, _ in updates) == 1

@@ -4,6 +4,7 @@ import pytest
 
 from pipework.benchmarks.load import generator_limit as module
 from pipework.benchmarks.load.generator_limit import generator_limit
+from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.targets import target
 from pipework.errors import NotReadyError
@@ -21,8 +22,8 @@ def test_there_is_no_responder_for_grpc():
 
 
 def test_the_rate_is_that_of_a_local_responder(serve, monkeypatch):
-    monkeypatch.setattr(module, "WARMUP_S", 0.05)
-    monkeypatch.setattr(module, "DURATION_S", 0.3)
+    short = LevelDuration(warmup_s=0.05, duration_s=0.3, limit_s=0.3)
+    monkeypatch.setattr(module, "DURATION", short)
     server = serve(delay_s=1.0)  # slower than any responder
     assert measure(server.url) > 16
     assert server.bodies == []

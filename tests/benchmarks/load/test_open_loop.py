@@ -4,6 +4,8 @@ import socket
 
 import pytest
 
+from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
+from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.open_loop import open_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Arrivals
@@ -13,17 +15,14 @@ from pipework.progress import NullProgress
 DROP = -1  # the fake server closes the connection without a response
 
 
-def run(url, rate=100.0, duration_s=1.0, texts=1, arrivals=Arrivals.CONSTANT, **options):
-    return open_loop(
-        target(url),
-        Workload.synthetic(texts_per_request=texts, seed=0),
-        rate=rate,
-        arrivals=arrivals,
-        duration_s=duration_s,
-        **({"limit_s": duration_s} | options),
-        seed=1,
-        progress=NullProgress(),
+def run(url, rate=100.0, texts=1, arrivals=Arrivals.CONSTANT, **duration):
+    seconds = {"warmup_s": 0.0, "duration_s": 1.0, "limit_s": 1.0} | duration
+    spec = LoadSpec(
+        workload=Workload.synthetic(texts_per_request=texts, seed=0),
+        load=OfferedLoad(rate=rate, arrivals=arrivals),
+        duration=LevelDuration(**seconds),
     )
+    return open_loop(target(url), spec, NullProgress(), seed=1).level
 
 
 def test_requests_are_sent_at_the_rate_even_if_responses_are_slow(serve):

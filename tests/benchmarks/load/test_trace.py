@@ -29,7 +29,7 @@ def test_requests_are_replayed_at_their_times_unchanged(serve, tmp_path):
     assert recorded.at_s == pytest.approx((0, 0.2, 0.8))
     assert recorded.duration_s == pytest.approx(1.2)
     server = serve()
-    level = replay(target(server.url), recorded, speed=2.0, progress=NullProgress())
+    level = replay(target(server.url), recorded, speed=2.0, progress=NullProgress()).level
     assert server.bodies == [
         {"texts": ["a", "b"]},
         {"texts": ["c"]},

@@ -6,6 +6,8 @@ import grpc
 import pytest
 
 from pipework.benchmarks.load.closed_loop import closed_loop
+from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
+from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.targets import target
 from pipework.progress import NullProgress
@@ -28,14 +30,11 @@ def port():
 
 
 def test_a_server_with_invalid_statistics_is_measured_without_stages(port):
-    level = closed_loop(
-        target(f"grpc://127.0.0.1:{port}/model"),
-        Workload.synthetic(texts_per_request=1, seed=0),
-        concurrency=2,
-        duration_s=0.3,
-        warmup_s=0.1,
-        limit_s=0.3,
-        progress=NullProgress(),
+    spec = LoadSpec(
+        workload=Workload.synthetic(texts_per_request=1, seed=0),
+        load=OfferedLoad(concurrency=2),
+        duration=LevelDuration(warmup_s=0.1, duration_s=0.3, limit_s=0.3),
     )
+    level = closed_loop(target(f"grpc://127.0.0.1:{port}/model"), spec, NullProgress()).level
     assert level.requests > 0
     assert (level.errors, level.stages_ms) == ({}, {})

@@ -9,9 +9,12 @@ import pytest
 
 from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.generator_limit import generator_limit
+from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
+from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.open_loop import open_loop
 from pipework.benchmarks.load.outcome import first_response
 from pipework.benchmarks.load.workload import Workload
+from pipework.benchmarks.results_schema.level import Arrivals
 from pipework.benchmarks.targets import WireProtocol, target
 from pipework.errors import PipeError
 from pipework.progress import NullProgress
@@ -19,12 +22,18 @@ from pipework.run_folder.manifest import read_manifest
 
 PIPE = Path(sys.executable).with_name("pipe")
 WORKLOAD = Workload.synthetic(texts_per_request=3, seed=0)
+CLIENTS, RATE = OfferedLoad(concurrency=2), OfferedLoad(rate=10, arrivals=Arrivals.POISSON)
 KINDS = {
     "rest": ("http://{http}", None),
     "protocol": ("http://{http}/v2/models/{model}", None),
     "grpc": ("grpc://{grpc}/{model}", None),
     "template": ("http://{http}/v1/predict", '{{"texts": "$TEXTS"}}'),
 }
+
+
+def spec(load, duration_s, warmup_s=0.0):
+    duration = LevelDuration(warmup_s=warmup_s, duration_s=duration_s, limit_s=duration_s)
+    return LoadSpec(workload=WORKLOAD, load=load, duration=duration)
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +64,8 @@ def test_the_first_response_contains_the_model_name(server_target, endpoints):
 
 
 def test_load_is_answered_and_server_usage_is_measured(server_target):
-    options = {"duration_s": 0.9, "limit_s": 0.9, "warmup_s": 0.2, "progress": NullProgress()}
-    closed_level = closed_loop(server_target, WORKLOAD, concurrency=2, **options)
-    longer = options | {"duration_s": 3.0, "limit_s": 3.0}
-    open_level = open_loop(server_target, WORKLOAD, rate=10, seed=0, **longer)
+    closed_level = closed_loop(server_target, spec(CLIENTS, 0.9, 0.2), NullProgress()).level
+    open_level = open_loop(server_target, spec(RATE, 3.0, 0.2), NullProgress(), seed=0).level
     for level in (closed_level, open_level):
         assert level.errors == {}
         assert level.texts == 3 * level.requests > 0
@@ -80,15 +87,7 @@ def test_an_unknown_model_is_reported(endpoints, kind):
     unknown_model = target(url.format(**endpoints | {"model": "other"}))
     with pytest.raises(PipeError, match=r"refused the first request: .*other"):
         first_response(unknown_model, WORKLOAD.requests[0])
-    level = closed_loop(
-        unknown_model,
-        WORKLOAD,
-        concurrency=1,
-        duration_s=0.2,
-        warmup_s=0,
-        limit_s=0.2,
-        progress=NullProgress(),
-    )
+    level = closed_loop(unknown_model, spec(OfferedLoad(concurrency=1), 0.2), NullProgress()).level
     assert set(level.errors) == {"HTTP 404" if kind == "protocol" else "NOT_FOUND"}
 
 
@@ -96,13 +95,6 @@ def test_a_missing_grpc_server_is_reported():
     server_target = target("grpc://127.0.0.1:9/model")
     with pytest.raises(PipeError, match=r"no response from grpc://127\.0\.0\.1:9/model"):
         first_response(server_target, WORKLOAD.requests[0])
-    level = open_loop(
-        server_target,
-        WORKLOAD,
-        rate=20,
-        duration_s=0.3,
-        limit_s=0.3,
-        seed=0,
-        progress=NullProgress(),
-    )
+    load = OfferedLoad(rate=20, arrivals=Arrivals.POISSON)
+    level = open_loop(server_target, spec(load, 0.3), NullProgress(), seed=0).level
     assert set(level.errors) == {"UNAVAILABLE"}

@@ -1,11 +1,12 @@
 import json
+import shutil
 
 import pytest
 from pydantic import ValidationError
 
 from pipework.errors import RunFolderError
 from pipework.run_folder.files import FileRecord, record_file, verify_files, write_atomically
-from pipework.run_folder.manifest import read_manifest, write_manifest
+from pipework.run_folder.manifest import LockedRun, read_manifest, write_manifest
 from pipework.run_folder.task import Metric
 
 
@@ -23,6 +24,27 @@ def test_an_invalid_manifest_is_not_written(run):
     with pytest.raises(RunFolderError, match=r"metrics\.dev\.scores\.accuracy"):
         write_manifest(run, manifest.model_copy(update={"data": data}))
     assert read_manifest(run) == manifest
+
+
+def test_a_locked_run_records_engines_and_cannot_be_locked_again(exported_run, tmp_path):
+    run = shutil.copytree(exported_run, tmp_path / "run")
+    with LockedRun.open(run) as locked:
+        engines = locked.manifest.engines
+        locked.record_engines(())
+        assert locked.manifest.engines == read_manifest(run).engines == ()
+        locked.record_engines(engines)
+        with (
+            pytest.raises(RunFolderError, match="is being written by another"),
+            LockedRun.open(run),
+        ):
+            pass
+    assert read_manifest(run) == locked.manifest == read_manifest(exported_run)
+
+
+def test_a_missing_run_folder_is_reported_before_it_is_locked(tmp_path):
+    for run, message in ((tmp_path, "holds no manifest"), (tmp_path / "none", "is not a folder")):
+        with pytest.raises(RunFolderError, match=message), LockedRun.open(run):
+            pass
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "a/../../b", "a\\b"])

@@ -14,7 +14,7 @@ from pipework.train.config.train import TrainSettings
 from pipework.train.loop.distributed import World, join
 from pipework.train.loop.losses import LabelLosses, Objective
 from pipework.train.loop.schedule import schedule
-from pipework.train.loop.step import Stepper
+from pipework.train.loop.step import Stepper, StepSpec
 
 ROWS = 8
 # AdamW and clipping would hide a wrong scale of the gradient; plain SGD does not.
@@ -39,20 +39,10 @@ def stepper(world, loader=None, **changes):
     torch.manual_seed(0)
     model = torch.nn.Linear(6, 3)
     settings = TrainSettings(**{"precision": "fp32", "learning_rate": 0.1, "warmup": 0, **changes})
-    groups = [
-        {"params": list(model.parameters()), "weight_decay": settings.weight_decay, "scale": 1.0}
-    ]
     loader = loader or SyntheticRows()
     losses = LabelLosses(Objective(TaskKind.SINGLE_LABEL), loader.truth_N)
-    return model, Stepper(
-        model,
-        groups,
-        settings,
-        loader=loader,
-        losses=losses,
-        schedule=schedule(settings, 10, 5),
-        world=world,
-    )
+    spec = StepSpec(model=model, layers=[[*model.parameters()]], loader=loader, losses=losses)
+    return model, Stepper(spec, settings, schedule(settings, 10, 5), world)
 
 
 def weights(model):
