@@ -45,7 +45,7 @@ class TolerancesSettings(Settings):
 class TritonBackend(StrEnum):
     """The Triton backend that computes the logits.
 
-    `python`: the process that tokenises also runs the engine. The other two are backends of
+    `python`: the process that tokenizes also runs the engine. The other two are backends of
     NVIDIA's container and run the engine as a separate Triton model.
     """
 

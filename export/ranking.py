@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from pipework.cpu import cpu_limit
 from pipework.errors import PipeError
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
@@ -15,7 +16,6 @@ from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines import open_engine
 from pipework.serve.engines.base import CollatedEngine
-from pipework.serve.engines.cpu_threads import cpu_limit
 from pipework.text.encoding import Encoding
 
 # The speed of a machine drifts, so the engines take turns: each is opened and measured several

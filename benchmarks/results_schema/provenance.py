@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import pipework
+from pipework.cpu import cpu_limit
 from pipework.git import CHECKOUT, git_commit
 from pipework.run_folder.files import Record
 
@@ -64,7 +65,7 @@ def machine() -> Machine:
     pages, page_size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return Machine(
         cpu=_cpu(Path("/proc/cpuinfo")),
-        cores=_cores(),
+        cores=cpu_limit(),
         memory_gib=round(pages * page_size / 2**30, 1),
         python=platform.python_version(),
         system=_system(),
@@ -89,12 +90,6 @@ def _cpu(cpuinfo: Path) -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _system() -> str:

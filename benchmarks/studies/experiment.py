@@ -23,12 +23,12 @@ from pipework.benchmarks.studies.job_pool import Program, run_parallel
 from pipework.benchmarks.studies.records.experiment_results import Arm, Difference, ExperimentResult
 from pipework.benchmarks.studies.records.training_results import recorded_settings
 from pipework.benchmarks.studies.script import command, report_errors
+from pipework.cpu import cpu_limit
 from pipework.errors import ConfigError
 from pipework.export.inference import evaluate_run
 from pipework.progress import Progress
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import SplitMetrics, read_manifest
-from pipework.serve.engines.cpu_threads import cpu_limit
 from pipework.settings import dump_settings
 from pipework.train.config.run_config import Config, load_config
 from pipework.train.report.run_log import last_line

@@ -9,9 +9,9 @@ from pathlib import Path
 from signal import SIGHUP, SIGTERM
 from time import sleep
 
+from pipework.cpu import cpu_limit
 from pipework.errors import PipeError, StoppedError
 from pipework.progress import Progress
-from pipework.serve.engines.cpu_threads import cpu_limit
 from pipework.train.loop.stop_signal import catch_stop_signals
 
 LOOK_EVERY_S = 0.1

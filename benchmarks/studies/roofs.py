@@ -1,6 +1,5 @@
 """Measure the peak compute rate of a runtime and the memory bandwidth of this machine."""
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.benchmarks.studies.matmul_graph import EncoderShape, MatmulGraph
+from pipework.cpu import cpu_limit
 from pipework.errors import ConfigError
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
 from pipework.run_folder.engine_record import EngineFormat, Layout, Variant
@@ -96,7 +96,7 @@ REPEATS = 8
 
 def bandwidth_gb_s() -> float:
     """Return the peak rate at which all cores together copy memory, in 10^9 bytes per second."""
-    threads = len(os.sched_getaffinity(0))
+    threads = cpu_limit()
     size = MIB * 2**20 // 8 // threads
     parts = [(np.ones(size), np.zeros(size)) for _ in range(threads)]
     moved = sum(source.nbytes + copy.nbytes for source, copy in parts)

@@ -16,9 +16,9 @@ import openvino as ov
 from numpy.typing import NDArray
 from onnx import helper
 
+from pipework.cpu import cpu_limit
 from pipework.run_folder.engine_record import EngineFormat, Precision, Variant
 from pipework.serve.engines import MODELS
-from pipework.serve.engines.cpu_threads import cpu_limit
 from pipework.serve.engines.openvino import HINT, precision_hint
 
 Arrays = Mapping[str, NDArray[np.generic]]

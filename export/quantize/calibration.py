@@ -16,9 +16,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from pipework.cpu import cpu_limit
 from pipework.export.convert.node_names import strip_model_prefix
 from pipework.progress import Progress
-from pipework.serve.engines.cpu_threads import cpu_limit
 
 
 @dataclass(frozen=True, kw_only=True)

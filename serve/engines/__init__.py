@@ -46,6 +46,7 @@ def usable_engines(manifest: Manifest, name: str | None = None) -> list[EngineRe
         wanted = "engine" if name is None else f"engine {name!r}"
         message = f"run {manifest.identity.name} has no {wanted}; its engines: {names}"
         raise RunFolderError(message, "export one: pipe export RUN --to onnx")
+    # An engine without a result was built for another machine; it is checked when it is opened.
     usable = [engine for engine in engines if engine.parity is None or engine.parity.passed]
     if not usable:
         message = f"engine {engines[0].name} did not pass parity, so it is not served"

@@ -1,4 +1,4 @@
-"""CPU limit and thread priorities: computing threads yield to those that need the interpreter.
+"""Thread priorities: computing threads yield to those that need the interpreter.
 
 A thread that computes without the GIL may wait for a CPU. A thread that holds the GIL must not:
 all other threads would wait for it (priority inversion; Lampson and Redell 1980,
@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import TypeVar
 
 from pipework.closeable import Closeable
@@ -47,19 +46,3 @@ class LowPriorityThread(Closeable):
 def _lower_priority() -> None:
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-
-
-CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
-
-
-def cpu_limit(cgroup_limit: Path = CGROUP_LIMIT) -> int:
-    """Return the number of usable CPUs: the CPU affinity, or the container's quota if lower.
-
-    The quota has the format of cgroup version 2: "QUOTA PERIOD" in microseconds, or "max PERIOD".
-    """
-    cpus = len(os.sched_getaffinity(0))
-    try:
-        quota, period = cgroup_limit.read_text().split()
-    except (OSError, ValueError):
-        return cpus
-    return cpus if quota == "max" else max(1, min(cpus, int(quota) // int(period)))

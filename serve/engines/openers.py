@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from pipework.cpu import cpu_limit
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
 from pipework.serve.engines import open_first, open_proven
-from pipework.serve.engines.cpu_threads import cpu_limit
 from pipework.serve.engines.remote import TensorModel, open_remote
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 

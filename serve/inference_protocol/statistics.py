@@ -34,7 +34,7 @@ class InferStatistics(_Part):
         success: successful requests.
         fail: failed requests.
         queue: waiting for an engine.
-        compute_input: tokenisation.
+        compute_input: tokenization.
         compute_infer: the engine; the time of the whole batches that contain the request.
         compute_output: decoding of logits.
         cache_hit: there is no cache.

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
+from pipework.cpu import cpu_limit
 from pipework.data.examples import Example, validate_example
 from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.predictions import Prediction, decide
 from pipework.serve.config import QueueSettings
-from pipework.serve.engines.cpu_threads import cpu_limit
 from pipework.serve.engines.openers import LocalOpener, Opener
 from pipework.serve.request.context import set_timings, start_processing
 from pipework.serve.request.options import RequestOptions, deadline_error

@@ -53,7 +53,7 @@ class Job:
     """A request of N >= 1 inputs, with its progress through the engines.
 
     Attributes:
-        encodings: the tokenised inputs.
+        encodings: the tokenized inputs.
         options: deadline and priority.
         queued_s: time of arrival in the queue, on the clock of `time.perf_counter`.
         tokenize_s: seconds spent in the tokenizer.
@@ -223,7 +223,7 @@ class BatchQueue:
 
         Each batch must be passed to `finish`.
         """
-        batch = self._returned.popleft() if self._returned else self._next(engines)
+        batch = self._returned.popleft() if self._returned else self._choose(engines)
         self._in_flight_tokens += tokens(batch)
         return batch
 
@@ -231,7 +231,7 @@ class BatchQueue:
         """Record that an engine has stopped computing a batch."""
         self._in_flight_tokens -= tokens(batch)
 
-    def _next(self, engines: int) -> Batch:
+    def _choose(self, engines: int) -> Batch:
         share = (self.tokens + self._in_flight_tokens) / engines
         if share >= FILL_UP_SHARE * self._batch_tokens:
             share = inf  # fill the batch up, even with a part of a request

@@ -125,7 +125,7 @@ class Scheduler(Closeable):
     def reserve(self) -> None:
         """Reserve a place in the queue for a request that is prepared for `enqueue`.
 
-        This bounds the requests in tokenisation too, and rejects them before that work is done.
+        This bounds the requests in tokenization too, and rejects them before that work is done.
         Raises the same errors as `check_room`.
         """
         with self._lock:
@@ -237,7 +237,7 @@ class Scheduler(Closeable):
         """
         batches = failures = 0
         with ExitStack() as deliveries:  # results of the previous batch
-            while batch := self._next(deliveries):
+            while batch := self._next_batch(deliveries):
                 in_flight = InFlightBatch(engine, batch)
                 deliveries.close()
                 try:
@@ -256,7 +256,7 @@ class Scheduler(Closeable):
                     return batches, _EngineFailedError(message)
         return batches, None
 
-    def _next(self, deliveries: ExitStack) -> Batch:
+    def _next_batch(self, deliveries: ExitStack) -> Batch:
         """Deliver the last results and wait for a batch; an empty one means drained."""
         delivered = False
         while True:

@@ -1,8 +1,8 @@
 """Tokenises requests: large ones in worker threads, small ones in the calling thread.
 
-Requests that are queued at the same time are tokenised in one call of the library. Tokenising a
+Requests that are queued at the same time are tokenized in one call of the library. Tokenizing a
 small request takes less time than waking a thread. It is still passed to a worker while a worker
-tokenises: the library has one thread pool for all calls, so the caller would block.
+tokenizes: the library has one thread pool for all calls, so the caller would block.
 """
 
 import logging
@@ -25,9 +25,9 @@ from pipework.text.encoding import Encoding
 log = logging.getLogger(__name__)
 THREADS = 2
 SMALL_REQUEST = 4_000  # characters; a larger request would block the event loop for too long
-TEXT_OVERHEAD = 100  # characters added per text: the fixed cost of tokenising one
+TEXT_OVERHEAD = 100  # characters added per text: the fixed cost of tokenizing one
 TEXTS_PER_CALL = 256  # limit per call, passed by at most one request: a second thread gets work too
-_tokenizing: set[int] = set()  # ids of the threads that are tokenising, over all models
+_tokenizing: set[int] = set()  # ids of the threads that are tokenizing, over all models
 Encode = Callable[[Sequence[Example]], list[Encoding]]
 
 
@@ -84,7 +84,7 @@ class TokenizerPool(Closeable):
         return request.future
 
     def close(self) -> None:
-        """Reject new requests and tokenise the pending ones. Blocks until done."""
+        """Reject new requests and tokenize the pending ones. Blocks until done."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -119,7 +119,7 @@ class TokenizerPool(Closeable):
         try:
             jobs = self._jobs(live) if live else []
         except BaseException as error:  # includes panics of the library; the thread continues
-            log.exception("requests could not be tokenised")
+            log.exception("requests could not be tokenized")
             for request in live:
                 _fail(request, error)
         self._scheduler.enqueue(jobs, reserved=len(requests))
@@ -142,7 +142,7 @@ class TokenizerPool(Closeable):
 
 
 def _size(example: Example) -> float:
-    if example.entities is not None:  # tokenising them takes several times as long
+    if example.entities is not None:  # tokenizing them takes several times as long
         return inf
     return TEXT_OVERHEAD + len(example.text) + len(example.text_pair or "")
 

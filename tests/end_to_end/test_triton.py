@@ -240,7 +240,7 @@ def test_a_model_of_single_texts_rejects_pairs(http):
 def test_pipe_serve_with_remote_triton_engines_recovers_when_triton_restarts(
     repository, exported_run, tmp_path
 ):
-    """Texts are tokenised by `pipe serve` and computed by `front-engine` in Triton."""
+    """Texts are tokenized by `pipe serve` and computed by `front-engine` in Triton."""
     front_folder, triton_folder = tmp_path / "ours", tmp_path / "theirs"
     shutil.copytree(repository / "front", front_folder / "front")
     shutil.copytree(repository / "front-engine", triton_folder / "front-engine")

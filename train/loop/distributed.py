@@ -17,6 +17,7 @@ from typing import TypeVar, cast
 import torch
 from torch import distributed
 
+from pipework.cpu import cpu_limit
 from pipework.errors import ConfigError, PipeError
 
 T = TypeVar("T")
@@ -203,7 +204,7 @@ def launch(arguments: Sequence[str], processes: int) -> int:
     # Errors of workers are reported by `_exit_code`.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     command = [sys.executable, "-P", "-m", "pipework.cli", *arguments]
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cpu_limit() // processes)))
     try:
         elastic_launch(config, command[0])(*command[1:])
     except ChildFailedError as error:
@@ -224,7 +225,3 @@ def _exit_code(rank: int, code: int) -> int:
     )
     message = f"process {rank} of the job failed ({reason}); the others were stopped"
     raise WorkerFailedError(message, "continue from the last checkpoint with --resume")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pipework.benchmarks.studies.pipe_serve import running_server
 from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError, MissingDependencyError
+from pipework.serve.client import Client
 from pipework.train.run_folder import PAGE
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 SIZE = {"width": 1200, "height": 900}
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 TEXT = "The match went to extra time"
+REQUESTS, TEXTS = 300, 8
+REFRESH_MS = 2500  # the page shows the load of the server every second
 
 
 @report_errors
@@ -46,9 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         page.screenshot(path=options.out / "training-report.png")
         with running_server(options.run) as server:
             page.goto(server.url)
+            with Client(server.url) as client:  # for the charts
+                for _ in range(REQUESTS):
+                    client.predict([TEXT] * TEXTS)
             page.fill("#text", TEXT)
             page.click("#send")
-            page.wait_for_load_state("networkidle")
+            page.wait_for_selector("#prediction:visible")
+            page.wait_for_timeout(REFRESH_MS)
             page.screenshot(path=options.out / "serving-page.png")
     return 0
 

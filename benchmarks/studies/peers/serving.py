@@ -7,7 +7,6 @@ rounds of alternating order, with pipework between every two peers. See peers/RE
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from pipework.benchmarks.studies.records.peer_serving_results import (
 )
 from pipework.benchmarks.studies.records.training_results import PIPEWORK
 from pipework.benchmarks.studies.script import report_errors
+from pipework.cpu import cpu_limit
 from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest
@@ -133,7 +133,7 @@ def compare(plan: PeerServingPlan, progress: Progress) -> PeerServingResult:
     Raises:
         PipeError: the run cannot be compared, or no server responds.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = cpu_limit()
     wanted = [each for each in all_competitors(cores) if _is_wanted(each, plan.only)]
     if not wanted:
         message = f"no peer's name contains {' or '.join(plan.only)}"

@@ -75,7 +75,7 @@ def scheduler() -> Iterator[Scheduler]:
 def pool(
     encoder: Encoder, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[TokenizerPool]:
-    """A pool that tokenises every request in a thread."""
+    """A pool that tokenizes every request in a thread."""
     monkeypatch.setattr(pipework.serve.scheduling.tokenizer_pool, "SMALL_REQUEST", 0)
     with TokenizerPool(encoder, scheduler) as pool:
         yield pool
@@ -103,7 +103,7 @@ def hold(pool: TokenizerPool, encoder: Encoder) -> "list[Future[JobResult]]":
     return held
 
 
-def test_requests_that_wait_together_are_tokenised_in_one_call(
+def test_requests_that_wait_together_are_tokenized_in_one_call(
     pool: TokenizerPool, encoder: Encoder
 ) -> None:
     hold(pool, encoder)
@@ -156,7 +156,7 @@ def test_an_invalid_text_fails_only_its_own_request(pool: TokenizerPool, encoder
     assert good.result(TIMEOUT_S).logits_NC.tolist() == [[97, 1]]
 
 
-def test_requests_in_tokenisation_count_for_the_queue_limit(
+def test_requests_in_tokenization_count_for_the_queue_limit(
     pool: TokenizerPool, encoder: Encoder
 ) -> None:
     held = hold(pool, encoder)
@@ -169,7 +169,7 @@ def test_requests_in_tokenisation_count_for_the_queue_limit(
     pool.submit(texts("a"), RequestOptions()).result(TIMEOUT_S)
 
 
-def test_a_cancelled_request_is_not_tokenised_and_releases_its_reservation(
+def test_a_cancelled_request_is_not_tokenized_and_releases_its_reservation(
     pool: TokenizerPool, encoder: Encoder, scheduler: Scheduler
 ) -> None:
     held = hold(pool, encoder)
@@ -184,7 +184,7 @@ def test_a_cancelled_request_is_not_tokenised_and_releases_its_reservation(
     assert scheduler.load.waiting_requests == 0
 
 
-def test_close_tokenises_accepted_requests_and_refuses_new_ones(
+def test_close_tokenizes_accepted_requests_and_refuses_new_ones(
     encoder: Encoder, scheduler: Scheduler
 ) -> None:
     pool = TokenizerPool(encoder, scheduler)
@@ -230,7 +230,7 @@ LARGEST = SMALL_REQUEST - TEXT_OVERHEAD
 
 
 @pytest.mark.parametrize(("size", "there"), [(LARGEST, True), (LARGEST + 1, False)])
-def test_a_small_request_is_tokenised_in_the_calling_thread(
+def test_a_small_request_is_tokenized_in_the_calling_thread(
     encoder: Encoder, scheduler: Scheduler, size: int, there: bool
 ) -> None:
     asked_in: list[int] = []
@@ -256,7 +256,7 @@ def test_a_small_request_is_tokenised_in_the_calling_thread(
     ],
     ids=["many", "marked"],
 )
-def test_a_slow_request_is_tokenised_in_a_worker_thread(
+def test_a_slow_request_is_tokenized_in_a_worker_thread(
     scheduler: Scheduler, examples: list[Example]
 ) -> None:
     asked_in: list[int] = []
@@ -270,7 +270,7 @@ def test_a_slow_request_is_tokenised_in_a_worker_thread(
     assert threading.get_ident() not in asked_in
 
 
-def test_a_caller_does_not_wait_for_a_thread_that_tokenises(
+def test_a_caller_does_not_wait_for_a_thread_that_tokenizes(
     encoder: Encoder, scheduler: Scheduler
 ) -> None:
     with ready(encoder, scheduler) as pool:
