@@ -138,7 +138,10 @@ def _round_float(module: nn.Module, dtype: torch.dtype) -> None:
 
 
 def _as(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return values.to(dtype).to(values.dtype) if values.is_floating_point() else values
+    if not values.is_floating_point():
+        return values
+    numbers = values.to(dtype).to(values.dtype)
+    return torch.where(numbers.isfinite(), numbers, values)  # as layers that overflow float16
 
 
 def _bands(lengths_N: NDArray[np.int64]) -> list[int]:

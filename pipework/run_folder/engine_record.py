@@ -222,7 +222,8 @@ class ChangeLimits(Settings):
             return True
         regression = kind is TaskKind.REGRESSION
         change = self.range_change if regression else self.probability_change
-        return 1 - parity.argmax_agreement <= self.label_changes and parity.max_change <= change
+        same = 1 - self.label_changes
+        return parity.argmax_agreement >= same and parity.max_change <= change
 
 
 class Speed(Record):

@@ -370,7 +370,6 @@ def long_texts_are_wrong(encodings, logits_NC):
 )
 def test_int8_limits_reject_errors_that_rounding_does_not_cause(rows_and_logits, change, limits):
     result = proven_with(rows_and_logits, change, **int8_limits(rows_and_logits))
-    assert result.parity.flips / 100 < TOLERANCES[Precision.INT8].flips
     assert result.parity.max_abs < TOLERANCES[Precision.INT8].max_abs
     broken = [breach.limit for breach in result.breaches]
     assert limits[-1] in broken[-1]
