@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipework.errors import PipeError, RunFolderError
+from pipework.errors import CheckFailedError, PipeError, RunFolderError
 from pipework.export.build import BuildResult, EngineBuilder, build, lost_fusions
 from pipework.export.config import ExportSettings
 from pipework.export.diagnosis.refusal import (
@@ -198,7 +198,8 @@ class ParityChecker:
     """Checks the engines of one export against the checkpoint.
 
     A lower precision hides faults of the float32 graph that it was converted from, so this graph is
-    checked too, with the limits of float32. Graphs with the same content are checked once.
+    checked too, with the limits of float32. Graphs with the same content are checked once; the
+    error of a wrong graph is raised for each engine.
 
     Attributes:
         run_rows: the run and the rows.
@@ -208,7 +209,7 @@ class ParityChecker:
         self.run_rows = run_rows
         self._expected = expected
         self._progress = progress
-        self._correct_graphs: set[str] = set()
+        self._graphs: dict[str, CheckFailedError | None] = {}
 
     def tolerance(self, precision: Precision) -> Tolerance:
         """Return the limits of a precision."""
@@ -239,7 +240,7 @@ class ParityChecker:
         remove_failed_export(candidate)
         form = candidate.variant.format, candidate.variant.precision
         if form == (EngineFormat.ONNX, Precision.FP32):
-            self._correct_graphs.add(file_digest(candidate.folder / MODELS[EngineFormat.ONNX]))
+            self._graphs[file_digest(candidate.folder / MODELS[EngineFormat.ONNX])] = None
         return result.parity.model_copy(update={"processor": processor})
 
     def check_float_graph(self, variant: Variant, graph: Path) -> None:
@@ -248,7 +249,8 @@ class ParityChecker:
         Raises:
             CheckFailedError: its logits differ from the checkpoint's, or it fails.
         """
-        if file_digest(graph) not in self._correct_graphs:
+        digest = file_digest(graph)
+        if digest not in self._graphs:
             float_variant = ONNX_FP32.model_copy(update={"layout": variant.layout})
             self._progress.note(f"{variant.label}: checking the float32 graph it is converted from")
             folder = _unfinished(self.run_rows, float_variant)
@@ -256,9 +258,16 @@ class ParityChecker:
             candidate = EngineCandidate(
                 run_rows=self.run_rows, variant=float_variant, folder=folder
             )
-            self.check(candidate, partial(open_engine, path, float_variant, self.run_rows.manifest))
-            shutil.rmtree(folder)
+            opener = partial(open_engine, path, float_variant, self.run_rows.manifest)
+            try:
+                self.check(candidate, opener)
+            except CheckFailedError as error:
+                self._graphs[digest] = error
+            shutil.rmtree(folder, ignore_errors=True)
         graph.unlink(missing_ok=True)
+        fault = self._graphs[digest]
+        if fault is not None:
+            raise fault
 
     def reference_rows(self) -> ReferenceRows:
         """Return the edge cases and dev rows of all labels and lengths, with their logits."""

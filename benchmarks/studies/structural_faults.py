@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -35,12 +35,14 @@ from pipework.export.build import BuildResult, EngineBuilder, build
 from pipework.export.config import ExportSettings
 from pipework.export.convert import checkpoint2onnx
 from pipework.export.convert.checkpoint2onnx import PackedClassifier, checkpoint_to_onnx
+from pipework.export.parity.prove import ReferenceLogits
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
-from pipework.run_folder.manifest import Manifest
+from pipework.run_folder.manifest import Manifest, read_manifest, write_manifest
 from pipework.train.model import packed_encoder
+from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import Classifier, open_checkpoint
 
 SETTINGS = ExportSettings(speed_s=0, dev_rows=200, calibration_rows=100)
@@ -257,29 +259,64 @@ FAULTS: Mapping[str, FaultyExporter] = {
 }
 
 
+class ReferenceCache:
+    """Computes the checkpoint's logits once per run: faults do not change them."""
+
+    def __init__(self) -> None:
+        self._compute = ReferenceLogits.of
+        self._logits: dict[str, ReferenceLogits] = {}
+
+    def __call__(
+        self,
+        run_rows: RunRows,
+        reference: CheckpointEngine,
+        precisions: Collection[Precision],
+        progress: Progress,
+    ) -> ReferenceLogits:
+        """Return the logits of a run; `precisions` are always the same."""
+        key = run_rows.manifest.model.checkpoint[0].sha256
+        if key not in self._logits:
+            self._logits[key] = self._compute(run_rows, reference, precisions, progress)
+        return self._logits[key]
+
+
+class FailureNotes(NullProgress):
+    """Collects the errors of engines by name, from the lines that an export reports."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, str] = {}
+
+    def note(self, line: str) -> None:
+        """Read the name of a failed engine and its error."""
+        word, name, error = (*line.split(": ", 2), "", "")[:3]
+        if word == "failed":
+            self.errors[name] = error
+
+
 def plant(
-    run: Path, fault: str, builder: EngineBuilder, variants: Iterable[Variant]
+    run: Path, fault: str, builder: EngineBuilder, variants: Sequence[Variant]
 ) -> Iterator[PlantedFault]:
     """Export a copy of a run with a fault, as each engine."""
+    notes = FailureNotes()
+    with tempfile.TemporaryDirectory(prefix="pipework-fault-") as name:
+        copy = Path(name) / "run"
+        shutil.copytree(run, copy, ignore=shutil.ignore_patterns("engines"))
+        manifest = read_manifest(copy).model_copy(update={"engines": ()})
+        write_manifest(copy, manifest)
+        try:
+            export(copy, notes, variants, settings=SETTINGS, builder=builder)
+        except CheckFailedError as error:  # all failed; this is the error of the last
+            notes.errors[variants[-1].label] = str(error)
     for variant in variants:
-        with tempfile.TemporaryDirectory(prefix="pipework-fault-") as name:
-            copy = Path(name) / "run"
-            shutil.copytree(run, copy, ignore=shutil.ignore_patterns("engines"))
-            limits = ""
-            try:
-                export(copy, NullProgress(), [variant], settings=SETTINGS, builder=builder)
-            except CheckFailedError as error:
-                match = re.search(r"parity check \((.*?)\): ", str(error))
-                limits = str(error) if match is None else match[1]
-            graph = bool(limits) and variant.precision is not Precision.FP32
-            failed = copy / "failed-exports" / variant.label
-            yield PlantedFault(
-                run=run.name,
-                fault=fault,
-                engine=variant.label,
-                limits=limits,
-                graph=graph and not failed.exists(),
-            )
+        message = notes.errors.get(variant.label, "")
+        match = re.search(r"^(\S+) failed the parity check \((.*?)\): ", message)
+        yield PlantedFault(
+            run=run.name,
+            fault=fault,
+            engine=variant.label,
+            limits=message if match is None else match[2],
+            graph=match is not None and match[1] != variant.label,
+        )
 
 
 @report_errors
@@ -294,12 +331,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_writable(options.out)
     outcomes: list[PlantedFault] = []
     builders: dict[str, EngineBuilder] = {NO_FAULT: build, **FAULTS}
-    for run, (fault, builder) in product(options.runs, builders.items()):
-        for outcome in plant(run, fault, builder, VARIANTS):
-            outcomes.append(outcome)
-            name = f"{outcome.run}, {outcome.fault}, {outcome.engine}"
-            sys.stdout.write(f"{name}: {outcome.limits or 'passed'}\n")
-            sys.stdout.flush()
+    with patch.object(ReferenceLogits, "of", ReferenceCache()):
+        for run, (fault, builder) in product(options.runs, builders.items()):
+            for outcome in plant(run, fault, builder, VARIANTS):
+                outcomes.append(outcome)
+                name = f"{outcome.run}, {outcome.fault}, {outcome.engine}"
+                sys.stdout.write(f"{name}: {outcome.limits or 'passed'}\n")
+                sys.stdout.flush()
     result = FaultsResult(
         outcomes=tuple(outcomes), command=command(parser, options), provenance=provenance()
     )
