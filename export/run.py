@@ -152,7 +152,8 @@ def _build_one(
     variant: Variant, checker: "ParityChecker", builder: EngineBuilder, progress: Progress
 ) -> EngineRecord:
     run_rows = checker.run_rows
-    folder = _unfinished(run_rows, variant)
+    folder = run_rows.run / ENGINES / variant.label / UNFINISHED
+    folder.mkdir(parents=True)
     built = builder(variant, run_rows, folder, progress)
     _compare_fusions(variant, run_rows.manifest, built, progress)
     if built.float_graph is not None:
@@ -176,13 +177,6 @@ def _build_one(
         built.graph.unlink()
     checker.reference_rows().write(folder / KEPT_ROWS)
     return _record(variant, checker, built, parity)
-
-
-def _unfinished(run_rows: RunRows, variant: Variant) -> Path:
-    """Create the folder of an engine that is being built and return it."""
-    folder = run_rows.run / ENGINES / variant.label / UNFINISHED
-    folder.mkdir(parents=True)
-    return folder
 
 
 def _compare_fusions(
@@ -222,6 +216,19 @@ class ParityChecker:
             CheckFailedError: the engine's logits differ from the checkpoint's, or it fails.
             NoGpuError: the engine needs a GPU that is not available.
         """
+        form = candidate.variant.format, candidate.variant.precision
+        if form != (EngineFormat.ONNX, Precision.FP32):
+            return self._check(candidate, opener)
+        digest = file_digest(candidate.folder / MODELS[EngineFormat.ONNX])
+        try:
+            parity = self._check(candidate, opener)
+        except CheckFailedError as error:
+            self._graphs[digest] = error
+            raise
+        self._graphs[digest] = None
+        return parity
+
+    def _check(self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine]) -> Parity:
         try:
             with opener(whole=True) as whole, opener() as engine:
                 result = prove(
@@ -238,9 +245,6 @@ class ParityChecker:
         if not result.parity.passed:
             raise parity_error(candidate, result)
         remove_failed_export(candidate)
-        form = candidate.variant.format, candidate.variant.precision
-        if form == (EngineFormat.ONNX, Precision.FP32):
-            self._graphs[file_digest(candidate.folder / MODELS[EngineFormat.ONNX])] = None
         return result.parity.model_copy(update={"processor": processor})
 
     def check_float_graph(self, variant: Variant, graph: Path) -> None:
@@ -253,17 +257,18 @@ class ParityChecker:
         if digest not in self._graphs:
             float_variant = ONNX_FP32.model_copy(update={"layout": variant.layout})
             self._progress.note(f"{variant.label}: checking the float32 graph it is converted from")
-            folder = _unfinished(self.run_rows, float_variant)
+            folder = self.run_rows.run / ENGINES / float_variant.label / "float-graph"
+            folder.mkdir(parents=True)
             path = graph.rename(folder / MODELS[EngineFormat.ONNX])
             candidate = EngineCandidate(
                 run_rows=self.run_rows, variant=float_variant, folder=folder
             )
-            opener = partial(open_engine, path, float_variant, self.run_rows.manifest)
             try:
-                self.check(candidate, opener)
-            except CheckFailedError as error:
-                self._graphs[digest] = error
-            shutil.rmtree(folder, ignore_errors=True)
+                self.check(
+                    candidate, partial(open_engine, path, float_variant, self.run_rows.manifest)
+                )
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
         graph.unlink(missing_ok=True)
         fault = self._graphs[digest]
         if fault is not None:

@@ -29,7 +29,18 @@ def refusal(run, builder, variant):
     return caught.value
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+HIDDEN = (  # int8 engines with these faults passed before the float32 graph was checked
+    "positions of the last eighth zeroed",
+    "one class shifted by 0.18",
+    "mask leaks (e^-5)",
+    "embeddings of unused tokens times -3",
+)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [fault if fault in HIDDEN else pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS],
+)
 def test_a_fault_is_refused_before_the_conversion_to_int8(run, fault):
     error = refusal(run, FAULTS[fault], DYNAMIC[len(fault) % 2])
     assert str(error).startswith("onnx-fp32")
@@ -42,6 +53,7 @@ def test_a_fault_is_refused_in_every_precision_and_layout(run, fault, name):
     refusal(run, FAULTS[fault], BY_NAME[name])
 
 
+@pytest.mark.slow
 def test_a_correct_graph_passes_in_every_precision_and_layout(run):
     records = export(run, NullProgress(), VARIANTS, settings=QUICK)
     assert {record.name for record in records if record.proven} == {*BY_NAME}
