@@ -77,6 +77,7 @@ class BuildResult:
         fallback_precision: precision of the layers that are not int8 in an int8 engine of OpenVINO.
         tensorrt: build record of a TensorRT engine.
         graph: ONNX graph of a TensorRT engine, which runs on any machine.
+        float_graph: the float32 graph that a lower precision was converted from.
     """
 
     built_with: dict[str, str]
@@ -86,9 +87,10 @@ class BuildResult:
     fallback_precision: Precision = Precision.FP32
     tensorrt: TensorRt | None = None
     graph: Path | None = None
+    float_graph: Path | None = None
 
 
-INTERMEDIATE = MODELS[EngineFormat.ONNX]
+INTERMEDIATE, FLOAT_GRAPH = MODELS[EngineFormat.ONNX], "fp32.onnx"
 
 EngineBuilder = Callable[[Variant, RunRows, Path, Progress], BuildResult]
 
@@ -112,7 +114,8 @@ def build(variant: Variant, run_rows: RunRows, folder: Path, progress: Progress)
             built = _graph(variant, run_rows, graph, progress)
             int8 = variant.precision is Precision.INT8
             onnx_to_openvino(graph, main, built.fallback_precision if int8 else variant.precision)
-            graph.unlink()
+            if graph != built.float_graph:
+                graph.unlink()
             return replace(built, built_with=built.built_with | package_versions("openvino"))
         case EngineFormat.TENSORRT:
             graph = folder / INTERMEDIATE
@@ -123,13 +126,15 @@ def build(variant: Variant, run_rows: RunRows, folder: Path, progress: Progress)
 
 
 def _graph(variant: Variant, run_rows: RunRows, path: Path, progress: Progress) -> BuildResult:
-    """Write the ONNX graph in the variant's precision to `path`."""
-    plain = path.with_name("fp32.onnx")
+    """Write the ONNX graph in the variant's precision to `path`, and beside it that in float32."""
+    plain = path.with_name(FLOAT_GRAPH)
     checkpoint_to_onnx(run_rows.run, run_rows.manifest, plain, variant.layout)
     fallback_layers, fallback_precision = tuple[FallbackLayer, ...](), Precision.FP32
     match variant.precision:
-        case Precision.FP32 | Precision.BF16:  # the runtime converts to bf16
+        case Precision.FP32:
             plain.rename(path)
+        case Precision.BF16:  # the runtime converts to bf16
+            plain = plain.rename(path)
         case Precision.FP16:
             encodings = [row.encoding for row in run_rows.edge_cases]
             fallback_layers = onnx_to_fp16(plain, path, graph_feeds(plain, run_rows, encodings))
@@ -137,12 +142,12 @@ def _graph(variant: Variant, run_rows: RunRows, path: Path, progress: Progress) 
             fallback_layers, fallback_precision = onnx_to_int8(
                 plain, path, variant, run_rows, progress
             )
-    plain.unlink(missing_ok=True)
     return BuildResult(
         built_with=package_versions("onnx"),
         fusions=count_fusions(path),
         fallback_layers=fallback_layers,
         fallback_precision=fallback_precision,
+        float_graph=plain if plain.is_file() else None,
     )
 
 

@@ -15,6 +15,8 @@ class ToleranceSettings(Settings):
     flips: NotNegative | None = None
     flips_outside: NotNegative | None = None
     score_drop: NotNegative | None = None
+    error_ratio: NotNegative | None = None
+    bias_ratio: NotNegative | None = None
 
     def apply_to(self, defaults: Tolerance) -> Tolerance:
         """Return the default tolerances with these overrides."""
@@ -80,6 +82,7 @@ class ExportSettings(Settings):
         dev_rows: maximum number of dev rows in a parity check, sampled evenly from the file.
         calibration_rows: number of train rows, sampled evenly, that calibrate static int8.
         speed_s: seconds to measure the speed of each engine; 0 skips the measurement.
+        rebuild: whether to build engines that the run has already; if not, they are only measured.
         capabilities: compute capabilities, times ten, that TensorRT-RTX builds for. TensorRT
             itself builds for the GPU of this machine.
         triton: settings of `--to triton`.
@@ -89,5 +92,6 @@ class ExportSettings(Settings):
     dev_rows: Positive = 10_000
     calibration_rows: Positive = 300
     speed_s: NotNegative = 6.0
+    rebuild: bool = True
     capabilities: tuple[Positive, ...] = (80, 86, 89, 120)
     triton: TritonSettings = TritonSettings()

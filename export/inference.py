@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pipework.data.examples import Example, Source, validate_example
-from pipework.errors import ConfigError, DataError, PipeError
+from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
 from pipework.progress import Progress
 from pipework.run_folder.files import file_digest, verify_files
 from pipework.run_folder.manifest import Manifest, read_classifier
@@ -100,15 +100,18 @@ def open_model(
 
 
 def open_best_model(run: Path, manifest: Manifest) -> Engine:
-    """Open the fastest engine that runs on this machine, or else the checkpoint.
+    """Open the default engine, or the checkpoint if no engine runs on this machine.
 
     Raises:
+        ChangedFileError: a file of an engine has changed.
         PipeError: neither an engine nor the checkpoint can be opened.
     """
     if not manifest.engines:
         return open_model(run, manifest, checkpoint=True)
     try:
         return open_model(run, manifest, checkpoint=False)
+    except ChangedFileError:
+        raise
     except PipeError as reason:
         log.warning("no engine runs on this machine, using the checkpoint: %s", reason)
         try:
@@ -117,15 +120,23 @@ def open_best_model(run: Path, manifest: Manifest) -> Engine:
             raise reason from None
 
 
-def predict_run(run: Path, examples: Iterable[Example]) -> Iterator[tuple[Example, Prediction]]:
-    """Predict examples in order, with the fastest engine that runs here or the checkpoint.
+def predict_run(
+    run: Path, examples: Iterable[Example], engine_name: str | None = None
+) -> Iterator[tuple[Example, Prediction]]:
+    """Predict examples in order, with the named engine, or the default or the checkpoint.
 
     Raises:
         InputError: an input does not fit the model, such as a pair for a single-text model.
+        ChangedFileError: a file of an engine has changed.
     """
     manifest = read_classifier(run)
     encoder = open_encoder(run, manifest)
-    with open_best_model(run, manifest) as engine:
+    named = engine_name is not None
+    with (
+        open_model(run, manifest, engine_name, checkpoint=False)
+        if named
+        else open_best_model(run, manifest)
+    ) as engine:
         inputs = (
             validate_example(example, manifest.input, f"input {number}")
             for number, example in enumerate(examples, start=1)

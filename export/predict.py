@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipework.data.examples import Example, Source, parse_columns, split_pair
@@ -18,13 +19,23 @@ RETRIES = 8  # of a request that an overloaded server rejects
 Predictions = Iterator[tuple[Example, Prediction]]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictionSource:
+    """The model that predicts.
+
+    Attributes:
+        url: URL of a server; None for a run folder.
+        columns: columns of a data file for a server; None takes them from the header.
+        engine: name of an engine of the run folder; None for the default.
+    """
+
+    url: str | None = None
+    columns: str | None = None
+    engine: str | None = None
+
+
 def predict_inputs(
-    words: Sequence[str],
-    file: Path | None,
-    url: str | None,
-    columns: str | None,
-    *,
-    progress: Progress,
+    words: Sequence[str], file: Path | None, source: PredictionSource, *, progress: Progress
 ) -> Predictions:
     """Return the inputs with their predictions, in order.
 
@@ -32,13 +43,13 @@ def predict_inputs(
         words: texts, preceded by the run folder if there is no URL. Without texts and `file`, the
             texts are read from standard input, one per line.
         file: a data file; a run folder reads it with the columns of its training data.
-        url: URL of a server.
-        columns: columns of `file` for a server; None takes them from the header.
+        source: the model that predicts.
         progress: receives the number of finished rows if a server predicts a file.
 
     Raises:
         ConfigError: expected either a run folder or a URL, and either texts or a file.
     """
+    url, columns = source.url, source.columns
     texts = words if url is not None else words[1:]
     if url is None and not words:
         message = "expected a run folder or --url, found neither"
@@ -52,9 +63,13 @@ def predict_inputs(
     if columns is not None and (url is None or file is None):
         message = "--columns needs --url and --file"
         raise ConfigError(message, "a run folder uses the columns of its training data")
+    if source.engine is not None and url is not None:
+        message = "expected a run folder with --engine, found --url"
+        raise ConfigError(message, "choose the engine of a server: pipe serve RUN --engine NAME")
     if url is None:
         run = Path(words[0])
-        return predict_run(run, _text_inputs(texts) if file is None else read_unlabelled(run, file))
+        examples = _text_inputs(texts) if file is None else read_unlabelled(run, file)
+        return predict_run(run, examples, source.engine)
     return _predict_by_server(
         url, texts, None if file is None else _source(file, columns), progress
     )

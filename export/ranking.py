@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from pipework.text.encoding import Encoding
 BATCH = 8
 ROUNDS = 3
 CALLS = 32  # batches per pass over the rows
+STEADY = 0.25  # variation of an engine on an idle machine: at most 0.1, rarely 0.2
 Opener = Callable[[], CollatedEngine]
 
 
@@ -104,8 +106,10 @@ def _run_calls(
 
 
 def _median(rounds: Sequence[SpeedSample], rows: int) -> Speed:
+    rates = [sample.texts_per_s for sample in rounds]
     return Speed(
-        texts_per_s=float(np.median([sample.texts_per_s for sample in rounds])),
+        texts_per_s=float(np.median(rates)),
+        variation=float(np.ptp(rates) / np.median(rates)),
         batch=BATCH,
         p50_ms=float(np.median([sample.p50_ms for sample in rounds])),
         rows=rows,
@@ -126,6 +130,7 @@ def rank(run_rows: RunRows, manifest: Manifest, progress: Progress) -> tuple[Eng
     if openers:
         rows = [row.encoding for row in run_rows.dev]
         speeds = measure(openers, rows, seconds, progress)
+        _warn_if_unsteady(run_rows.run, speeds, progress)
     engines = [
         record.model_copy(update={"speed": speeds.get(record.name, record.speed)})
         for record in manifest.engines
@@ -134,6 +139,16 @@ def rank(run_rows: RunRows, manifest: Manifest, progress: Progress) -> tuple[Eng
         key=lambda engine: -speeds[engine.name].texts_per_s if engine.name in speeds else 0.0
     )
     return tuple(engines)
+
+
+def _warn_if_unsteady(run: Path, speeds: Mapping[str, Speed], progress: Progress) -> None:
+    variation = float(np.median([speed.variation for speed in speeds.values()]))
+    if variation > STEADY:
+        progress.note(
+            f"the speed of an engine varied by {variation:.0%} between rounds: other programs use "
+            "this machine, and the ranking is unreliable. Measure again when it is idle: "
+            f"pipe export {run} --to auto --set rebuild=false"
+        )
 
 
 def _openers(run_rows: RunRows, manifest: Manifest, progress: Progress) -> dict[str, Opener]:

@@ -13,9 +13,10 @@ from pipework.html.page import cells, header, plots, render_page, section, table
 from pipework.html.svg import GRID, SERIES, STYLE, WIDTH_IN, number, svg
 from pipework.run_folder.engine_record import EngineRecord, Parity
 from pipework.run_folder.manifest import Manifest
+from pipework.serve.engines import choose_engine
 
 COLUMNS = (
-    *("engine", "precision", "layout", "MB", "max difference", "tolerance", "same labels"),
+    *("engine", "precision", "layout", "MB", "max difference", "tolerance", "changes"),
     *("score", "change, 95 % interval", "texts/s", "p50 ms", "state"),
 )
 
@@ -50,7 +51,7 @@ def page(manifest: Manifest) -> str:
         header(f"Engines of {name}", subtitle),
         tiles(_headline(engines)),
         plots(charts),
-        section("Engines", table(COLUMNS, (cells(_row(engine)) for engine in engines))),
+        section("Engines", table(COLUMNS, (cells(_row(engine, manifest)) for engine in engines))),
     ]
     if fallback_layers:
         rows = table(("",), map(_cell, fallback_layers))
@@ -132,14 +133,14 @@ def _scores(parity: Parity) -> tuple[str, str]:
     return f"{parity.metric} {scores.engine:.4f}", f"{scores.change:+.4f} {interval}"
 
 
-def _row(engine: EngineRecord) -> tuple[str, ...]:
+def _row(engine: EngineRecord, manifest: Manifest) -> tuple[str, ...]:
     parity, speed = engine.parity, engine.speed
     parity_cells = ("",) * 5
     if parity is not None:
         parity_cells = (
             f"{parity.max_abs:.1e}",
             f"{parity.tolerance.max_abs:g}",
-            f"{parity.argmax_agreement:.2%}",
+            parity.describe_change(manifest.task.kind),
             *_scores(parity),
         )
     return (
@@ -150,5 +151,12 @@ def _row(engine: EngineRecord) -> tuple[str, ...]:
         *parity_cells,
         "" if speed is None else f"{speed.texts_per_s:,.0f}",
         "" if speed is None else f"{speed.p50_ms:.1f}",
-        "proven" if engine.proven else "built, not run",
+        _state(engine, manifest),
     )
+
+
+def _state(engine: EngineRecord, manifest: Manifest) -> str:
+    if not engine.proven:
+        return "built, not run"
+    default = engine.name == choose_engine(manifest).name
+    return "proven, served by default" if default else "proven"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipework.errors import PipeError, RunFolderError
+from pipework.errors import CheckFailedError, PipeError, RunFolderError
 from pipework.export.build import BuildResult, EngineBuilder, build, lost_fusions
 from pipework.export.config import ExportSettings
 from pipework.export.diagnosis.refusal import (
@@ -20,7 +20,7 @@ from pipework.export.parity.case import EngineFailedError
 from pipework.export.parity.prove import ReferenceLogits, prove
 from pipework.export.parity.score_change import check_reference
 from pipework.export.ranking import rank
-from pipework.export.rows.run_rows import RunRows
+from pipework.export.rows.run_rows import RunRows, spread_over_groups
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.engine_record import (
     EngineFormat,
@@ -28,11 +28,13 @@ from pipework.run_folder.engine_record import (
     Layout,
     Parity,
     Precision,
+    Tolerance,
     Variant,
     engine_digest,
 )
-from pipework.run_folder.files import record_file, verify_files
+from pipework.run_folder.files import file_digest, record_file, verify_files
 from pipework.run_folder.manifest import LockedRun, Manifest
+from pipework.scoring.predictions import predicted_labels
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as KEPT_ROWS
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import MODELS, open_engine
@@ -93,11 +95,17 @@ def export_locked(
     verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
     _sweep(locked, progress)
     run_rows = RunRows.open(run, manifest, settings or ExportSettings())
+    recorded = {engine.name for engine in manifest.engines if not run_rows.settings.rebuild}
+    names = [variant.label for variant in variants if variant.label in recorded]
+    variants = [variant for variant in variants if variant.label not in recorded]
     try:
-        with open_reference(run, manifest) as reference:
-            expected = ReferenceLogits.of(run_rows, reference, progress)
-            check_reference(run_rows, reference, expected.dev_NC, progress)
-        names = _build_all(locked, variants, run_rows, expected, builder, progress)
+        if variants:
+            with open_reference(run, manifest) as reference:
+                precisions = {variant.precision for variant in variants}
+                expected = ReferenceLogits.of(run_rows, reference, precisions, progress)
+                check_reference(run_rows, reference, expected.dev_NC, progress)
+            checker = ParityChecker(run_rows, expected, progress)
+            names += _build_all(locked, variants, checker, builder, progress)
         ranked = rank(run_rows, locked.manifest, progress)
         locked.record_engines(ranked)
         return tuple(record for record in ranked if record.name in names)
@@ -108,8 +116,7 @@ def export_locked(
 def _build_all(
     locked: LockedRun,
     variants: Sequence[Variant],
-    run_rows: RunRows,
-    expected: ReferenceLogits,
+    checker: "ParityChecker",
     builder: EngineBuilder,
     progress: Progress,
 ) -> list[str]:
@@ -126,7 +133,7 @@ def _build_all(
     for number, variant in enumerate(variants, start=1):
         progress.note(f"building {variant.label} ({number} of {len(variants)})")
         try:
-            record = _build_one(variant, run_rows, expected, builder, progress)
+            record = _build_one(variant, checker, builder, progress)
             others = (engine for engine in locked.manifest.engines if engine.name != record.name)
             locked.record_engines((*others, record))
             names.append(record.name)
@@ -142,44 +149,34 @@ def _build_all(
 
 
 def _build_one(
-    variant: Variant,
-    run_rows: RunRows,
-    expected: ReferenceLogits,
-    builder: EngineBuilder,
-    progress: Progress,
+    variant: Variant, checker: "ParityChecker", builder: EngineBuilder, progress: Progress
 ) -> EngineRecord:
+    run_rows = checker.run_rows
     folder = run_rows.run / ENGINES / variant.label / UNFINISHED
     folder.mkdir(parents=True)
     built = builder(variant, run_rows, folder, progress)
     _compare_fusions(variant, run_rows.manifest, built, progress)
+    if built.float_graph is not None:
+        checker.check_float_graph(variant, built.float_graph)
     candidate = EngineCandidate(run_rows=run_rows, variant=variant, folder=folder)
     path, manifest = folder / MODELS[variant.format], run_rows.manifest
     opener = partial(open_engine, path, variant, manifest, tensorrt=built.tensorrt)
     parity: Parity | None
     try:
-        parity = _check_parity(candidate, opener, expected, progress)
+        parity = checker.check(candidate, opener)
     except NoGpuError as reason:
         if built.graph is None:
             raise
         # Without the GPU, check the ONNX graph instead: it runs on any machine.
         onnx_variant = variant.model_copy(update={"format": EngineFormat.ONNX})
         opener = partial(open_engine, built.graph, onnx_variant, manifest)
-        _check_parity(candidate, opener, expected, progress)
+        checker.check(candidate, opener)
         parity = None
         progress.note(f"built, not run: {variant.label}; its ONNX graph passed; {reason}")
     if built.graph is not None:
         built.graph.unlink()
-    _reference_rows(run_rows, expected).write(folder / KEPT_ROWS)
-    return _record(variant, run_rows, built, parity)
-
-
-def _reference_rows(run_rows: RunRows, expected: ReferenceLogits) -> ReferenceRows:
-    """Return the edge cases and the first dev rows with the checkpoint's logits."""
-    dev = run_rows.dev[:REFERENCE_DEV_ROWS]
-    logits_NC = np.concatenate([expected.edge_NC, expected.dev_NC[: len(dev)]])
-    return ReferenceRows(
-        encodings=[row.encoding for row in (*run_rows.edge_cases, *dev)], logits_NC=logits_NC
-    )
+    checker.reference_rows().write(folder / KEPT_ROWS)
+    return _record(variant, checker, built, parity)
 
 
 def _compare_fusions(
@@ -191,41 +188,113 @@ def _compare_fusions(
                 progress.note(f"{variant.label}: fewer fusions than in the last export: {loss}")
 
 
-def _check_parity(
-    candidate: EngineCandidate,
-    opener: Callable[..., CollatedEngine],
-    expected: ReferenceLogits,
-    progress: Progress,
-) -> Parity:
-    """Return the parity record of an engine that passes the check.
+class ParityChecker:
+    """Checks the engines of one export against the checkpoint.
 
-    Raises:
-        CheckFailedError: the engine's logits differ from the checkpoint's, or it fails.
-        NoGpuError: the engine needs a GPU that is not available.
+    A lower precision hides faults of the float32 graph that it was converted from, so this graph is
+    checked too, with the limits of float32. Graphs with the same content are checked once; the
+    error of a wrong graph is raised for each engine.
+
+    Attributes:
+        run_rows: the run and the rows.
     """
-    try:
-        with opener(whole=True) as whole, opener() as engine:
-            result = prove(
-                candidate.run_rows,
-                expected,
-                whole=whole,
-                engine=engine,
-                tolerance=candidate.run_rows.tolerance(candidate.variant.precision),
-                progress=progress,
+
+    def __init__(self, run_rows: RunRows, expected: ReferenceLogits, progress: Progress) -> None:
+        self.run_rows = run_rows
+        self._expected = expected
+        self._progress = progress
+        self._graphs: dict[str, CheckFailedError | None] = {}
+
+    def tolerance(self, precision: Precision) -> Tolerance:
+        """Return the limits of a precision."""
+        return self._expected.tolerance(self.run_rows, precision)
+
+    def check(self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine]) -> Parity:
+        """Return the parity record of an engine that passes the check.
+
+        Raises:
+            CheckFailedError: the engine's logits differ from the checkpoint's, or it fails.
+            NoGpuError: the engine needs a GPU that is not available.
+        """
+        form = candidate.variant.format, candidate.variant.precision
+        if form != (EngineFormat.ONNX, Precision.FP32):
+            return self._check(candidate, opener)
+        digest = file_digest(candidate.folder / MODELS[EngineFormat.ONNX])
+        try:
+            parity = self._check(candidate, opener)
+        except CheckFailedError as error:
+            self._graphs[digest] = error
+            raise
+        self._graphs[digest] = None
+        return parity
+
+    def _check(self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine]) -> Parity:
+        try:
+            with opener(whole=True) as whole, opener() as engine:
+                result = prove(
+                    self.run_rows,
+                    self._expected,
+                    whole=whole,
+                    engine=engine,
+                    tolerance=self.tolerance(candidate.variant.precision),
+                    progress=self._progress,
+                )
+                processor = engine.processor
+        except (EngineFailedError, RunFolderError) as error:  # it does not load or run
+            raise engine_error(candidate, error) from error
+        if not result.parity.passed:
+            raise parity_error(candidate, result)
+        remove_failed_export(candidate)
+        return result.parity.model_copy(update={"processor": processor})
+
+    def check_float_graph(self, variant: Variant, graph: Path) -> None:
+        """Check the float32 graph that `variant` was converted from, and delete it.
+
+        Raises:
+            CheckFailedError: its logits differ from the checkpoint's, or it fails.
+        """
+        digest = file_digest(graph)
+        if digest not in self._graphs:
+            float_variant = ONNX_FP32.model_copy(update={"layout": variant.layout})
+            self._progress.note(f"{variant.label}: checking the float32 graph it is converted from")
+            folder = self.run_rows.run / ENGINES / float_variant.label / "float-graph"
+            folder.mkdir(parents=True)
+            path = graph.rename(folder / MODELS[EngineFormat.ONNX])
+            candidate = EngineCandidate(
+                run_rows=self.run_rows, variant=float_variant, folder=folder
             )
-            processor = engine.processor
-    except (EngineFailedError, RunFolderError) as error:  # it does not load or run
-        raise engine_error(candidate, error) from error
-    if not result.parity.passed:
-        raise parity_error(candidate, result)
-    remove_failed_export(candidate)
-    return result.parity.model_copy(update={"processor": processor})
+            try:
+                self.check(
+                    candidate, partial(open_engine, path, float_variant, self.run_rows.manifest)
+                )
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+        graph.unlink(missing_ok=True)
+        fault = self._graphs[digest]
+        if fault is not None:
+            raise fault
+
+    def reference_rows(self) -> ReferenceRows:
+        """Return the edge cases and dev rows of all labels and lengths, with their logits."""
+        dev_NC, dev = self._expected.dev_NC, self.run_rows.dev
+        labels_NC = predicted_labels(dev_NC, self.run_rows.manifest.task)
+        chosen = spread_over_groups(
+            [labels_C.tobytes() for labels_C in labels_NC],
+            [len(row.encoding) for row in dev],
+            REFERENCE_DEV_ROWS,
+        )
+        rows = [*self.run_rows.edge_cases, *(dev[index] for index in chosen)]
+        return ReferenceRows(
+            encodings=[row.encoding for row in rows],
+            logits_NC=np.concatenate([self._expected.edge_NC, dev_NC[chosen]]),
+        )
 
 
 def _record(
-    variant: Variant, run_rows: RunRows, built: BuildResult, parity: Parity | None
+    variant: Variant, checker: ParityChecker, built: BuildResult, parity: Parity | None
 ) -> EngineRecord:
-    run, partial_folder = run_rows.run, run_rows.run / ENGINES / variant.label / UNFINISHED
+    run = checker.run_rows.run
+    partial_folder = run / ENGINES / variant.label / UNFINISHED
     files = tuple(record_file(run, path) for path in _files(partial_folder, variant))
     final = partial_folder.with_name(engine_digest(files)[:12])
     if final.is_dir():  # the same engine with the same rows; the manifest may already name it
@@ -242,7 +311,7 @@ def _record(
         kept=built.fallback_layers,
         tensorrt=built.tensorrt,
         parity=parity,
-        tolerance=run_rows.tolerance(variant.precision),
+        tolerance=checker.tolerance(variant.precision),
     )
 
 

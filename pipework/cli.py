@@ -32,6 +32,9 @@ class ServeBackend(StrEnum):
 
 Run = Annotated[Path, typer.Argument(help="run folder")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="override: section.key=value")]
+EngineName = Annotated[
+    str | None, typer.Option("--engine", help="name of a proven engine, see pipe show")
+]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -106,7 +109,7 @@ def evaluate(
     run: Run,
     file: Annotated[Path | None, typer.Argument(help="labelled file instead of a split")] = None,
     split: Annotated[str | None, typer.Option(help="train, dev (default) or test")] = None,
-    engine: Annotated[str | None, typer.Option(help="name of a proven engine")] = None,
+    engine: EngineName = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate the checkpoint or an engine: scores, classes, confusion matrix."""
@@ -145,15 +148,17 @@ def predict(
     columns: Annotated[
         str | None, typer.Option(help="columns of --file, with --url: text=NAME")
     ] = None,
+    engine: EngineName = None,
 ) -> None:
     """Classify texts from the command line, a file, or standard input (a text per line)."""
     from pipework import console
     from pipework.export.inference import format_prediction, write_predictions
-    from pipework.export.predict import predict_inputs
+    from pipework.export.predict import PredictionSource, predict_inputs
 
     progress = console.progress()
     try:
-        results = predict_inputs(words or [], file, url, columns, progress=progress)
+        source = PredictionSource(url=url, columns=columns, engine=engine)
+        results = predict_inputs(words or [], file, source, progress=progress)
         if out is not None:
             write_predictions(results, out, progress)
             return
@@ -201,7 +206,7 @@ def export(
             records = export_locked(locked, progress, variants, settings=settings)
         finally:
             progress.close()
-    show_exported(run, records)
+        show_exported(run, locked.manifest, records)
 
 
 def _add_version(
@@ -233,6 +238,7 @@ def serve(
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="HTTP port; 0 for any free port")] = 8000,
     grpc_port: Annotated[int, typer.Option(help="gRPC port; 0 for any free port")] = 8001,
+    engine: EngineName = None,
     overrides: Sets = None,
 ) -> None:
     """Serve proven engines over HTTP and gRPC until SIGTERM or Ctrl-C."""
@@ -242,7 +248,8 @@ def serve(
     from pipework.serve.run import serve as start
     from pipework.settings import load_settings
 
-    settings = load_settings(ServeSettings, None, overrides or [])
+    named = [] if engine is None else [f"engine.name={engine}"]
+    settings = load_settings(ServeSettings, None, [*(overrides or []), *named])
     set_up_logs(settings.logs)
     address = ListenAddress(host=host, port=port, grpc_port=grpc_port)
     if backend is ServeBackend.TRITON:
@@ -287,7 +294,7 @@ def show(
     elif as_json:
         sys.stdout.write(manifest.model_dump_json(indent=2) + "\n")
     else:
-        show_manifest(manifest)
+        show_manifest(run, manifest)
 
 
 def main() -> NoReturn:

@@ -34,6 +34,12 @@ class RunFolderError(PipeError):
     """A run folder is missing, unfinished, or does not match its manifest."""
 
 
+class ChangedFileError(RunFolderError):
+    """A file of a run folder is missing or differs from the digest in the manifest."""
+
+    exit_code = 3
+
+
 class MissingDependencyError(PipeError):
     """An optional package is not installed; the hint is the command that installs it."""
 

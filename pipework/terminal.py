@@ -1,6 +1,6 @@
 """Print the results of the commands as text and tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -9,6 +9,7 @@ from pipework.run_folder.engine_record import EngineRecord, FallbackLayer, Parit
 from pipework.run_folder.manifest import Manifest, SplitMetrics
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.evaluation import Evaluation
+from pipework.serve.engines import choose_engine, faster_engines
 from pipework.train.data_report.data_report import DataReport, SplitReport, ValueStats
 
 
@@ -42,8 +43,9 @@ def _format_metrics(metrics: SplitMetrics) -> str:
     return ", ".join((format_scores(metrics.scores), *losses))
 
 
-def show_exported(run: Path, records: Sequence[EngineRecord]) -> None:
-    """Print the parity result of each exported engine."""
+def show_exported(run: Path, manifest: Manifest, records: Sequence[EngineRecord]) -> None:
+    """Print the parity result of each exported engine, and the default engine of the run."""
+    kind = manifest.task.kind
     for record in records:
         parity = record.parity
         if parity is None:
@@ -53,10 +55,23 @@ def show_exported(run: Path, records: Sequence[EngineRecord]) -> None:
         console.print_line(
             f"proven: {record.name}, logits within {parity.max_abs:.1e} of the checkpoint's "
             f"(tolerance {tolerance:.2g}) over {parity.rows:,} rows in "
-            f"{len(parity.shapes)} shapes, {parity.flips} labels changed, {_scores(parity)}"
+            f"{len(parity.shapes)} shapes; changes {parity.describe_change(kind)}; "
+            f"{_scores(parity)}"
         )
+    for line in _default_engine(run, manifest):
+        console.print_line(line)
     where = "" if any(record.proven for record in records) else ", on a machine with the GPU"
     console.print_line(f"next{where}: pipe serve {run}")
+
+
+def _default_engine(run: Path, manifest: Manifest) -> Iterator[str]:
+    """Describe the engine that is served by default, and what faster engines cost."""
+    if len(manifest.engines) < 2:  # noqa: PLR2004
+        return
+    default = choose_engine(manifest)
+    yield f"default engine: {default.name}"
+    for name, cost in faster_engines(manifest, default).items():
+        yield f"faster: {name}, {cost}: pipe serve {run} --engine {name}"
 
 
 def _scores(parity: Parity) -> str:
@@ -127,7 +142,7 @@ def show_report(report: DataReport) -> None:
         console.print_line("no findings")
 
 
-def show_manifest(manifest: Manifest) -> None:
+def show_manifest(run: Path, manifest: Manifest) -> None:
     """Print the contents of a run folder."""
     for name, value in _summary(manifest):
         console.print_line(f"{name:<8}{value}")
@@ -140,12 +155,15 @@ def show_manifest(manifest: Manifest) -> None:
     if baseline is not None:
         metric = format_scores({manifest.task.metric: baseline.scores[manifest.task.metric]})
         console.print_line(
-            f"baseline on dev, {baseline.name}: {metric}; "
+            f"baseline on {baseline.split}, {baseline.name}: {metric}; "
             f"the checkpoint is {baseline.low:+.4f} to {baseline.high:+.4f} better"
         )
-    columns = ("engine", "MB", "max diff", "same", "score", "texts/s", "p50 ms", "")
-    title = "\nengines: largest logit difference, share of same labels, change of the score, speed"
-    console.table(title, columns, [_engine_row(engine) for engine in manifest.engines])
+    columns = ("engine", "MB", "max diff", *_change_columns(manifest.task.kind))
+    columns = (*columns, "score", "texts/s", "p50 ms", "")
+    title = "\nengines: largest difference, changed predictions, change of the score, speed"
+    console.table(title, columns, [_engine_row(engine, manifest) for engine in manifest.engines])
+    for line in _default_engine(run, manifest):
+        console.print_line(line)
     for engine in manifest.engines:
         if engine.kept:
             console.print_line(f"{engine.name} keeps {_format_layers(engine.kept)}")
@@ -153,12 +171,21 @@ def show_manifest(manifest: Manifest) -> None:
         console.print_line(f"finding: {finding}")
 
 
-def _engine_row(engine: EngineRecord) -> tuple[str, ...]:
-    parity, speed = engine.parity, engine.speed
-    parity_cells = ("", "", "")
+def _change_columns(kind: TaskKind) -> tuple[str, ...]:
+    return ("of the range",) if kind is TaskKind.REGRESSION else ("labels", "probability")
+
+
+def _engine_row(engine: EngineRecord, manifest: Manifest) -> tuple[str, ...]:
+    parity, speed, kind = engine.parity, engine.speed, manifest.task.kind
+    parity_cells = ("",) * (2 + len(_change_columns(kind)))
     if parity is not None:
-        change = "no score" if parity.scores is None else f"{parity.scores.change:+.4f}"
-        parity_cells = (f"{parity.max_abs:.1e}", f"{parity.argmax_agreement:.2%}", change)
+        changes = (
+            (f"{parity.max_change:.2%}",)
+            if kind is TaskKind.REGRESSION
+            else (f"{1 - parity.argmax_agreement:.2%}", f"{parity.max_change:.3f}")
+        )
+        score = "no score" if parity.scores is None else f"{parity.scores.change:+.4f}"
+        parity_cells = (f"{parity.max_abs:.1e}", *changes, score)
     return (
         engine.name,
         f"{sum(file.size for file in engine.files) / 1e6:.1f}",

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from pipework.run_folder.engine_record import ChangeLimits
 from pipework.serve.text_tensors import MAX_CHARACTERS
 from pipework.settings import AboveZero, NotNegative, Positive, Settings
 
@@ -55,6 +56,18 @@ class LimitSettings(Settings):
     connections: Positive = 4096
     header_s: AboveZero = 10.0
     body_s: AboveZero = 60.0
+
+
+class EngineSettings(ChangeLimits):
+    """The engine of a run folder.
+
+    By default, it is the fastest engine within the limits that runs on this machine.
+
+    Attributes:
+        name: name of an engine, as shown by `pipe show`; the limits are ignored.
+    """
+
+    name: str | None = None
 
 
 class RepositorySettings(Settings):
@@ -111,6 +124,7 @@ class ServeSettings(Settings):
     Attributes:
         limits: limits of requests and connections.
         queue: batch size and limits of the queue.
+        engine: choice of the engine of a run folder.
         models: loading of models.
         security: API keys and TLS.
         logs: log format.
@@ -122,6 +136,7 @@ class ServeSettings(Settings):
 
     limits: LimitSettings = LimitSettings()
     queue: QueueSettings = QueueSettings()
+    engine: EngineSettings = EngineSettings()
     models: RepositorySettings = RepositorySettings()
     security: SecuritySettings = SecuritySettings()
     logs: LogSettings = LogSettings()

@@ -12,9 +12,17 @@ import torch
 from numpy.typing import NDArray
 
 from pipework.progress import Progress
-from pipework.run_folder.manifest import BaselineRecord, Data, Manifest, Model, write_manifest
+from pipework.run_folder.manifest import (
+    BaselineRecord,
+    Data,
+    Manifest,
+    Model,
+    SplitMetrics,
+    write_manifest,
+)
 from pipework.run_folder.task import Task
-from pipework.scoring.evaluation import Evaluation, evaluate, infer_all
+from pipework.scoring.evaluation import Evaluation, evaluate, infer_all, label_array
+from pipework.text.encoding import Encoding, TextEncoder, token_digest
 from pipework.train.config.run_config import Config
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.loop import resume
@@ -26,7 +34,11 @@ from pipework.train.model import checkpoint
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import Classifier, open_checkpoint
 from pipework.train.prepare import TokenSets, identity, input_record, splits
-from pipework.train.report.linear_baseline import LinearBaseline, linear_baseline
+from pipework.train.report.linear_baseline import (
+    LinearBaseline,
+    comparison_split,
+    linear_baseline,
+)
 from pipework.train.report.page import RunPage, write_page
 from pipework.train.report.run_log import NullLogger
 from pipework.train.report.significance import ScoreDifference, Significance, compare_to_baseline
@@ -49,12 +61,28 @@ class TrainedRun:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoredCheckpoint:
-    """The best checkpoint on dev; `task` includes the thresholds chosen on dev."""
+    """The best checkpoint on dev.
+
+    Attributes:
+        task: the task, with the thresholds chosen on dev.
+        model: the record of the model.
+        logits_NC: its logits for dev.
+        evaluation: its scores on dev.
+        tokens: digest of the token ids of dev.
+        compared_NC: its logits for the split on which it is compared with the baseline.
+    """
 
     task: Task
     model: Model
     logits_NC: NDArray[np.float32]
     evaluation: Evaluation
+    tokens: str
+    compared_NC: NDArray[np.float32]
+
+    @property
+    def metrics(self) -> SplitMetrics:
+        """The scores for the manifest."""
+        return self.evaluation.metrics().model_copy(update={"tokens": self.tokens})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +97,7 @@ class BaselineComparison:
         return BaselineRecord(
             name=self.baseline.name,
             rows=self.baseline.rows,
+            split=self.baseline.split,
             scores=self.baseline.evaluation.scores,
             low=self.difference.low,
             high=self.difference.high,
@@ -109,25 +138,43 @@ def _score(trained: TrainedRun, progress: Progress) -> ScoredCheckpoint:
     """Reload the best checkpoint and score it in float32, as the reference for later stages."""
     model = open_checkpoint(trained.out / checkpoint.FOLDER).to(trained.device)
     engine = CheckpointEngine(model, padding=trained.data.vocabulary.padding)
-    dev = trained.data.dev
+    dev = trained.data.dev.encodings(range(len(trained.data.dev)))
+    others = _compared_rows(trained)
     with exact_float32():
-        logits_NC = infer_all(engine, dev.encodings(range(len(dev))), progress)
-    task = with_thresholds(trained.task, logits_NC, dev.truth)
-    evaluation = evaluate(logits_NC, dev.truth, task)
-    model_record = _model(trained, model)
+        logits_NC = infer_all(engine, dev, progress)
+        compared_NC = infer_all(engine, others, progress) if others else logits_NC
+    task = with_thresholds(trained.task, logits_NC, trained.data.dev.truth)
     return ScoredCheckpoint(
-        task=task, model=model_record, logits_NC=logits_NC, evaluation=evaluation
+        task=task,
+        model=_model(trained, model),
+        logits_NC=logits_NC,
+        evaluation=evaluate(logits_NC, trained.data.dev.truth, task),
+        tokens=token_digest(dev),
+        compared_NC=compared_NC,
     )
+
+
+def _compared_rows(trained: TrainedRun) -> list[Encoding]:
+    """Return the inputs on which the model is compared with the baseline; none if it is dev."""
+    sources = trained.config.sources()
+    split = comparison_split(sources)
+    if split == "dev" or not trained.config.train.report:
+        return []
+    input_ = input_record(trained.out, trained.config, trained.data.vocabulary.padding)
+    encoder = TextEncoder.open(
+        trained.out / input_.tokenizer.path, max_length=input_.max_length, type_ids=input_.type_ids
+    )
+    return encoder.encode([*sources[split].rows()])
 
 
 def _compare(
     trained: TrainedRun, scored: ScoredCheckpoint, progress: Progress
 ) -> BaselineComparison:
     sources = trained.config.sources()
-    baseline = linear_baseline(sources["train"], sources["dev"], trained.task, progress)
-    difference = compare_to_baseline(
-        scored.logits_NC, trained.data.dev.truth, scored.task, baseline
-    )
+    baseline = linear_baseline(sources, trained.task, progress)
+    compared = sources[baseline.split]
+    truth = label_array([*compared.rows()], scored.task, str(compared.path))
+    difference = compare_to_baseline(scored.compared_NC, truth, scored.task, baseline)
     return BaselineComparison(baseline=baseline, difference=difference)
 
 
@@ -170,7 +217,7 @@ def _manifest(
             reading=config.sources()["train"].read_options(),
             splits=splits(config, trained.report),
             findings=(*trained.report.findings, *sentence, *failures),
-            metrics={"dev": scored.evaluation.metrics()},
+            metrics={"dev": scored.metrics},
             baseline=None if compared is None else compared.record(),
         ),
     )

@@ -65,8 +65,8 @@ def score(
     runs = sorted(folder.glob("seed-*")) or [folder]
     manifests = [read_manifest(run) for run in runs]
     evaluations = [evaluate_run(run, None, split, None, NullProgress()) for run in runs]
-    sources = [split_source(runs[0], manifests[0], part) for part in ("train", split)]
-    linear = linear_baseline(sources[0], sources[1], manifests[0].task, NullProgress())
+    sources = {part: split_source(runs[0], manifests[0], part) for part in ("train", split)}
+    linear = linear_baseline(sources, manifests[0].task, NullProgress())
     minutes = [float(last_line(run).get("elapsed_s", 0)) / 60 for run in runs]
     return TrainingResult(
         dataset=name,

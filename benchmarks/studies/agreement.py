@@ -34,7 +34,7 @@ from pipework.benchmarks.results_schema.level import Arrivals
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import check_writable, write_result
 from pipework.benchmarks.studies.pipe_serve import running_server
-from pipework.benchmarks.studies.records.agreement_results import (
+from pipework.benchmarks.studies.records.serving_results import (
     AgreementResult,
     GeneratorReport,
     Pair,

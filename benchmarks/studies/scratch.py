@@ -119,8 +119,8 @@ def _without_preset(sections: Sections) -> Sections:
 def floors(run: Path, progress: Progress) -> dict[str, float]:
     """Return the test scores of linear models in percent."""
     manifest = read_manifest(run)
-    train, test = (split_source(run, manifest, name) for name in ("train", "test"))
-    baseline = linear_baseline(train, test, manifest.task, progress)
+    sources = {name: split_source(run, manifest, name) for name in ("train", "test")}
+    baseline = linear_baseline(sources, manifest.task, progress)
     return {**KNOWN, baseline.name: 100 * baseline.evaluation.score}
 
 

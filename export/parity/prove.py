@@ -3,53 +3,84 @@
 The reference is the checkpoint, loaded from disk again. It runs the edge cases one by one without
 padding, and the dev rows in batches of similar length to save time. The engine runs the edge cases
 in the batches of `pipework.export.parity.case`, each as one call even if the server would split
-it, and the dev rows as it does in the server.
+it, and the dev rows as it does in the server. Rows with all tokens of the vocabulary run like dev
+rows; their labels are not compared.
 
 Shapes: N inputs, C classes, X results of the engine: one per input and batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pipework.cpu import processor
 from pipework.export.parity.case import Case, EngineFailedError, Logits, ProofBatch, batch_mixes
+from pipework.export.parity.rounding import RoundingError, rounding_errors
 from pipework.export.parity.score_change import ScoreChange, compare_scores
+from pipework.export.rows.edge_cases import Row
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import Parity, Tolerance
+from pipework.run_folder.engine_record import Parity, Precision, Tolerance
+from pipework.run_folder.task import TaskKind
 from pipework.scoring.evaluation import Engine
 from pipework.scoring.logit_diff import Breach, Comparison
+from pipework.text.encoding import Encoding
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 
 CHUNK = 256
 WORST = 8
+ROUNDED_DEV_ROWS = 500
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReferenceLogits:
-    """The checkpoint's logits, float32 [N, C], for the edge cases (one by one) and dev rows."""
+    """The checkpoint's logits, float32 [N, C], for the rows of a run; edge cases one by one.
+
+    `rounding` has the errors of the rounded checkpoint, by precision.
+    """
 
     edge_NC: Logits
     dev_NC: Logits
+    vocabulary_NC: Logits
+    rounding: Mapping[Precision, RoundingError]
 
     @classmethod
     def of(
-        cls, run_rows: RunRows, reference: CheckpointEngine, progress: Progress
+        cls,
+        run_rows: RunRows,
+        reference: CheckpointEngine,
+        precisions: Collection[Precision],
+        progress: Progress,
     ) -> "ReferenceLogits":
-        """Run the checkpoint."""
-        edge = [row.encoding for row in run_rows.edge_cases]
-        dev = [row.encoding for row in run_rows.dev]
-        progress.begin("checkpoint", len(edge) + len(dev), "rows")
+        """Run the checkpoint, also rounded to each of the precisions."""
+        edge, dev, vocabulary = (
+            [row.encoding for row in rows]
+            for rows in (run_rows.edge_cases, run_rows.dev, run_rows.vocabulary)
+        )
+        progress.begin("checkpoint", len(edge) + len(dev) + len(vocabulary), "rows")
         edge_NC = reference.one_by_one().infer(edge)
         progress.advance(len(edge))
-        parts = []
-        for start in range(0, len(dev), CHUNK):
-            parts.append(reference.infer(dev[start : start + CHUNK]))
-            progress.advance(len(parts[-1]))
+        dev_NC, vocabulary_NC = (
+            _infer_chunks(reference, rows, progress) for rows in (dev, vocabulary)
+        )
         progress.end()
-        return cls(edge_NC=edge_NC, dev_NC=np.concatenate(parts))
+        step = max(1, len(dev) // ROUNDED_DEV_ROWS)
+        rounding = rounding_errors(
+            reference,
+            [*edge, *dev[::step], *vocabulary],
+            np.concatenate([edge_NC, dev_NC[::step], vocabulary_NC]),
+            run_rows.manifest.task,
+            precisions,
+            progress,
+        )
+        return cls(edge_NC=edge_NC, dev_NC=dev_NC, vocabulary_NC=vocabulary_NC, rounding=rounding)
+
+    def tolerance(self, run_rows: RunRows, precision: Precision) -> Tolerance:
+        """Return the limits of a precision, with those that follow from the rounding errors."""
+        tolerance = run_rows.tolerance(precision)
+        rounding = self.rounding.get(precision)
+        return tolerance if rounding is None else rounding.limits(tolerance)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,7 +102,7 @@ def prove(
     tolerance: Tolerance,
     progress: Progress,
 ) -> ProofResult:
-    """Compare an engine with the checkpoint on edge cases, in all batch mixes, and on dev rows.
+    """Compare an engine with the checkpoint on edge cases in all batch mixes, dev and vocabulary.
 
     Args:
         run_rows: the rows and the task.
@@ -84,7 +115,12 @@ def prove(
     Raises:
         EngineFailedError: the engine raises an error for a batch.
     """
-    batches = _edge_batches(run_rows, expected) + _dev_batches(run_rows, expected)
+    edge_cases, dev = len(run_rows.edge_cases), len(run_rows.dev)
+    batches = [
+        *_edge_batches(run_rows, expected),
+        *_served_batches(run_rows.dev, expected.dev_NC, edge_cases),
+        *_served_batches(run_rows.vocabulary, expected.vocabulary_NC, edge_cases + dev),
+    ]
     progress.begin("parity check", sum(len(batch.rows) for batch in batches), "rows")
     logits = [_infer(whole if batch.whole else engine, batch, progress) for batch in batches]
     progress.end()
@@ -93,13 +129,22 @@ def prove(
         expected_XC=np.concatenate([batch.expected_BC for batch in batches]),
         found_XC=np.concatenate(logits),
         input_X=np.concatenate([batch.inputs for batch in batches]).astype(np.int64),
+        lengths_X=np.array([len(row.encoding) for batch in batches for row in batch.rows]),
+        labelled=edge_cases + dev,
     )
     score_change = _score_change(run_rows, expected, comparison)
     score_drop = 0.0 if score_change is None else score_change.drop
     breaches = comparison.breaches(tolerance, score_drop=score_drop)
     shapes = {(len(batch.rows), _longest(batch)) for batch in batches if batch.whole}
     return ProofResult(
-        parity=_parity(comparison, score_change, tolerance, tuple(sorted(shapes)), not breaches),
+        parity=_parity(
+            comparison,
+            score_change,
+            tolerance,
+            shapes=tuple(sorted(shapes)),
+            target_range=_target_range(run_rows, expected),
+            passed=not breaches,
+        ),
         breaches=breaches,
         comparison=comparison,
         worst=_worst(batches, comparison),
@@ -119,19 +164,28 @@ def _edge_batches(run_rows: RunRows, expected: ReferenceLogits) -> list[ProofBat
     ]
 
 
-def _dev_batches(run_rows: RunRows, expected: ReferenceLogits) -> list[ProofBatch]:
-    chunks = (slice(start, start + CHUNK) for start in range(0, len(run_rows.dev), CHUNK))
-    numbers = range(len(run_rows.edge_cases), len(run_rows.edge_cases) + len(run_rows.dev))
+def _served_batches(rows: Sequence[Row], expected_NC: Logits, first_input: int) -> list[ProofBatch]:
+    """Return batches that run as in the server; the inputs are numbered from `first_input`."""
+    chunks = (slice(start, start + CHUNK) for start in range(0, len(rows), CHUNK))
+    numbers = range(first_input, first_input + len(rows))
     return [
         ProofBatch(
-            rows=run_rows.dev[chunk],
+            rows=rows[chunk],
             inputs=numbers[chunk],
             rule="as in the server",
             whole=False,
-            expected_BC=expected.dev_NC[chunk],
+            expected_BC=expected_NC[chunk],
         )
         for chunk in chunks
     ]
+
+
+def _infer_chunks(engine: Engine, encodings: Sequence[Encoding], progress: Progress) -> Logits:
+    parts = []
+    for start in range(0, len(encodings), CHUNK):
+        parts.append(engine.infer(encodings[start : start + CHUNK]))
+        progress.advance(len(parts[-1]))
+    return np.concatenate(parts)
 
 
 def _infer(engine: Engine, batch: ProofBatch, progress: Progress) -> Logits:
@@ -157,7 +211,8 @@ def _score_change(
 ) -> ScoreChange | None:
     if run_rows.truth_N is None:
         return None
-    found_NC = comparison.found_XC[-len(run_rows.dev) :]
+    end = len(comparison.found_XC) - len(run_rows.vocabulary)
+    found_NC = comparison.found_XC[end - len(run_rows.dev) : end]
     return compare_scores(expected.dev_NC, found_NC, run_rows.truth_N, run_rows.manifest.task)
 
 
@@ -165,10 +220,13 @@ def _parity(
     comparison: Comparison,
     score_change: ScoreChange | None,
     tolerance: Tolerance,
+    *,
     shapes: tuple[tuple[int, int], ...],
+    target_range: float,
     passed: bool,
 ) -> Parity:
     flips = int(comparison.flipped.sum())
+    regression = comparison.task.kind is TaskKind.REGRESSION
     return Parity(
         reference="checkpoint in float32; edge cases one input at a time",
         rows=len(comparison.input_X),
@@ -183,12 +241,23 @@ def _parity(
         flips=flips,
         error_bound=comparison.error_bound,
         flips_outside=comparison.flips_outside,
+        max_change=(
+            float(comparison.max_differences.max()) / target_range
+            if regression
+            else comparison.max_probability_change
+        ),
         metric=comparison.task.metric,
         scores=None if score_change is None else score_change.record(),
         processor=processor(),
         tolerance=tolerance,
         passed=passed,
     )
+
+
+def _target_range(run_rows: RunRows, expected: ReferenceLogits) -> float:
+    """Return the range of the targets of a regression, or else of its predictions."""
+    values = expected.dev_NC if run_rows.truth_N is None else run_rows.truth_N
+    return float(np.ptp(np.asarray(values, np.float64))) or 1.0
 
 
 def _worst(batches: Sequence[ProofBatch], comparison: Comparison) -> tuple[Case, ...]:

@@ -16,6 +16,7 @@ from pipework.run_folder.task import Task, TaskKind
 from pipework.scoring.bootstrap import Interval, Scorer, TaskLogits, paired_interval, scorer
 from pipework.scoring.evaluation import Engine, evaluate
 from pipework.scoring.predictions import predicted_labels
+from pipework.text.encoding import token_digest
 
 MAX_CHANGED_ROWS = 256
 SAME_SCORE = 0.01  # the score of the training may come from another machine or a GPU
@@ -55,23 +56,29 @@ class ScoreChange:
 def check_reference(
     run_rows: RunRows, reference: Engine, expected_NC: NDArray[np.float32], progress: Progress
 ) -> None:
-    """Check that the checkpoint's score on all dev rows is that of the training.
+    """Check that the tokens of all dev rows, and the checkpoint's score, are those of the training.
 
     Raises:
-        CheckFailedError: the scores differ.
+        CheckFailedError: they differ.
     """
     # Checkpoint and engine read the same tokens in a parity check, which therefore cannot detect a
-    # changed tokenizer, padding or columns; the score on dev does.
+    # changed tokenizer, another order of a pair or other columns.
     training = run_rows.manifest.data.metrics.get("dev")
     if run_rows.truth_N is None or training is None:
         return
     task, logits, truths = run_rows.manifest.task, [expected_NC], [run_rows.truth_N]
+    all_encodings = [row.encoding for row in run_rows.dev]
     progress.begin("remaining dev rows", training.rows - len(expected_NC), "rows")
     for encodings, truth_N in run_rows.remaining_dev():
+        all_encodings += encodings
         logits.append(reference.infer(encodings))
         truths.append(truth_N)
         progress.advance(len(encodings))
     progress.end()
+    if training.tokens not in (None, token_digest(all_encodings)):
+        message = "the token ids of the dev rows differ from those of the training"
+        hint = "use the same version of the tokenizers package, or train again"
+        raise CheckFailedError(message, hint)
     evaluation = evaluate(np.concatenate(logits), np.concatenate(truths), task)
     before, now = training.scores[task.metric], evaluation.score
     rows = evaluation.rows

@@ -1,9 +1,10 @@
-"""Inputs of a parity check that often break exports: unusual lengths and texts, and real rows."""
+"""Inputs of a parity check that often break exports: unusual lengths, texts and token ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipework.data.examples import Example
 from pipework.text.encoding import Encoding, TextEncoder
@@ -81,6 +82,64 @@ def edge_case_rows(
     rows.sort(key=lambda row: len(row.encoding))
     ends = zip(rows, reversed(rows), strict=True)
     return [row for pair in ends for row in pair][: len(rows)]
+
+
+def vocabulary_rows(encoder: TextEncoder, template: Example) -> list[Row]:
+    """Return inputs of `max_length` tokens that together have every token, position and type id.
+
+    Real texts use a part of a vocabulary: without these inputs, most rows of an embedding table
+    would never be computed.
+
+    Args:
+        encoder: the tokenizer of the run.
+        template: an input with the fields of the model.
+    """
+    empty, first, second = encoder.encode([_with_text(template, ""), *_with_one_letter(template)])
+    # Where the tokens of the texts are inserted between special tokens.
+    places = sorted({_first_difference(empty, other) for other in (first, second)})
+    room = encoder.max_length - len(empty)
+    ids = encoder.word_ids()
+    if room <= 0 or not len(ids):
+        return []
+    parts = [ids[start : start + room] for start in range(0, len(ids), room)]
+    parts[-1] = np.resize(ids, room) if len(parts) == 1 else ids[-room:]
+    return [
+        Row(name=f"token ids {part.min()} to {part.max()}", encoding=_filled(empty, places, part))
+        for part in parts
+    ]
+
+
+def _with_one_letter(template: Example) -> tuple[Example, Example]:
+    """Return two inputs with one letter: in the first text, and in the last."""
+    letter = replace(_with_text(template, ""), text="a")
+    if template.text_pair is None:
+        return letter, letter
+    return letter, replace(letter, text="", text_pair="a")
+
+
+def _first_difference(encoding: Encoding, other: Encoding) -> int:
+    size = min(len(encoding), len(other))
+    differs = np.flatnonzero(encoding.ids[:size] != other.ids[:size])
+    return int(differs[0]) if len(differs) else size
+
+
+def _filled(empty: Encoding, places: Sequence[int], ids: NDArray[np.int32]) -> Encoding:
+    """Insert token ids at the places of the texts, an equal part at each."""
+    parts = np.array_split(ids, len(places))
+    pieces, types, start = [], [], 0
+    for kind, (place, part) in enumerate(zip(places, parts, strict=True)):
+        pieces += [empty.ids[start:place], part]
+        if empty.type_ids is not None:
+            types += [empty.type_ids[start:place], np.full(len(part), kind, np.int8)]
+        start = place
+    pieces.append(empty.ids[start:])
+    if empty.type_ids is not None:
+        types.append(empty.type_ids[start:])
+    return Encoding(
+        ids=np.concatenate(pieces),
+        type_ids=np.concatenate(types) if empty.type_ids is not None else None,
+        entity_spans=empty.entity_spans,
+    )
 
 
 def _lengths(shortest: int, limit: int) -> list[int]:

@@ -1,6 +1,6 @@
 """A run with the rows that check and calibrate its engines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.export.config import ExportSettings
 from pipework.export.inference import open_encoder, split_source
-from pipework.export.rows.edge_cases import Row, edge_case_rows
+from pipework.export.rows.edge_cases import Row, edge_case_rows, vocabulary_rows
 from pipework.export.rows.tolerances import TOLERANCES
 from pipework.run_folder.engine_record import Layout, Precision, Tolerance
 from pipework.run_folder.manifest import Input, Manifest
@@ -62,6 +62,7 @@ class RunRows:
             without dev data, the rows of `sample_rows`.
         truth_N: labels of `dev`, see `pipework.scoring.evaluation.label_array`, or None.
         edge_cases: inputs that are checked at several batch sizes.
+        vocabulary: inputs with every token, see `vocabulary_rows`.
     """
 
     run: Path
@@ -70,6 +71,7 @@ class RunRows:
     dev: Sequence[Row]
     truth_N: NDArray[np.generic] | None
     edge_cases: Sequence[Row]
+    vocabulary: Sequence[Row]
 
     @classmethod
     def open(cls, run: Path, manifest: Manifest, settings: ExportSettings) -> "RunRows":
@@ -100,6 +102,7 @@ class RunRows:
                 else None
             ),
             edge_cases=edge_case_rows(encoder, examples, numbers),
+            vocabulary=vocabulary_rows(encoder, examples[0]),
         )
 
     def tolerance(self, precision: Precision) -> Tolerance:
@@ -154,6 +157,24 @@ def _spread(rows: int, most: int) -> list[int]:
     bounds = np.linspace(0, rows, most + 1).astype(np.int64)
     drawn = np.random.default_rng(SEED).integers(bounds[:-1], bounds[1:])
     return [int(index) for index in drawn]
+
+
+def spread_over_groups(
+    groups_N: Sequence[Hashable], lengths_N: Sequence[int], most: int
+) -> list[int]:
+    """Return up to `most` indices that cover all groups and, in each group, all lengths.
+
+    Small groups are complete; the others have the same number of inputs.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for index in sorted(range(len(groups_N)), key=lengths_N.__getitem__):
+        members.setdefault(groups_N[index], []).append(index)
+    chosen: list[int] = []
+    for rank, group in enumerate(sorted(members.values(), key=len)):
+        share = min(len(group), (most - len(chosen)) // (len(members) - rank))
+        places = np.linspace(0, len(group) - 1, share).round().astype(np.int64)
+        chosen += [group[place] for place in places]
+    return sorted(chosen)
 
 
 def graph_feeds(

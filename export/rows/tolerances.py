@@ -28,12 +28,33 @@ TOLERANCES = {
         max_abs=1e-4, mean_abs=5e-5, spread=1e-4, flips=0.001, flips_outside=0, score_drop=1e-4
     ),
     Precision.FP16: Tolerance(
-        max_abs=2e-2, mean_abs=4e-3, spread=1e-2, flips=0.005, flips_outside=0, score_drop=0.001
+        max_abs=2e-2,
+        mean_abs=4e-3,
+        spread=1e-2,
+        flips=0.005,
+        flips_outside=0,
+        score_drop=0.001,
+        error_ratio=4,
+        bias_ratio=3,
     ),
     Precision.BF16: Tolerance(
-        max_abs=0.25, mean_abs=0.03, spread=0.1, flips=0.01, flips_outside=0.001, score_drop=0.002
+        max_abs=0.25,
+        mean_abs=0.03,
+        spread=0.1,
+        flips=0.01,
+        flips_outside=0.001,
+        score_drop=0.002,
+        error_ratio=4,
+        bias_ratio=3,
     ),
     Precision.INT8: Tolerance(
-        max_abs=2.0, mean_abs=0.1, spread=0.2, flips=0.03, flips_outside=0.005, score_drop=0.005
+        max_abs=2.0,
+        mean_abs=0.1,
+        spread=0.2,
+        flips=0.03,
+        flips_outside=0.005,
+        score_drop=0.005,
+        error_ratio=4,
+        bias_ratio=3,
     ),
 }

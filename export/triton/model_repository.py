@@ -33,6 +33,7 @@ from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Layout, Precision
 from pipework.run_folder.files import MANIFEST_FILE, exclusive_lock, verify_files
 from pipework.run_folder.manifest import Manifest, read_classifier, read_manifest
+from pipework.serve.engines import DEFAULT_LIMITS
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.serve.engines.triton import MODEL_FILES, files_of
 from pipework.serve.models.repository import NAME
@@ -58,15 +59,23 @@ class EngineChoice:
     def choose(self, run: Path, manifest: Manifest, backend: TritonBackend) -> EngineRecord:
         """Return the fastest proven engine that the backend supports.
 
+        Without a precision, engines within the default limits of changes come first.
+
         Raises:
             RunFolderError: the run has no such engine.
         """
-        formats = _formats(backend)
-        for engine in manifest.engines:  # ordered by speed
-            usable = engine.format in formats and engine.proven
-            precise = self.precision in (None, engine.precision)
-            if usable and precise and self.layout in (None, engine.layout):
-                return engine
+        formats, kind = _formats(backend), manifest.task.kind
+        usable = [
+            engine
+            for engine in manifest.engines  # ordered by speed
+            if (engine.format in formats and engine.proven)
+            and self.precision in (None, engine.precision)
+            and self.layout in (None, engine.layout)
+        ]
+        if usable and self.precision is None:
+            return min(usable, key=lambda engine: not DEFAULT_LIMITS.allow(engine, kind))
+        if usable:
+            return usable[0]
         criteria = ", ".join(value for value in (backend, self.precision, self.layout) if value)
         names = ", ".join(map(_named, manifest.engines)) or "none"
         message = f"{run} has no proven engine for Triton ({criteria}); its engines: {names}"

@@ -11,7 +11,8 @@ from pathlib import PurePosixPath
 from pydantic import ConfigDict, Field
 
 from pipework.run_folder.files import FileRecord, Record
-from pipework.run_folder.task import Metric
+from pipework.run_folder.task import Metric, TaskKind
+from pipework.settings import NotNegative, Settings
 
 
 class EngineFormat(StrEnum):
@@ -71,6 +72,18 @@ class Variant(Record):
         return "-".join((self.format, self.precision, *scaling, *packed))
 
 
+class LengthBand(Record):
+    """The limit of the error for inputs of similar length.
+
+    Attributes:
+        longest: most tokens of an input; the band starts above the longest of the previous band.
+        rms: largest root mean square of the differences of a class.
+    """
+
+    longest: int
+    rms: float
+
+
 class Tolerance(Record):
     """The limits of the parity check; each is the largest accepted value.
 
@@ -88,6 +101,13 @@ class Tolerance(Record):
         flips_outside: the share of inputs whose label changed although the checkpoint's margin
             between the two labels is larger than the error bound.
         score_drop: the accepted decrease of the task's metric on dev, 0 to 1.
+        error_ratio: the largest root mean square of the differences of a class, in each range of
+            lengths, as a multiple of the error of a correct conversion to the precision; see
+            `pipework.export.parity.rounding`.
+        bias_ratio: the largest mean signed difference of a class, as a multiple of the root mean
+            square of that error. A constant shift is a fault even if it changes no label.
+        bias: the limit that results from `bias_ratio`.
+        bands: the limits that result from `error_ratio`, by length, shortest first.
     """
 
     max_abs: float
@@ -96,6 +116,10 @@ class Tolerance(Record):
     score_drop: float
     mean_abs: float = 0
     flips: float = 0
+    error_ratio: float | None = None
+    bias_ratio: float | None = None
+    bias: float | None = None
+    bands: tuple[LengthBand, ...] = ()
 
 
 class ParityScores(Record):
@@ -135,6 +159,8 @@ class Parity(Record):
             twice the largest difference of a logit in 99 of 100 inputs (once for a multi-label
             task, whose margin is to a fixed threshold).
         flips_outside: number of flips whose margin is larger than `error_bound`.
+        max_change: largest change of a probability; for a regression, of the value as a share of
+            the range of the dev targets (of the predictions without labelled rows).
         metric: the task's metric.
         scores: scores of both on dev; None for a run without labelled rows.
         processor: the model of the processor or GPU that ran the check.
@@ -158,18 +184,54 @@ class Parity(Record):
     flips: int
     error_bound: float
     flips_outside: int
+    max_change: float
     metric: Metric
     scores: ParityScores | None
     processor: str
     tolerance: Tolerance
     passed: bool
 
+    def describe_change(self, kind: TaskKind) -> str:
+        """Return how far the predictions changed, as text."""
+        if kind is TaskKind.REGRESSION:
+            return f"values by up to {self.max_abs:.3g} ({self.max_change:.1%} of the target range)"
+        labels = 1 - self.argmax_agreement
+        return f"{labels:.2%} of the labels, probabilities by up to {self.max_change:.2g}"
+
+
+class ChangeLimits(Settings):
+    """How far the predictions of the default engine may differ from the checkpoint's.
+
+    The limits apply to all inputs of the parity check.
+
+    Attributes:
+        label_changes: largest share of inputs whose label changed.
+        probability_change: largest change of a probability.
+        range_change: largest change of a value, as a share of the range of the targets, for a
+            regression.
+    """
+
+    label_changes: NotNegative = 0.002
+    probability_change: NotNegative = 0.1
+    range_change: NotNegative = 0.02
+
+    def allow(self, engine: "EngineRecord", kind: TaskKind) -> bool:
+        """Return whether an engine may be the default; an engine without parity may."""
+        parity = engine.parity
+        if parity is None:
+            return True
+        regression = kind is TaskKind.REGRESSION
+        change = self.range_change if regression else self.probability_change
+        same = 1 - self.label_changes
+        return parity.argmax_agreement >= same and parity.max_change <= change
+
 
 class Speed(Record):
     """Speed of an engine on dev texts, in file order, on `processor` with `threads` threads.
 
     `texts_per_s` is the throughput with `batch` texts per request; `p50_ms` is the median latency
-    of single texts.
+    of single texts. `variation` is the difference between the fastest and the slowest round, as a
+    share of `texts_per_s`.
     """
 
     texts_per_s: float
@@ -178,6 +240,7 @@ class Speed(Record):
     rows: int
     threads: int
     processor: str
+    variation: float
 
 
 class FallbackLayer(Record):

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from pipework.errors import RunFolderError
+from pipework.errors import ChangedFileError, RunFolderError
 
 MANIFEST_FILE = "manifest.json"
 
@@ -67,20 +67,20 @@ def verify_files(run: Path, files: tuple[FileRecord, ...]) -> None:
     """Check that files exist and match their digests.
 
     Raises:
-        RunFolderError: a file is missing or differs; the message names the first.
+        ChangedFileError: a file is missing or differs; the message names the first.
     """
     for record in files:
         path = run / record.path
         if not path.is_file():
             message = f"{path} is missing, but {MANIFEST_FILE} lists it"
-            raise RunFolderError(message, "copy the run folder again, or export again")
+            raise ChangedFileError(message, "copy the run folder again, or export again")
         digest = file_digest(path)
         if digest != record.sha256:
             message = (
                 f"{path} changed: sha256 {digest[:12]}, "
                 f"expected {record.sha256[:12]} as in {MANIFEST_FILE}"
             )
-            raise RunFolderError(message, "copy the run folder again, or export again")
+            raise ChangedFileError(message, "copy the run folder again, or export again")
 
 
 @contextmanager

@@ -117,15 +117,19 @@ class ReadOptions(Record):
 
 
 class SplitMetrics(Record):
-    """Scores of the checkpoint on a split; `losses` are set for pretraining."""
+    """Scores of the checkpoint on a split; `losses` are set for pretraining.
+
+    `tokens` is the digest of the token ids of all rows, see `pipework.text.encoding.token_digest`.
+    """
 
     rows: int
     scores: dict[Metric, float]
+    tokens: str | None = None
     losses: dict[Loss, float] = Field(default_factory=dict)
 
 
 class BaselineRecord(Record):
-    """A simple model trained on the same rows, with its scores on dev.
+    """A simple model trained on the same rows, with its scores on a split: test, or else dev.
 
     `low` and `high` are the 95 % confidence interval of the checkpoint's gain over the baseline,
     by the task's metric.
@@ -133,6 +137,7 @@ class BaselineRecord(Record):
 
     name: str
     rows: int
+    split: str
     scores: dict[Metric, float]
     low: float
     high: float

@@ -11,11 +11,17 @@ from numpy.typing import NDArray
 
 from pipework.run_folder.engine_record import Tolerance
 from pipework.run_folder.task import Task, TaskKind, not_a_classifier
-from pipework.scoring.predictions import THRESHOLD, difference_unit, predicted_labels
+from pipework.scoring.predictions import (
+    THRESHOLD,
+    difference_unit,
+    predicted_labels,
+    probabilities,
+)
 
 Logits = NDArray[np.float32]
 Floats = NDArray[np.float64]
 BOUND_PERCENTILE = 99  # the error bound holds for this percentage of the inputs
+BAND_INPUTS = 8  # a length band with fewer inputs is not checked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,19 +38,64 @@ class Comparison:
     """Logits of checkpoint and engine, [X, C], and the index of the input of each row, [X].
 
     The difference to a logit that is NaN or infinite is infinite, so that it exceeds any limit.
+
+    Attributes:
+        lengths_X: tokens of the input of each row, [X].
+        labelled: number of inputs whose labels are compared; the labels of later inputs, random
+            sequences of tokens, mean nothing. None for all.
     """
 
     task: Task
     expected_XC: Logits
     found_XC: Logits
     input_X: NDArray[np.int64]
+    lengths_X: NDArray[np.int64]
+    labelled: int | None = None
+
+    @cached_property
+    def _signed(self) -> Floats:
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference_XC = self.found_XC.astype(np.float64) - self.expected_XC
+        return np.nan_to_num(difference_XC, nan=np.inf, posinf=np.inf, neginf=np.inf)
 
     @cached_property
     def differences(self) -> Floats:
         """Absolute differences, [X, C]."""
-        with np.errstate(invalid="ignore", over="ignore"):
-            difference_XC = np.abs(self.found_XC.astype(np.float64) - self.expected_XC)
-        return np.nan_to_num(difference_XC, nan=np.inf, posinf=np.inf)
+        return np.abs(self._signed)
+
+    @cached_property
+    def _first(self) -> NDArray[np.intp]:
+        """The first row of each input, [N]."""
+        return np.unique(self.input_X, return_index=True)[1]
+
+    @property
+    def bias(self) -> float:
+        """The largest mean signed difference of a class; each input counts once."""
+        return float(np.abs(self._signed[self._first].mean(axis=0)).max())
+
+    def band_rms(self, start: int, end: int) -> float:
+        """Return the largest root mean square difference of a class, of inputs of similar length.
+
+        These have more than `start` and at most `end` tokens, and each counts once. 0 if they are
+        too few.
+        """
+        lengths_N = self.lengths_X[self._first]
+        inside_N = (lengths_N > start) & (lengths_N <= end)
+        if inside_N.sum() < BAND_INPUTS:
+            return 0.0
+        squares_NC = np.square(self._signed[self._first[inside_N]])
+        return float(np.sqrt(squares_NC.mean(axis=0)).max())
+
+    @property
+    def max_probability_change(self) -> float:
+        """The largest change of a probability; 0 for a regression."""
+        if self.task.kind is TaskKind.REGRESSION:
+            return 0.0
+        before, after = (
+            probabilities(np.nan_to_num(logits_XC), self.task)
+            for logits_XC in (self.expected_XC, self.found_XC)
+        )
+        return float(np.abs(after - before).max())
 
     @cached_property
     def max_differences(self) -> Floats:
@@ -86,15 +137,16 @@ class Comparison:
 
     @cached_property
     def flipped(self) -> NDArray[np.bool_]:
-        """Whether the labels of an input changed in at least one batch, [N]."""
+        """Whether the labels of an input changed in at least one batch, [labelled]."""
         changed_X = np.asarray(self.flipped_labels.any(axis=1), np.float64)
-        return np.asarray(self.max_per_input(changed_X) > 0)
+        return np.asarray(self.max_per_input(changed_X)[: self.labelled] > 0)
 
     @property
     def flips_outside(self) -> int:
         """Number of inputs whose label changed over a margin larger than the error bound."""
         outside_X = ~(self._margins <= self.error_bound)  # True for NaN
-        return int((self.max_per_input(outside_X.astype(np.float64)) > 0).sum())
+        outside_N = self.max_per_input(outside_X.astype(np.float64))[: self.labelled]
+        return int((outside_N > 0).sum())
 
     @property
     def error_bound(self) -> float:
@@ -103,7 +155,7 @@ class Comparison:
         # difference would allow every flip. The percentile with method "lower" is at most the
         # second largest value: the worst input cannot raise it.
         logits_per_margin = 1 if self.task.kind is TaskKind.MULTI_LABEL else 2
-        max_N = self.max_per_input(self.max_differences)
+        max_N = self.max_per_input(self.max_differences)[: self.labelled]
         return logits_per_margin * float(np.percentile(max_N, BOUND_PERCENTILE, method="lower"))
 
     @cached_property
@@ -142,7 +194,14 @@ class Comparison:
             "flips_outside": self.flips_outside / inputs,
             "score_drop": score_drop,
         }
-        limits = ((limit, found, getattr(tolerance, limit)) for limit, found in measured.items())
+        if tolerance.bias is not None:
+            measured["bias"] = self.bias / unit
+        limits = [(limit, found, getattr(tolerance, limit)) for limit, found in measured.items()]
+        start = 0
+        for band in tolerance.bands:
+            rms = self.band_rms(start, band.longest) / unit
+            limits.append((f"rms of {start + 1} to {band.longest} tokens", rms, band.rms))
+            start = band.longest
         return tuple(
             Breach(limit=limit, found=found, allowed=allowed)
             for limit, found, allowed in limits

@@ -3,7 +3,8 @@
 Shapes: T tokens of one input, special tokens included.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +42,17 @@ class Encoding:
     def __len__(self) -> int:
         """Return T."""
         return len(self.ids)
+
+
+def token_digest(encodings: Iterable[Encoding]) -> str:
+    """Return a digest of the token ids, type ids and spans of inputs in any order."""
+    total = 0
+    for encoding in encodings:
+        digest = hashlib.blake2b(encoding.ids.tobytes(), digest_size=8)
+        digest.update(b"" if encoding.type_ids is None else encoding.type_ids.tobytes())
+        digest.update(repr(encoding.entity_spans).encode())
+        total += int.from_bytes(digest.digest())
+    return f"{total % 2**64:016x}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -83,6 +95,16 @@ class TextEncoder:
             message = f"{path} is not a tokenizer: {error}"
             raise RunFolderError(message) from error
         return cls(tokenizer, max_length=max_length, type_ids=type_ids)
+
+    def word_ids(self) -> NDArray[np.int32]:
+        """Return the ids of all tokens that a text can have, without special tokens, sorted."""
+        special = {
+            number
+            for number, token in self._tokenizer.get_added_tokens_decoder().items()
+            if token.special and number != self.unknown_id
+        }
+        ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        return np.array(sorted({*ids} - special), np.int32)
 
     def with_max_length(self, max_length: int) -> "TextEncoder":
         """Return an encoder with the same tokenizer and another maximum length."""

@@ -5,7 +5,13 @@ import logging
 from pathlib import Path
 
 from pipework.errors import MissingDependencyError, PipeError, RunFolderError
-from pipework.run_folder.engine_record import EngineFormat, EngineRecord, TensorRt, Variant
+from pipework.run_folder.engine_record import (
+    ChangeLimits,
+    EngineFormat,
+    EngineRecord,
+    TensorRt,
+    Variant,
+)
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
@@ -26,16 +32,22 @@ MODELS = {
 }
 
 
+DEFAULT_LIMITS = ChangeLimits()
+
+
 def choose_engine(manifest: Manifest, name: str | None = None) -> EngineRecord:
     """Return the named engine, or the preferred one on this machine: see `usable_engines`."""
     return usable_engines(manifest, name)[0]
 
 
-def usable_engines(manifest: Manifest, name: str | None = None) -> list[EngineRecord]:
+def usable_engines(
+    manifest: Manifest, name: str | None = None, limits: ChangeLimits = DEFAULT_LIMITS
+) -> list[EngineRecord]:
     """Return the named engine, or all engines that may be served here, in the order to try them.
 
     Engines without a parity record that were built for a machine like this come first, then those
-    with parity, the fastest first, and last the engines that this machine cannot run.
+    within the limits, the fastest first, then the others, and last the engines that this machine
+    cannot run.
 
     Raises:
         RunFolderError: there is no such engine, or its parity check failed.
@@ -51,7 +63,30 @@ def usable_engines(manifest: Manifest, name: str | None = None) -> list[EngineRe
     if not usable:
         message = f"engine {engines[0].name} did not pass parity, so it is not served"
         raise RunFolderError(message, "export one with parity: pipe export RUN --to onnx")
-    return sorted(usable, key=lambda engine: (not runs_here(engine), engine.parity is not None))
+    return sorted(
+        usable,
+        key=lambda engine: (
+            not runs_here(engine),
+            not limits.allow(engine, manifest.task.kind),
+            engine.parity is not None,
+        ),
+    )
+
+
+def faster_engines(
+    manifest: Manifest, served: EngineRecord, limits: ChangeLimits = DEFAULT_LIMITS
+) -> dict[str, str]:
+    """Return the gain and the cost of each faster engine beyond the limits, by name."""
+    kind, costs = manifest.task.kind, dict[str, str]()
+    for engine in manifest.engines:
+        parity, speeds = engine.parity, (engine.speed, served.speed)
+        if parity is None or None in speeds or limits.allow(engine, kind):
+            continue
+        ratio = speeds[0].texts_per_s / speeds[1].texts_per_s  # type: ignore[union-attr]
+        if ratio > 1:
+            change = parity.describe_change(kind)
+            costs[engine.name] = f"{ratio:.1f} times as fast, changes {change}"
+    return costs
 
 
 def runs_here(record: EngineRecord) -> bool:
@@ -73,6 +108,7 @@ def open_first(
     *,
     prove: bool = False,
     threads: int | None = None,
+    limits: ChangeLimits = DEFAULT_LIMITS,
 ) -> tuple[EngineRecord, Engine]:
     """Open an engine after checking its parity and the digests of its files and the tokenizer.
 
@@ -86,6 +122,8 @@ def open_first(
         name: name of an engine.
         prove: whether to check parity here in any case.
         threads: threads of the runtime on a CPU; None for as many as the container may use.
+        limits: limits of the engine that is opened without a name; engines beyond them are opened
+            only if no other engine can be.
 
     Raises:
         RunFolderError: an engine or a file is wrong; the message names it.
@@ -95,14 +133,27 @@ def open_first(
     """
     verify_files(run, (manifest.input.tokenizer,))
     reasons: list[PipeError] = []
-    for record in usable_engines(manifest, name):
+    for record in usable_engines(manifest, name, limits):
         verify_files(run, record.files)
         try:
-            return record, _proven_here(run, manifest, record, prove=prove, threads=threads)
+            engine = _proven_here(run, manifest, record, prove=prove, threads=threads)
         except PipeError as reason:
             log.warning("engine %s is not served here: %s; %s", record.name, reason, reason.hint)
             reasons.append(reason)
+            continue
+        if name is None:
+            _log_choice(manifest, record, limits)
+        return record, engine
     raise reasons[0]
+
+
+def _log_choice(manifest: Manifest, record: EngineRecord, limits: ChangeLimits) -> None:
+    kind = manifest.task.kind
+    if record.parity is not None and not limits.allow(record, kind):
+        change = record.parity.describe_change(kind)
+        log.warning("engine %s exceeds the limits of changes: it changes %s", record.name, change)
+    for faster, cost in faster_engines(manifest, record, limits).items():
+        log.info("faster engine %s: %s; to use it: --engine %s", faster, cost, faster)
 
 
 def _proven_here(

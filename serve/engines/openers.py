@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Protocol
 
 from pipework.cpu import cpu_limit
-from pipework.run_folder.engine_record import EngineRecord
+from pipework.run_folder.engine_record import ChangeLimits, EngineRecord
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
-from pipework.serve.engines import open_first, open_proven
+from pipework.serve.engines import DEFAULT_LIMITS, open_first, open_proven
 from pipework.serve.engines.remote import TensorModel, open_remote
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 
@@ -44,9 +44,11 @@ class LocalOpener:
     """Opens engines in this process.
 
     With `prove` the parity of the first is always checked here, on the stored reference rows.
+    `limits` apply to the first if it has no name.
     """
 
     prove: bool = False
+    limits: ChangeLimits = DEFAULT_LIMITS
 
     @property
     def instances(self) -> int:
@@ -57,7 +59,9 @@ class LocalOpener:
         self, run: Path, manifest: Manifest, name: str | None, threads: int | None
     ) -> tuple[EngineRecord, Engine]:
         """Open the engine: see `pipework.serve.engines.open_first`."""
-        return open_first(run, manifest, name, prove=self.prove, threads=threads)
+        return open_first(
+            run, manifest, name, prove=self.prove, threads=threads, limits=self.limits
+        )
 
     def again(self, run: Path, manifest: Manifest, name: str, threads: int | None) -> Engine:
         """Open the engine: see `pipework.serve.engines.open_proven`."""

@@ -110,6 +110,7 @@ def prove_here(
         expected_XC=np.concatenate([rows.logits_NC] * len(sizes)),
         found_XC=np.concatenate([_logits(engine, record, rows, size) for size in sizes]),
         input_X=np.tile(np.arange(len(rows.encodings)), len(sizes)),
+        lengths_X=np.tile([len(encoding) for encoding in rows.encodings], len(sizes)),
     )
     # The unit of a regression comes from the record: its parity check had more rows.
     unit = comparison.unit if record.parity is None else record.parity.unit

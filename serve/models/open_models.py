@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from pipework.errors import MissingDependencyError, RunFolderError
+from pipework.errors import ConfigError, MissingDependencyError, RunFolderError
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.config import ServeSettings
@@ -19,6 +19,7 @@ def open_models(target: Path, settings: ServeSettings) -> Models:
     """Open the model of a run folder, or every model of a repository.
 
     Raises:
+        ConfigError: the settings name an engine of a repository.
         RunFolderError: the run folder is incomplete, changed or without parity, or no model of
             the repository can be served.
         MissingDependencyError: the runtime of the run folder's engine is not installed.
@@ -26,7 +27,12 @@ def open_models(target: Path, settings: ServeSettings) -> Models:
     control = settings.models.control
     if not is_repository(target):
         _check_run(target)
-        return Models([Predictor(target, queue=settings.queue)], control=control)
+        opener = LocalOpener(limits=settings.engine)
+        predictor = Predictor(target, settings.engine.name, queue=settings.queue, opener=opener)
+        return Models([predictor], control=control)
+    if settings.engine.name is not None:
+        message = f"{target} is a repository, whose versions have one engine each"
+        raise ConfigError(message, "remove --engine")
     open_one = partial(open_version, settings=settings)
     watcher = RepositoryWatcher(target, open_one, poll_s=settings.models.poll_s)
     return Models((), watcher, control=control)

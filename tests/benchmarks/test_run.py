@@ -75,6 +75,7 @@ def parity():
         flips=0,
         error_bound=0,
         flips_outside=0,
+        max_change=0,
         metric=Metric.ACCURACY,
         scores=None,
         processor="any",

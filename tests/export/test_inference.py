@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from pipework.data.examples import Example, Source
-from pipework.errors import ConfigError, DataError, InputError
+from pipework.errors import (
+    ChangedFileError,
+    ConfigError,
+    DataError,
+    InputError,
+    RunFolderError,
+)
 from pipework.export.inference import (
     evaluate_run,
     predict_run,
@@ -22,7 +28,8 @@ from pipework.train.config.run_config import SAMPLE
 
 def test_the_checkpoint_score_matches_the_manifest(exported_run):
     found = evaluate_run(exported_run, None, "dev", None, NullProgress())
-    assert found.metrics() == read_manifest(exported_run).data.metrics["dev"]
+    recorded = read_manifest(exported_run).data.metrics["dev"]
+    assert found.metrics() == recorded.model_copy(update={"tokens": None})
 
 
 def test_engine_and_checkpoint_have_the_same_score(exported_run):
@@ -154,3 +161,20 @@ def test_runs_of_all_task_kinds_are_scored(request, fixture):
     found = evaluate_run(run, None, "dev", None, NullProgress())
     assert found.rows == read_manifest(run).data.splits["dev"].rows
     assert -1 <= found.score <= 1
+
+
+def test_a_changed_engine_is_not_replaced_by_the_checkpoint(proven):
+    (record,) = read_manifest(proven).engines
+    with (proven / record.files[0].path).open("ab") as stream:
+        stream.write(b" ")
+    with pytest.raises(ChangedFileError, match=r"model\.onnx changed") as caught:
+        list(predict_run(proven, [Example(text="rain")]))
+    assert caught.value.exit_code == 3
+
+
+def test_the_engine_of_a_prediction_can_be_named(exported_run):
+    (named,) = predict_run(exported_run, [Example(text="rain")], "onnx-fp32")
+    (default,) = predict_run(exported_run, [Example(text="rain")])
+    assert named == default
+    with pytest.raises(RunFolderError, match="no engine 'fast'; its engines: onnx-fp32"):
+        list(predict_run(exported_run, [Example(text="rain")], "fast"))

@@ -10,15 +10,16 @@ from threading import Thread
 import pytest
 
 from pipework.errors import ConfigError
-from pipework.export.predict import predict_inputs
+from pipework.export.predict import PredictionSource, predict_inputs
 from pipework.progress import NullProgress
 from pipework.serve.schemas import PREDICT_PATH
 
 URL = "http://127.0.0.1:9"
 
 
-def predict(words=(), file=None, url=None, columns=None):
-    return list(predict_inputs(words, file, url, columns, progress=NullProgress()))
+def predict(words=(), file=None, url=None, columns=None, engine=None):
+    source = PredictionSource(url=url, columns=columns, engine=engine)
+    return list(predict_inputs(words, file, source, progress=NullProgress()))
 
 
 @contextmanager

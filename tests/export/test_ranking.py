@@ -103,3 +103,19 @@ def test_the_number_of_measured_rows_is_limited(clock):
     engine = Timed(clock, 0.0001)
     found = measure({"one": engine}, ROWS[:1] * 3000, 0.02, NullProgress())["one"]
     assert found.rows == CALLS * BATCH
+
+
+class Jumpy(Timed):
+    """An engine that other programs slow down in some rounds."""
+
+    def __call__(self):
+        engine = super().__call__()
+        self.delay_s *= 3 if self.opened % 2 else 1 / 3
+        return engine
+
+
+def test_the_variation_of_the_speed_between_rounds_is_recorded(clock):
+    steady, jumpy = Timed(clock, 0.01), Jumpy(clock, 0.01)
+    speeds = measure({"steady": steady, "jumpy": jumpy}, ROWS, 1.0, NullProgress())
+    assert speeds["steady"].variation == pytest.approx(0, abs=0.01)
+    assert speeds["jumpy"].variation > 1

@@ -3,15 +3,19 @@ from pathlib import Path
 import pytest
 
 from pipework import cli
-from pipework.errors import ConfigError, DataError, RunFolderError
+from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
+from pipework.export import ranking
 from pipework.export.build import BuildResult, build
 from pipework.export.config import ExportSettings
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
+from pipework.export.ranking import measure
+from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, ExportTarget, Layout, Precision, Variant
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest, write_manifest
+from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_proven
 
 QUICK = ExportSettings(speed_s=0.1, dev_rows=20)
@@ -189,3 +193,50 @@ def test_an_engine_measured_on_another_machine_is_ranked_last(proven):
     export(proven, NullProgress(), labelled(EngineFormat.OPENVINO), settings=QUICK)
     names = [one.name for one in read_manifest(proven).engines]
     assert names == ["openvino-fp32", "onnx-fp32"]
+
+
+def test_recorded_engines_are_measured_again_without_a_build(proven, noting):
+    def never(*_):
+        raise AssertionError
+
+    settings = ExportSettings(speed_s=0.2, rebuild=False)
+    (before,) = read_manifest(proven).engines
+    (record,) = export(proven, noting, settings=settings, builder=never)
+    assert record.files == before.files
+    assert record.speed != before.speed
+    assert not any("checkpoint" in line for line in noting.lines)
+
+
+def test_a_busy_machine_makes_the_ranking_unreliable(proven, noting, monkeypatch):
+    def jumpy(openers, rows, seconds, progress):
+        speeds = measure(openers, rows, seconds, progress)
+        return {name: speed.model_copy(update={"variation": 0.8}) for name, speed in speeds.items()}
+
+    settings = ExportSettings(speed_s=0.1, rebuild=False)
+    monkeypatch.setattr(ranking, "measure", jumpy)
+    export(proven, noting, settings=settings)
+    (line,) = [line for line in noting.lines if "unreliable" in line]
+    assert line.startswith("the speed of an engine varied by 80% between rounds")
+    assert line.endswith(f"pipe export {proven} --to auto --set rebuild=false")
+
+
+def test_reference_rows_cover_every_predicted_label(proven):
+    manifest = read_manifest(proven)
+    rows = ReferenceRows.read(proven / manifest.engines[0].files[1].path)
+    kept = {*rows.logits_NC.argmax(axis=1).tolist()}
+    run_rows = RunRows.open(proven, manifest, ExportSettings())
+    with open_proven(proven, manifest) as engine:
+        dev_NC = engine.infer([row.encoding for row in run_rows.dev])
+    assert kept == {*dev_NC.argmax(axis=1).tolist()}
+
+
+def test_other_tokens_than_those_of_the_training_are_rejected(run):
+    manifest = read_manifest(run)
+    dev = manifest.data.metrics["dev"]
+    assert dev.tokens is not None
+    other = {"dev": dev.model_copy(update={"tokens": "0" * 16})}
+    data = manifest.data.model_copy(update={"metrics": other})
+    write_manifest(run, manifest.model_copy(update={"data": data}))
+    with pytest.raises(CheckFailedError, match="token ids of the dev rows differ") as caught:
+        export(run, NullProgress(), settings=QUICK)
+    assert "tokenizers" in caught.value.hint

@@ -16,6 +16,7 @@ def test_a_tolerance_is_shown_in_the_units_of_the_logits(manifest, tmp_path, cap
     (record,) = manifest.engines
     show_exported(
         tmp_path,
+        manifest,
         [record.model_copy(update={"parity": record.parity.model_copy(update={"unit": 50})})],
     )
     shown = capsys.readouterr().out
@@ -27,17 +28,30 @@ def test_an_engine_that_was_only_built_is_served_on_a_machine_with_the_gpu(
     manifest, tmp_path, capsys
 ):
     (record,) = manifest.engines
-    show_exported(tmp_path, [record.model_copy(update={"parity": None})])
+    show_exported(tmp_path, manifest, [record.model_copy(update={"parity": None})])
     assert f"next, on a machine with the GPU: pipe serve {tmp_path}" in capsys.readouterr().out
 
 
-def test_show_lists_the_layers_in_a_higher_precision(manifest, capsys):
+def test_show_lists_the_layers_in_a_higher_precision(manifest, tmp_path, capsys):
     (record,) = manifest.engines
     layers = (
         FallbackLayer(name="layer.0.query", precision=Precision.FP32, gain=0.0123),
         FallbackLayer(name="softmax", precision=Precision.FP16, gain=0),
     )
     mixed = record.model_copy(update={"kept": layers})
-    show_manifest(manifest.model_copy(update={"engines": (record, mixed)}))
+    show_manifest(tmp_path, manifest.model_copy(update={"engines": (record, mixed)}))
     line = "onnx-fp32 keeps layer.0.query in fp32 (+0.0123), softmax in fp16\n"
     assert capsys.readouterr().out.count(line) == 1
+
+
+def test_the_default_engine_and_the_cost_of_a_faster_one_are_shown(manifest, tmp_path, capsys):
+    (exact,) = manifest.engines
+    speed = exact.speed.model_copy(update={"texts_per_s": 300.0})
+    changed = exact.parity.model_copy(update={"argmax_agreement": 0.988, "max_change": 0.26})
+    fast = exact.model_copy(update={"name": "fast", "parity": changed, "speed": speed})
+    slow = exact.model_copy(update={"speed": speed.model_copy(update={"texts_per_s": 200.0})})
+    show_manifest(tmp_path, manifest.model_copy(update={"engines": (fast, slow)}))
+    shown = capsys.readouterr().out
+    assert "default engine: onnx-fp32\n" in shown
+    cost = "1.5 times as fast, changes 1.20% of the labels, probabilities by up to 0.26"
+    assert f"faster: fast, {cost}: pipe serve {tmp_path} --engine fast\n" in shown

@@ -3,7 +3,7 @@
 Shapes: N inputs, C classes, B rows of a batch, T tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +67,11 @@ class CheckpointEngine(Closeable):
         return CheckpointEngine(
             self._model, padding=self._padding, autocast=self._autocast, one_by_one=True
         )
+
+    def with_model(self, change: Callable[[Classifier], Classifier]) -> "CheckpointEngine":
+        """Return an engine with the changed model."""
+        model = change(self._model)
+        return CheckpointEngine(model, padding=self._padding, autocast=self._autocast)
 
     def close(self) -> None:
         """Do nothing: the model belongs to the caller."""

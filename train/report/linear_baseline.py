@@ -10,9 +10,9 @@ Shapes: N rows, C labels, F features.
 import random
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -44,14 +44,17 @@ class LinearBaseline:
 
     Attributes:
         name: the description of the model and its features.
-        evaluation: its scores on dev.
-        logits_NC: its outputs for dev, float32: distances from the separating planes, or values.
+        split: the scored split: test, or dev if there is no test split.
+        evaluation: its scores on this split.
+        logits_NC: its outputs for this split, float32: distances from the separating planes, or
+            values.
         task: the task, with thresholds chosen for the baseline if the task is multi-label.
         rows: number of train rows that it was fitted on, of `all_rows`.
         seconds: time to read, fit and predict.
     """
 
     name: str
+    split: str
     evaluation: Evaluation
     logits_NC: NDArray[np.float32]
     task: Task
@@ -60,8 +63,13 @@ class LinearBaseline:
     seconds: float
 
 
-def linear_baseline(train: Source, dev: Source, task: Task, progress: Progress) -> LinearBaseline:
-    """Fit a linear model on the train rows, or a sample of them, and score it on dev.
+def linear_baseline(
+    sources: Mapping[str, Source], task: Task, progress: Progress
+) -> LinearBaseline:
+    """Fit a linear model on the train rows, or a sample of them, and score it.
+
+    It is scored on test if there is such a split: the model's checkpoint was chosen on dev, where
+    its score is therefore too good for a comparison.
 
     Raises:
         DataError: as `Source.rows`, and for a label that is not in the task.
@@ -69,32 +77,46 @@ def linear_baseline(train: Source, dev: Source, task: Task, progress: Progress) 
     """
     start = time.perf_counter()
     progress.begin("fit the linear baseline", 3, "steps")
+    train, split = sources["train"], comparison_split(sources)
     max_rows = min(ROWS, max(FEWEST_ROWS, FITS // len(task.labels)))
     examples, all_rows = sample(train.rows(), max_rows)
-    dev_rows = list(dev.rows())
-    truth_N, wanted = (
-        label_array(examples, task, str(train.path)),
-        label_array(dev_rows, task, str(dev.path)),
-    )
+    scored = {
+        name: list(sources[name].rows())
+        for name in dict.fromkeys(("dev", split))
+        if name in sources
+    }
+    truth_N = label_array(examples, task, str(train.path))
+    wanted = {
+        name: label_array(rows, task, str(sources[name].path)) for name, rows in scored.items()
+    }
     progress.advance(1)
     features = _Features(examples)
-    x_NF, dev_NF = features.of(examples), features.of(dev_rows)
+    x_NF, scored_NF = features.of(examples), features.of([*chain(*scored.values())])
     progress.advance(1)
-    logits_NC = _fit_and_predict(x_NF, truth_N, dev_NF, task)
+    logits_NC = _fit_and_predict(x_NF, truth_N, scored_NF, task)
     if task.kind is TaskKind.MULTI_LABEL:
-        task = task.model_copy(update={"thresholds": choose_thresholds(logits_NC, wanted)})
+        chosen_on = next(iter(scored))  # dev, if there is such a split
+        thresholds = choose_thresholds(logits_NC[: len(scored[chosen_on])], wanted[chosen_on])
+        task = task.model_copy(update={"thresholds": thresholds})
+    logits_NC = logits_NC[-len(scored[split]) :]
     progress.advance(1)
     progress.end()
     kind = "ridge regression" if task.kind is TaskKind.REGRESSION else "a linear SVM"
     return LinearBaseline(
         name=f"{kind} on {features.name}",
-        evaluation=evaluate(logits_NC, wanted, task),
+        split=split,
+        evaluation=evaluate(logits_NC, wanted[split], task),
         logits_NC=logits_NC,
         task=task,
         rows=len(examples),
         all_rows=all_rows,
         seconds=time.perf_counter() - start,
     )
+
+
+def comparison_split(splits: Collection[str]) -> str:
+    """Return the split on which the model and the baseline are compared."""
+    return "test" if "test" in splits else "dev"
 
 
 def sample(rows: Iterable[Example], size: int) -> tuple[list[Example], int]:

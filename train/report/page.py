@@ -127,9 +127,12 @@ def _tiles(page: RunPage) -> str:
         (
             f"{page.baseline.evaluation.score:.4f}",
             "",
-            f"{metric} of the linear baseline on the same rows",
+            f"{metric} of the linear baseline on {page.difference.split}",
         ),
     ]
+    if page.difference.split != "dev":
+        label = f"{metric} of the model on {page.difference.split}"
+        tiles.insert(1, (f"{page.difference.model:.4f}", "", label))
     for other, score in page.evaluation.scores.items():
         if other is not page.evaluation.metric:
             tiles.append((f"{score:.4f}", "", f"{metric_in_words(other)} of the model"))

@@ -1,6 +1,6 @@
 """The difference between the scores of the model and of the linear baseline, with its interval.
 
-Shapes: N rows of dev, C labels.
+Shapes: N rows, C labels.
 """
 
 from dataclasses import dataclass
@@ -35,12 +35,13 @@ SENTENCES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreDifference:
-    """The scores of the model and of the baseline on dev, and the interval of their difference.
+    """The scores of the model and of the baseline on a split, and the interval of their difference.
 
     `low` and `high` are the 95 % confidence bounds of model minus baseline.
     """
 
     metric: Metric
+    split: str
     model: float
     baseline: float
     low: float
@@ -58,20 +59,22 @@ class ScoreDifference:
         """The result in one sentence."""
         sentence = SENTENCES[self.outcome]
         difference = f"{self.model - self.baseline:+.4f}"
+        interval = f"95 % interval {self.low:+.4f} to {self.high:+.4f}"
         return (
-            f"{sentence}: {metric_in_words(self.metric)} {self.model:.4f} vs {self.baseline:.4f}, "
-            f"difference {difference} (95 % interval {self.low:+.4f} to {self.high:+.4f})."
+            f"{sentence}: {self.split} {metric_in_words(self.metric)} {self.model:.4f} vs "
+            f"{self.baseline:.4f}, difference {difference} ({interval})."
         )
 
 
 def compare_to_baseline(
     logits_NC: NDArray[np.float32], truth: NDArray[np.generic], task: Task, baseline: LinearBaseline
 ) -> ScoreDifference:
-    """Compare the model's and the baseline's logits for the same dev rows."""
+    """Compare the model's and the baseline's logits for the same rows."""
     other = TaskLogits(logits_NC=baseline.logits_NC, task=baseline.task)
     interval = paired_interval(other, TaskLogits(logits_NC=logits_NC, task=task), truth)
     return ScoreDifference(
         metric=task.metric,
+        split=baseline.split,
         model=evaluate(logits_NC, truth, task).score,
         baseline=baseline.evaluation.score,
         low=interval.low,

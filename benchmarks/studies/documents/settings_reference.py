@@ -24,7 +24,7 @@ from pydantic_core import PydanticUndefined
 from pipework.benchmarks.studies.documents.study_tables import markdown
 from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import CheckFailedError, ConfigError
-from pipework.export.config import ExportSettings
+from pipework.export.config import ExportSettings, ToleranceSettings
 from pipework.export.rows.tolerances import TOLERANCES
 from pipework.git import CHECKOUT
 from pipework.run_folder.engine_record import Tolerance
@@ -210,7 +210,8 @@ def section_of(name: str) -> type[Settings]:
 
 def rows_of(section: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
     """Yield key, values, default and meaning of each setting, sections within it included."""
-    documented = attributes(section)
+    bases = [base for base in reversed(section.mro()) if _is_section(base)]
+    documented = {name: text for base in bases for name, text in attributes(base).items()}
     for name, field in section.model_fields.items():
         key = f"{prefix}{name}"
         if key == "tolerances":  # a table of its own
@@ -297,12 +298,16 @@ def _settings(rows: Iterable[tuple[str, str, str, str]]) -> str:
 
 
 def _tolerances() -> str:
-    meanings = attributes(Tolerance)
+    meanings, tables = attributes(Tolerance), TOLERANCES.values()
     rows = (
-        (f"`{limit}`", *(f"{getattr(table, limit):g}" for table in TOLERANCES.values()), meaning)
-        for limit, meaning in meanings.items()
+        (f"`{limit}`", *(_number(getattr(table, limit)) for table in tables), meanings[limit])
+        for limit in ToleranceSettings.model_fields
     )
     return markdown(("limit", *TOLERANCES, "meaning"), rows)
+
+
+def _number(limit: float | None) -> str:
+    return "" if limit is None else f"{limit:g}"
 
 
 def _train(name: str) -> Callable[[], str]:

@@ -11,13 +11,13 @@ from pipework.benchmarks.results_schema.provenance import Provenance
 from pipework.benchmarks.results_schema.results import BenchResult
 from pipework.benchmarks.studies.documents.summary_table import HEAD as SUMMARY_HEAD
 from pipework.benchmarks.studies.documents.summary_table import summary_rows
-from pipework.benchmarks.studies.records.agreement_results import HEAD as AGREEMENT_HEAD
-from pipework.benchmarks.studies.records.agreement_results import AgreementResult, agreement_rows
 from pipework.benchmarks.studies.records.engine_results import HEAD as ENGINES_HEAD
 from pipework.benchmarks.studies.records.engine_results import (
     EnginesResult,
+    FaultsResult,
     MatrixResult,
     engine_rows,
+    fault_lines,
     matrix_lines,
     summary,
 )
@@ -35,8 +35,14 @@ from pipework.benchmarks.studies.records.peer_serving_results import (
 )
 from pipework.benchmarks.studies.records.roofline_results import HEAD as ROOFLINE_HEAD
 from pipework.benchmarks.studies.records.roofline_results import RooflineResult, roofline_rows
+from pipework.benchmarks.studies.records.serving_results import (
+    AGREEMENT_HEAD,
+    AgreementResult,
+    ServingResult,
+    agreement_rows,
+    serving_rows,
+)
 from pipework.benchmarks.studies.records.serving_results import HEAD as SERVING_HEAD
-from pipework.benchmarks.studies.records.serving_results import ServingResult, serving_rows
 from pipework.benchmarks.studies.records.stored_results import StoredResult
 from pipework.benchmarks.studies.records.training_results import HEAD as PRESETS_HEAD
 from pipework.benchmarks.studies.records.training_results import (
@@ -106,6 +112,7 @@ class TableName(StrEnum):
     ROOFLINE = "roofline"
     FAMILIES = "families"
     MATRIX = "matrix"
+    FAULTS = "faults"
     PRESETS = "presets"
     PEERS_TRAINING = "peers_training"
     PEERS_PHASES = "peers_phases"
@@ -130,6 +137,8 @@ def table(name: TableName, results: Results) -> str:  # noqa: C901, PLR0911  (on
             return _families(_of(FamiliesResult, results))
         case TableName.MATRIX:
             return _matrix(_of(MatrixResult, results))
+        case TableName.FAULTS:
+            return _faults(_of(FaultsResult, results))
         case TableName.PEERS_TRAINING:
             return _peers_training(peers)
         case TableName.PEERS_PHASES:
@@ -263,6 +272,11 @@ def _matrix(results: Sequence[MatrixResult]) -> str:
         notes = "\n".join(f"- [{number}] {reason}" for number, reason in enumerate(reasons, 1))
         title = f"**{result.weights[0].upper()}{result.weights[1:]}**: {summary(result)}."
         parts.append(f"{title}\n\n{markdown(head, rows)}\n\n{notes}".rstrip())
+    return "\n\n".join(parts) + machines(results)
+
+
+def _faults(results: Sequence[FaultsResult]) -> str:
+    parts = (markdown(*fault_lines(result)) for result in results)
     return "\n\n".join(parts) + machines(results)
 
 

@@ -1,4 +1,4 @@
-"""Stored results of engines and of the engine matrix."""
+"""Stored results of engines, of the engine matrix and of planted faults."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -91,6 +91,34 @@ class MatrixResult(Record):
     earlier: tuple[Provenance, ...] = ()
 
 
+class PlantedFault(Record):
+    """A fault planted in the exporter, and the outcome of the export as each engine.
+
+    Attributes:
+        run: name of the run.
+        fault: name of the fault; "none" for a correct exporter.
+        engine: name of the engine.
+        limits: the limits that the engine exceeded; empty if it passed.
+        graph: whether the float32 graph was refused, before a conversion to a lower precision.
+    """
+
+    run: str
+    fault: str
+    engine: str
+    limits: str
+    graph: bool
+
+
+class FaultsResult(Record):
+    """Faults planted in the exporter, on one or more runs."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["faults"] = "faults"
+    outcomes: tuple[PlantedFault, ...]
+    command: tuple[str, ...]
+    provenance: Provenance
+
+
 HEAD = (
     *("data", "engine", "MiB", "max logit difference", "equal predictions"),
     *("score change, points", "fallback layers", "texts/s", "speedup", "p50 ms, one text"),
@@ -166,3 +194,22 @@ def summary(result: MatrixResult) -> str:
     failed = sum(cell.reason is not None for cell in result.cells)
     built = len(result.cells) - proven - failed
     return f"{proven:,} passed parity, {built:,} built but not run, {failed:,} failed"
+
+
+def fault_lines(result: FaultsResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return head and rows of the table: a row is a fault on a run, a column an engine."""
+    engines = tuple(dict.fromkeys(outcome.engine for outcome in result.outcomes))
+    cells = {(cell.run, cell.fault, cell.engine): cell for cell in result.outcomes}
+    rows = [
+        (run, fault, *(_outcome(cells.get((run, fault, engine))) for engine in engines))
+        for run, fault in dict.fromkeys((cell.run, cell.fault) for cell in result.outcomes)
+    ]
+    return ("run", "fault", *(engine.replace("-", " ") for engine in engines)), rows
+
+
+def _outcome(cell: PlantedFault | None) -> str:
+    if cell is None:
+        return "-"
+    if not cell.limits:
+        return "passed"
+    return "graph refused" if cell.graph else "refused"

@@ -7,12 +7,15 @@ from pydantic import Field, TypeAdapter
 
 from pipework.benchmarks.results_schema.comparison import ComparisonResult
 from pipework.benchmarks.results_schema.results import BenchResult, read_as
-from pipework.benchmarks.studies.records.agreement_results import AgreementResult
-from pipework.benchmarks.studies.records.engine_results import EnginesResult, MatrixResult
+from pipework.benchmarks.studies.records.engine_results import (
+    EnginesResult,
+    FaultsResult,
+    MatrixResult,
+)
 from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
 from pipework.benchmarks.studies.records.peer_serving_results import PeerServingResult
 from pipework.benchmarks.studies.records.roofline_results import RooflineResult
-from pipework.benchmarks.studies.records.serving_results import ServingResult
+from pipework.benchmarks.studies.records.serving_results import AgreementResult, ServingResult
 from pipework.benchmarks.studies.records.training_results import (
     FamiliesResult,
     PeerTrainingResult,
@@ -27,6 +30,7 @@ StoredResult = (
     | PeerTrainingResult
     | EnginesResult
     | MatrixResult
+    | FaultsResult
     | PresetsResult
     | ServingResult
     | RooflineResult

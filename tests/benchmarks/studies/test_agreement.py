@@ -6,8 +6,8 @@ import pytest
 
 from pipework.benchmarks.studies import agreement
 from pipework.benchmarks.studies.agreement import main, read_report
-from pipework.benchmarks.studies.records.agreement_results import (
-    HEAD,
+from pipework.benchmarks.studies.records.serving_results import (
+    AGREEMENT_HEAD,
     AgreementResult,
     agreement_rows,
 )
@@ -53,4 +53,4 @@ def test_both_generators_agree_and_only_the_open_loop_measures_a_stall(
     assert result.stall.closed_p99_ms < 300
     rows = [*agreement_rows(result)]
     assert len(rows) == 3 * len(result.pairs) + 1
-    assert {len(row) for row in rows} == {len(HEAD)}
+    assert {len(row) for row in rows} == {len(AGREEMENT_HEAD)}

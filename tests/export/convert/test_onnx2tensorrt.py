@@ -153,7 +153,7 @@ def test_an_engine_that_cannot_run_is_recorded_as_built(trained_run, tmp_path, c
     assert [file.path.rpartition("/")[2] for file in record.files] == ["model.engine", "rows.npz"]
     assert record.built_with["tensorrt_rtx"] == record.tensorrt.version
     assert any(line.startswith("built, not run: tensorrt-fp16-packed") for line in noting.lines)
-    show_exported(run, [record])
+    show_exported(run, read_manifest(run), [record])
     expected = "built, not run: tensorrt-fp16-packed for compute capabilities 8.9; the server will"
     assert expected in capsys.readouterr().out
     with pytest.raises(NoGpuError, match="tensorrt-fp16-packed was built, not run, and it cannot"):

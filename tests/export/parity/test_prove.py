@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError
@@ -109,7 +110,7 @@ def rows_and_logits(exported_run):
     manifest = read_manifest(exported_run)
     run_rows = RunRows.open(exported_run, manifest, ExportSettings(dev_rows=40))
     return run_rows, ReferenceLogits.of(
-        run_rows, open_reference(exported_run, manifest), NullProgress()
+        run_rows, open_reference(exported_run, manifest), [Precision.INT8], NullProgress()
     )
 
 
@@ -268,10 +269,11 @@ def test_the_checkpoint_runs_once_for_all_engines(run, monkeypatch):
     ]
     export(run, NullProgress(), variants, settings=ExportSettings(speed_s=0, dev_rows=30))
     assert len(read_manifest(run).engines) == 2
-    # The edge cases, the sampled dev rows, and the remaining dev rows: each row once.
-    edge, dev, rest = calls
+    # The edge cases, the sampled dev rows, the rows with all tokens, and the remaining dev rows.
+    edge, dev, vocabulary, rest = calls
     assert (dev, dev + rest) == (30, read_manifest(run).data.splits["dev"].rows)
     assert edge > dev
+    assert vocabulary > dev
 
 
 def test_a_run_without_dev_is_checked_on_the_sample_without_a_score(pair_run, tmp_path):
@@ -327,3 +329,56 @@ def test_other_tasks_are_checked_by_their_metric(request, tmp_path, fixture, met
     assert record.parity.flips == 0
     assert record.parity.metric == metric
     assert record.parity.scores.change == pytest.approx(0, abs=1e-3)
+
+
+def test_every_token_position_and_type_is_run(exported_run, pair_run):
+    for run in (exported_run, pair_run):
+        manifest = read_manifest(run)
+        rows = RunRows.open(run, manifest, ExportSettings(dev_rows=10)).vocabulary
+        tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
+        special = {"[PAD]", "[MASK]"}
+        wanted = {number for word, number in tokenizer.get_vocab().items() if word not in special}
+        assert {*np.concatenate([row.encoding.ids for row in rows]).tolist()} == wanted
+        assert {len(row.encoding) for row in rows} == {manifest.input.max_length}
+        types = {*np.concatenate([row.encoding.type_ids for row in rows]).tolist()}
+        assert types == ({0, 1} if manifest.input.pair else {0})
+
+
+def int8_limits(rows_and_logits):
+    run_rows, expected = rows_and_logits
+    tolerance = expected.tolerance(run_rows, Precision.INT8)
+    return {"bias": tolerance.bias, "bands": tolerance.bands}
+
+
+def one_class_shifted(_encodings, logits_NC):
+    logits_NC[:, 2] += 0.18
+    return logits_NC
+
+
+def long_texts_are_wrong(encodings, logits_NC):
+    long_N = np.array([len(encoding) for encoding in encodings]) > 32
+    logits_NC[long_N] += np.random.default_rng(0).normal(0, 0.3, logits_NC[long_N].shape)
+    return logits_NC.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("change", "limits"),
+    [
+        (one_class_shifted, ["bias", "rms of"]),
+        (long_texts_are_wrong, ["bias", "rms of 33 to 64 tokens"]),
+    ],
+)
+def test_int8_limits_reject_errors_that_rounding_does_not_cause(rows_and_logits, change, limits):
+    result = proven_with(rows_and_logits, change, **int8_limits(rows_and_logits))
+    assert result.parity.max_abs < TOLERANCES[Precision.INT8].max_abs
+    broken = [breach.limit for breach in result.breaches]
+    assert limits[-1] in broken[-1]
+    assert {limit.split()[0] for limit in broken} <= {"bias", "rms"}
+
+
+def test_the_change_of_the_values_of_a_regression_is_a_share_of_the_range(regression_run, tmp_path):
+    run = shutil.copytree(regression_run, tmp_path / "run")
+    (record,) = export(run, NullProgress(), settings=ExportSettings(speed_s=0))
+    rows = split_source(run, read_manifest(run), "dev").rows()
+    target_range = np.ptp([float(row.label) for row in rows])
+    assert record.parity.max_change == pytest.approx(record.parity.max_abs / target_range)

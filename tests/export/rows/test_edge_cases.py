@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
@@ -9,7 +10,12 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from pipework.data.examples import Example
-from pipework.export.rows.edge_cases import EDGE_TEXTS, SPREAD_ROWS, edge_case_rows
+from pipework.export.rows.edge_cases import (
+    EDGE_TEXTS,
+    SPREAD_ROWS,
+    edge_case_rows,
+    vocabulary_rows,
+)
 from pipework.text.encoding import TextEncoder
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "rain", "sun", "$", "#")
@@ -86,3 +92,32 @@ def test_long_and_short_inputs_alternate(encoder):
     assert shortest == sorted(shortest)
     assert longest == sorted(longest, reverse=True)
     assert lengths[:2] == [min(lengths), max(lengths)]
+
+
+def test_rows_of_the_vocabulary_have_every_token_once_per_pass():
+    words = {"[CLS]": 0, "[SEP]": 1, "[UNK]": 2, **{f"w{n}": n + 3 for n in range(100)}}
+    tokenizer = Tokenizer(WordPiece(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 0), ("[SEP]", 1)],
+    )
+    tokenizer.add_special_tokens(["[CLS]", "[SEP]"])
+    many = TextEncoder(tokenizer, max_length=MAX_LENGTH, type_ids=True)
+    texts = [row.encoding for row in vocabulary_rows(many, FEW[0])]
+    assert [len(encoding) for encoding in texts] == [MAX_LENGTH] * 3
+    inner = np.concatenate([encoding.ids[1:-1] for encoding in texts])
+    assert {*inner.tolist()} == {*range(2, 103)}
+    assert all((encoding.ids[0], encoding.ids[-1]) == (0, 1) for encoding in texts)
+    pairs = [row.encoding for row in vocabulary_rows(many, PAIRS[0])]
+    for encoding in pairs:
+        (middle,) = np.flatnonzero(encoding.ids[:-1] == 1)
+        assert encoding.type_ids.tolist() == [0] * (middle + 1) + [1] * (MAX_LENGTH - middle - 1)
+        assert abs(2 * middle - MAX_LENGTH) <= 2
+
+
+def test_a_small_vocabulary_is_repeated_up_to_the_limit(encoder):
+    (row,) = vocabulary_rows(encoder, FEW[0])
+    assert len(row.encoding) == MAX_LENGTH
+    assert {*row.encoding.ids.tolist()} == {*range(len(WORDS))}

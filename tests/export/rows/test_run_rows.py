@@ -5,7 +5,7 @@ import pytest
 
 from pipework.export.config import ExportSettings
 from pipework.export.inference import open_encoder, split_source
-from pipework.export.rows.run_rows import RunRows
+from pipework.export.rows.run_rows import RunRows, spread_over_groups
 from pipework.run_folder.manifest import read_manifest
 
 STRETCHES = 9
@@ -56,3 +56,16 @@ def test_calibration_rows_span_the_train_file(trained_run):
         (found[-1], encodings[-tenth - 1 :]),
     ):
         assert encoding.ids.tolist() in [one.ids.tolist() for one in stretch]
+
+
+def test_groups_are_covered_with_all_their_lengths():
+    groups = ["rare"] * 3 + ["a"] * 500 + ["b"] * 97
+    lengths = [*range(3), *range(500), *range(97)]
+    chosen = spread_over_groups(groups, lengths, 43)
+    picked = {
+        name: [lengths[i] for i in chosen if groups[i] == name] for name in ("rare", "a", "b")
+    }
+    assert [len(picked[name]) for name in ("rare", "a", "b")] == [3, 20, 20]
+    assert (picked["a"][0], picked["a"][-1], picked["b"][-1]) == (0, 499, 96)
+    assert chosen == sorted(set(chosen))
+    assert spread_over_groups(groups, lengths, 1000) == list(range(600))

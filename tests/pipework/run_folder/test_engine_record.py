@@ -40,6 +40,7 @@ def parity(*, passed=True, max_abs=1e-6):
         flips=0,
         error_bound=0,
         flips_outside=0,
+        max_change=0,
         metric=Metric.ACCURACY,
         scores=None,
         processor="a processor",

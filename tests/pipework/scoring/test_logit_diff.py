@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from pipework.run_folder.engine_record import LengthBand, Tolerance
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.logit_diff import Comparison
 
@@ -14,12 +15,14 @@ VALUE = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
 random = np.random.default_rng(0)
 
 
-def compare(expected, found, task=LABELS, inputs=None):
+def compare(expected, found, task=LABELS, inputs=None, lengths=None, labelled=None):
     return Comparison(
         task=task,
         expected_XC=np.array(expected, np.float32),
         found_XC=np.array(found, np.float32),
         input_X=np.arange(len(expected)) if inputs is None else np.array(inputs),
+        lengths_X=np.full(len(expected), 9) if lengths is None else np.array(lengths),
+        labelled=labelled,
     )
 
 
@@ -108,3 +111,71 @@ def test_the_unit_of_a_regression_is_its_standard_deviation():
     assert compare(values, values + 1, VALUE).unit == pytest.approx(50, rel=0.1)
     assert compare([[2]] * 5, [[2]] * 5, VALUE).unit > 0
     assert compare([[1, 2, 3]], [[1, 2, 3]]).unit == 1
+
+
+WIDE = Tolerance(max_abs=99, mean_abs=99, spread=99, flips=1, flips_outside=1, score_drop=1)
+
+
+def limits_broken(compared, **limits):
+    return [breach.limit for breach in compared.breaches(WIDE.model_copy(update=limits))]
+
+
+def test_a_constant_shift_of_one_class_is_a_bias():
+    expected, found = many()
+    assert compare(expected, found).bias < 0.002
+    found[:, 1] -= 0.18
+    compared = compare(expected, found)
+    assert compared.bias == pytest.approx(0.18, abs=0.002)
+    assert limits_broken(compared, bias=0.1) == ["bias"]
+    assert limits_broken(compared, bias=0.2) == []
+
+
+def test_an_input_of_many_batches_counts_once_in_the_bias():
+    compared = compare(
+        [[0, 0, 0]] * 4, [[1, 0, 0], [1, 0, 0], [1, 0, 0], [0, 0, 0]], inputs=[0, 0, 0, 1]
+    )
+    assert compared.bias == 0.5
+
+
+def test_the_error_of_each_range_of_lengths_has_its_own_limit():
+    expected, found = many()
+    lengths = np.where(np.arange(200) < 20, 60, 10)
+    found[:20, 2] += 0.1  # a fault that only long inputs have
+    compared = compare(expected, found, lengths=lengths)
+    bands = (LengthBand(longest=32, rms=0.05), LengthBand(longest=64, rms=0.05))
+    assert limits_broken(compared, bands=bands) == ["rms of 33 to 64 tokens"]
+    assert compared.band_rms(0, 32) < 0.01
+    assert compared.band_rms(32, 64) == pytest.approx(0.1, rel=0.1)
+
+
+def test_a_range_of_lengths_with_few_inputs_is_not_checked():
+    expected, found = many()
+    lengths = np.where(np.arange(200) < 7, 60, 10)
+    found[:7] += 1
+    bands = (LengthBand(longest=32, rms=0.05), LengthBand(longest=64, rms=0.05))
+    assert limits_broken(compare(expected, found, lengths=lengths), bands=bands) == []
+
+
+def test_nan_breaks_the_limits_of_bias_and_bands():
+    expected, found = many()
+    found[3, 1] = np.nan
+    bands = (LengthBand(longest=32, rms=0.05),)
+    broken = limits_broken(compare(expected, found), bias=0.1, bands=bands)
+    assert broken == ["max_abs", "mean_abs", "spread", "bias", "rms of 1 to 32 tokens"]
+
+
+def test_labels_of_unlabelled_inputs_do_not_count():
+    expected, found = many()
+    expected[199], found[199] = (4, 0, 0), (0, 4, 0)
+    assert compare(expected, found).flips_outside == 1
+    compared = compare(expected, found, labelled=199)
+    assert (len(compared.flipped), int(compared.flipped.sum())) == (199, 0)
+    assert compared.flips_outside == 0
+    assert compared.max_differences.max() == pytest.approx(4, abs=0.1)
+
+
+def test_the_change_of_probabilities_is_the_largest_of_a_class():
+    p, q = np.array([0.7, 0.2, 0.1]), np.array([0.4, 0.3, 0.3])
+    compared = compare([np.log(p), np.log(p)], [np.log(q), np.log(p) + 3])
+    assert compared.max_probability_change == pytest.approx(0.3, abs=1e-6)
+    assert compare([[1]], [[2]], VALUE).max_probability_change == 0

@@ -6,8 +6,16 @@ from pathlib import Path
 import pytest
 
 from pipework.errors import MissingDependencyError, RunFolderError
+from pipework.run_folder.engine_record import ChangeLimits, Speed
 from pipework.run_folder.manifest import read_manifest, write_manifest
-from pipework.serve.engines import choose_engine, open_proven
+from pipework.run_folder.task import TaskKind
+from pipework.serve.engines import (
+    choose_engine,
+    faster_engines,
+    open_first,
+    open_proven,
+    usable_engines,
+)
 
 
 @pytest.fixture
@@ -68,3 +76,75 @@ def test_a_missing_runtime_is_reported_with_the_install_command(
     with pytest.raises(MissingDependencyError, match="onnxruntime is not installed") as caught:
         open_proven(run, read_manifest(run))
     assert caught.value.hint == "pip install 'pipework[cpu]'"
+
+
+def engine(record, name, speed, *, labels=0.0, change=0.0):
+    """Return a record with another speed, share of changed labels and change of probabilities."""
+    parity = record.parity.model_copy(
+        update={"argmax_agreement": 1 - labels, "max_change": change, "max_abs": change}
+    )
+    speed = Speed(
+        texts_per_s=speed, batch=8, p50_ms=1, rows=9, threads=1, processor="any", variation=0
+    )
+    return record.model_copy(update={"name": name, "parity": parity, "speed": speed})
+
+
+@pytest.fixture
+def ranked(run):
+    """A manifest with three engines, the fastest first; the first two change predictions."""
+    manifest = read_manifest(run)
+    (record,) = manifest.engines
+    engines = (
+        engine(record, "int8", 300, labels=0.012, change=0.26),
+        engine(record, "rough", 250, change=0.11),
+        engine(record, "bf16", 200, labels=0.002, change=0.1),
+        engine(record, "fp32", 100),
+    )
+    return manifest.model_copy(update={"engines": engines})
+
+
+def test_the_default_engine_is_the_fastest_within_the_limits_of_changes(ranked):
+    assert choose_engine(ranked).name == "bf16"
+    order = [record.name for record in usable_engines(ranked)]
+    assert order == ["bf16", "fp32", "int8", "rough"]
+    wide = ChangeLimits(label_changes=0.02, probability_change=0.3)
+    assert usable_engines(ranked, limits=wide)[0].name == "int8"
+    strict = ChangeLimits(label_changes=0, probability_change=0)
+    assert usable_engines(ranked, limits=strict)[0].name == "fp32"
+    assert choose_engine(ranked, "int8").name == "int8"
+
+
+def test_the_limit_of_a_regression_is_a_share_of_the_range_of_its_targets(ranked):
+    task = ranked.task.model_copy(update={"kind": TaskKind.REGRESSION})
+    assert choose_engine(ranked.model_copy(update={"task": task})).name == "fp32"
+
+
+def test_faster_engines_are_listed_with_their_gain_and_cost(ranked):
+    costs = faster_engines(ranked, choose_engine(ranked))
+    assert costs == {
+        "int8": "1.5 times as fast, changes 1.20% of the labels, probabilities by up to 0.26",
+        "rough": "1.2 times as fast, changes 0.00% of the labels, probabilities by up to 0.11",
+    }
+    assert faster_engines(ranked, ranked.engines[0]) == {}
+
+
+def test_the_log_names_faster_engines_and_a_default_beyond_the_limits(run, caplog):
+    manifest = read_manifest(run)
+    (record,) = manifest.engines
+    fast = engine(record, "fast", 300, labels=0.012, change=0.26)
+    slow = engine(record, "slow", 100)
+    caplog.set_level("INFO", "pipework.serve.engines")
+    both = manifest.model_copy(update={"engines": (fast, slow)})
+    opened, model = open_first(run, both)
+    model.close()
+    assert opened.name == "slow"
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("faster engine fast: 3.0 times as fast, changes 1.20% of the labels")
+    assert line.endswith("--engine fast")
+    caplog.clear()
+    open_first(run, manifest.model_copy(update={"engines": (fast,)}))[1].close()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("engine fast exceeds the limits of changes: it changes 1.20%")
+    caplog.clear()
+    open_first(run, both, "fast")[1].close()
+    assert caplog.records == []

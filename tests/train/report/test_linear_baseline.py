@@ -39,8 +39,12 @@ def topics(tmp_path, rows=60):
     return (Source(path=path, columns=Columns()) for path in files.values())
 
 
+def splits(train, dev):
+    return {"train": train, "dev": dev}
+
+
 def test_the_baseline_learns_from_words(tmp_path):
-    result = linear_baseline(*topics(tmp_path), TOPICS, NullProgress())
+    result = linear_baseline(splits(*topics(tmp_path)), TOPICS, NullProgress())
     assert result.evaluation.score == 1
     assert result.logits_NC.shape == (60, 3)  # includes the class without rows
     assert result.logits_NC.dtype == np.float32
@@ -49,20 +53,22 @@ def test_the_baseline_learns_from_words(tmp_path):
 
 
 def test_the_baseline_is_deterministic(tmp_path):
-    first, second = (linear_baseline(*topics(tmp_path), TOPICS, NullProgress()) for _ in range(2))
+    first, second = (
+        linear_baseline(splits(*topics(tmp_path)), TOPICS, NullProgress()) for _ in range(2)
+    )
     assert np.array_equal(first.logits_NC, second.logits_NC)
 
 
 def test_large_files_are_sampled(tmp_path, monkeypatch):
     monkeypatch.setattr(baseline, "ROWS", 40)
-    result = linear_baseline(*topics(tmp_path), TOPICS, NullProgress())
+    result = linear_baseline(splits(*topics(tmp_path)), TOPICS, NullProgress())
     assert (result.rows, result.all_rows) == (40, 60)
 
 
 def test_many_labels_reduce_the_sample(tmp_path, monkeypatch):
     monkeypatch.setattr(baseline, "FITS", 90)
     monkeypatch.setattr(baseline, "FEWEST_ROWS", 10)
-    assert linear_baseline(*topics(tmp_path), TOPICS, NullProgress()).rows == 30
+    assert linear_baseline(splits(*topics(tmp_path)), TOPICS, NullProgress()).rows == 30
 
 
 def test_the_sample_is_uniform():
@@ -82,7 +88,7 @@ def test_chinese_needs_no_spaces(tmp_path):
     dev_rows = [("我吃汤面", "food"), ("比赛有两队", "sport")]
     dev = table(tmp_path / "dev.tsv", ("text", "label"), dev_rows)
     sources = (Source(path=path, columns=Columns()) for path in (train, dev))
-    assert linear_baseline(*sources, TOPICS, NullProgress()).evaluation.score == 1
+    assert linear_baseline(splits(*sources), TOPICS, NullProgress()).evaluation.score == 1
 
 
 def pairs(tmp_path, rows, **kwargs):
@@ -94,7 +100,9 @@ def pairs(tmp_path, rows, **kwargs):
 def test_the_order_of_a_text_pair_matters(tmp_path):
     task = Task(kind=TaskKind.SINGLE_LABEL, labels=("up", "down"), metric=Metric.ACCURACY)
     rows = [("small", "large", "up"), ("large", "small", "down")] * 5
-    result = linear_baseline(*pairs(tmp_path, {"train": rows, "dev": rows}), task, NullProgress())
+    result = linear_baseline(
+        splits(*pairs(tmp_path, {"train": rows, "dev": rows})), task, NullProgress()
+    )
     assert result.evaluation.score == 1
     assert "of both texts" in result.name
 
@@ -109,7 +117,7 @@ def test_a_regression_learns_the_similarity_of_two_texts(tmp_path):
         rows.append((*texts, f"{similarity / 2}"))
     task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
     files = pairs(tmp_path, {"train": rows[:150], "dev": rows[150:]}, kind=TaskKind.REGRESSION)
-    result = linear_baseline(*files, task, NullProgress())
+    result = linear_baseline(splits(*files), task, NullProgress())
     assert result.logits_NC.shape == (50, 1)
     assert result.evaluation.score > 0.9
     assert result.name.startswith("ridge regression")
@@ -124,7 +132,7 @@ def test_a_multi_label_baseline_has_its_own_thresholds(tmp_path):
     task = Task(
         kind=TaskKind.MULTI_LABEL, labels=("food", "sport", "never"), metric=Metric.MICRO_F1
     )
-    result = linear_baseline(source, source, task, NullProgress())
+    result = linear_baseline(splits(source, source), task, NullProgress())
     assert result.evaluation.score == 1
     assert len(result.task.thresholds) == 3
     assert task.thresholds == ()
@@ -143,7 +151,7 @@ def test_the_position_of_entities_matters(tmp_path):
     path.write_text("\n".join(lines) + "\n")
     source = Source(path=path, columns=Columns(entities="entities"))
     task = Task(kind=TaskKind.SINGLE_LABEL, labels=("first", "last"), metric=Metric.ACCURACY)
-    assert linear_baseline(source, source, task, NullProgress()).evaluation.score == 1
+    assert linear_baseline(splits(source, source), task, NullProgress()).evaluation.score == 1
 
 
 def test_missing_scikit_learn_is_reported_with_the_install_command(tmp_path, monkeypatch):
@@ -151,7 +159,7 @@ def test_missing_scikit_learn_is_reported_with_the_install_command(tmp_path, mon
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ModuleNotFoundError) as caught:
-        linear_baseline(*topics(tmp_path), TOPICS, NullProgress())
+        linear_baseline(splits(*topics(tmp_path)), TOPICS, NullProgress())
     error = as_pipe_error(caught.value)
     assert isinstance(error, MissingDependencyError)
     assert error.hint == "pip install 'pipework[train]'"
@@ -165,5 +173,14 @@ def test_the_accuracy_on_headlines_is_as_expected(shared_data):
         Source(path=folder / name, columns=Columns(text=0, label=1))
         for name in ("train_45000.txt", "test.txt")
     )
-    result = linear_baseline(train, test, task, NullProgress())
+    result = linear_baseline(splits(train, test), task, NullProgress())
     assert 0.895 < result.evaluation.score < 0.91
+
+
+def test_the_baseline_is_scored_on_test_if_there_is_one(tmp_path):
+    train, dev = topics(tmp_path)
+    wrong = table(tmp_path / "test.tsv", ("text", "label"), [("soup bread", "sport")] * 4)
+    sources = splits(train, dev) | {"test": Source(path=wrong, columns=Columns())}
+    result = linear_baseline(sources, TOPICS, NullProgress())
+    assert (result.split, result.evaluation.score, result.logits_NC.shape) == ("test", 0, (4, 3))
+    assert linear_baseline(splits(train, dev), TOPICS, NullProgress()).split == "dev"

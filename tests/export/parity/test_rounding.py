@@ -1,0 +1,103 @@
+"""The error of the rounded checkpoint is that of correct engines."""
+
+import numpy as np
+import pytest
+import torch
+
+from pipework.export.config import ExportSettings
+from pipework.export.parity.rounding import RoundingError, rounded, rounding_errors
+from pipework.export.rows.run_rows import RunRows
+from pipework.export.rows.tolerances import TOLERANCES
+from pipework.progress import NullProgress
+from pipework.run_folder.engine_record import Precision
+from pipework.run_folder.manifest import read_manifest
+from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.train.model.checkpoint_engine import open_reference
+
+LABELS = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
+INT8 = TOLERANCES[Precision.INT8].model_copy(update={"error_ratio": 4, "bias_ratio": 3})
+
+
+@pytest.fixture(scope="module")
+def errors(exported_run):
+    manifest = read_manifest(exported_run)
+    run_rows = RunRows.open(exported_run, manifest, ExportSettings(dev_rows=60))
+    encodings = [row.encoding for row in (*run_rows.edge_cases, *run_rows.dev)]
+    reference = open_reference(exported_run, manifest)
+    precisions = list(Precision)
+    expected_NC = reference.infer(encodings)
+    return rounding_errors(
+        reference, encodings, expected_NC, manifest.task, precisions, NullProgress()
+    )
+
+
+def rms(error):
+    return float(np.sqrt(np.square(error.rounded_NC - error.expected_NC).mean()))
+
+
+def test_fewer_bits_give_larger_errors(errors):
+    assert {*errors} == {Precision.FP16, Precision.BF16, Precision.INT8}
+    fp16, bf16, int8 = (
+        rms(errors[precision]) for precision in (Precision.FP16, Precision.BF16, Precision.INT8)
+    )
+    assert 0 < 3 * fp16 < bf16 < int8 < 0.1
+
+
+def test_the_limits_cover_all_lengths_with_enough_inputs_each(errors):
+    error = errors[Precision.INT8]
+    bands = error.limits(INT8).bands
+    assert len(bands) >= 3
+    assert bands[-1].longest == error.lengths_N.max()
+    assert [band.longest for band in bands] == sorted({band.longest for band in bands})
+    start = 0
+    for band in bands[:-1]:
+        inside_N = (error.lengths_N > start) & (error.lengths_N <= band.longest)
+        assert inside_N.sum() >= 16
+        start = band.longest
+
+
+def test_a_tolerance_without_ratios_gets_no_limits(errors):
+    tolerance = TOLERANCES[Precision.FP32]
+    assert errors[Precision.INT8].limits(tolerance) == tolerance
+
+
+def test_the_limits_are_multiples_of_the_error_of_a_class():
+    expected_NC = np.zeros((40, 2), np.float32)
+    rounded_NC = expected_NC + np.array([0.03, -0.04], np.float32)
+    error = RoundingError(
+        task=LABELS,
+        lengths_N=np.array([8] * 20 + [16] * 20),
+        expected_NC=expected_NC,
+        rounded_NC=rounded_NC,
+    )
+    limits = error.limits(INT8)
+    assert [band.longest for band in limits.bands] == [8, 16]
+    assert [band.rms for band in limits.bands] == pytest.approx([0.16, 0.16])
+    assert limits.bias == pytest.approx(0.12)
+
+
+def test_errors_too_small_to_matter_are_not_compared():
+    zeros_NC = np.zeros((40, 2), np.float32)
+    error = RoundingError(
+        task=LABELS, lengths_N=np.full(40, 8), expected_NC=zeros_NC, rounded_NC=zeros_NC
+    )
+    limits = error.limits(INT8)
+    assert limits.bands[0].rms == pytest.approx(0.1 * INT8.mean_abs * 4)
+    assert limits.bias == pytest.approx(0.1 * INT8.mean_abs * 3)
+
+
+def test_rounding_changes_a_copy_of_the_model(exported_run):
+    reference = open_reference(exported_run, read_manifest(exported_run))
+    copies = []
+
+    def watched(model):
+        copies.append((model, rounded(model, Precision.INT8)))
+        return copies[0][1]
+
+    reference.with_model(watched)
+    ((model, copy),) = copies
+    name = "model.bert.encoder.layer.0.output.dense.weight"
+    weight, integers = model.get_parameter(name), copy.get_parameter(name)
+    assert not torch.equal(weight, integers)
+    assert all(len(row.unique()) <= 255 for row in integers)
+    assert torch.allclose(weight, integers, atol=float(weight.detach().abs().max()) / 50)
