@@ -69,7 +69,8 @@ def engines(
     openers[BASELINE] = _opener(run, baseline, manifest, whole=True)
     speeds = measure(openers, rows, seconds, progress)
     baseline_speed = speeds[BASELINE]
-    results = [_result(record, speeds[record.name]) for record in proven]
+    default = choose_engine(manifest).name
+    results = [_result(record, speeds[record.name], default) for record in proven]
     results.sort(key=lambda result: -result.texts_per_s)
     return EnginesResult(
         dataset=name,
@@ -91,7 +92,7 @@ def _opener(run: Path, record: EngineRecord, manifest: Manifest, *, whole: bool 
     return partial(open_engine, path, record, manifest, whole=whole, tensorrt=record.tensorrt)
 
 
-def _result(record: EngineRecord, speed: Speed) -> EngineResult:
+def _result(record: EngineRecord, speed: Speed, default: str) -> EngineResult:
     parity = record.parity
     if parity is None or parity.scores is None:
         message = f"engine {record.name} has no score on labelled dev rows"
@@ -109,6 +110,7 @@ def _result(record: EngineRecord, speed: Speed) -> EngineResult:
         packed=record.layout is Layout.PACKED,
         texts_per_s=speed.texts_per_s,
         p50_ms=speed.p50_ms,
+        default=record.name == default,
     )
 
 

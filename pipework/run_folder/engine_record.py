@@ -100,7 +100,8 @@ class Tolerance(Record):
         flips: the share of inputs whose label changed.
         flips_outside: the share of inputs whose label changed although the checkpoint's margin
             between the two labels is larger than the error bound.
-        score_drop: the accepted decrease of the task's metric on dev, 0 to 1.
+        score_drop: the accepted decrease of the task's metric on dev, 0 to 1. A decrease that one
+            row causes does not count.
         error_ratio: the largest root mean square of the differences of a class, in each range of
             lengths, as a multiple of the error of a correct conversion to the precision; see
             `pipework.export.parity.rounding`.

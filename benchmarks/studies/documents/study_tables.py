@@ -188,9 +188,7 @@ def _of(kind: type[Kind], results: Results) -> list[Kind]:
 
 
 def _summary(results: Results) -> str:
-    kinds = (TrainingResult, EnginesResult, PeerServingResult)
-    used = [result for result in results if isinstance(result, kinds)]
-    return markdown(SUMMARY_HEAD, summary_rows(used)) + machines(used)
+    return markdown(SUMMARY_HEAD, summary_rows(results))
 
 
 def _experiments(results: Sequence[ExperimentResult]) -> str:

@@ -1,14 +1,17 @@
 """The short table of README.md: a few accuracies, engines and servers compared with others."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import TypeVar
 
 from pipework.benchmarks.studies.records.engine_results import EnginesResult
 from pipework.benchmarks.studies.records.peer_serving_results import PeerServingResult
 from pipework.benchmarks.studies.records.stored_results import StoredResult
 from pipework.benchmarks.studies.records.training_results import PIPEWORK, TrainingResult
 
-HEAD = ("measurement", "pipework", "compared with")
-Row = tuple[str, str, str]
+HEAD = ("measurement", "pipework", "compared with", "processor")
+Row = tuple[str, str, str, str]
+T = TypeVar("T")
 ACCURACIES = ("SST-2", "SemEval-2010 task 8 (MiniLM-L6, entity head)", "THUCNews headlines (45,000")
 ENGINES = ("SST-2", "THUCNews (4 layers of 256, linear head)")
 PEERS = 3  # number of servers, fastest first
@@ -17,38 +20,54 @@ PEERS = 3  # number of servers, fastest first
 def summary_rows(results: Iterable[StoredResult]) -> list[Row]:
     """Return the rows of the chosen accuracies, engines and servers; absent results are omitted."""
     accuracies: dict[str, Row] = {}
-    engines: dict[str, Row] = {}
+    engines: dict[str, list[Row]] = {}
     servers: list[Row] = []
     for result in results:
         match result:
             case TrainingResult():
                 accuracies[result.dataset] = _accuracy(result)
             case EnginesResult():
-                engines[result.dataset] = _engine(result)
+                engines[result.dataset] = _engines(result)
             case PeerServingResult():
                 servers += _servers(result)
             case _:
                 pass
-    return [*_chosen(accuracies, ACCURACIES), *_chosen(engines, ENGINES), *servers]
+    chosen = chain(*_chosen(engines, ENGINES))
+    return [*_chosen(accuracies, ACCURACIES), *chosen, *servers]
 
 
-def _chosen(rows: dict[str, Row], prefixes: Iterable[str]) -> Iterator[Row]:
+def _chosen(rows: dict[str, T], prefixes: Iterable[str]) -> Iterator[T]:
     for prefix in prefixes:
         yield from [row for dataset, row in rows.items() if dataset.startswith(prefix)][:1]
+
+
+def _processor(result: StoredResult) -> str:
+    return result.provenance.machine.cpu.replace("(R)", "").removesuffix(" Processor")
 
 
 def _accuracy(result: TrainingResult) -> Row:
     baseline = max(result.floors.items(), key=lambda item: item[1], default=None)
     compared = "" if baseline is None else f"{baseline[0]} {baseline[1]:.2f}"
-    return f"{result.dataset}: {result.metric}, %", f"**{result.value:.2f}**", compared
+    better = baseline is None or result.value > baseline[1]
+    value = f"**{result.value:.2f}**" if better else f"{result.value:.2f}"
+    return f"{result.dataset}: {result.metric}, %", value, compared, _processor(result)
 
 
-def _engine(result: EnginesResult) -> Row:
+def _engines(result: EnginesResult) -> list[Row]:
+    """Return the fastest engine, and the default engine if it is another one."""
     fastest = max(result.engines, key=lambda engine: engine.texts_per_s)
-    speedup = fastest.texts_per_s / result.by_hand_texts_per_s
-    baseline = f"onnxruntime fp32, padded: {result.by_hand_texts_per_s:,.0f}"
-    name = f"{result.dataset}: engine {fastest.name}, texts/s"
-    return name, f"**{fastest.texts_per_s:,.0f}**", f"{baseline} (speedup {speedup:.1f})"
+    rows = []
+    for engine in result.engines:
+        if engine is not fastest and not engine.default:
+            continue
+        kinds = [("fastest", engine is fastest), ("default", engine.default)]
+        kind = " and ".join(word for word, applies in kinds if applies)
+        speedup = engine.texts_per_s / result.by_hand_texts_per_s
+        baseline = f"onnxruntime fp32, padded: {result.by_hand_texts_per_s:,.0f}"
+        name = f"{result.dataset}: {kind} engine, {engine.name}, texts/s"
+        compared = f"{baseline} (speedup {speedup:.1f})"
+        rows.append((name, f"**{engine.texts_per_s:,.0f}**", compared, _processor(result)))
+    return rows
 
 
 def _servers(result: PeerServingResult) -> list[Row]:
@@ -67,5 +86,6 @@ def _servers(result: PeerServingResult) -> list[Row]:
     for peer in sorted(rates, key=lambda peer: -rates[peer])[:PEERS]:
         speedup = result.speedup_over(PIPEWORK, peer, load)
         ratio = "" if speedup is None else f" (speedup {speedup:.1f})"
-        rows.append((name, f"**{own.texts_per_s:,.0f}**", f"{peer}: {rates[peer]:,.0f}{ratio}"))
+        compared = f"{peer}: {rates[peer]:,.0f}{ratio}"
+        rows.append((name, f"**{own.texts_per_s:,.0f}**", compared, _processor(result)))
     return rows

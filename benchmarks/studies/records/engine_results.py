@@ -13,7 +13,8 @@ class EngineResult(Record):
     """An engine: its size, its parity figures from the manifest, and its speed.
 
     `change` is the difference of the dev score from the checkpoint's, `low` and `high` its 95 %
-    interval; `kept` counts the layers that were left in a higher precision.
+    interval; `kept` counts the layers that were left in a higher precision. `default` is whether
+    the server uses the engine by default, None in results that predate the field.
     """
 
     name: str
@@ -28,6 +29,7 @@ class EngineResult(Record):
     packed: bool
     texts_per_s: float
     p50_ms: float
+    default: bool | None = None
 
 
 class EnginesResult(Record):
@@ -130,7 +132,7 @@ def engine_rows(result: EnginesResult) -> Iterator[tuple[str, ...]]:
     for engine in result.engines:
         yield (
             result.dataset,
-            engine.name,
+            f"{engine.name} (default)" if engine.default else engine.name,
             f"{engine.mib:.0f}",
             f"{engine.max_abs:.1e}",
             f"{engine.agreement:.2%}",
