@@ -36,6 +36,7 @@ def linear(logits_NC, truth_N, task):
     """A baseline with the given logits, for tests that need no fitted baseline."""
     return LinearBaseline(
         name="a linear SVM on TF-IDF of words",
+        split="dev",
         evaluation=evaluate(logits_NC, truth_N, task),
         logits_NC=logits_NC,
         task=task,

@@ -23,6 +23,7 @@ def logits_of(right):
 def baseline(logits, task=TASK, truth=TRUTH):
     return LinearBaseline(
         name="a linear SVM",
+        split="test",
         evaluation=evaluate(logits, truth, task),
         logits_NC=logits,
         task=task,
@@ -38,7 +39,7 @@ def baseline(logits, task=TASK, truth=TRUTH):
         (
             0.85,
             Significance.BETTER,
-            "The model beats a linear baseline trained on the same rows: accuracy",
+            "The model beats a linear baseline trained on the same rows: test accuracy",
         ),
         (
             0.8,
@@ -48,7 +49,7 @@ def baseline(logits, task=TASK, truth=TRUTH):
         (
             0.75,
             Significance.WORSE,
-            "is significantly worse than a linear baseline trained on the same rows: accuracy",
+            "is significantly worse than a linear baseline trained on the same rows: test accuracy",
         ),
     ],
 )
@@ -85,7 +86,7 @@ def test_a_regression_is_compared_by_its_own_metric():
     )
     difference = compare_to_baseline(near, truth, task, baseline(far, task, truth))
     assert difference.outcome is Significance.BETTER
-    assert "the same rows: Pearson" in difference.sentence
+    assert "the same rows: test Pearson" in difference.sentence
 
 
 def test_the_baseline_keeps_its_own_thresholds():

@@ -9,13 +9,27 @@ def test_the_summary_compares_with_the_best_baseline_and_the_fastest_engine(
     accuracy = trained.model_copy(update={"dataset": "SST-2 (a model)"})
     engines = proven_engines.model_copy(update={"dataset": "SST-2 (a model)"})
     other = trained.model_copy(update={"dataset": "another"})
+    processor = engines.provenance.machine.cpu
     text = fill("<!-- table:summary -->\n<!-- /table:summary -->", [engines, other, accuracy])
     rows = [line for line in text.splitlines() if line.startswith("| SST-2")]
     assert rows == [
-        "| SST-2 (a model): accuracy, % | **91.27** | TF-IDF + SVM 90.36 |",
+        f"| SST-2 (a model): accuracy, % | **91.27** | TF-IDF + SVM 90.36 | {processor} |",
         (
-            "| SST-2 (a model): engine onnx-int8-static-packed, texts/s | **300** "
-            "| onnxruntime fp32, padded: 100 (speedup 3.0) |"
+            "| SST-2 (a model): fastest engine, onnx-int8-static-packed, texts/s | **300** "
+            f"| onnxruntime fp32, padded: 100 (speedup 3.0) | {processor} |"
         ),
     ]
     assert "another" not in text
+
+
+def test_the_default_engine_has_a_row_and_a_score_below_the_baseline_is_not_bold(
+    trained, proven_engines
+):
+    low = {"dataset": "SST-2", "floors": {"linear": 99.0}}
+    *others, last = proven_engines.engines
+    engines = (*others, last.model_copy(update={"default": True}))
+    engines = proven_engines.model_copy(update={"dataset": "SST-2", "engines": engines})
+    results = [engines, trained.model_copy(update=low)]
+    text = fill("<!-- table:summary -->\n<!-- /table:summary -->", results)
+    assert "| 91.27 | linear 99.00 |" in text
+    assert f"| SST-2: default engine, {last.name}, texts/s |" in text
