@@ -41,6 +41,7 @@ def build_app(
         version=__version__,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would send clients to the host of their own header
         # `Observers` does this; switched off, it costs no time per request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )

@@ -179,3 +179,20 @@ def test_statistics_count_requests_and_texts_and_their_time(client, name):
     assert client.get_inference_statistics(name, after["version"])["model_stats"] == [after]
     with pytest.raises(InferenceServerException, match="unknown version '9'"):
         client.get_inference_statistics(name, "9")
+
+
+def test_health_endpoints_have_the_bodies_of_the_protocol(server, name):
+    base = f"{server.url}/v2"
+    version = httpx.get(f"{base}/models/{name}").json()["versions"][0]
+    assert httpx.get(f"{base}/health/live").json() == {"live": True}
+    assert httpx.get(f"{base}/health/ready").json() == {"ready": True}
+    for path in (name, f"{name}/versions/{version}"):
+        ready = httpx.get(f"{base}/models/{path}/ready")
+        assert ready.json() == {"name": name, "ready": True}
+    missing = httpx.get(f"{base}/models/other/ready")
+    assert (missing.status_code, [*missing.json()]) == (404, ["error"])
+
+
+def test_a_slash_at_the_end_of_a_path_is_not_redirected(server):
+    assert httpx.get(f"{server.url}/v2/").json() == httpx.get(f"{server.url}/v2").json()
+    assert httpx.get(f"{server.url}/v1/status/").status_code == 404
