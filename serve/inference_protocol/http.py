@@ -107,7 +107,7 @@ INFER: dict[str, Any] = {
         header_parameter(
             HEAD_LENGTH,
             {"type": "integer", "minimum": 0},
-            "length of the JSON in bytes, if tensor data follow it",
+            "length of the JSON in bytes, if tensor data follow it; 0 if the body is a text",
         ),
     ],
 }

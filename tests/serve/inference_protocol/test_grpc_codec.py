@@ -32,6 +32,10 @@ def tensor(name="text", shape=(2, 1), contents=None):
     return given if contents is None else {**given, "contents": {"bytes_contents": contents}}
 
 
+VALID = tensor(contents=[b"a", b"b"])
+IN_MEMORY = {"shared_memory_region": {"string_param": "r"}}
+
+
 def raw(*texts):
     return packed(np.array(texts, np.object_))
 
@@ -78,6 +82,15 @@ def test_outputs_and_parameters_are_read():
         ({"inputs": [tensor(contents=[b"a", b"b"])] * 2}, "input text: found twice"),
         ({"inputs": [tensor("words", contents=[b"a", b"b"])]}, "expected text, found words"),
         ({"inputs": []}, "inputs: expected text, found"),
+        (
+            {"inputs": [{**tensor(), "parameters": IN_MEMORY}]},
+            "input text: expected its data in the message, found shared_memory_region",
+        ),
+        (
+            {"inputs": [VALID], "outputs": [{"name": "score", "parameters": IN_MEMORY}]},
+            "output score: expected its data in the message, found shared_memory_region",
+        ),
+        ({"inputs": [VALID], "outputs": [{"name": "label"}] * 2}, "output label: found twice"),
     ],
 )
 def test_an_invalid_request_is_refused_in_one_line(given, said):
