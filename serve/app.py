@@ -50,7 +50,7 @@ def build_app(
     inference = build_router(limits), build_protocol_router(models, limits)
     for router in inference:
         app.include_router(router)
-    app.include_router(build_repository_router(models))
+    app.include_router(build_repository_router(models, keys=bool(keys)))
     app.include_router(build_status_router(models, observers.recent))
     _add_health(app, models)
     _add_metrics(app, observers.metrics)
