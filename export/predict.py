@@ -1,5 +1,6 @@
 """Predictions of `pipe predict`, from a run folder or a server."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -63,6 +64,7 @@ def predict_inputs(
 def _predict_by_server(
     url: str, texts: Sequence[str], source: Source | None, progress: Progress
 ) -> Predictions:
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors are reported in one line
     with Client(url, retries=RETRIES, bulk=source is not None) as client:
         if source is None:
             yield from predict_all(client, _text_inputs(texts), NullProgress())

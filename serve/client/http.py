@@ -145,7 +145,12 @@ class RestTransport(Closeable):
         """Send a request and return its predictions."""
         names = {"model": self._url.model, "version": self._url.version}
         body = request.model_copy(update=names).model_dump_json(exclude_none=True)
-        return read(PredictResponse, self._connection.post(PREDICT_PATH, body)).predictions
+        response = read(PredictResponse, self._connection.post(PREDICT_PATH, body))
+        expected, found = len(request.texts or request.inputs or ()), len(response.predictions)
+        if found != expected:
+            message = f"{self._url.url}: expected {expected} predictions, found {found}"
+            raise PipeError(message, "check that this is the URL of `pipe serve`")
+        return response.predictions
 
     def ready(self) -> bool:
         """Return whether the server accepts requests."""
