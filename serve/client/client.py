@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from threading import Event, Lock
-from typing import TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
@@ -23,7 +23,6 @@ from pipework.serve.schemas import PredictRequest, TextInput, explain
 KEY_VARIABLE = "PIPEWORK_API_KEY"
 SERVER_NAME = "pipework"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0  # pauses between retries
-T = TypeVar("T")
 
 
 class Client(Closeable):
@@ -160,7 +159,7 @@ class Client(Closeable):
         return RestTransport(connection, self._url) if own else HttpTransport(connection, self._url)
 
 
-def _items(values: Iterable[T], what: str, count: int | None = None) -> list[T]:
+def _items(values: Iterable[Any], what: str, count: int | None = None) -> list[Any]:
     """Return values as a list. A string is refused: it would be a list of its letters.
 
     Raises:
