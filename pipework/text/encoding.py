@@ -45,6 +45,11 @@ class Encoding:
         return len(self.ids)
 
 
+def truncated_rows(encodings: Sequence[Encoding]) -> tuple[int, ...]:
+    """Return the indices of the truncated inputs."""
+    return tuple([row for row, encoding in enumerate(encodings) if encoding.truncated])
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TextTokens:
     """All tokens of a text, without special tokens.

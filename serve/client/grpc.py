@@ -31,6 +31,7 @@ from pipework.serve.client.transport import (
     timed_out,
     unreachable,
 )
+from pipework.serve.text_tensors import TRUNCATED
 
 BULK_PRIORITY = 2  # value of the protocol's parameter; 1 is the highest priority
 OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
@@ -87,6 +88,7 @@ class GrpcTransport(ProtocolTransport):
             score_N=arrays["score"].ravel(),
             probabilities_NC=arrays["probabilities"],
             version=response.model_version,
+            truncated=response.parameters[TRUNCATED].string_param,
         )
 
     def _classify(self, model: str, version: str, inputs: Tensors, best: int) -> Classification:

@@ -24,6 +24,7 @@ from pipework.serve.client.protocol import (
 )
 from pipework.serve.client.tensors import OUTPUTS, InferOutputs, Tensors
 from pipework.serve.schemas import PREDICT_PATH, READY_PATH, PredictRequest, PredictResponse
+from pipework.serve.text_tensors import TRUNCATED
 
 
 class _Part(BaseModel):
@@ -38,6 +39,7 @@ class _Tensor(_Part):
 
 class _Response(_Part):
     model_version: str | None = None
+    parameters: dict[str, Any] | None = None
     outputs: list[_Tensor]
 
     @property
@@ -89,6 +91,7 @@ class HttpTransport(ProtocolTransport):
                 tensors["probabilities"].shape
             ),
             version=response.model_version or "",
+            truncated=str((response.parameters or {}).get(TRUNCATED, "")),
         )
 
     def _classify(self, model: str, version: str, inputs: Tensors, best: int) -> Classification:

@@ -64,6 +64,8 @@ def write_message(
 ) -> ModelInferResponse:
     """Return the response message; all its tensors are raw."""
     response = ModelInferResponse(model_name=name, model_version=version, id=request.id)
+    for parameter, value in answer.parameters().items():
+        response.parameters[parameter].string_param = value
     for output, array, _ in requested_tensors(request, answer):
         response.outputs.add(name=output, datatype=datatype(array), shape=array.shape)
         response.raw_output_contents.append(packed(array))

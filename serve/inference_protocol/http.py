@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from pipework.errors import InputError, TooLargeError
 from pipework.serve.config import LimitSettings
@@ -79,6 +79,11 @@ class InferResponse(BaseModel):
     model_name: str
     model_version: str
     id: str = ""
+    parameters: dict[str, str] = Field(
+        default={},
+        description="`truncated`: the indices of the texts, from 0 and separated by commas, that "
+        "are longer than the model reads and were truncated; missing if there are none",
+    )
     outputs: list[OutputTensorResponse]
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.serve.request.options import RequestOptions
-from pipework.text.encoding import Encoding
+from pipework.text.encoding import Encoding, truncated_rows
 
 Logits = NDArray[np.float32]
 Span = tuple[float, float]  # start and end, in seconds
@@ -40,9 +40,13 @@ FILL_UP_SHARE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class JobResult:
-    """Logits [N, C] of a request, and the seconds of its stages; see `StageTimings`."""
+    """Logits [N, C] of a request, and the seconds of its stages; see `StageTimings`.
+
+    `truncated` has the indices of the truncated inputs.
+    """
 
     logits_NC: Logits
+    truncated: tuple[int, ...] = ()
     tokenize_s: float = 0.0
     queue_s: float = 0.0
     infer_s: float = 0.0
@@ -122,6 +126,7 @@ class Job:
         took_s = infer_s if whole else covered_s(self.computed)
         result = JobResult(
             logits_NC=logits_NC,
+            truncated=truncated_rows(self.encodings),
             tokenize_s=self.tokenize_s,
             queue_s=max(0.0, now_s - self.queued_s - took_s),
             infer_s=took_s,

@@ -25,7 +25,7 @@ from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue
 from pipework.serve.client import Client
 from pipework.serve.client.address import ClientOptions, HttpConnection, ServerUrl
 from pipework.serve.client.client import _is_own_server
-from pipework.serve.client.http import RestTransport
+from pipework.serve.client.http import HttpTransport, RestTransport
 
 
 def client_of(status: int, body: bytes, headers: dict[str, str] | None = None) -> Client:
@@ -42,6 +42,20 @@ def test_texts_are_classified(server) -> None:
         predictions = client.predict(["rain", "goal"], top_k=2)
     assert [one.label for one in predictions] == ["weather", "sport"]
     assert len(predictions[0].scores) == 2
+
+
+def test_truncated_texts_are_marked_by_every_transport(server) -> None:
+    texts = ["rain", "rain " * 40, "sun", "goal " * 300]
+    name = httpx.get(f"{server.url}/v1/status").json()["models"][0]["name"]
+    rest, http = Client(server.url), Client(server.url)
+    http._transport = HttpTransport(  # noqa: SLF001  (the client selects REST for this server)
+        HttpConnection(server.url, ClientOptions(timeout_s=30)), ServerUrl.of(server.url)
+    )
+    for client in (rest, http, Client(f"grpc://{server.grpc}/v2/models/{name}")):
+        with client:
+            predictions = client.predict(texts)
+        assert [one.truncated for one in predictions] == [False, True, False, True]
+        assert [one.label for one in predictions] == ["weather", "weather", "weather", "sport"]
 
 
 def test_pairs_are_classified(pair_run: Path, start_server: Callable[[Path], Any]) -> None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tritonclient.grpc.service_pb2 import (
@@ -121,6 +123,15 @@ def test_a_response_has_the_requested_outputs_as_raw_contents():
             raw(b"0.880797:1:b", b"0.880797:0:a"),
         ],
     )
+
+
+def test_truncated_texts_are_listed_in_a_response():
+    request = read_message(ModelInferRequest(inputs=[VALID]), ONE, LIMITS)
+    answer = write_message(request, replace(ANSWER, truncated=(0, 1)), "run", "1")
+    assert {name: value.string_param for name, value in answer.parameters.items()} == {
+        "truncated": "0,1"
+    }
+    assert not write_message(request, ANSWER, "run", "1").parameters
 
 
 def test_a_description_becomes_a_message_with_the_same_fields():

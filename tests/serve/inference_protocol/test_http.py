@@ -5,6 +5,7 @@ import json
 import httpx
 import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
@@ -156,6 +157,33 @@ def test_a_request_has_the_timeout_of_its_parameter(client, name):
         client.infer(name, [tensor(["rain"])], timeout=1)
     assert caught.value.status() == "504"
     assert client.infer(name, [tensor(["rain"])], timeout=60_000_000, priority=2)
+
+
+def test_truncated_texts_are_reported_by_every_api_and_counted(client, server, name):
+    texts = ["rain", "rain " * 40, "sun", "goal " * 300]
+
+    def counted():
+        lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+        (line,) = [line for line in lines if line.startswith("pipework_truncated_texts_total{")]
+        return float(line.split()[-1])
+
+    before = counted()
+    assert [one["truncated"] for one in expected(server, texts)] == [False, True, False, True]
+    for binary in (True, False):
+        found = client.infer(name, [tensor(texts, binary=binary)])
+        assert found.get_response()["parameters"] == {"truncated": "1,3"}
+        assert found.as_numpy("logits").shape == (4, 3)
+    outputs = [triton.InferRequestedOutput("logits", class_count=2)]
+    found = client.infer(name, [tensor(texts)], outputs=outputs)
+    assert found.get_response()["parameters"] == {"truncated": "1,3"}
+    with triton_grpc.InferenceServerClient(server.grpc) as grpc_client:
+        sent = triton_grpc.InferInput("text", [4], "BYTES")
+        sent.set_data_from_numpy(np.array([text.encode() for text in texts], np.object_))
+        parameters = grpc_client.infer(name, [sent]).get_response().parameters
+    assert parameters["truncated"].string_param == "1,3"
+    assert counted() == before + 10
+    assert "parameters" not in client.infer(name, [tensor(texts[:1])]).get_response()
+    assert counted() == before + 10
 
 
 def test_statistics_count_requests_and_texts_and_their_time(client, name):
