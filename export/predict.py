@@ -27,7 +27,7 @@ def predict_inputs(
     *,
     progress: Progress,
 ) -> Predictions:
-    """Return the inputs with their predictions, in order.
+    """Return the inputs with their predictions, in order; at the end, note the truncated inputs.
 
     Args:
         words: texts, preceded by the run folder if there is no URL. Without texts and `file`, the
@@ -35,7 +35,7 @@ def predict_inputs(
         file: a data file; a run folder reads it with the columns of its training data.
         url: URL of a server.
         columns: columns of `file` for a server; None takes them from the header.
-        progress: receives the number of finished rows if a server predicts a file.
+        progress: receives the note, and the number of finished rows if a server predicts a file.
 
     Raises:
         ConfigError: expected either a run folder or a URL, and either texts or a file.
@@ -55,10 +55,22 @@ def predict_inputs(
         raise ConfigError(message, "a run folder uses the columns of its training data")
     if url is None:
         run = Path(words[0])
-        return predict_run(run, _text_inputs(texts) if file is None else read_unlabelled(run, file))
-    return _predict_by_server(
-        url, texts, None if file is None else _source(file, columns), progress
-    )
+        inputs = _text_inputs(texts) if file is None else read_unlabelled(run, file)
+        return _note_truncated(predict_run(run, inputs), progress)
+    source = None if file is None else _source(file, columns)
+    return _note_truncated(_predict_by_server(url, texts, source, progress), progress)
+
+
+def _note_truncated(predictions: Predictions, progress: Progress) -> Predictions:
+    """Yield the predictions, then note the share of truncated inputs if there are any."""
+    total = truncated = 0
+    for example, prediction in predictions:
+        total += 1
+        truncated += prediction.truncated
+        yield example, prediction
+    if truncated:
+        share = f"{truncated:,} of {total:,} inputs ({truncated / total:.1%})"
+        progress.note(f"{share} are longer than the model reads and were truncated")
 
 
 def _predict_by_server(
