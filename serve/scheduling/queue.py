@@ -33,17 +33,13 @@ Span = tuple[float, float]  # start and end, in seconds
 BULK_EVERY = 4
 WINDOW = 4
 MAX_SKIPS = 3
-FILL_UP_SHARE = (
-    0.75  # of a batch: with a larger share per engine, batches are filled up instead of shared
-)
+# Of a batch: with a larger share per engine, batches are filled up instead of shared.
+FILL_UP_SHARE = 0.75
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class JobResult:
-    """Logits [N, C] of a request, and the seconds of its stages; see `StageTimings`.
-
-    `truncated` has the indices of the truncated inputs.
-    """
+    """Logits [N, C] of a request, the indices of its truncated inputs, its `StageTimings`."""
 
     logits_NC: Logits
     truncated: tuple[int, ...] = ()
@@ -182,8 +178,7 @@ class BatchQueue:
         self._bulk: deque[Job] = deque()
         self._returned: deque[Batch] = deque()
         self._bulk_skipped = 0
-        self._in_flight_tokens = 0
-        self.tokens = 0
+        self._in_flight_tokens = self.tokens = 0
 
     def __len__(self) -> int:
         """Number of queued requests."""
