@@ -19,7 +19,7 @@ from pipework.scoring.evaluation import (
     label_array,
     predict_all,
 )
-from pipework.scoring.predictions import Prediction, decide
+from pipework.scoring.predictions import Prediction, decide, mark_truncated
 from pipework.serve.engines import open_proven
 from pipework.text.encoding import TextEncoder
 
@@ -141,8 +141,9 @@ def predict_run(
             validate_example(example, manifest.input, f"input {number}")
             for number, example in enumerate(examples, start=1)
         )
-        for chunk, logits_NC in predict_all(engine, encoder, inputs):
-            yield from zip(chunk, decide(logits_NC, manifest.task), strict=True)
+        for chunk, logits_NC, truncated in predict_all(engine, encoder, inputs):
+            predictions = mark_truncated(decide(logits_NC, manifest.task), truncated)
+            yield from zip(chunk, predictions, strict=True)
 
 
 def read_unlabelled(run: Path, file: Path) -> Iterator[Example]:

@@ -1,5 +1,6 @@
 """Predictions of `pipe predict`, from a run folder or a server."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,14 +38,14 @@ class PredictionSource:
 def predict_inputs(
     words: Sequence[str], file: Path | None, source: PredictionSource, *, progress: Progress
 ) -> Predictions:
-    """Return the inputs with their predictions, in order.
+    """Return the inputs with their predictions, in order; at the end, note the truncated inputs.
 
     Args:
         words: texts, preceded by the run folder if there is no URL. Without texts and `file`, the
             texts are read from standard input, one per line.
         file: a data file; a run folder reads it with the columns of its training data.
         source: the model that predicts.
-        progress: receives the number of finished rows if a server predicts a file.
+        progress: receives the note, and the number of finished rows if a server predicts a file.
 
     Raises:
         ConfigError: expected either a run folder or a URL, and either texts or a file.
@@ -68,16 +69,28 @@ def predict_inputs(
         raise ConfigError(message, "choose the engine of a server: pipe serve RUN --engine NAME")
     if url is None:
         run = Path(words[0])
-        examples = _text_inputs(texts) if file is None else read_unlabelled(run, file)
-        return predict_run(run, examples, source.engine)
-    return _predict_by_server(
-        url, texts, None if file is None else _source(file, columns), progress
-    )
+        inputs = _text_inputs(texts) if file is None else read_unlabelled(run, file)
+        return _note_truncated(predict_run(run, inputs, source.engine), progress)
+    rows = None if file is None else _source(file, columns)
+    return _note_truncated(_predict_by_server(url, texts, rows, progress), progress)
+
+
+def _note_truncated(predictions: Predictions, progress: Progress) -> Predictions:
+    """Yield the predictions, then note the share of truncated inputs if there are any."""
+    total = truncated = 0
+    for example, prediction in predictions:
+        total += 1
+        truncated += prediction.truncated
+        yield example, prediction
+    if truncated:
+        share = f"{truncated:,} of {total:,} inputs ({truncated / total:.1%})"
+        progress.note(f"{share} are longer than the model reads and were truncated")
 
 
 def _predict_by_server(
     url: str, texts: Sequence[str], source: Source | None, progress: Progress
 ) -> Predictions:
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors are reported in one line
     with Client(url, retries=RETRIES, bulk=source is not None) as client:
         if source is None:
             yield from predict_all(client, _text_inputs(texts), NullProgress())

@@ -299,17 +299,27 @@ def show(
 
 def main() -> NoReturn:
     """Run a command; exit with 0, 1 (a bug), 2 (the user can fix it) or 3 (a check failed)."""
+    from pipework.console import StandardOutput, print_error
+
+    StandardOutput.install()
     try:
-        app()
+        _run()
     except (PipeError, ModuleNotFoundError, OSError) as error:
         pipe_error = as_pipe_error(error)
         if pipe_error is None:
             raise
-        from pipework.console import print_error
-
-        print_error(pipe_error)
+        if not pipe_error.reported:
+            print_error(pipe_error)
         sys.exit(pipe_error.exit_code)
     sys.exit(0)
+
+
+def _run() -> None:
+    try:
+        app()
+    except SystemExit:
+        sys.stdout.flush()
+        raise
 
 
 if __name__ == "__main__":

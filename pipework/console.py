@@ -4,9 +4,14 @@ On a terminal, progress is a bar with rate and time left. In a log or a pipe it 
 LINE_EVERY_S seconds, so that logs stay readable.
 """
 
+import errno
+import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import Any, cast
 
 from rich.console import Console, JustifyMethod
 from rich.markup import escape
@@ -23,11 +28,48 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from pipework.errors import PipeError
+from pipework.errors import OutputError, PipeError
 
 LINE_EVERY_S = 10.0
+STDOUT = 1  # file descriptor
 output = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class StandardOutput(FileIO):
+    """Standard output whose errors are one line, or quiet if nobody reads it."""
+
+    # Otherwise typer and rich would exit with 1, and Python would print an error at exit.
+
+    def write(self, data: Any, /) -> int:  # noqa: ANN401  (the type of a buffer is private)
+        """Write bytes.
+
+        Raises:
+            OutputError: they cannot be written.
+        """
+        try:
+            return super().write(data)
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # takes the rest of the buffer
+            message = f"standard output cannot be written: {error.strerror}"
+            failure = OutputError(message, "redirect it to another file, or free space")
+            failure.reported = error.errno == errno.EPIPE
+            raise failure from error
+
+    @classmethod
+    def install(cls) -> None:
+        """Replace `sys.stdout`."""
+        if sys.stdout is None:  # it is closed: this makes each write an error
+            os.dup2(os.open(os.devnull, os.O_RDONLY), STDOUT)
+        raw, text = cls(STDOUT, "wb", closefd=False), sys.stdout
+        unbuffered = getattr(text, "write_through", False)
+        sys.stdout = TextIOWrapper(
+            cast("BufferedWriter", raw) if unbuffered else BufferedWriter(raw),
+            encoding=getattr(text, "encoding", None),
+            errors=getattr(text, "errors", None),
+            line_buffering=raw.isatty(),
+            write_through=unbuffered,
+        )
 
 
 class _Rate(ProgressColumn):

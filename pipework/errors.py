@@ -1,5 +1,7 @@
 """Errors that a user can fix: each has a message, a hint, an exit code and an HTTP status."""
 
+import errno
+
 
 class PipeError(Exception):
     """An error that the user can fix.
@@ -9,7 +11,8 @@ class PipeError(Exception):
         http_status: status code of the server's response.
         hint: one line with the next step, or "".
         details: lines to print below the message, such as a table of differences, or "".
-        reported: whether another process of the same job has already printed it.
+        reported: whether it needs no message: another process of the same job has printed it, or
+            nobody reads the output.
     """
 
     exit_code: int = 2
@@ -24,6 +27,10 @@ class PipeError(Exception):
 
 class ConfigError(PipeError):
     """A config file, an override or an option is invalid."""
+
+
+class OutputError(PipeError):
+    """Standard output cannot be written."""
 
 
 class DataError(PipeError):
@@ -107,6 +114,8 @@ class StoppedError(PipeError):
         self.exit_code = 128 + signal
 
 
+# Errors of a write, which have no file name: no space, a quota, a size limit.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # The extra of pipework that installs each optional package.
 EXTRAS = {
     "matplotlib": "bench",
@@ -135,5 +144,7 @@ def as_pipe_error(error: Exception) -> PipeError | None:
             return MissingDependencyError(message, f"pip install 'pipework[{EXTRAS[package]}]'")
         case OSError(filename=str() as name, strerror=str() as reason):
             return ConfigError(f"{name}: {reason}", "check the path and its permissions")
+        case OSError(errno=number, strerror=str() as reason) if number in FULL:
+            return ConfigError(f"a file cannot be written: {reason}", "free space on the disk")
         case _:
             return None

@@ -122,7 +122,7 @@ def show_report(report: DataReport) -> None:
         ("characters: median, 95 %, longest", *(_triple(split.characters) for split in splits)),
         ("rows tokenized", *(f"{split.tokenized:,}" for split in splits)),
         ("tokens: median, 95 %, longest", *(_triple(split.tokens) for split in splits)),
-        ("as long as max_length or cut", *(_count(split.truncated) for split in splits)),
+        ("truncated rows", *(_truncated(split) for split in splits)),
         ("unknown tokens", *(_rate(split.unknown_rate) for split in splits)),
         ("empty texts", *(f"{split.empty:,}" for split in splits)),
         ("rows that repeat a text", *(f"{split.duplicates:,}" for split in splits)),
@@ -247,6 +247,12 @@ def _values(values: ValueStats | None) -> str:
 
 def _count(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
+
+
+def _truncated(split: SplitReport) -> str:
+    if split.truncated is None:
+        return ""
+    return f"{split.truncated:,} ({_rate(split.truncated_rate)})"
 
 
 def _rate(value: float | None) -> str:

@@ -41,6 +41,7 @@ def build_app(
         version=__version__,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would send clients to the host of their own header
         # `Observers` does this; switched off, it costs no time per request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
@@ -49,7 +50,7 @@ def build_app(
     inference = build_router(limits), build_protocol_router(models, limits)
     for router in inference:
         app.include_router(router)
-    app.include_router(build_repository_router(models))
+    app.include_router(build_repository_router(models, keys=bool(keys)))
     app.include_router(build_status_router(models, observers.recent))
     _add_health(app, models)
     _add_metrics(app, observers.metrics)

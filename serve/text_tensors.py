@@ -26,6 +26,8 @@ from pipework.scoring.predictions import (
 )
 
 TEXT, TEXT_PAIR = "text", "text_pair"
+# Parameter of a response: the indices of the texts that were truncated, separated by commas.
+TRUNCATED = "truncated"
 MAX_CHARACTERS = 100_000  # per text, on Triton and on this server
 
 
@@ -65,6 +67,7 @@ class OutputTensors:
         probabilities_NC: float32, from `pipework.scoring.predictions.probabilities`.
         logits_NC: float32.
         labels_C: names of the classes.
+        truncated: indices of the texts that were longer than the model reads.
     """
 
     label_N: NDArray[np.object_]
@@ -72,9 +75,12 @@ class OutputTensors:
     probabilities_NC: NDArray[np.float32]
     logits_NC: NDArray[np.float32]
     labels_C: tuple[str, ...]
+    truncated: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, logits_NC: NDArray[np.float32], task: Task) -> "OutputTensors":
+    def of(
+        cls, logits_NC: NDArray[np.float32], task: Task, truncated: tuple[int, ...] = ()
+    ) -> "OutputTensors":
         """Compute the outputs from logits."""
         probabilities_NC = probabilities(logits_NC, task)
         labels = [_label(prediction).encode() for prediction in decide(logits_NC, task, top_k=1)]
@@ -84,6 +90,7 @@ class OutputTensors:
             probabilities_NC=probabilities_NC,
             logits_NC=logits_NC,
             labels_C=task.labels,
+            truncated=truncated,
         )
 
     def rows(self, start: int, stop: int) -> "OutputTensors":
@@ -94,7 +101,12 @@ class OutputTensors:
             probabilities_NC=self.probabilities_NC[start:stop],
             logits_NC=self.logits_NC[start:stop],
             labels_C=self.labels_C,
+            truncated=tuple(row - start for row in self.truncated if start <= row < stop),
         )
+
+    def parameters(self) -> dict[str, str]:
+        """Return the parameters of the response: the truncated texts, if there are any."""
+        return {TRUNCATED: ",".join(map(str, self.truncated))} if self.truncated else {}
 
     def tensors(self) -> dict[str, NDArray[np.generic]]:
         """Return the tensors by name. Each has two dimensions, the first of which is N."""

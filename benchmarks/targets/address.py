@@ -8,6 +8,7 @@ from typing import Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pipework.errors import ConfigError
+from pipework.serve.client.address import check_key
 from pipework.serve.client.client import KEY_VARIABLE
 
 TLS_SCHEMES = ("https", "grpcs")
@@ -37,7 +38,7 @@ class TargetAddress:
         """Parse a URL; its user and password, or PIPEWORK_API_KEY, become the credentials.
 
         Raises:
-            ConfigError: `url` is not a valid URL of a supported scheme.
+            ConfigError: `url` is not a valid URL of a supported scheme, or the key is not valid.
         """
         try:
             parts = urlsplit(url)
@@ -47,7 +48,8 @@ class TargetAddress:
         if port is None or not parts.hostname:
             message = f"{url} is not a valid http, https, grpc or grpcs URL"
             raise ConfigError(message, "for example http://127.0.0.1:8000")
-        key = os.environ.get(KEY_VARIABLE)
+        key = os.environ.get(KEY_VARIABLE, "")
+        check_key(key)
         credentials = f"Bearer {key}" if key else ""
         if parts.username is not None:
             user_password = f"{unquote(parts.username)}:{unquote(parts.password or '')}"

@@ -18,7 +18,7 @@ from pipework.run_folder.task import Loss, Metric, Task, TaskKind, not_a_classif
 from pipework.scoring import metrics
 from pipework.scoring.metrics import Tally
 from pipework.scoring.predictions import predicted_labels
-from pipework.text.encoding import Encoding, TextEncoder
+from pipework.text.encoding import Encoding, TextEncoder, truncated_rows
 
 CHUNK = 2048
 
@@ -172,10 +172,14 @@ def infer_all(
 
 def predict_all(
     engine: Engine, encoder: TextEncoder, examples: Iterator[Example]
-) -> Iterator[tuple[list[Example], NDArray[np.float32]]]:
-    """Yield chunks of examples with their logits; memory is bounded."""
+) -> Iterator[tuple[list[Example], NDArray[np.float32], tuple[int, ...]]]:
+    """Yield chunks of examples with their logits and the indices of truncated examples.
+
+    Memory is bounded.
+    """
     for chunk in chunks(examples, CHUNK):
-        yield chunk, engine.infer(encoder.encode(chunk))
+        encodings = encoder.encode(chunk)
+        yield chunk, engine.infer(encodings), truncated_rows(encodings)
 
 
 def label_array(examples: Sequence[Example], task: Task, where: str) -> NDArray[np.generic]:

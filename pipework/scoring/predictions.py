@@ -3,17 +3,21 @@
 Shapes: N inputs, C classes.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from pipework.run_folder.task import Task, TaskKind, not_a_classifier
 
 Scores = NDArray[np.float32]
 THRESHOLD = 0.5
+Truncated = Annotated[
+    bool, Field(description="whether only a part of the text was read, because it is too long")
+]
 MIN_RELATIVE_UNIT, MIN_UNIT = 0.03, 1e-9  # see difference_unit
 
 
@@ -26,6 +30,7 @@ class SingleLabel:
     label: str
     score: float
     scores: dict[str, float]
+    truncated: Truncated = False
 
     def text_fields(self) -> tuple[str, ...]:
         """Return label and score."""
@@ -40,6 +45,7 @@ class MultiLabel:
 
     labels: tuple[str, ...]
     scores: dict[str, float]
+    truncated: Truncated = False
 
     def text_fields(self) -> tuple[str, ...]:
         """Return the labels and their scores."""
@@ -54,6 +60,7 @@ class RegressionValue:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     score: float
+    truncated: Truncated = False
 
     def text_fields(self) -> tuple[str, ...]:
         """Return the number."""
@@ -133,6 +140,13 @@ def decide(logits_NC: Scores, task: Task, top_k: int | None = None) -> list[Pred
             order_NC.tolist(), _reached(scores_NC, task).tolist(), ranked, strict=True
         )
     ]
+
+
+def mark_truncated(predictions: list[Prediction], rows: Iterable[int]) -> list[Prediction]:
+    """Set `truncated` of the predictions of these rows, and return all predictions."""
+    for row in rows:
+        predictions[row] = replace(predictions[row], truncated=True)
+    return predictions
 
 
 def _single_label(ranked: dict[str, float]) -> SingleLabel:

@@ -33,11 +33,13 @@ class Encoding:
             without type ids.
         entity_spans: token spans [start, end) of the two entities, their marks included, or None
             for a task without entities.
+        truncated: whether tokens were removed, because there were more than `max_length`.
     """
 
     ids: NDArray[np.int32]
     type_ids: NDArray[np.int8] | None
     entity_spans: Spans | None = None
+    truncated: bool = False
 
     def __len__(self) -> int:
         """Return T."""
@@ -53,6 +55,11 @@ def token_digest(encodings: Iterable[Encoding]) -> str:
         digest.update(repr(encoding.entity_spans).encode())
         total += int.from_bytes(digest.digest())
     return f"{total % 2**64:016x}"
+
+
+def truncated_rows(encodings: Sequence[Encoding]) -> tuple[int, ...]:
+    """Return the indices of the truncated inputs."""
+    return tuple([row for row, encoding in enumerate(encodings) if encoding.truncated])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -135,22 +142,31 @@ class TextEncoder:
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
         if (template := self._text_template) is not None:
+            room = template.room(self.max_length)
             return [
-                self._encoding(*template.around(ids, self.max_length))
+                self._encoding(*template.around(ids, self.max_length), len(ids) > room)
                 for ids in self._token_ids(texts)
             ]
         with _UnicodeCheck():
             batch = self._tokenizer.encode_batch_fast(texts)
         return [
-            self._encoding(np.array(tokens.ids, np.int32), np.array(tokens.type_ids, np.int8))
+            self._encoding(
+                np.array(tokens.ids, np.int32),
+                np.array(tokens.type_ids, np.int8),
+                # The library copies the removed tokens, so shorter texts are not asked.
+                len(tokens) >= self.max_length and bool(tokens.overflowing),
+            )
             for tokens in batch
         ]
 
     def _encode_pairs(self, examples: Sequence[Example]) -> list[Encoding]:
         texts = [text for pair in examples for text in (pair.text, pair.text_pair or "")]
-        ids = self._token_ids(texts)
+        ids, template = self._token_ids(texts), self._pair_template
+        room = template.room(self.max_length)
         return [
-            self._encoding(*self._pair_template.join(first, second, self.max_length))
+            self._encoding(
+                *template.join(first, second, self.max_length), len(first) + len(second) > room
+            )
             for first, second in zip(ids[::2], ids[1::2], strict=True)
         ]
 
@@ -164,8 +180,12 @@ class TextEncoder:
             batch = self._untruncated.encode_batch_fast(texts, add_special_tokens=False)
             return [np.array(tokens.ids, np.int32) for tokens in batch]
 
-    def _encoding(self, ids: NDArray[np.int32], type_ids: NDArray[np.int8]) -> Encoding:
-        return Encoding(ids=ids, type_ids=type_ids if self.has_type_ids else None)
+    def _encoding(
+        self, ids: NDArray[np.int32], type_ids: NDArray[np.int8], truncated: bool
+    ) -> Encoding:
+        return Encoding(
+            ids=ids, type_ids=type_ids if self.has_type_ids else None, truncated=truncated
+        )
 
     def tokens_of(self, texts: Sequence[str]) -> list[TextTokens]:
         """Return all tokens of each text, without truncation."""
@@ -196,6 +216,7 @@ class TextEncoder:
             ids=np.array(tokens.ids, np.int32)[kept_T],
             type_ids=np.array(tokens.type_ids, np.int8)[kept_T] if self.has_type_ids else None,
             entity_spans=((start1, end1), (start2, end2)),
+            truncated=len(kept_T) < len(tokens),
         )
 
     def _kept_tokens(self, tokens: Tokens, marks_M: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -54,6 +54,10 @@ class PairTemplate:
             kinds=(int(types[first]), int(types[second])),
         )
 
+    def room(self, max_length: int) -> int:
+        """Return the number of tokens of both texts that fit into `max_length` tokens."""
+        return max(0, max_length - sum(map(len, self.ids)))
+
     def join(
         self, first: NDArray[np.int32], second: NDArray[np.int32], max_length: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
@@ -61,8 +65,7 @@ class PairTemplate:
 
         T is at most `max_length`, or the number of special tokens if that is larger.
         """
-        room = max(0, max_length - sum(map(len, self.ids)))
-        counts = truncated_lengths(len(first), len(second), room)
+        counts = truncated_lengths(len(first), len(second), self.room(max_length))
         parts = [ids[:n] for ids, n in zip((first, second), counts, strict=True)]
         kinds = [np.full(n, kind, np.int8) for kind, n in zip(self.kinds, counts, strict=True)]
         ids = (self.ids[0], parts[0], self.ids[1], parts[1], self.ids[2])

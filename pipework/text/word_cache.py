@@ -130,6 +130,10 @@ class TextTemplate:
             kind=types[index].tobytes(),
         )
 
+    def room(self, max_length: int) -> int:
+        """Return the number of tokens of a text that fit into `max_length` tokens."""
+        return max(0, max_length - sum(map(len, self.type_ids)))
+
     def around(
         self, ids: NDArray[np.int32], max_length: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
@@ -139,7 +143,7 @@ class TextTemplate:
         are read-only.
         """
         (before, after), (type_before, type_after) = self.ids, self.type_ids
-        text = ids[: max(0, max_length - len(type_before) - len(type_after))]
+        text = ids[: self.room(max_length)]
         types = type_before + self.kind * len(text) + type_after
         return (
             np.frombuffer(before + text.tobytes() + after, np.int32),

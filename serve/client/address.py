@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import TypeVar
 
 import httpx
@@ -10,10 +11,18 @@ from pydantic import BaseModel, ValidationError
 
 from pipework.closeable import Closeable
 from pipework.errors import ConfigError, PipeError
-from pipework.serve.client.transport import error_for_status, timed_out, unreachable
+from pipework.serve.client.transport import (
+    closed,
+    error_for_status,
+    one_line,
+    timed_out,
+    unreachable,
+)
 from pipework.serve.http.headers import BULK, PRIORITY, TIMEOUT
 from pipework.serve.schemas import ErrorResponse
 
+MAX_PORT = 65_535
+KEY = re.compile(r"[!-~]*")  # printable ASCII without spaces, as in an HTTP header
 URL = re.compile(
     r"(?P<scheme>https?|grpcs?)://(?P<host>[^/?#@\s]+)"
     r"(/v2/models/(?P<model>[^/?#\s]+)(/versions/(?P<version>[^/?#\s]+))?)?/?"
@@ -44,8 +53,9 @@ class ServerUrl:
             ConfigError: the URL has another format.
         """
         match = URL.fullmatch(url)
-        if match is None:
-            message = f"{url}: expected http://, https://, grpc:// or grpcs:// and HOST:PORT"
+        if match is None or not _valid_host(match["host"]) or not url.isprintable():
+            expected = "expected http://, https://, grpc:// or grpcs:// and HOST:PORT"
+            message = f"{url if url.isprintable() else ascii(url)}: {expected}"
             raise ConfigError(message, "to name a model, append /v2/models/NAME")
         return cls(**{name: value or "" for name, value in match.groupdict().items()})
 
@@ -65,6 +75,14 @@ class ServerUrl:
         return self.scheme.endswith("s")
 
 
+def _valid_host(host: str) -> bool:
+    try:
+        port = httpx.URL(f"http://{host}").port  # checks the name and its encoding
+    except httpx.InvalidURL:
+        return False
+    return port is None or 0 < port <= MAX_PORT
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientOptions:
     """Options of a client.
@@ -73,11 +91,31 @@ class ClientOptions:
         timeout_s: timeout of connections and requests; sent to the server as deadline.
         key: API key, or "".
         bulk: whether requests have low priority.
+
+    Raises:
+        ConfigError: the timeout or the key is not valid.
     """
 
     timeout_s: float
     key: str = ""
     bulk: bool = False
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.timeout_s) and self.timeout_s > 0):
+            message = f"timeout_s: expected seconds above 0, found {self.timeout_s}"
+            raise ConfigError(message)
+        check_key(self.key)
+
+
+def check_key(key: str) -> None:
+    """Check that an API key can be sent in a header; "" is no key.
+
+    Raises:
+        ConfigError: it cannot. The message does not contain the key.
+    """
+    if not KEY.fullmatch(key):
+        message = "API key: expected printable ASCII characters without spaces and line ends"
+        raise ConfigError(message, "check the end of the key: PIPEWORK_API_KEY, or key=")
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -89,11 +127,21 @@ class HttpConnection(Closeable):
     def __init__(
         self, url: str, options: ClientOptions, transport: httpx.BaseTransport | None = None
     ) -> None:
-        """Create a client; no request is sent yet. Certificates of SSL_CERT_FILE are trusted."""
+        """Create a client; no request is sent yet. Certificates of SSL_CERT_FILE are trusted.
+
+        Raises:
+            ConfigError: an environment variable, such as SSL_CERT_FILE or HTTP_PROXY, is not valid.
+        """
         self._url, self._timeout_s = url, options.timeout_s
-        self._http = httpx.Client(
-            base_url=url, timeout=options.timeout_s, headers=_headers(options), transport=transport
-        )
+        headers = _headers(options)
+        try:
+            self._http = httpx.Client(
+                base_url=url, timeout=options.timeout_s, headers=headers, transport=transport
+            )
+        except (OSError, ValueError, httpx.InvalidURL) as error:
+            message = f"{url} cannot be used: {error}"
+            hint = "check SSL_CERT_FILE, SSL_CERT_DIR, HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
+            raise ConfigError(one_line(message), hint) from error
 
     def get(self, path: str) -> httpx.Response:
         """Send a GET request.
@@ -113,7 +161,9 @@ class HttpConnection(Closeable):
             return self._http.request(verb, path, content=body, headers=headers)
         except httpx.TimeoutException as error:
             raise timed_out(self._url, self._timeout_s) from error
-        except httpx.TransportError as error:
+        except RuntimeError as error:  # of a client that was closed meanwhile
+            raise closed() from error
+        except httpx.RequestError as error:  # also a body that is not valid in its encoding
             raise unreachable(self._url, error) from error
 
     def close(self) -> None:

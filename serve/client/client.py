@@ -2,9 +2,10 @@
 
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from threading import Event, Lock
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
@@ -16,7 +17,7 @@ from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError
 from pipework.scoring.predictions import Prediction
 from pipework.serve.client.address import ClientOptions, HttpConnection, ServerUrl
 from pipework.serve.client.http import HttpTransport, RestTransport
-from pipework.serve.client.transport import Transport
+from pipework.serve.client.transport import Transport, closed
 from pipework.serve.schemas import PredictRequest, TextInput, explain
 
 KEY_VARIABLE = "PIPEWORK_API_KEY"
@@ -55,7 +56,7 @@ class Client(Closeable):
             bulk: whether to send requests with low priority.
 
         Raises:
-            ConfigError: the URL is invalid.
+            ConfigError: the URL, the timeout or the key is invalid.
         """
         self._url = ServerUrl.of(url)
         api_key = os.environ.get(KEY_VARIABLE, "") if key is None else key
@@ -75,7 +76,7 @@ class Client(Closeable):
             NotReadyError: the server is stopping, or its engines have failed.
             UnknownModelError: there is no such model, or several and none was named.
         """
-        return self._send(lambda: PredictRequest(texts=list(texts), top_k=top_k))
+        return self._send(lambda: PredictRequest(texts=_items(texts, "texts"), top_k=top_k))
 
     def predict_pairs(
         self, pairs: Sequence[tuple[str, str]], top_k: int | None = None
@@ -83,7 +84,7 @@ class Client(Closeable):
         """Classify N >= 1 pairs of texts. Raises the same errors as `predict`."""
         return self._send(
             lambda: PredictRequest(
-                inputs=[TextInput(text=text, text_pair=pair) for text, pair in pairs], top_k=top_k
+                inputs=[_pair(pair) for pair in _items(pairs, "pairs of texts")], top_k=top_k
             )
         )
 
@@ -102,11 +103,7 @@ class Client(Closeable):
         """
         return self._send(
             lambda: PredictRequest(
-                inputs=[
-                    TextInput(text=text, entities=[list(span) for span in spans])
-                    for text, spans in texts
-                ],
-                top_k=top_k,
+                inputs=[_marked(item) for item in _items(texts, "texts with spans")], top_k=top_k
             )
         )
 
@@ -142,6 +139,8 @@ class Client(Closeable):
 
     def _connected_transport(self) -> Transport:
         with self._lock:
+            if self._closed.is_set():
+                raise closed()
             if self._transport is None:
                 self._transport = self._open()
             return self._transport
@@ -160,6 +159,34 @@ class Client(Closeable):
         return RestTransport(connection, self._url) if own else HttpTransport(connection, self._url)
 
 
+def _items(values: Iterable[Any], what: str, count: int | None = None) -> list[Any]:
+    """Return values as a list. A string is refused: it would be a list of its letters.
+
+    Raises:
+        InputError: it is a string or no list, or has another length than `count`.
+    """
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        message = f"expected a list of {what}, found {type(values).__name__}"
+        raise InputError(message, "put a single text into a list: [text]")
+    items = list(values)
+    if count is not None and len(items) != count:
+        message = f"expected {what}, found {len(items)} values"
+        raise InputError(message)
+    return items
+
+
+def _pair(pair: tuple[str, str]) -> TextInput:
+    text, text_pair = _items(pair, "two texts", 2)
+    return TextInput(text=text, text_pair=text_pair)
+
+
+def _marked(item: tuple[str, Spans]) -> TextInput:
+    text, spans = _items(item, "a text and the spans of its entities", 2)
+    return TextInput(
+        text=text, entities=[_items(span, "offsets") for span in _items(spans, "spans")]
+    )
+
+
 def _is_own_server(connection: HttpConnection) -> bool:
     """Return whether a server is pipework, or has no name in its metadata."""
     response = connection.get("/v2")
@@ -167,7 +194,7 @@ def _is_own_server(connection: HttpConnection) -> bool:
         return True
     try:
         metadata = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return True
     return not isinstance(metadata, dict) or metadata.get("name", SERVER_NAME) == SERVER_NAME
 

@@ -4,6 +4,7 @@ Shapes: N texts, C classes.
 """
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -23,7 +24,14 @@ from pipework.serve.client.protocol import (
     ProtocolTransport,
 )
 from pipework.serve.client.tensors import OUTPUTS, InferOutputs, Tensors
-from pipework.serve.client.transport import error_for_status, timed_out, unreachable
+from pipework.serve.client.transport import (
+    closed,
+    error_for_status,
+    one_line,
+    timed_out,
+    unreachable,
+)
+from pipework.serve.text_tensors import TRUNCATED
 
 BULK_PRIORITY = 2  # value of the protocol's parameter; 1 is the highest priority
 OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
@@ -37,6 +45,12 @@ STATUSES = {
     grpc.StatusCode.OUT_OF_RANGE: HTTPStatus.BAD_REQUEST,
     grpc.StatusCode.UNIMPLEMENTED: HTTPStatus.BAD_REQUEST,
 }
+# Messages of gRPC's own UNAVAILABLE statuses; a server that is not ready sends other messages.
+UNREACHABLE = re.compile(
+    r"failed to connect|resolving|DNS resolution|socket closed|stream removed|reset by peer|goaway",
+    re.IGNORECASE,
+)
+PREFIX = re.compile(r".*last error: \w+: (ipv[46]:\S+: )?")  # before the reason of such a message
 Call = Callable[..., Any]
 
 
@@ -74,6 +88,7 @@ class GrpcTransport(ProtocolTransport):
             score_N=arrays["score"].ravel(),
             probabilities_NC=arrays["probabilities"],
             version=response.model_version,
+            truncated=response.parameters[TRUNCATED].string_param,
         )
 
     def _classify(self, model: str, version: str, inputs: Tensors, best: int) -> Classification:
@@ -120,14 +135,16 @@ class GrpcTransport(ProtocolTransport):
             return call(request, timeout=self._options.timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._error(error) from error
+        except ValueError as error:  # gRPC's error for a channel that was closed meanwhile
+            raise closed() from error
 
     def _error(self, error: "grpc.Call") -> PipeError:
-        message = " ".join((error.details() or error.code().name).split())
+        message = one_line(error.details() or error.code().name)
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return timed_out(self._url.url, self._options.timeout_s)
         metadata = {pair.key: pair.value for pair in error.trailing_metadata() or ()}
-        if error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in message:
-            return unreachable(self._url.url, message)
+        if error.code() is grpc.StatusCode.UNAVAILABLE and UNREACHABLE.search(message):
+            return unreachable(self._url.url, PREFIX.sub("", message))
         status = STATUSES.get(error.code(), HTTPStatus.INTERNAL_SERVER_ERROR)
         return error_for_status(status, message, metadata.get("retry-after"))
 

@@ -24,6 +24,7 @@ from pipework.serve.client.protocol import (
 )
 from pipework.serve.client.tensors import OUTPUTS, InferOutputs, Tensors
 from pipework.serve.schemas import PREDICT_PATH, READY_PATH, PredictRequest, PredictResponse
+from pipework.serve.text_tensors import TRUNCATED
 
 
 class _Part(BaseModel):
@@ -38,6 +39,7 @@ class _Tensor(_Part):
 
 class _Response(_Part):
     model_version: str | None = None
+    parameters: dict[str, Any] | None = None
     outputs: list[_Tensor]
 
     @property
@@ -89,6 +91,7 @@ class HttpTransport(ProtocolTransport):
                 tensors["probabilities"].shape
             ),
             version=response.model_version or "",
+            truncated=str((response.parameters or {}).get(TRUNCATED, "")),
         )
 
     def _classify(self, model: str, version: str, inputs: Tensors, best: int) -> Classification:
@@ -145,7 +148,12 @@ class RestTransport(Closeable):
         """Send a request and return its predictions."""
         names = {"model": self._url.model, "version": self._url.version}
         body = request.model_copy(update=names).model_dump_json(exclude_none=True)
-        return read(PredictResponse, self._connection.post(PREDICT_PATH, body)).predictions
+        response = read(PredictResponse, self._connection.post(PREDICT_PATH, body))
+        expected, found = len(request.texts or request.inputs or ()), len(response.predictions)
+        if found != expected:
+            message = f"{self._url.url}: expected {expected} predictions, found {found}"
+            raise PipeError(message, "check that this is the URL of `pipe serve`")
+        return response.predictions
 
     def ready(self) -> bool:
         """Return whether the server accepts requests."""

@@ -22,6 +22,7 @@ from pipework.serve.client.tensors import (
     predictions,
     tensors,
 )
+from pipework.serve.client.transport import one_line
 from pipework.serve.schemas import PredictRequest
 from pipework.serve.text_tensors import TEXT
 
@@ -110,7 +111,7 @@ class ProtocolTransport(Closeable):
         hint = f"name the model in the URL: {self._url.url}/v2/models/NAME"
         try:
             names = self._models()
-        except PipeError as error:
+        except (InputError, UnknownModelError) as error:  # it has no such endpoint
             message = f"{self._url.url} does not list its models: {error}"
             raise UnknownModelError(message, hint) from error
         texts = [name for name in names if TEXT in self._describe(name, "").inputs]
@@ -148,4 +149,4 @@ def _reading_response(model: str) -> Iterator[None]:
         yield
     except (ValueError, struct.error) as error:
         message = f"the tensors in the response of model {model} cannot be read: {error}"
-        raise PipeError(" ".join(message.split()), MODEL_HINT) from error
+        raise PipeError(one_line(message), MODEL_HINT) from error

@@ -14,8 +14,14 @@ from numpy.typing import NDArray
 
 from pipework.data.examples import Example
 from pipework.errors import PipeError
-from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue, SingleLabel
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR
+from pipework.scoring.predictions import (
+    MultiLabel,
+    Prediction,
+    RegressionValue,
+    SingleLabel,
+    mark_truncated,
+)
+from pipework.serve.text_tensors import TEXT, TEXT_PAIR, TRUNCATED
 
 OUTPUTS = ("label", "score", "probabilities")
 SUM_TOLERANCE = 1e-3  # of the sum of single-label probabilities, which should be 1
@@ -24,23 +30,38 @@ Tensors = Mapping[str, Sequence[bytes]]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class InferOutputs:
-    """The output tensors of a response, and the model version; "" if the server sends none."""
+    """The output tensors of a response.
+
+    Attributes:
+        version: version of the model; "" if the server sends none.
+        truncated: the response parameter `truncated`: the indices of texts that the model did not
+            read completely, separated by commas.
+    """
 
     label_N: Sequence[str]
     score_N: NDArray[np.float32]
     probabilities_NC: NDArray[np.float32]
     version: str = ""
+    truncated: str = ""
+
+    @property
+    def truncated_rows(self) -> list[int]:
+        """The indices of the truncated texts."""
+        return [int(row) for row in filter(None, self.truncated.split(","))]
 
     def check(self, count: int) -> None:
         """Check that there are outputs for each of `count` texts.
 
         Raises:
-            ValueError: the shapes are different.
+            ValueError: the shapes are different, or there is no such truncated text.
         """
         shape = self.probabilities_NC.shape
         rows = {len(self.label_N), len(self.score_N), *shape[:1]}
         if len(shape) != len("NC") or rows != {count}:
             message = f"expected probabilities [{count}, C], found {[*shape]}"
+            raise ValueError(message)
+        if not {*self.truncated_rows} <= {*range(count)}:
+            message = f"{TRUNCATED}: expected indices of {count} texts, found {self.truncated:.50}"
             raise ValueError(message)
 
 
@@ -71,6 +92,12 @@ def predictions(
     Raises:
         PipeError: the number of classes differs from the number of names.
     """
+    return mark_truncated(_predictions(outputs, names_C, top_k), outputs.truncated_rows)
+
+
+def _predictions(
+    outputs: InferOutputs, names_C: Sequence[str], top_k: int | None
+) -> list[Prediction]:
     classes = outputs.probabilities_NC.shape[1]
     if classes == 1 and not any(outputs.label_N):
         return [RegressionValue(score=float(score)) for score in outputs.score_N]

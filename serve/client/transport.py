@@ -44,8 +44,18 @@ class Transport(Protocol):
 
 def unreachable(url: str, error: object) -> PipeError:
     """Return the error for a server that cannot be reached."""
-    message = f"{url} cannot be reached: {error}"
-    return PipeError(message, "is it running? pipe serve RUN")
+    message = one_line(f"{url} cannot be reached: {error}")
+    return PipeError(message, "is it running, and with the same TLS setting? pipe serve RUN")
+
+
+def one_line(text: str) -> str:
+    """Return a text in one line."""
+    return " ".join(text.split())
+
+
+def closed() -> PipeError:
+    """Return the error for a client that was closed."""
+    return PipeError("the client is closed")
 
 
 def timed_out(url: str, timeout_s: float) -> PipeError:

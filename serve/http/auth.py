@@ -12,7 +12,11 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
 
 from pipework.errors import ConfigError, PipeError
 
@@ -28,6 +32,12 @@ class UnauthorizedError(PipeError):
 
     http_status = 401
     headers: Mapping[str, str] = {"WWW-Authenticate": "Bearer"}
+
+
+class ForeignPageError(PipeError):
+    """A web page of another site has sent the request."""
+
+    http_status = 403
 
 
 class ApiKeys:
@@ -122,6 +132,33 @@ def _sent_keys(headers: Iterable[tuple[str, str]]) -> Iterable[str]:
             scheme, _, key = value.strip().partition(" ")
             if scheme.lower() == "bearer":
                 yield key.strip()
+
+
+def check_origin(headers: Headers) -> None:
+    """Check that a POST request was not sent by a web page of another site.
+
+    A browser sends the origin of the page, other clients send none. A page of this server has the
+    Host of its requests as origin. So has a page whose name resolves to the address of this server
+    (DNS rebinding), unless Host is an address.
+
+    Raises:
+        ForeignPageError: the origin is another site, or a name that anybody could own.
+    """
+    host = headers.get("host", "").lower()
+    own = {f"http://{host}", f"https://{host}"} if _is_address(host) else set()
+    foreign = [origin for origin in headers.getlist("origin") if origin.lower() not in own]
+    if foreign:
+        message = f"expected no request of a web page, found Origin {foreign[0][:50]!r}"
+        raise ForeignPageError(message, "require API keys: --set security.keys_file=FILE")
+
+
+def _is_address(host: str) -> bool:
+    """Return whether a Host header is an address or localhost, and not another name."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or bool(ip_address(name))
+    except ValueError:
+        return False
 
 
 HEALTH = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})

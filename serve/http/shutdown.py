@@ -6,9 +6,11 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Self
+
+from pipework.errors import PipeError
 
 log = logging.getLogger(__name__)
 RESERVE_S = 2  # part of the grace period for the last error responses and for closing the engines
@@ -55,7 +57,8 @@ class GracePeriod:
             )
             logging.shutdown()
             for stream in (sys.stdout, sys.stderr):
-                stream.flush()
+                with suppress(OSError, PipeError):  # it cannot be written
+                    stream.flush()
             os._exit(0)
 
 

@@ -64,6 +64,8 @@ def write_message(
 ) -> ModelInferResponse:
     """Return the response message; all its tensors are raw."""
     response = ModelInferResponse(model_name=name, model_version=version, id=request.id)
+    for parameter, value in answer.parameters().items():
+        response.parameters[parameter].string_param = value
     for output, array, _ in requested_tensors(request, answer):
         response.outputs.add(name=output, datatype=datatype(array), shape=array.shape)
         response.raw_output_contents.append(packed(array))
@@ -85,7 +87,7 @@ def _inputs(request: ModelInferRequest, limits: LimitSettings) -> dict[str, list
         raise ProtocolError(text)
     values: dict[str, list[bytes]] = {}
     for index, tensor in enumerate(request.inputs):
-        check_tensor(tensor.name, tensor.datatype, tensor.shape, values)
+        check_tensor(tensor.name, tensor.datatype, tensor.shape, tensor.parameters, values)
         if raw and tensor.HasField("contents"):
             text = f"input {printable(tensor.name)}: found both contents and raw_input_contents"
             raise ProtocolError(text)
@@ -102,10 +104,11 @@ def _inputs(request: ModelInferRequest, limits: LimitSettings) -> dict[str, list
 def _outputs(request: ModelInferRequest) -> dict[str, RequestedOutput]:
     if not request.outputs:
         return dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=True))
-    return {
-        output.name: read_output(output.name, _parameters(output.parameters), as_bytes=True)
-        for output in request.outputs
-    }
+    outputs: dict[str, RequestedOutput] = {}
+    for output in request.outputs:
+        parameters = _parameters(output.parameters)
+        outputs[output.name] = read_output(output.name, parameters, outputs, as_bytes=True)
+    return outputs
 
 
 def _parameters(message_parameters: Mapping[str, InferParameter]) -> dict[str, Value]:

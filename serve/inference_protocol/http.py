@@ -1,10 +1,9 @@
 """The protocol over HTTP: the endpoints under `/v2`, compatible with tritonclient."""
 
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Response
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from pipework.errors import InputError, TooLargeError
 from pipework.serve.config import LimitSettings
@@ -80,7 +79,30 @@ class InferResponse(BaseModel):
     model_name: str
     model_version: str
     id: str = ""
+    parameters: dict[str, str] = Field(
+        default={},
+        description="`truncated`: the indices of the texts, from 0 and separated by commas, that "
+        "are longer than the model reads and were truncated; missing if there are none",
+    )
     outputs: list[OutputTensorResponse]
+
+
+class LiveResponse(BaseModel):
+    """Whether the server is alive; an error status has an error instead."""
+
+    live: Literal[True] = True
+
+
+class ReadyResponse(BaseModel):
+    """Whether the server is ready; an error status has an error instead."""
+
+    ready: Literal[True] = True
+
+
+class ModelReadyResponse(ReadyResponse):
+    """Whether a model is ready; an error status has an error instead."""
+
+    name: str
 
 
 INFER: dict[str, Any] = {
@@ -90,7 +112,7 @@ INFER: dict[str, Any] = {
         header_parameter(
             HEAD_LENGTH,
             {"type": "integer", "minimum": 0},
-            "length of the JSON in bytes, if tensor data follow it",
+            "length of the JSON in bytes, if tensor data follow it; 0 if the body is a text",
         ),
     ],
 }
@@ -129,19 +151,20 @@ def build_protocol_router(models: Models, limits: LimitSettings) -> APIRouter:
 
 
 def _add_server(router: APIRouter, models: Models) -> None:
+    @router.get("/v2/", include_in_schema=False)
     @router.get("/v2", summary="Name, version and extensions of the server")
     async def server() -> ServerMetadata:
         return ServerMetadata()
 
-    @router.get("/v2/health/live", summary="Alive?", responses=_HEALTH, response_class=Response)
-    async def live() -> Response:
+    @router.get("/v2/health/live", summary="Alive?", responses=_HEALTH)
+    async def live() -> LiveResponse:
         models.check_alive()
-        return Response()
+        return LiveResponse()
 
-    @router.get("/v2/health/ready", summary="Ready?", responses=_HEALTH, response_class=Response)
-    async def ready() -> Response:
+    @router.get("/v2/health/ready", summary="Ready?", responses=_HEALTH)
+    async def ready() -> ReadyResponse:
         models.check_ready()
-        return Response()
+        return ReadyResponse()
 
     @router.get("/v2/models/stats", summary="Statistics of all models")
     async def stats() -> StatisticsResponse:
@@ -160,22 +183,21 @@ def _add_model(router: APIRouter, models: Models, limits: LimitSettings) -> None
     async def stats(name: str, version: str = "") -> StatisticsResponse:
         return statistics(chosen_versions(models, name, version))
 
-    async def ready(name: str, version: str = "") -> Response:
+    async def ready(name: str, version: str = "") -> ModelReadyResponse:
         models.check_model(name, version)
-        return Response()
+        return ModelReadyResponse(name=name)
 
     for path in (MODEL, VERSION):
-        for tail, done, summary, form in (
-            ("", show, "A model's tensors", JSONResponse),
-            ("/config", configured, "A model's configuration, in Triton's format", JSONResponse),
-            ("/stats", stats, "A model's statistics, in Triton's format", JSONResponse),
-            ("/ready", ready, "Is a model ready?", Response),
+        for tail, done, summary in (
+            ("", show, "A model's tensors"),
+            ("/config", configured, "A model's configuration, in Triton's format"),
+            ("/stats", stats, "A model's statistics, in Triton's format"),
+            ("/ready", ready, "Is a model ready?"),
         ):
             router.get(
                 path + tail,
                 summary=summary,
                 responses={404: _ERRORS[404], **_HEALTH},
-                response_class=form,
                 include_in_schema=path == MODEL,
             )(done)
 

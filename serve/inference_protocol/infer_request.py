@@ -3,7 +3,7 @@
 Shapes: N texts, C classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -18,6 +18,8 @@ Value = str | int | float | bool
 Parameters = Mapping[str, Value]
 OUTPUTS = tuple(form.name for form in output_specs(1))
 RANKED = ("probabilities", "logits")  # outputs for which clients may request classifications
+# Parameter of a tensor of Triton's shared memory extensions, which this server does not announce.
+SHARED_MEMORY = "shared_memory_region"
 DAY_US = 86_400_000_000  # longer timeouts are treated as a day
 
 
@@ -67,16 +69,19 @@ class ParsedRequest:
 
 
 def check_tensor(
-    name: str, datatype: str, shape: Sequence[int], seen: Mapping[str, object]
+    name: str,
+    datatype: str,
+    shape: Sequence[int],
+    parameters: Container[str],
+    seen: Container[str],
 ) -> None:
-    """Check that an input is a tensor of texts and not a duplicate.
+    """Check that an input is a tensor of texts in the request and not a duplicate.
 
     Raises:
-        ProtocolError: it is not a tensor of texts, or its name is in `seen`.
+        ProtocolError: it is not a tensor of texts, it is in shared memory, or its name is in
+            `seen`.
     """
-    if name in seen:
-        message = f"input {printable(name)}: found twice"
-        raise ProtocolError(message)
+    _check_place(f"input {printable(name)}", name, parameters, seen)
     if datatype != BYTES:
         message = f"input {printable(name)}: expected datatype {BYTES}, found {datatype[:20]!r}"
         raise ProtocolError(message)
@@ -156,22 +161,36 @@ def check_texts(texts: InputTexts, limits: LimitSettings) -> None:
             raise TooLargeError(message)
 
 
-def read_output(name: str, parameters: Parameters, *, as_bytes: bool) -> RequestedOutput:
+def read_output(
+    name: str, parameters: Parameters, seen: Container[str], *, as_bytes: bool
+) -> RequestedOutput:
     """Read the form of a requested output.
 
     https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_classification.md
 
     Raises:
-        ProtocolError: there is no such output, or it does not support classification.
+        ProtocolError: there is no such output, it does not support classification, it is wanted in
+            shared memory, or its name is in `seen`.
     """
     if name not in OUTPUTS:
         message = f"unknown output {name[:50]!r}; the outputs are {', '.join(OUTPUTS)}"
         raise ProtocolError(message)
+    _check_place(f"output {name}", name, parameters, seen)
     best = read_number(parameters, "classification", f"output {name}: ")
     if best and name not in RANKED:
         message = f"output {name}: classification is supported for {' and '.join(RANKED)}"
         raise ProtocolError(message)
     return RequestedOutput(as_bytes=as_bytes, best=best)
+
+
+def _check_place(where: str, name: str, parameters: Container[str], seen: Container[str]) -> None:
+    """Check that a tensor is named once and its data are in the request or response."""
+    if name in seen:
+        message = f"{where}: found twice"
+        raise ProtocolError(message)
+    if SHARED_MEMORY in parameters:
+        message = f"{where}: expected its data in the message, found {SHARED_MEMORY}"
+        raise ProtocolError(message, "this server has no shared memory extension")
 
 
 def read_number(parameters: Parameters, name: str, where: str = "") -> int:

@@ -63,7 +63,9 @@ def write_response(
         else:
             part["data"] = json_values(array)
         outputs.append(part)
-    head = {"model_name": name, "model_version": version, "outputs": outputs}
+    head: dict[str, Any] = {"model_name": name, "model_version": version, "outputs": outputs}
     head |= {"id": request.id} if request.id else {}
+    if parameters := answer.parameters():
+        head["parameters"] = parameters
     text = json.dumps(head).encode()
     return b"".join((text, *binary)), len(text) if binary else None

@@ -20,6 +20,7 @@ from pipework.serve.inference_protocol.infer_request import (
 )
 from pipework.serve.inference_protocol.tensors import ProtocolError, elements, printable
 from pipework.serve.schemas import explain
+from pipework.serve.text_tensors import InputTexts
 
 HEAD_LENGTH = "Inference-Header-Content-Length"
 SIZE = "binary_data_size"
@@ -63,7 +64,7 @@ def read_infer(
     """Read a request.
 
     Args:
-        body: JSON, followed by binary tensor data.
+        body: JSON, followed by binary tensor data; without JSON the body is a text.
         head_length: the header with the length of the JSON in bytes; None for the whole body.
         names: names of the model's inputs.
         limits: limits; the number of texts is checked before the texts are read.
@@ -73,6 +74,8 @@ def read_infer(
         TooLargeError: there are too many texts.
     """
     end = _head_end(head_length, len(body))
+    if head_length is not None and not end:
+        return _raw_request(body, names)
     try:
         request = InferRequest.model_validate_json(body[:end])
     except ValidationError as error:
@@ -85,6 +88,20 @@ def read_infer(
         timeout_us=read_number(request.parameters, "timeout"),
         priority=read_number(request.parameters, "priority"),
     )
+
+
+def _raw_request(body: bytes, names: Sequence[str]) -> ParsedRequest:
+    """Return the request of a body that is a text, whose outputs are all binary.
+
+    https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md#raw-binary-request
+    """
+    if len(names) != 1:
+        message = (
+            f"body: expected JSON with the inputs {' and '.join(names)}, found raw binary data"
+        )
+        raise ProtocolError(message, "a raw binary request has one input")
+    outputs = dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=True))
+    return ParsedRequest(id="", texts=InputTexts(text=[body]), outputs=outputs)
 
 
 def _head_end(header: str | None, length: int) -> int:
@@ -111,7 +128,7 @@ def _inputs(
     """Return the elements of each tensor by name."""
     values: dict[str, list[bytes]] = {}
     for tensor in request.inputs:
-        check_tensor(tensor.name, tensor.datatype, tensor.shape, values)
+        check_tensor(tensor.name, tensor.datatype, tensor.shape, tensor.parameters, values)
         size = _size(tensor, len(rest))
         if size is None:
             values[tensor.name] = _from_json(tensor)
@@ -146,19 +163,25 @@ def _from_json(tensor: InputTensor) -> list[bytes]:
     if tensor.data is None:
         message = f"input {printable(tensor.name)}: found neither data nor {SIZE}"
         raise ProtocolError(message)
-    rows = (row if isinstance(row, list) else [row] for row in tensor.data)
-    return [text.encode() for row in rows for text in row]
+    return [_text(row, tensor.name).encode() for row in tensor.data]
+
+
+def _text(row: str | list[str], name: str) -> str:
+    """Return an element of the data: a text, or a row with one text."""
+    if isinstance(row, str):
+        return row
+    if len(row) != 1:  # the data of shape [N, 1] may be flat, or rows of one text
+        message = f"input {printable(name)}: expected rows of one text, found a row of {len(row)}"
+        raise ProtocolError(message)
+    return row[0]
 
 
 def _outputs(request: InferRequest) -> dict[str, RequestedOutput]:
     as_bytes = request.parameters.get("binary_data_output") is True
     if not request.outputs:
         return dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=as_bytes))
-    return {
-        output.name: read_output(
-            output.name,
-            output.parameters,
-            as_bytes=output.parameters.get("binary_data", as_bytes) is True,
-        )
-        for output in request.outputs
-    }
+    outputs: dict[str, RequestedOutput] = {}
+    for output in request.outputs:
+        binary = output.parameters.get("binary_data", as_bytes) is True
+        outputs[output.name] = read_output(output.name, output.parameters, outputs, as_bytes=binary)
+    return outputs

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.datastructures import Headers
 
+from pipework.serve.http.auth import check_origin
 from pipework.serve.http.openapi import request_body
 from pipework.serve.inference_protocol.infer_request import Value
 from pipework.serve.inference_protocol.tensors import ProtocolError
@@ -24,7 +26,10 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         "model": ErrorResponse,
         "description": "not a valid request, or the model cannot be served",
     },
-    403: {"model": ErrorResponse, "description": "clients may not load models on this server"},
+    403: {
+        "model": ErrorResponse,
+        "description": "clients may not load models, or a web page has sent the request",
+    },
     404: {"model": ErrorResponse, "description": "no such model"},
     408: {"model": ErrorResponse, "description": "the request was not received in time"},
     413: {"model": ErrorResponse, "description": "the body is too large"},
@@ -51,9 +56,14 @@ class ControlRequest(_Body):
     parameters: dict[str, Value] = {}
 
 
-def build_repository_router(models: Models) -> APIRouter:
-    """Create the routes of /v2/repository."""
+def build_repository_router(models: Models, *, keys: bool) -> APIRouter:
+    """Create the routes of /v2/repository; `keys`: an API key is required."""
     router = APIRouter(tags=["Open Inference Protocol"])
+
+    def check_control(headers: Headers) -> None:
+        models.check_control()
+        if not keys:  # a web page of another site has none
+            check_origin(headers)
 
     @router.post(
         REPOSITORY + "/index",
@@ -73,7 +83,7 @@ def build_repository_router(models: Models) -> APIRouter:
         openapi_extra={"requestBody": request_body(ControlRequest, _CONTROL, required=False)},
     )
     async def load(request: Request, name: str) -> Response:
-        models.check_control()
+        check_control(request.headers)
         check_nothing_sent(_parsed(ControlRequest, await request.body()).parameters)
         await models.load(name)
         return Response()
@@ -86,7 +96,7 @@ def build_repository_router(models: Models) -> APIRouter:
         openapi_extra={"requestBody": request_body(ControlRequest, _CONTROL, required=False)},
     )
     async def unload(request: Request, name: str) -> Response:
-        models.check_control()
+        check_control(request.headers)
         _parsed(ControlRequest, await request.body())
         await models.unload(name)
         return Response()

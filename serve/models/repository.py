@@ -178,6 +178,9 @@ def _read_config(folder: Path, root: Path) -> ModelConfig | None:
     if not path.exists():
         return None
     _check_inside(path, root)
+    if not path.is_file():  # reading a pipe would block forever
+        message = f"{path}: expected a file"
+        raise ValueError(message)
     try:
         config = text_format.Parse(path.read_text(encoding="utf-8"), ModelConfig())
     except (text_format.ParseError, UnicodeDecodeError) as error:

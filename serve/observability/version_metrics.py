@@ -8,6 +8,7 @@ version is loaded, and no series remains for an unloaded version.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
+from typing import TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -41,6 +42,15 @@ COUNTERS: LoadMetrics = (
     ("compute_seconds", "Seconds that engines spent computing", lambda load: load.compute_s),
     ("engine_deaths", "Engine crashes", lambda load: load.crashes),
 )
+TEXTS: tuple[tuple[str, str, Callable[[Totals], float]], ...] = (
+    ("texts", "Texts of successful requests", lambda totals: totals.texts),
+    (
+        "truncated_texts",
+        "Texts of successful requests that were longer than the model reads",
+        lambda totals: totals.truncated,
+    ),
+)
+C = TypeVar("C", EngineLoad, Totals)
 
 
 class VersionMetrics(Collector):
@@ -68,7 +78,9 @@ class VersionMetrics(Collector):
             yield _filled(counter, loads, number)
         yield self._rejections(loads)
         totals = {labels: model.totals for labels, model in serving.items()}
-        yield _texts(totals)
+        for name, text, texts in TEXTS:
+            counter = CounterMetricFamily(f"pipework_{name}", text, labels=LABELS)
+            yield _filled(counter, totals, texts)
         yield _stages(totals)
         yield _info(list(serving.values()))
 
@@ -88,18 +100,11 @@ class VersionMetrics(Collector):
 
 def _filled(
     family: GaugeMetricFamily | CounterMetricFamily,
-    loads: dict[tuple[str, str], EngineLoad],
-    number: Callable[[EngineLoad], float],
+    counts: dict[tuple[str, str], C],
+    number: Callable[[C], float],
 ) -> Metric:
-    for labels, load in loads.items():
-        family.add_metric(labels, number(load))
-    return family
-
-
-def _texts(totals: dict[tuple[str, str], Totals]) -> Metric:
-    family = CounterMetricFamily("pipework_texts", "Texts of successful requests", labels=LABELS)
-    for labels, total in totals.items():
-        family.add_metric(labels, total.texts)
+    for labels, count in counts.items():
+        family.add_metric(labels, number(count))
     return family
 
 

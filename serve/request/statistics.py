@@ -64,6 +64,7 @@ class Totals:
         answered: successful requests.
         failed: failed requests.
         texts: texts of the successful requests.
+        truncated: those of these texts that were longer than the model reads.
         answered_s: seconds of the successful requests, from tokenization to decoding.
         failed_s: seconds of the failed requests.
         timings: seconds of the successful requests per stage.
@@ -76,6 +77,7 @@ class Totals:
     answered: int = 0
     failed: int = 0
     texts: int = 0
+    truncated: int = 0
     answered_s: float = 0.0
     failed_s: float = 0.0
     timings: StageTimings = field(default_factory=StageTimings)
@@ -88,7 +90,7 @@ class Statistics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answered = self._failed = self._texts = 0
+        self._answered = self._failed = self._texts = self._truncated = 0
         self._failed_s = self._last_s = 0.0
         self._seconds = StageTimings().by_stage()
         self._histograms = {name: [0] * (len(BUCKETS_S) + 1) for name in self._seconds}
@@ -101,6 +103,7 @@ class Statistics:
                 answered=self._answered,
                 failed=self._failed,
                 texts=self._texts,
+                truncated=self._truncated,
                 answered_s=sum(self._seconds.values()),
                 failed_s=self._failed_s,
                 timings=StageTimings(
@@ -110,11 +113,12 @@ class Statistics:
                 last_s=self._last_s,
             )
 
-    def record_success(self, texts: int, timings: StageTimings) -> None:
-        """Count a successful request."""
+    def record_success(self, texts: int, timings: StageTimings, *, truncated: int = 0) -> None:
+        """Count a successful request and its texts, `truncated` of which were truncated."""
         with self._lock:
             self._answered += 1
             self._texts += texts
+            self._truncated += truncated
             self._last_s = time.time()
             for name, seconds in timings.by_stage().items():
                 self._seconds[name] += seconds

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
 from pipework.cpu import cpu_limit
 from pipework.data.examples import Example, validate_example
 from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.manifest import read_classifier
-from pipework.scoring.predictions import Prediction, decide
+from pipework.scoring.predictions import Prediction, decide, mark_truncated
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.openers import LocalOpener, Opener
 from pipework.serve.request.context import set_timings, start_processing
@@ -38,7 +37,6 @@ from pipework.text.encoding import TextEncoder
 WARM_UP_TEXT = "A text of usual length that warms up the engine before the first request."
 WARM_UP_SPANS = ((2, 6), (37, 43))
 INLINE_LOGITS = 20_000  # more logits are decoded in a thread, so that the event loop is not blocked
-Logits = NDArray[np.float32]
 T = TypeVar("T")
 
 
@@ -185,7 +183,9 @@ class Predictor(Closeable):
         return await self._run(
             checked,
             options or RequestOptions(),
-            lambda logits_NC: decide(logits_NC, self._task, top_k),
+            lambda result: mark_truncated(
+                decide(result.logits_NC, self._task, top_k), result.truncated
+            ),
         )
 
     async def answer(
@@ -200,11 +200,11 @@ class Predictor(Closeable):
         return await self._run(
             examples,
             options or RequestOptions(),
-            lambda logits_NC: OutputTensors.of(logits_NC, self._task),
+            lambda result: OutputTensors.of(result.logits_NC, self._task, result.truncated),
         )
 
     async def _run(
-        self, examples: Sequence[Example], options: RequestOptions, decode: Callable[[Logits], T]
+        self, examples: Sequence[Example], options: RequestOptions, decode: Callable[[JobResult], T]
     ) -> TimedResult[T]:
         """Compute and decode examples, and record the outcome in the statistics.
 
@@ -217,9 +217,9 @@ class Predictor(Closeable):
             result = await self._compute(examples, options)
             start_s = time.perf_counter()
             if result.logits_NC.size > INLINE_LOGITS:
-                value = await asyncio.to_thread(decode, result.logits_NC)
+                value = await asyncio.to_thread(decode, result)
             else:
-                value = decode(result.logits_NC)
+                value = decode(result)
         except asyncio.CancelledError:
             self._scheduler.count(RefusalReason.CANCELLED)
             raise
@@ -232,7 +232,7 @@ class Predictor(Closeable):
             infer_s=result.infer_s,
             decode_s=time.perf_counter() - start_s,
         )
-        self._statistics.record_success(len(examples), timings)
+        self._statistics.record_success(len(examples), timings, truncated=len(result.truncated))
         set_timings(timings)
         return TimedResult(value=value, timings=timings)
 

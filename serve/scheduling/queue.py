@@ -26,23 +26,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.serve.request.options import RequestOptions
-from pipework.text.encoding import Encoding
+from pipework.text.encoding import Encoding, truncated_rows
 
 Logits = NDArray[np.float32]
 Span = tuple[float, float]  # start and end, in seconds
 BULK_EVERY = 4
 WINDOW = 4
 MAX_SKIPS = 3
-FILL_UP_SHARE = (
-    0.75  # of a batch: with a larger share per engine, batches are filled up instead of shared
-)
+# Of a batch: with a larger share per engine, batches are filled up instead of shared.
+FILL_UP_SHARE = 0.75
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class JobResult:
-    """Logits [N, C] of a request, and the seconds of its stages; see `StageTimings`."""
+    """Logits [N, C] of a request, the indices of its truncated inputs, its `StageTimings`."""
 
     logits_NC: Logits
+    truncated: tuple[int, ...] = ()
     tokenize_s: float = 0.0
     queue_s: float = 0.0
     infer_s: float = 0.0
@@ -122,6 +122,7 @@ class Job:
         took_s = infer_s if whole else covered_s(self.computed)
         result = JobResult(
             logits_NC=logits_NC,
+            truncated=truncated_rows(self.encodings),
             tokenize_s=self.tokenize_s,
             queue_s=max(0.0, now_s - self.queued_s - took_s),
             infer_s=took_s,
@@ -177,8 +178,7 @@ class BatchQueue:
         self._bulk: deque[Job] = deque()
         self._returned: deque[Batch] = deque()
         self._bulk_skipped = 0
-        self._in_flight_tokens = 0
-        self.tokens = 0
+        self._in_flight_tokens = self.tokens = 0
 
     def __len__(self) -> int:
         """Number of queued requests."""

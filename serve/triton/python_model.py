@@ -7,6 +7,7 @@ https://github.com/triton-inference-server/python_backend#usage
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,8 +103,11 @@ def _texts(request: "triton.InferenceRequest") -> InputTexts:
 def _response(answer: OutputTensors | PipeError) -> object:
     match answer:
         case OutputTensors():
-            tensors = answer.tensors().items()
-            return triton.InferenceResponse([triton.Tensor(*named) for named in tensors])
+            tensors = [triton.Tensor(*named) for named in answer.tensors().items()]
+            if parameters := answer.parameters():
+                with suppress(TypeError):  # Triton before 25.02 has no parameters of responses
+                    return triton.InferenceResponse(tensors, parameters=parameters)
+            return triton.InferenceResponse(tensors)
         case PipeError():
             text = f"{answer}; {answer.hint}" if answer.hint else str(answer)
             return triton.InferenceResponse(error=triton.TritonError(text))

@@ -10,7 +10,7 @@ from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
 from pipework.serve.text_tensors import InputTexts, OutputTensors
-from pipework.text.encoding import TextEncoder
+from pipework.text.encoding import TextEncoder, truncated_rows
 
 
 class TextModel(Closeable):
@@ -40,8 +40,9 @@ class TextModel(Closeable):
         examples = [
             example for request in parsed if isinstance(request, list) for example in request
         ]
-        logits_NC = self._engine.infer(self._encoder.encode(examples))
-        whole = OutputTensors.of(logits_NC, self._manifest.task)
+        encodings = self._encoder.encode(examples)
+        logits_NC = self._engine.infer(encodings)
+        whole = OutputTensors.of(logits_NC, self._manifest.task, truncated_rows(encodings))
         answers: list[OutputTensors | InputError] = []
         start = 0
         for request in parsed:

@@ -109,7 +109,7 @@ def test_a_server_returns_the_predictions_of_the_run_folder_for_a_file(rows, url
     for prediction, expected in zip(read(out), local, strict=True):
         assert prediction.pop("scores") == pytest.approx(expected["scores"], abs=1e-6)
         assert prediction.pop("score") == pytest.approx(expected["score"], abs=1e-6)
-        assert prediction == {name: expected[name] for name in ("text", "label")}
+        assert prediction == {name: expected[name] for name in ("text", "label", "truncated")}
 
 
 def test_texts_and_lines_are_printed_like_those_of_the_run_folder(

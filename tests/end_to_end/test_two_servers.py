@@ -7,17 +7,15 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http as http_client
-import tritonclient.http.aio as http_aio
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from tritonclient.utils import InferenceServerException
 
@@ -31,18 +29,22 @@ from pipework.run_folder.manifest import read_manifest
 from pipework.serve.triton.installation import Installation
 from pipework.serve.triton.ports import ServerOptions
 from pipework.serve.triton.server import TritonServer
+from tests.serve.protocol_clients import (
+    CLIENTS,
+    GRPC,
+    HTTP,
+    ServerAddress,
+    as_json,
+    call,
+    requested_output,
+    tensor,
+    texts_of,
+)
 
 # tritonclient.http.aio does not read responses if it needs only their status.
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")
 PIPE = Path(sys.executable).with_name("pipe")
 PERF_ANALYZER = Path(__file__).parents[3] / "shared" / "tools" / "perf_analyzer.sh"
-CLIENTS = {
-    "http": http_client,
-    "http.aio": http_aio,
-    "grpc": grpc_client,
-    "grpc.aio": grpc_aio,
-}
-HTTP, GRPC = ("http", "http.aio"), ("grpc", "grpc.aio")
 TEXTS = ["The match went to extra time", "今天下午有雷阵雨", "", "word " * 500, "票房 of the film"]
 ERROR_STATUSES = {  # statuses over HTTP and gRPC
     "unknown model": ("404", "NOT_FOUND"),
@@ -53,17 +55,6 @@ ERROR_STATUSES = {  # statuses over HTTP and gRPC
     "wrong shape": ("400", "INVALID_ARGUMENT"),
     "missing text": ("400", "INVALID_ARGUMENT"),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerAddress:
-    """HOST:PORT of the HTTP and gRPC ports of a server."""
-
-    http: str
-    grpc: str
-
-    def url(self, protocol: str) -> str:
-        return self.http if protocol.startswith("http") else self.grpc
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +72,7 @@ def model(exported_run):
 
 def pipework_server(repository):
     command = [PIPE, "serve", repository, "--port", "0", "--grpc-port", "0"]
+    command += ["--set", "models.control=true"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline()
@@ -112,52 +104,6 @@ def server(request, repository):
 @pytest.fixture(params=CLIENTS)
 def protocol(request):
     return request.param
-
-
-def call(server, protocol, method, *arguments, **options):
-    """Call a method of a new client; gRPC messages are converted to the JSON of HTTP."""
-    message = asyncio.run(call_aio(server, protocol, method, arguments, options))
-    return as_json(message) if isinstance(message, Message) else message
-
-
-def as_json(message):
-    options = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
-    return MessageToDict(message, **options)
-
-
-async def call_aio(server, protocol, method, arguments, options):
-    kind = CLIENTS[protocol].InferenceServerClient
-    if protocol.endswith("aio"):
-        async with kind(server.url(protocol)) as client:
-            return await getattr(client, method)(*arguments, **options)
-    with kind(server.url(protocol)) as client:
-        return getattr(client, method)(*arguments, **options)
-
-
-def tensor(protocol, texts, *, binary=True, name="text", datatype="BYTES", shape=None):
-    kind = CLIENTS[protocol]
-    array = np.array([text.encode() for text in texts], np.object_)[:, None]
-    if datatype != "BYTES":
-        array = np.arange(len(texts), dtype=np.int32)[:, None]
-    array = array.reshape(shape or array.shape)
-    infer_input = kind.InferInput(name, list(array.shape), datatype)
-    if protocol.startswith("http"):
-        infer_input.set_data_from_numpy(array, binary_data=binary)
-    else:
-        infer_input.set_data_from_numpy(array)
-    return infer_input
-
-
-def requested_output(protocol, name, *, binary=True, best=0):
-    if protocol.startswith("http"):
-        return CLIENTS[protocol].InferRequestedOutput(name, binary_data=binary, class_count=best)
-    return CLIENTS[protocol].InferRequestedOutput(name, class_count=best)
-
-
-def texts_of(result, name):
-    """Return the elements of a text tensor as a list of strings; binary tensors have bytes."""
-    flat = result.as_numpy(name).ravel().tolist()
-    return [element.decode() if isinstance(element, bytes) else element for element in flat]
 
 
 @pytest.fixture(scope="module")
@@ -266,6 +212,66 @@ def test_class_counts_return_ranked_labels(
             value, place, *label = next(ranked).split(":")
             assert (float(value), int(place)) == (pytest.approx(row[index], abs=2e-6), index)
             assert label == [names[index]]
+
+
+@pytest.mark.parametrize("index", range(len(TEXTS)))
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_raw_binary_request_is_one_text(server, model, predicted, index, chunked):
+    content = TEXTS[index].encode()
+    answer = httpx.post(
+        f"http://{server.http}/v2/models/{model}/infer",
+        content=iter([content]) if chunked else content,
+        headers={"Inference-Header-Content-Length": "0"},
+    )
+    assert answer.status_code == 200, answer.text
+    size = int(answer.headers["Inference-Header-Content-Length"])
+    result = http_client.InferResult.from_response_body(answer.content, header_length=size)
+    assert texts_of(result, "label") == predicted[0][index : index + 1]
+    assert result.as_numpy("probabilities") == pytest.approx(predicted[1][[index]], abs=1e-6)
+
+
+@pytest.mark.parametrize("length", ["-1", "1000000"])
+def test_a_wrong_length_of_the_json_is_refused(server, model, length):
+    answer = httpx.post(
+        f"http://{server.http}/v2/models/{model}/infer",
+        content=b'{"inputs": []}',
+        headers={"Inference-Header-Content-Length": length},
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_binary_data_of_another_size_are_refused(server, model, change):
+    data = b"\x04\x00\x00\x00rain"
+    parameters = {"binary_data_size": len(data)}
+    text = {"name": "text", "shape": [1, 1], "datatype": "BYTES", "parameters": parameters}
+    head = json.dumps({"inputs": [text]}).encode()
+    answer = httpx.post(
+        f"http://{server.http}/v2/models/{model}/infer",
+        content=head + (data + b"!" if change > 0 else data[:change]),
+        headers={"Inference-Header-Content-Length": str(len(head))},
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+
+
+def test_a_model_is_unloaded_and_loaded(server, protocol, model, predicted):
+    call(server, protocol, "unload_model", model)
+    deadline_s = time.monotonic() + 30
+    while call(server, protocol, "is_model_ready", model):  # Triton unloads in the background
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    with pytest.raises(InferenceServerException):
+        call(server, protocol, "infer", model, [tensor(protocol, TEXTS)])
+    response = call(server, protocol, "get_model_repository_index")
+    (entry,) = response["models"] if isinstance(response, dict) else response
+    assert entry["name"] == model
+    assert entry["state"] in {"UNLOADING", "UNAVAILABLE"}
+    call(server, protocol, "load_model", model)
+    assert call(server, protocol, "is_model_ready", model)
+    result = call(server, protocol, "infer", model, [tensor(protocol, TEXTS)])
+    assert texts_of(result, "label") == predicted[0]
 
 
 @pytest.mark.parametrize("compression", ["gzip", "deflate"])

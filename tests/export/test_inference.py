@@ -147,7 +147,7 @@ def test_predictions_of_all_task_kinds_are_written(request, tmp_path, fixture, t
         )
         out[suffix] = (tmp_path / f"a{suffix}").read_text().rstrip("\n")
     assert re.fullmatch(tsv, out[".tsv"])
-    assert set(json.loads(out[".jsonl"])) == {"text", *keys.split()}
+    assert set(json.loads(out[".jsonl"])) == {"text", "truncated", *keys.split()}
 
 
 def test_an_entity_model_rejects_texts_without_marks(marked_run):

@@ -10,9 +10,14 @@ from threading import Thread
 import pytest
 
 from pipework.errors import ConfigError
+from pipework.export.inference import write_predictions
 from pipework.export.predict import PredictionSource, predict_inputs
 from pipework.progress import NullProgress
+from pipework.serve.app import build_app
+from pipework.serve.models.registry import Models
+from pipework.serve.scheduling.predictor import Predictor
 from pipework.serve.schemas import PREDICT_PATH
+from tests.serve.servers import server_in_thread
 
 URL = "http://127.0.0.1:9"
 
@@ -111,3 +116,37 @@ def test_the_columns_of_a_file_may_be_given(tmp_path, url):
     file.write_text("label\tother\ttitle\n1\tsun\train\n")
     found = predict(file=file, url=url, columns="text=title,text_pair=other")
     assert labels(found) == [("rain", "7")]
+
+
+class NotesOnly(NullProgress):
+    """Records notes."""
+
+    def __init__(self):
+        self.notes = []
+
+    def note(self, line):
+        self.notes.append(line)
+
+
+def test_the_share_of_truncated_inputs_is_noted_at_the_end(exported_run, tmp_path):
+    file, out = tmp_path / "rows.tsv", tmp_path / "out.jsonl"
+    file.write_text("text\tlabel\nrain\tarts\n" + "word " * 500 + "\tarts\nsun\tarts\n")
+    expected = "1 of 3 inputs (33.3%) are longer than the model reads and were truncated"
+    progress = NotesOnly()
+    found = predict_inputs([str(exported_run)], file, None, None, progress=progress)
+    next(found)
+    assert progress.notes == []
+    assert write_predictions(found, out, progress) == 2
+    assert progress.notes[0] == expected
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["truncated"] for row in rows] == [True, False]
+    progress = NotesOnly()
+    with Models([Predictor(exported_run)]) as models, server_in_thread(build_app(models)) as url:
+        list(predict_inputs([], file, url, "text=text", progress=progress))
+    assert progress.notes == [expected]
+
+
+def test_without_truncated_inputs_nothing_is_noted(exported_run):
+    progress = NotesOnly()
+    list(predict_inputs([str(exported_run), "rain"], None, None, None, progress=progress))
+    assert progress.notes == []

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -187,3 +188,80 @@ def test_a_bug_shows_its_traceback_and_exits_1(tmp_path):
     )
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
+
+
+@pytest.fixture
+def broken_outputs():
+    """Descriptors that cannot be written: a full disk, a pipe without reader, a read-only file."""
+    reader, pipe_without_reader = os.pipe()
+    os.close(reader)
+    read_only = os.open(os.devnull, os.O_RDONLY)
+    with Path("/dev/full").open("w") as full:
+        yield {
+            "No space left on device": full.fileno(),
+            "": pipe_without_reader,
+            "Bad file descriptor": read_only,
+        }
+    os.close(pipe_without_reader)
+    os.close(read_only)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "words",
+    [("predict", "RUN", "rain"), ("predict", "RUN"), ("show", "RUN"), ("show", "RUN", "--json")],
+)
+def test_an_output_that_cannot_be_written_is_one_line(
+    exported_run, broken_outputs, words, unbuffered
+):
+    command = [PIPE, *(exported_run if word == "RUN" else word for word in words)]
+    for reason, stdout in broken_outputs.items():
+        done = subprocess.run(
+            command,
+            input="rain\n" * 9_000 if words == ("predict", "RUN") else "",
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+        assert done.returncode == 2, done.stderr
+        errors = [line for line in done.stderr.splitlines() if not line.startswith("hint:")]
+        expected = f"error: standard output cannot be written: {reason}"
+        assert errors == ([expected] if reason else [])
+
+
+@pytest.mark.parametrize("words", [("show", "RUN", "--json"), ("--help",)])
+def test_a_closed_output_is_one_line(exported_run, words):
+    command = [str(exported_run) if word == "RUN" else word for word in words]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", PIPE, *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: standard output cannot be written: Bad file descriptor\n")
+
+
+def test_a_full_disk_is_reported_in_one_line(exported_run, tmp_path):
+    out = tmp_path / "out.tsv"
+    out.with_name("out.tsv.partial").symlink_to("/dev/full")
+    done = pipe("predict", exported_run, "rain", "--out", out)
+    assert done.returncode == 2
+    assert "error: a file cannot be written: No space left on device\n" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_output_is_not_delayed_if_python_is_unbuffered(exported_run):
+    with subprocess.Popen(
+        [PIPE, "predict", exported_run],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        process.stdin.write(b"rain\n" * 4096)
+        process.stdin.flush()
+        assert process.stdout.readline().endswith(b"rain\n")
+        process.stdin.close()
+        process.stdout.read()

@@ -1,10 +1,18 @@
 """The printed engine results match the engine records."""
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
+from pipework.data.examples import Source
+from pipework.data.readers import Columns
+from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import FallbackLayer, Precision
 from pipework.run_folder.manifest import read_manifest
-from pipework.terminal import show_exported, show_manifest
+from pipework.terminal import show_exported, show_manifest, show_report
+from pipework.text.encoding import TextEncoder
+from pipework.train.data_report.data_report import data_report
 
 
 @pytest.fixture
@@ -55,3 +63,14 @@ def test_the_default_engine_and_the_cost_of_a_faster_one_are_shown(manifest, tmp
     assert "default engine: onnx-fp32\n" in shown
     cost = "1.5 times as fast, changes 1.20% of the labels, probabilities by up to 0.26"
     assert f"faster: fast, {cost}: pipe serve {tmp_path} --engine fast\n" in shown
+
+
+def test_the_share_of_truncated_rows_is_shown(tmp_path, capsys):
+    rows = "".join(f"{'word ' * words}\ta\n" for words in (1, 6, 7, 8))
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + rows)
+    source = Source(path=tmp_path / "rows.tsv", columns=Columns(text="text", label="label"))
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "word": 1}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    encoder = TextEncoder(tokenizer, max_length=6, type_ids=False)
+    show_report(data_report({"train": source}, encoder, None, NullProgress()))
+    assert "truncated rows 2 (50.00%)" in " ".join(capsys.readouterr().out.split())

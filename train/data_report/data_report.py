@@ -49,6 +49,7 @@ class SplitReport(BaseModel):
     `values` replaces `labels` for a regression. `characters` and, with a tokenizer, `tokens` are
     the 50th, 95th and 100th percentiles of the lengths. In a large file only `tokenized` rows,
     evenly spaced, are tokenized: `tokens`, `truncated` and `unknown_rate` cover only these.
+    `truncated` rows are longer than the maximum length.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -64,6 +65,11 @@ class SplitReport(BaseModel):
     empty: int
     duplicates: int
     conflicting: int
+
+    @property
+    def truncated_rate(self) -> float | None:
+        """The share of the tokenized rows that are truncated."""
+        return None if self.truncated is None else self.truncated / max(self.tokenized, 1)
 
 
 class SharedRows(BaseModel):
@@ -129,13 +135,12 @@ def data_report(
     Raises:
         DataError: a row cannot be read; the message names file and line.
     """
-    limit = 0 if encoder is None else encoder.max_length
     splits: dict[str, SplitReport] = {}
     texts: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
     for name, source in sources.items():
         stats = FileStats.of(source, labels, encoder, progress)
         texts[name] = stats.texts()
-        splits[name] = _split(stats, source, duplicates=_duplicates(texts[name][1]), limit=limit)
+        splits[name] = _split(stats, source, duplicates=_duplicates(texts[name][1]))
     shared = tuple(
         SharedRows(earlier=first, later=second, rows=_common(texts[first][0], *texts[second]))
         for first, second in combinations(sources, 2)
@@ -154,7 +159,7 @@ def _common(
     return int(rows_U[np.isin(later_U, earlier_U, assume_unique=True)].sum())
 
 
-def _split(stats: FileStats, source: Source, *, duplicates: int, limit: int) -> SplitReport:
+def _split(stats: FileStats, source: Source, *, duplicates: int) -> SplitReport:
     tokens, tokenized = stats.tokens, stats.tokens.rows
     unknown = None if stats.unknown is None else stats.unknown / max(tokens.total, 1)
     return SplitReport(
@@ -164,7 +169,7 @@ def _split(stats: FileStats, source: Source, *, duplicates: int, limit: int) -> 
         characters=stats.characters.percentiles(),
         tokenized=tokenized,
         tokens=tokens.percentiles() if tokenized else None,
-        truncated=tokens.at_least(limit) if tokenized else None,
+        truncated=stats.truncated if tokenized else None,
         unknown_rate=unknown,
         empty=stats.empty,
         duplicates=duplicates,
@@ -212,8 +217,8 @@ def _split_findings(name: str, split: SplitReport) -> Iterable[str]:
             f"{name}: {split.unknown_rate:.1%} of the tokens are unknown in the vocabulary: "
             "check its language"
         )
-    if split.truncated is not None and split.truncated > TRUNCATED_RATE * split.tokenized:
-        yield f"{name}: {_share(split)} are as long as model.max_length or truncated"
+    if (split.truncated_rate or 0) > TRUNCATED_RATE:
+        yield f"{name}: {_share(split)} are longer than model.max_length and are truncated"
     mean = sum(split.labels.values()) / max(len(split.labels), 1)
     rare = [label for label, count in split.labels.items() if count < RARE_LABEL * mean]
     if rare:
@@ -221,9 +226,8 @@ def _split_findings(name: str, split: SplitReport) -> Iterable[str]:
 
 
 def _share(split: SplitReport) -> str:
-    if split.tokenized == split.rows:
-        return f"{split.truncated} rows"
-    return f"{split.truncated} of {split.tokenized} tokenized rows"
+    rows = f"of {split.tokenized:,} tokenized rows" if split.tokenized < split.rows else "rows"
+    return f"{split.truncated} {rows} ({split.truncated_rate:.1%})"
 
 
 def is_config(name: str) -> bool:

@@ -18,7 +18,7 @@ from pipework.data.examples import Example, Label, Source, chunks, resolve_label
 from pipework.errors import DataError
 from pipework.progress import Progress
 from pipework.run_folder.task import TaskKind
-from pipework.text.encoding import TextEncoder
+from pipework.text.encoding import TextEncoder, truncated_rows
 
 CHUNK = 4096
 TOKENIZED_ROWS = 200_000
@@ -48,10 +48,6 @@ class Lengths:
         """Sum of all lengths."""
         return int(self._counts_L @ np.arange(len(self._counts_L)))
 
-    def at_least(self, length: int) -> int:
-        """Return the number of rows of at least a length."""
-        return int(self._counts_L[length:].sum())
-
     def percentiles(self) -> tuple[int, int, int]:
         """Return the lengths that half, 95 % and all of the rows do not exceed."""
         shares = np.array([0.5, 0.95, 1.0])
@@ -68,6 +64,7 @@ class FileStats:
             for a regression.
         characters: lengths of all rows, both texts of a pair together.
         tokens: lengths of the tokenized rows.
+        truncated: number of these rows that are longer than the maximum length.
         unknown: number of unknown tokens in these rows, or None for a tokenizer without an unknown
             token.
         empty: number of rows with an empty text.
@@ -78,6 +75,7 @@ class FileStats:
         self.labels: Counter[str] = Counter()
         self.characters = Lengths()
         self.tokens = Lengths()
+        self.truncated = 0
         self.unknown: int | None = None
         self.empty = 0
         self._names = names
@@ -132,6 +130,7 @@ class FileStats:
         """Add the token counts of rows."""
         encodings = encoder.encode(chunk_B)
         self.tokens.add([len(encoding) for encoding in encodings])
+        self.truncated += len(truncated_rows(encodings))
         if encoder.unknown_id is not None:
             ids = np.concatenate([encoding.ids for encoding in encodings])
             self.unknown = (self.unknown or 0) + int((ids == encoder.unknown_id).sum())

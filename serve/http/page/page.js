@@ -157,6 +157,7 @@ function showResult(result, timing, elapsed) {
   const [prediction] = result.predictions;
   const predicted = prediction.labels ?? (prediction.label === undefined ? [] : [prediction.label]);
   const parts = summary(prediction);
+  if (prediction.truncated) parts.push("only a part was read: the text is too long for the model");
   $("answer").hidden = false;
   $("prediction").replaceChildren(...parts.map((part, index) => element(index ? "small" : "span", "", part)));
   $("spoken").textContent = parts.join(", ");

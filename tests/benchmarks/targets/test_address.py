@@ -35,6 +35,13 @@ def test_an_invalid_url_is_reported(url):
     assert caught.value.hint
 
 
+def test_a_key_with_a_line_end_is_refused_and_not_printed(monkeypatch):
+    monkeypatch.setenv("PIPEWORK_API_KEY", "secret\n")
+    with pytest.raises(ConfigError, match="API key: expected printable ASCII") as caught:
+        TargetAddress.of("http://host")
+    assert "secret" not in f"{caught.value} {caught.value.hint}"
+
+
 def test_an_ipv6_host_has_brackets_in_urls():
     found = TargetAddress.of("http://[::1]:8000/a")
     assert found.host_port == "[::1]:8000"

@@ -11,6 +11,7 @@ from pipework.scoring.predictions import (
     SingleLabel,
     choose_thresholds,
     decide,
+    mark_truncated,
     predicted_labels,
     probabilities,
 )
@@ -71,12 +72,14 @@ def test_a_regression_predicts_a_number():
 
 
 PREDICTIONS = {
-    '{"label":"x","score":0.5,"scores":{"x":0.5}}': SingleLabel(
+    '{"label":"x","score":0.5,"scores":{"x":0.5},"truncated":false}': SingleLabel(
         label="x", score=0.5, scores={"x": 0.5}
     ),
-    '{"labels":["x"],"scores":{"x":0.5}}': MultiLabel(labels=("x",), scores={"x": 0.5}),
-    '{"labels":[],"scores":{}}': MultiLabel(labels=(), scores={}),
-    '{"score":2.5}': RegressionValue(score=2.5),
+    '{"labels":["x"],"scores":{"x":0.5},"truncated":true}': MultiLabel(
+        labels=("x",), scores={"x": 0.5}, truncated=True
+    ),
+    '{"labels":[],"scores":{},"truncated":false}': MultiLabel(labels=(), scores={}),
+    '{"score":2.5,"truncated":false}': RegressionValue(score=2.5),
 }
 
 
@@ -85,6 +88,12 @@ def test_each_kind_of_prediction_reads_back_from_json(text):
     adapter = TypeAdapter(Prediction)
     assert adapter.validate_json(text) == PREDICTIONS[text]
     assert adapter.dump_json(PREDICTIONS[text]).decode() == text
+
+
+def test_the_predictions_of_truncated_texts_are_marked():
+    predictions = mark_truncated([*PREDICTIONS.values()], [0, 3])
+    assert [prediction.truncated for prediction in predictions] == [True, True, False, True]
+    assert predictions[3] == RegressionValue(score=2.5, truncated=True)
 
 
 def test_an_unknown_kind_of_prediction_is_rejected():

@@ -99,6 +99,35 @@ def bert(max_length=64, extra=()):
     return tokenizer, TextEncoder(tokenizer, max_length=max_length, type_ids=True)
 
 
+MARKED = "a <e1>b</e1> c c c c c <e2>d</e2> e e e"
+
+
+@pytest.mark.parametrize("max_length", [2, 3, 4, 6, 7, 8, 9, 12])
+@pytest.mark.parametrize(
+    ("family", "pairs"), [("library", False), ("library", True), ("words", False)]
+)
+def test_an_encoding_knows_if_its_text_was_truncated(family, pairs, max_length):
+    whole = encoder(64) if family == "library" else bert(64)[1]
+    limited = whole.with_max_length(max_length)
+    texts = [" ".join("abcdefgh"[:count]) for count in range(9)]
+    examples = [
+        Example(text=text, text_pair=pair)
+        for text in texts
+        for pair in (texts[::3] if pairs else [None])
+    ]
+    lengths = [len(encoding) for encoding in whole.encode(examples)]
+    truncated = [encoding.truncated for encoding in limited.encode(examples)]
+    assert truncated == [length > max(max_length, lengths[0]) for length in lengths]
+    assert not any(encoding.truncated for encoding in whole.encode(examples))
+
+
+@pytest.mark.parametrize(("max_length", "truncated"), [(16, True), (17, False), (64, False)])
+def test_an_encoding_knows_if_its_text_with_entities_was_truncated(max_length, truncated):
+    plain, entities = parse_marked_text(MARKED)
+    (encoding,) = bert(max_length)[1].encode([Example(text=plain, entities=entities)])
+    assert (len(encoding), encoding.truncated) == (min(17, max_length), truncated)
+
+
 def spans_in_words(text, *, max_length=64, extra=()):
     """Return the tokens of a marked text, and the tokens of each entity span."""
     tokenizer, bert_encoder = bert(max_length, extra)

@@ -25,7 +25,12 @@ def test_a_url_has_a_server_and_an_optional_model(url, expected):
 
 
 @pytest.mark.parametrize(
-    "url", ["", "host:8000", "ftp://host", "http://", "http://host/v1/predict"]
+    "url",
+    [
+        *("", "host:8000", "ftp://host", "http://", "http://host/v1/predict"),
+        *("http://host:99999", "grpc://host:port", "http://[::1", "http://ü..host"),
+        *("http://host/v2/models/\ud800", "http://\ud800"),
+    ],
 )
 def test_an_invalid_url_is_refused_with_the_expected_format(url):
     with pytest.raises(ConfigError, match="expected http://, https://, grpc:// or grpcs://"):

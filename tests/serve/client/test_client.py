@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from pipework.errors import (
+    ConfigError,
     DeadlineError,
     InputError,
     NotReadyError,
@@ -24,7 +25,7 @@ from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue
 from pipework.serve.client import Client
 from pipework.serve.client.address import ClientOptions, HttpConnection, ServerUrl
 from pipework.serve.client.client import _is_own_server
-from pipework.serve.client.http import RestTransport
+from pipework.serve.client.http import HttpTransport, RestTransport
 
 
 def client_of(status: int, body: bytes, headers: dict[str, str] | None = None) -> Client:
@@ -41,6 +42,20 @@ def test_texts_are_classified(server) -> None:
         predictions = client.predict(["rain", "goal"], top_k=2)
     assert [one.label for one in predictions] == ["weather", "sport"]
     assert len(predictions[0].scores) == 2
+
+
+def test_truncated_texts_are_marked_by_every_transport(server) -> None:
+    texts = ["rain", "rain " * 40, "sun", "goal " * 300]
+    name = httpx.get(f"{server.url}/v1/status").json()["models"][0]["name"]
+    rest, http = Client(server.url), Client(server.url)
+    http._transport = HttpTransport(  # noqa: SLF001  (the client selects REST for this server)
+        HttpConnection(server.url, ClientOptions(timeout_s=30)), ServerUrl.of(server.url)
+    )
+    for client in (rest, http, Client(f"grpc://{server.grpc}/v2/models/{name}")):
+        with client:
+            predictions = client.predict(texts)
+        assert [one.truncated for one in predictions] == [False, True, False, True]
+        assert [one.label for one in predictions] == ["weather", "weather", "weather", "sport"]
 
 
 def test_pairs_are_classified(pair_run: Path, start_server: Callable[[Path], Any]) -> None:
@@ -131,6 +146,85 @@ def test_a_response_of_another_kind_of_server_is_reported(status: int) -> None:
         client.predict(["a"])
     expected = "expected JSON of pipework from http://fake/v1/predict, found"
     assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.parametrize("texts", ["abc", b"abc", 5])
+def test_a_single_text_is_refused_with_a_hint(texts: object) -> None:
+    with Client("http://unused") as client:
+        for predict in (client.predict, client.predict_pairs, client.predict_entities):
+            with pytest.raises(InputError, match=r"expected a list of .*, found (str|bytes|int)"):
+                predict(texts)  # type: ignore[operator]
+        with pytest.raises(InputError) as caught:
+            client.predict("abc")
+    assert caught.value.hint == "put a single text into a list: [text]"
+
+
+def test_an_input_of_another_form_is_refused() -> None:
+    with Client("http://unused") as client:
+        for pairs in (["ab"], [("a",)], [("a", "b", "c")], [("a", 5)], [("a", "\ud800")]):
+            with pytest.raises(InputError):
+                client.predict_pairs(pairs)  # type: ignore[arg-type]
+        for item in ("text", ("text",), ("text", 5), ("text", (0, 1)), ("text", ((0,), (1, 2)))):
+            with pytest.raises(InputError):
+                client.predict_entities([item])  # type: ignore[list-item]
+        with pytest.raises(InputError, match="top_k"):
+            client.predict(["a"], top_k=0)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_response_with_another_number_of_predictions_is_refused(count: int) -> None:
+    body = {"model": "m", "version": "1", "predictions": [{"score": 2.5}] * count}
+    expected = f"http://fake: expected 2 predictions, found {count}"
+    with client_of(200, json.dumps(body).encode()) as client:
+        with pytest.raises(PipeError, match=expected):
+            client.predict(["a", "b"])
+        with pytest.raises(PipeError, match=expected):
+            client.predict_pairs([("a", "b"), ("c", "d")])
+
+
+@pytest.mark.parametrize("key", ["secret\n", "secret key", "schlüssel", "secret\r\nX: y", "\ud800"])
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_key_that_cannot_be_sent_is_refused_and_not_printed(scheme: str, key: str) -> None:
+    with pytest.raises(ConfigError, match="API key: expected printable ASCII") as caught:
+        Client(f"{scheme}://127.0.0.1:9", key=key)
+    assert "secret" not in f"{caught.value} {caught.value.hint}"
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
+def test_a_timeout_that_cannot_be_sent_is_refused(timeout_s: float) -> None:
+    with pytest.raises(ConfigError, match="timeout_s: expected seconds above 0, found"):
+        Client("http://127.0.0.1:9", timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("SSL_CERT_FILE", "/none"), ("SSL_CERT_FILE", __file__)]
+)
+def test_a_wrong_setting_of_the_environment_is_reported(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with (
+        Client("https://127.0.0.1:9") as client,
+        pytest.raises(ConfigError, match=r"https://127\.0\.0\.1:9 cannot be used: ") as caught,
+    ):
+        client.predict(["a"])
+    assert name in caught.value.hint
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_closed_client_sends_nothing(scheme: str) -> None:
+    client = Client(f"{scheme}://127.0.0.1:9")
+    client.close()
+    with pytest.raises(PipeError, match="the client is closed"):
+        client.predict(["a"])
+    assert not client.ready()
+
+
+def test_a_response_that_is_not_valid_in_its_encoding_is_reported() -> None:
+    broken = client_of(200, b"no gzip data", {"Content-Encoding": "gzip"})
+    with broken as client, pytest.raises(PipeError, match="http://fake cannot be reached"):
+        client.predict(["a"])
 
 
 def test_an_unreachable_server_is_reported_with_a_hint() -> None:

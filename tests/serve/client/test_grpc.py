@@ -22,12 +22,15 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     def __init__(self):
         self.asked, self.said, self.fault, self.words = [], [], None, True
+        self.index_fault = None
         self.versions, self.shape = ["1"], [1, 2]  # those that answer next; the last stays
 
     def ServerReady(self, request, context):  # noqa: ARG002, N802
         return service_pb2.ServerReadyResponse(ready=self.fault is None)
 
     def RepositoryIndex(self, request, context):  # noqa: ARG002, N802
+        if self.index_fault is not None:
+            context.abort(self.index_fault, "because")
         index = service_pb2.RepositoryIndexResponse()
         for name in ("topics", "topics-engine"):
             index.models.add(name=name, version="1", state="READY")
@@ -156,11 +159,33 @@ def test_each_status_becomes_its_error(service, fault, kind):
         assert caught.value.retry_after_s == 7
 
 
-def test_an_unreachable_or_unresponsive_server_is_reported(service):
-    with Client("grpc://127.0.0.1:9/v2/models/m") as client:
+@pytest.mark.parametrize("model", ["", "/v2/models/m"])
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("127.0.0.1:9", "Failed to connect to remote host: Connection refused"),
+        ("no-such-host.invalid:80", ".*no-such-host.invalid.*"),
+    ],
+)
+def test_an_unreachable_server_is_reported(host, reason, model):
+    with Client(f"grpc://{host}{model}", retries=2) as client:
         assert not client.ready()
-        with pytest.raises(PipeError, match=r"grpc://127\.0\.0\.1:9 cannot be reached"):
+        with pytest.raises(
+            PipeError, match=f"^grpc://{host} cannot be reached: {reason}$"
+        ) as caught:
             client.predict(["a"])
+    assert type(caught.value) is PipeError
+
+
+def test_an_unresponsive_server_is_reported(service):
     service.fault = (CODES.DEADLINE_EXCEEDED, "late")
     with Client(service.url) as client, pytest.raises(PipeError, match="not respond within 30"):
         client.predict(["a"])
+
+
+@pytest.mark.parametrize("code", [CODES.UNIMPLEMENTED, CODES.UNAUTHENTICATED])
+def test_a_server_that_does_not_list_its_models_is_reported(service, code):
+    service.index_fault = code
+    with Client(service.url) as client, pytest.raises(PipeError, match="because") as caught:
+        client.predict(["a"])
+    assert type(caught.value) is (UnknownModelError if code is CODES.UNIMPLEMENTED else PipeError)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,24 @@ def test_predictions_from_tensors_equal_those_of_the_rest_api(kind, top_k):
     assert found == decide(LOGITS_NC, task(kind), top_k)
     kinds = {TaskKind.SINGLE_LABEL: SingleLabel, TaskKind.MULTI_LABEL: MultiLabel}
     assert {type(one) for one in found} == {kinds[kind]}
+
+
+@pytest.mark.parametrize(
+    ("sent_rows", "expected"),
+    [("", [False] * 3), ("1", [False, True, False]), ("2,0", [True, False, True])],
+)
+def test_truncated_texts_are_marked(sent_rows, expected):
+    outputs = replace(sent(LOGITS_NC, task(TaskKind.SINGLE_LABEL)), truncated=sent_rows)
+    outputs.check(3)
+    for names in (LABELS, ()):
+        assert [found.truncated for found in predictions(outputs, names, None)] == expected
+
+
+@pytest.mark.parametrize("sent_rows", ["3", "-1", "x", "0;1", "1.0", "True"])
+def test_truncated_texts_that_do_not_exist_are_reported(sent_rows):
+    outputs = replace(sent(LOGITS_NC, task(TaskKind.SINGLE_LABEL)), truncated=sent_rows)
+    with pytest.raises(ValueError, match=r"truncated: expected indices of 3 texts|invalid literal"):
+        outputs.check(3)
 
 
 def test_a_regression_is_a_number():

@@ -7,6 +7,9 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from pipework.errors import PipeError
+from pipework.serve.client import Client
+from pipework.serve.client.transport import KEY_HINT
 from pipework.serve.http.auth import is_public
 
 KEYS = {"PIPEWORK_API_KEYS": "first-key-0123456789,second-key-0123456789"}
@@ -49,6 +52,16 @@ def test_requests_without_a_key_are_answered_401(guarded, path, method):
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert method == "HEAD" or answer.json() == UNAUTHORIZED
+
+
+@pytest.mark.parametrize("key", ["", "wrong-key"])
+def test_the_client_reports_a_wrong_key_with_a_hint(guarded, key):
+    for url in (guarded.url, f"grpc://{guarded.grpc}"):
+        with Client(url, key=key) as client, pytest.raises(PipeError) as caught:
+            client.predict(["rain"])
+        found = "an unknown key" if key else "none"
+        assert str(caught.value) == f"expected an API key, found {found}"
+        assert (type(caught.value), caught.value.hint) == (PipeError, KEY_HINT)
 
 
 def test_a_wrong_key_is_rejected_and_not_in_the_message(guarded):

@@ -1,6 +1,7 @@
 """Shutdown by SIGTERM with requests and connections that do not end."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -112,6 +113,14 @@ def test_a_hanging_process_exits_with_0_and_a_log_line():
     done = run_with("time.sleep(1000)", 2)
     assert (done.returncode, done.stdout) == (0, "output")
     assert done.stderr == "the grace period of 2 s is over: exiting with unanswered requests\n"
+
+
+def test_a_hanging_process_exits_even_if_its_output_cannot_be_written():
+    command = [sys.executable, "-c", PROGRAM.format(statement="time.sleep(30)", grace_s=1)]
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # the output is written at the exit
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, timeout=60, cwd=ROOT, check=False, env=buffered)
+    assert done.returncode == 0
 
 
 def test_a_process_that_ends_in_time_keeps_its_exit_code():

@@ -12,7 +12,8 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, PipeError
+from pipework.serve.client import Client
 from pipework.serve.config import SecuritySettings
 from pipework.serve.http.tls import read_certificate
 
@@ -62,6 +63,25 @@ def test_a_server_with_a_certificate_requires_tls(certificate, run, start_server
     with client, pytest.raises(InferenceServerException, match="UNAVAILABLE"):
         client.get_server_metadata(client_timeout=10)
     assert server.stop() == 0
+
+
+def test_the_client_reports_a_mismatch_of_tls_in_one_line(certificate, run, start_server, server):
+    secured = start_server(
+        run,
+        f"security.certificate={certificate.certificate}",
+        f"security.private_key={certificate.private_key}",
+    )
+    address = secured.url.removeprefix("https://")
+    urls = [f"http://{address}", f"https://{address}"]  # the second: not a trusted certificate
+    urls += [f"grpc://{secured.grpc}", f"grpcs://{secured.grpc}"]
+    urls += [server.url.replace("http", "https"), f"grpcs://{server.grpc}"]
+    for url in urls:
+        with Client(url, retries=2) as client, pytest.raises(PipeError) as caught:
+            client.predict(["rain"])
+        assert type(caught.value) is PipeError
+        assert str(caught.value).startswith(f"{url} cannot be reached: ")
+        assert "\n" not in str(caught.value)
+        assert "with the same TLS setting?" in caught.value.hint
 
 
 def test_an_incomplete_handshake_times_out(certificate, run, start_server):

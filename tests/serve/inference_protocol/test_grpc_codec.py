@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tritonclient.grpc.service_pb2 import (
@@ -30,6 +32,10 @@ LIMITS = LimitSettings()
 def tensor(name="text", shape=(2, 1), contents=None):
     given = {"name": name, "datatype": "BYTES", "shape": shape}
     return given if contents is None else {**given, "contents": {"bytes_contents": contents}}
+
+
+VALID = tensor(contents=[b"a", b"b"])
+IN_MEMORY = {"shared_memory_region": {"string_param": "r"}}
 
 
 def raw(*texts):
@@ -78,6 +84,15 @@ def test_outputs_and_parameters_are_read():
         ({"inputs": [tensor(contents=[b"a", b"b"])] * 2}, "input text: found twice"),
         ({"inputs": [tensor("words", contents=[b"a", b"b"])]}, "expected text, found words"),
         ({"inputs": []}, "inputs: expected text, found"),
+        (
+            {"inputs": [{**tensor(), "parameters": IN_MEMORY}]},
+            "input text: expected its data in the message, found shared_memory_region",
+        ),
+        (
+            {"inputs": [VALID], "outputs": [{"name": "score", "parameters": IN_MEMORY}]},
+            "output score: expected its data in the message, found shared_memory_region",
+        ),
+        ({"inputs": [VALID], "outputs": [{"name": "label"}] * 2}, "output label: found twice"),
     ],
 )
 def test_an_invalid_request_is_refused_in_one_line(given, said):
@@ -108,6 +123,15 @@ def test_a_response_has_the_requested_outputs_as_raw_contents():
             raw(b"0.880797:1:b", b"0.880797:0:a"),
         ],
     )
+
+
+def test_truncated_texts_are_listed_in_a_response():
+    request = read_message(ModelInferRequest(inputs=[VALID]), ONE, LIMITS)
+    answer = write_message(request, replace(ANSWER, truncated=(0, 1)), "run", "1")
+    assert {name: value.string_param for name, value in answer.parameters.items()} == {
+        "truncated": "0,1"
+    }
+    assert not write_message(request, ANSWER, "run", "1").parameters
 
 
 def test_a_description_becomes_a_message_with_the_same_fields():

@@ -1,6 +1,8 @@
 import json
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.serve.inference_protocol.infer_request import OUTPUTS, ParsedRequest, RequestedOutput
@@ -56,6 +58,16 @@ def test_classifications_have_values_in_descending_order():
     assert probabilities["shape"] == [2, 2]  # there are no more than two
     words = elements(memoryview(body)[head:], "probabilities", 9)
     assert words == [b"0.880797:1:b", b"0.119203:0:a", b"0.880797:0:a", b"0.119203:1:b"]
+
+
+@pytest.mark.parametrize(
+    ("truncated", "expected"),
+    [((), None), ((1,), {"truncated": "1"}), ((0, 1), {"truncated": "0,1"})],
+)
+def test_truncated_texts_are_listed(truncated, expected):
+    answer = replace(ANSWER, truncated=truncated)
+    body, _ = write_response(asked([("label", False, 0)]), answer, "run", "1")
+    assert json.loads(body).get("parameters") == expected
 
 
 def test_no_texts_have_no_classes():

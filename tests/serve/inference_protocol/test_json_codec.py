@@ -89,6 +89,7 @@ def test_unknown_fields_are_ignored():
 
 SHORT, _ = as_bytes([b"ab"], binary_data_size=99)
 NO_NUMBER, _ = as_bytes([b"ab"], binary_data_size=True)
+IN_MEMORY = {**SHORT, "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 9}}
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,15 @@ NO_NUMBER, _ = as_bytes([b"ab"], binary_data_size=True)
         (body(tensor(parameters={"binary_data_size": 0})), "found both data and"),
         (body(SHORT), "expected a binary_data_size of 0 to 0, found 99"),
         (body(NO_NUMBER), "found True"),
+        (body(tensor(data=[["a", "b"]])), "expected rows of one text, found a row of 2"),
+        (body(tensor(data=[["a", "b"], []])), "expected rows of one text, found a row of 2"),
+        (body(tensor(data=[["a"], []])), "expected rows of one text, found a row of 0"),
+        (body(IN_MEMORY), "input text: expected its data in the message, found shared_memory_reg"),
+        (
+            wanted("label", shared_memory_region="r", shared_memory_byte_size=9),
+            "output label: expected its data in the message, found shared_memory_region",
+        ),
+        (body(outputs=[{"name": "label"}] * 2), "output label: found twice"),
         (
             wanted("label", classification=2),
             "classification is supported for probabilities and log",
@@ -138,6 +148,18 @@ def test_an_invalid_request_is_refused_in_one_line(sent, said):
 def test_a_wrong_length_of_the_json_is_refused(length):
     with pytest.raises(ProtocolError, match="Inference-Header-Content-Length: expected a number"):
         read_infer(body(), length, ONE)
+
+
+@pytest.mark.parametrize("sent", [b"", b"one text", '{"inputs": 雨}'.encode()])
+def test_a_body_without_json_is_one_text_with_binary_outputs(sent):
+    asked = read_infer(sent, "0", ONE)
+    assert (asked.texts.text, asked.texts.text_pair) == ([sent], None)
+    assert asked.outputs == dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=True))
+
+
+def test_a_body_without_json_is_refused_by_a_model_of_pairs():
+    with pytest.raises(ProtocolError, match="the inputs text and text_pair, found raw binary"):
+        read_infer(b"one text", "0", (TEXT, TEXT_PAIR))
 
 
 def test_extra_bytes_are_refused():

@@ -88,6 +88,39 @@ def test_a_request_cannot_send_a_model(client, controlled):
     assert ask(controlled.url) == ("1", "weather")
 
 
+def test_a_web_page_of_another_site_cannot_control_models(controlled):
+    for host, origin, status in (
+        ("127.0.0.1:8000", None, 200),
+        ("models.example:8000", None, 200),  # a client that is not a browser
+        ("127.0.0.1:8000", "http://127.0.0.1:8000", 200),
+        ("LocalHost:8000", "http://localhost:8000", 200),
+        ("[::1]:8000", "https://[::1]:8000", 200),
+        ("127.0.0.1:8000", "http://other.example", 403),
+        ("127.0.0.1:8000", "http://127.0.0.1:8001", 403),
+        ("127.0.0.1:8000", "null", 403),
+        ("other.example:8000", "http://other.example:8000", 403),  # its name may be of 127.0.0.1
+        ("[::1", "http://[::1", 403),
+    ):
+        headers = {"Host": host, "Content-Type": "text/plain"}
+        headers |= {} if origin is None else {"Origin": origin}
+        for verb in ("unload", "load"):
+            path = f"{controlled.url}/v2/repository/models/topics/{verb}"
+            answer = httpx.post(path, headers=headers)
+            assert answer.status_code == status, (host, origin)
+            assert status == 200 or f"found Origin {origin!r}" in answer.json()["error"]
+        assert ask(controlled.url) == ("1", "weather")
+
+
+def test_a_web_page_with_an_api_key_may_control_models(shelf, start_server):
+    shelf.add(1)
+    server = start_server(shelf.folder, *CONTROL, PIPEWORK_API_KEYS="first-key")
+    path = f"{server.url}/v2/repository/models/topics/load"
+    page = {"Origin": "https://console.example"}
+    assert httpx.post(path, headers=page).status_code == 401
+    assert httpx.post(path, headers={**page, "X-API-Key": "first-key"}).status_code == 200
+    assert server.stop() == 0
+
+
 def test_grpc_controls_the_same_models(controlled, shelf):
     with triton_grpc.InferenceServerClient(controlled.grpc) as client:
         shelf.add(2)

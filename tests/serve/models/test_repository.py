@@ -89,6 +89,13 @@ def test_an_invalid_config_is_reported(shelf, text, expected):
     assert expected in reason(shelf)
 
 
+def test_a_config_that_is_a_pipe_is_reported_without_reading_it(shelf):
+    config = shelf.add(1).with_name("config.pbtxt")
+    config.unlink()
+    os.mkfifo(config)
+    assert reason(shelf) == f"{config}: expected a file"
+
+
 def test_a_model_without_a_version_is_reported(shelf):
     shelf.configure("")
     assert "topics has no complete version; expected topics/1/manifest.json" in reason(shelf)

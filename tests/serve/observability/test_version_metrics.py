@@ -94,11 +94,12 @@ def test_a_rejection_before_a_version_was_chosen_has_no_version():
 def test_the_texts_and_stage_times_of_requests_are_exported():
     statistics = Statistics()
     for infer_s in (0.5, 1.5):
-        statistics.record_success(4, StageTimings(infer_s=infer_s))
+        statistics.record_success(4, StageTimings(infer_s=infer_s), truncated=1)
     served = version("1")
     served.totals = statistics.totals
     metrics = metrics_of(served)
     assert samples(metrics, version="1")["texts_total"] == 8
+    assert samples(metrics, version="1")["truncated_texts_total"] == 2
     infer = samples(metrics, version="1", stage="infer")
     assert infer["stage_duration_seconds_count"] == 2
     assert infer["stage_duration_seconds_sum"] == pytest.approx(2.0)

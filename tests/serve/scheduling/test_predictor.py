@@ -12,6 +12,7 @@ from pipework.serve.config import QueueSettings
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.text_tensors import InputTexts
 from pipework.text.encoding import TextEncoder
 
 
@@ -33,6 +34,23 @@ def test_top_k_limits_the_scores(predictor: Predictor, top_k: int | None, expect
     (prediction,) = asyncio.run(predictor.predict([Example(text="goal")], top_k)).value
     assert next(iter(prediction.scores)) == prediction.label == "sport"
     assert len(prediction.scores) == expected
+
+
+@pytest.mark.parametrize("kind", ["run", "pair_run", "entity_run", "multi_run", "regression_run"])
+def test_predictions_of_truncated_texts_are_marked_and_counted(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    texts = [f"<e1>rain</e1> {'sun ' * words} <e2>goal</e2>" for words in (0, 40, 3, 300)]
+    pair = "rain" if kind == "pair_run" else None
+    examples = [Example(text=text, text_pair=pair) for text in texts]
+    with Predictor(request.getfixturevalue(kind)) as predictor:
+        predictions = asyncio.run(predictor.predict(examples)).value
+        sent = InputTexts(
+            text=[text.encode() for text in texts], text_pair=pair and [pair.encode()] * 4
+        )
+        assert asyncio.run(predictor.answer(sent)).value.parameters() == {"truncated": "1,3"}
+        assert (predictor.totals.texts, predictor.totals.truncated) == (8, 4)
+    assert [prediction.truncated for prediction in predictions] == [False, True, False, True]
 
 
 def test_no_texts_give_no_predictions(predictor: Predictor) -> None:

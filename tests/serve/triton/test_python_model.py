@@ -1,5 +1,6 @@
 """On the real tritonserver: the kinds of task and input that a text model has."""
 
+import importlib
 import re
 import shutil
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -16,6 +18,8 @@ from pipework.errors import MissingDependencyError, NotReadyError
 from pipework.export.config import TritonSettings
 from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.progress import NullProgress
+from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.serve.text_tensors import OutputTensors
 from pipework.serve.triton.installation import Installation
 from pipework.serve.triton.server import TritonServer
 
@@ -59,6 +63,34 @@ def test_a_pair_is_two_tensors(triton):
     found = ask(triton, "pair", ["rain wind", "goal"], ["sun", "goal match"])
     assert found["label"] == ["weather", "sport"]
     assert len(found["probabilities"]) == len(found["logits"]) == 6
+
+
+def test_truncated_texts_are_listed_in_the_response_since_triton_25_02(triton):
+    long, inputs = "rain " * 40, []
+    for name, texts in (("text", ["rain", long, "sun"]), ("text_pair", ["sun", "sun", long])):
+        inputs.append({"name": name, "datatype": "BYTES", "shape": [3, 1], "data": texts})
+    answer = httpx.post(f"{triton.url}/v2/models/pair/infer", json={"inputs": inputs}).json()
+    assert len(answer["outputs"]) == 4
+    version = httpx.get(f"{triton.url}/v2").json()["version"]
+    since = tuple(map(int, version.split(".")[:2])) >= (2, 55)
+    assert answer.get("parameters") == ({"truncated": "1,2"} if since else None)
+
+
+def test_truncated_texts_are_a_parameter_of_the_response(monkeypatch):
+    """With a stand-in for Triton's module, because the installed Triton may be older."""
+    stand_in = SimpleNamespace(
+        Tensor=lambda name, _: name,
+        InferenceResponse=lambda tensors, parameters=None: (tensors, parameters),
+    )
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stand_in)
+    monkeypatch.delitem(sys.modules, "pipework.serve.triton.python_model", raising=False)
+    model = importlib.import_module("pipework.serve.triton.python_model")
+    task = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
+    whole = OutputTensors.of(np.zeros((4, 2), np.float32), task, truncated=(0, 3))
+    names = ["label", "score", "probabilities", "logits"]
+    assert model._response(whole) == (names, {"truncated": "0,3"})  # noqa: SLF001
+    assert model._response(whole.rows(2, 4)) == (names, {"truncated": "1"})  # noqa: SLF001
+    assert model._response(whole.rows(1, 3)) == (names, None)  # noqa: SLF001
 
 
 def test_a_pair_without_its_second_text_is_refused(triton):

@@ -19,6 +19,7 @@ from pipework.train.data_report.data_report import (
     check_files,
     data_report,
 )
+from pipework.train.data_report.html import data_section
 
 
 def report_of(files, encoder=None, labels=None):
@@ -95,13 +96,15 @@ def test_evenly_spaced_rows_of_a_large_file_are_tokenized(tmp_path, monkeypatch)
 
 def test_every_row_of_a_small_file_is_tokenized(tmp_path):
     encoder = encoder_of(tmp_path / "t.json", ["one"])
-    rows = [("one", "a"), ("one " * 9, "a"), ("two", "b")]
+    rows = [("one", "a"), ("one " * 9, "a"), ("two", "b"), ("one " * 8, "a")]
     report = report_of(sources(tmp_path, train=rows), encoder)
     train = report.splits["train"]
-    assert (train.tokenized, train.tokens, train.truncated) == (3, (1, 8, 8), 1)
-    assert train.unknown_rate == pytest.approx(1 / 10)
-    finding = "train: 1 rows are as long as model.max_length or truncated"
+    assert (train.tokenized, train.tokens) == (4, (1, 8, 8))
+    assert (train.truncated, train.truncated_rate) == (1, 0.25)  # the last row fits exactly
+    assert train.unknown_rate == pytest.approx(1 / 18)
+    finding = "train: 1 rows (25.0%) are longer than model.max_length and are truncated"
     assert finding in report.findings
+    assert "<td>25.00%</td>" in data_section(report)
 
 
 def test_a_regression_has_value_statistics(tmp_path):

@@ -46,4 +46,3 @@ def test_percentiles_equal_those_of_the_sorted_lengths():
     ordered = sorted(lengths)
     assert histogram.percentiles() == (ordered[499], ordered[949], ordered[998])
     assert (histogram.rows, histogram.total) == (999, sum(lengths))
-    assert histogram.at_least(200) == sum(length >= 200 for length in lengths)

@@ -155,6 +155,18 @@ def test_the_scores_are_those_of_the_api(single: str, open_page: Callable[..., P
     )
 
 
+def test_a_truncated_text_is_reported(single: str, open_page: Callable[..., Page]) -> None:
+    page = open_page(single)
+    for text, reported in (("rain " * 40, True), ("rain", False)):
+        classify(page, text)
+        prediction = page.locator("#prediction")
+        expect(prediction).to_contain_text("weather")
+        if reported:
+            expect(prediction).to_contain_text("only a part was read")
+        else:
+            expect(prediction).not_to_contain_text("only a part was read")
+
+
 def test_the_stages_add_up_to_the_round_trip(single: str, open_page: Callable[..., Page]) -> None:
     page = open_page(single)
     classify(page, "goal")

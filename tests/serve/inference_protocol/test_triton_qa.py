@@ -1,0 +1,327 @@
+"""Cases of Triton's own tests (`qa/L0_*` of its repository), adapted to models of texts.
+
+The other cases are in `tests/end_to_end/test_two_servers.py`, where a real tritonserver gets the
+same requests.
+"""
+
+import json
+
+import httpx
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from tests.serve.protocol_clients import (
+    CLIENTS,
+    HTTP,
+    ServerAddress,
+    as_json,
+    call,
+    requested_output,
+    tensor,
+    texts_of,
+)
+
+# tritonclient.http.aio does not read responses if it needs only their status.
+pytestmark = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")
+MODEL = "topics"
+OUTPUTS = ("label", "score", "probabilities", "logits")
+LENGTH = "Inference-Header-Content-Length"
+REFUSED = {"400", "StatusCode.INVALID_ARGUMENT"}
+UNKNOWN = {"404", "StatusCode.NOT_FOUND"}
+NOT_ANNOUNCED = {"404", "StatusCode.UNIMPLEMENTED"}
+EXPIRED = {"504", "StatusCode.DEADLINE_EXCEEDED"}
+WORD = b"\x04\x00\x00\x00rain"
+
+
+def address_of(server):
+    return ServerAddress(http=server.url.removeprefix("http://"), grpc=server.grpc)
+
+
+@pytest.fixture(scope="module")
+def address(server):
+    return address_of(server)
+
+
+@pytest.fixture(scope="module")
+def pair_address(pair_run, start_server):
+    return address_of(start_server(pair_run))
+
+
+@pytest.fixture(params=CLIENTS)
+def protocol(request):
+    return request.param
+
+
+def refused(status, address, protocol, method, *arguments, **options):
+    """Return the message of an error with one of these statuses; the server stays healthy."""
+    with pytest.raises(InferenceServerException) as caught:
+        call(address, protocol, method, *arguments, **options)
+    assert caught.value.status() in status, caught.value
+    assert "\n" not in caught.value.message()
+    assert call(address, protocol, "is_server_ready")
+    return caught.value.message()
+
+
+def infer(address, protocol, texts, **options):
+    return call(address, protocol, "infer", MODEL, [tensor(protocol, texts)], **options)
+
+
+def labels_of(server, texts):
+    answer = httpx.post(f"{server.url}/v1/predict", json={"texts": texts}).json()
+    return [prediction["label"] for prediction in answer["predictions"]]
+
+
+# L0_infer_zero, L0_string_io
+
+
+def test_no_texts_have_empty_outputs(address, protocol):
+    result = infer(address, protocol, [])
+    shapes = [result.as_numpy(name).shape for name in OUTPUTS]
+    assert shapes == [(0, 1), (0, 1), (0, 3), (0, 3)]
+
+
+def test_any_unicode_text_is_read_unchanged(address, protocol, server):
+    texts = ["", "\x00", "rain\x00goal", "goal\r\n\tteam", "雨 🌧 rain", "\ufeffbank", "\U0010ffff"]
+    texts += ["rain " * 5_000, " ", '"\\', "<e1>goal</e1>"]
+    for kinds in ({"binary": True}, {"binary": False}) if protocol in HTTP else ({},):
+        sent = tensor(protocol, texts, **kinds)
+        result = call(address, protocol, "infer", MODEL, [sent])
+        assert texts_of(result, "label") == labels_of(server, texts)
+
+
+def test_bytes_that_are_no_text_are_refused(address, protocol):
+    sent = CLIENTS[protocol].InferInput("text", [2, 1], "BYTES")
+    sent.set_data_from_numpy(np.array([[b"rain"], [b"\xff"]], np.object_))
+    message = refused(REFUSED, address, protocol, "infer", MODEL, [sent])
+    assert message.startswith("input 1: text is not UTF-8")
+
+
+# L0_input_validation
+
+
+def test_missing_and_additional_inputs_are_refused(address, pair_address, protocol):
+    text, pair = (tensor(protocol, ["rain"], name=name) for name in ("text", "text_pair"))
+    for target, inputs in ((address, []), (address, [text, pair]), (pair_address, [text])):
+        message = refused(REFUSED, target, protocol, "infer", MODEL, inputs)
+        assert message.startswith("inputs: expected ")
+    assert call(pair_address, protocol, "infer", MODEL, [pair, text])  # in any order
+
+
+@pytest.mark.parametrize("shape", [[1, 1], [3, 1], [2, 2], [1], [2, 1, 1]])
+def test_data_of_another_shape_are_refused(address, protocol, shape):
+    sent = tensor(protocol, ["rain", "goal"])
+    sent.set_shape(shape)
+    message = refused(REFUSED, address, protocol, "infer", MODEL, [sent])
+    assert message.startswith("input text: expected ")
+
+
+def test_tensors_that_are_named_twice_are_refused(address, protocol):
+    text, output = tensor(protocol, ["rain"]), requested_output(protocol, "label")
+    message = refused(REFUSED, address, protocol, "infer", MODEL, [text, text])
+    assert message == "input text: found twice"
+    options = {"outputs": [output, requested_output(protocol, "score"), output]}
+    message = refused(REFUSED, address, protocol, "infer", MODEL, [text], **options)
+    assert message == "output label: found twice"
+
+
+# L0_query, L0_parameters, L0_client_timeout, L0_classification
+
+
+def test_unknown_models_and_versions_are_not_found(address, protocol):
+    for method in ("get_model_metadata", "get_model_config", "get_inference_statistics"):
+        assert "other" in refused(UNKNOWN, address, protocol, method, "other")
+        for version in ("0", "-1", "nine", "9" * 40):
+            refused(UNKNOWN, address, protocol, method, MODEL, version)
+    assert not call(address, protocol, "is_model_ready", MODEL, "9")
+
+
+def test_unknown_parameters_are_ignored(address, protocol):
+    options = {"parameters": {"mine": 42, "other": "text", "flag": True}, "priority": 2}
+    assert texts_of(infer(address, protocol, ["goal"], **options), "label") == ["sport"]
+    options = {"sequence_id": 5, "sequence_start": True, "sequence_end": True}
+    assert texts_of(infer(address, protocol, ["goal"], **options), "label") == ["sport"]
+
+
+def test_a_request_expires(address, protocol):
+    text = [tensor(protocol, ["rain"])]
+    assert "deadline" in refused(EXPIRED, address, protocol, "infer", MODEL, text, timeout=1)
+    assert infer(address, protocol, ["rain"], timeout=60_000_000)
+
+
+def test_a_class_count_above_the_number_of_classes_returns_all(address, protocol):
+    outputs = [requested_output(protocol, "logits", best=10**6)]
+    result = infer(address, protocol, ["rain", "goal"], outputs=outputs)
+    assert result.as_numpy("logits").shape == (2, 3)
+    outputs = [requested_output(protocol, "label", best=1)]
+    text = [tensor(protocol, ["rain"])]
+    message = refused(REFUSED, address, protocol, "infer", MODEL, text, outputs=outputs)
+    assert "classification is supported for probabilities and logits" in message
+
+
+# L0_shared_memory, L0_trace, L0_logging: extensions that are not announced
+
+
+def test_tensors_in_shared_memory_are_refused(address, protocol):
+    kind = CLIENTS[protocol]
+    text, output = tensor(protocol, ["rain"]), kind.InferRequestedOutput("label")
+    output.set_shared_memory("region", 64)
+    message = refused(REFUSED, address, protocol, "infer", MODEL, [text], outputs=[output])
+    expected = "expected its data in the message, found shared_memory_region; this server has no"
+    assert message.startswith(f"output label: {expected}")
+    shared = kind.InferInput("text", [1, 1], "BYTES")
+    shared.set_shared_memory("region", 64)
+    message = refused(REFUSED, address, protocol, "infer", MODEL, [shared])
+    assert message.startswith(f"input text: {expected}")
+
+
+def test_extensions_that_are_not_announced_are_refused(address, protocol):
+    extensions = call(address, protocol, "get_server_metadata")["extensions"]
+    assert not {*extensions} & {"system_shared_memory", "cuda_shared_memory", "trace", "logging"}
+    for method, *arguments in (
+        ("get_system_shared_memory_status",),
+        ("get_cuda_shared_memory_status",),
+        ("register_system_shared_memory", "region", "/region", 64),
+        ("unregister_system_shared_memory",),
+        ("get_trace_settings",),
+        ("update_trace_settings",),
+        ("get_log_settings",),
+        ("update_log_settings", {"log_info": False}),
+    ):
+        refused(NOT_ANNOUNCED, address, protocol, method, *arguments)
+
+
+# L0_http, L0_http_fuzz
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+@pytest.mark.parametrize("protocol", HTTP)
+def test_requests_and_responses_may_be_compressed(address, protocol, algorithm):
+    texts = ["goal team"] * 200
+    options = {f"{part}_compression_algorithm": algorithm for part in ("request", "response")}
+    assert texts_of(infer(address, protocol, texts, **options), "label") == ["sport"] * 200
+
+
+@pytest.mark.parametrize("protocol", HTTP)
+@pytest.mark.parametrize("binary", [(True, False), (False, True)])
+def test_binary_data_and_json_may_be_mixed(pair_address, protocol, binary):
+    inputs = [
+        tensor(protocol, texts, name=name, binary=is_binary)
+        for name, texts, is_binary in zip(
+            ("text", "text_pair"), (["rain", "goal"], ["goal", "bank"]), binary, strict=True
+        )
+    ]
+    names = ("label", "score")
+    outputs = [requested_output(protocol, name, binary=name == "label") for name in names]
+    result = call(pair_address, protocol, "infer", MODEL, inputs, outputs=outputs)
+    assert texts_of(result, "label") == ["sport", "money"]
+    head = result.get_response()
+    head = as_json(head) if not isinstance(head, dict) else head
+    assert ["data" in output for output in head["outputs"]] == [False, True]
+
+
+def send(server, content, length=None, **headers):
+    headers |= {} if length is None else {LENGTH: str(length)}
+    url = f"{server.url}/v2/models/{MODEL}/infer"
+    answer = httpx.post(url, content=content, headers=headers, timeout=60)
+    assert httpx.get(f"{server.url}/v2/health/ready").json() == {"ready": True}
+    return answer
+
+
+def text(**changes):
+    tensor_ = {"name": "text", "shape": [1, 1], "datatype": "BYTES", "data": ["rain"], **changes}
+    return {name: value for name, value in tensor_.items() if value is not None}
+
+
+def binary_text(size):
+    parameters = {"binary_data_size": size}
+    return json.dumps({"inputs": [text(data=None, parameters=parameters)]}).encode()
+
+
+def nested(depth):
+    return f'{{"inputs": [{json.dumps(text(data="X"))}]}}'.replace('"X"', "[" * depth + "]" * depth)
+
+
+@pytest.mark.parametrize("content", ["427", "rain", "", "goal\x00", "雨", '{"inputs": []}'])
+def test_a_raw_binary_request_is_one_text(server, content):
+    answer = send(server, content.encode(), 0)
+    assert answer.status_code == 200
+    size = int(answer.headers[LENGTH])
+    result = CLIENTS["http"].InferResult.from_response_body(answer.content, header_length=size)
+    assert texts_of(result, "label") == labels_of(server, [content])
+    assert [output["name"] for output in result.get_response()["outputs"]] == [*OUTPUTS]
+    assert result.as_numpy("logits").shape == (1, 3)
+
+
+def test_a_raw_binary_request_may_have_many_chunks(server):
+    answer = send(server, (b"a" for _ in range(20_000)), 0)
+    assert answer.status_code == 200
+
+
+def test_a_raw_binary_request_needs_a_model_with_one_input(pair_address):
+    url = f"http://{pair_address.http}/v2/models/{MODEL}/infer"
+    answer = httpx.post(url, content=b"rain", headers={LENGTH: "0"})
+    assert answer.status_code == 400
+    assert "found raw binary data; a raw binary request has one input" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("content", "length", "message"),
+    [
+        (binary_text(8) + WORD, len(binary_text(8)) - 1, "body: not JSON"),
+        (binary_text(8) + WORD, len(binary_text(8)) + 1, "body: not JSON"),
+        (binary_text(8) + WORD, None, "body: not JSON"),
+        (binary_text(8) + WORD, 10**6, f"{LENGTH}: expected a number of bytes up to"),
+        (binary_text(8) + WORD, -1, f"{LENGTH}: expected a number of bytes up to"),
+        (binary_text(8) + WORD, "five", f"{LENGTH}: expected a number of bytes up to"),
+        (binary_text(8) + WORD + b"!", len(binary_text(8)), "body: 1 bytes after the tensors"),
+        (binary_text(7) + WORD[:7], len(binary_text(7)), "element 0 is truncated"),
+        (binary_text(9) + WORD, len(binary_text(9)), "expected a binary_data_size of 0 to 8"),
+        (binary_text(-1) + WORD, len(binary_text(-1)), "expected a binary_data_size of 0 to 8"),
+        (binary_text("8") + WORD, len(binary_text("8")), "expected a binary_data_size of 0 to 8"),
+        (binary_text(8) + WORD * 2, len(binary_text(8)), "body: 8 bytes after the tensors"),
+    ],
+)
+def test_wrong_lengths_are_refused(server, content, length, message):
+    answer = send(server, content, length)
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"null", b"[]", b"{", b'{"inputs": NaN}', b"\xef\xbb\xbf{}", b"\xff", b"\x00" * 9),
+        *(nested(120), nested(50_000)),
+        json.dumps({"inputs": [text(shape=[2**4, 2**60 + 2])]}),
+        json.dumps({"inputs": [text(shape=[2, -5])]}),
+        json.dumps({"inputs": [text(shape=[2**63])]}),
+        json.dumps({"inputs": [text(data=[["rain", "goal"], ["bank"]], shape=[3, 1])]}),
+        json.dumps({"inputs": [text()], "outputs": [{"name": "label"}] * 2}),
+        json.dumps({"inputs": [text()] * 500}),
+    ],
+)
+def test_hostile_json_is_refused(server, content):
+    answer = send(server, content)
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+
+
+def test_a_body_above_the_limit_is_refused(server):
+    answer = send(server, b"a" * (8 * 2**20 + 1), 0)
+    assert answer.status_code == 413
+    assert answer.json()["error"] == "body: expected at most 8388608 bytes, found more"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/models/topics/infer"),
+        ("POST", "/health/live"),
+        ("DELETE", ""),
+        ("PUT", "/models/topics"),
+    ],
+)
+def test_other_methods_are_refused(server, method, path):
+    answer = httpx.request(method, f"{server.url}/v2{path}")
+    assert (answer.status_code, [*answer.json()]) == (405, ["error"])
