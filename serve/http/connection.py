@@ -31,6 +31,7 @@ from pipework.serve.request.context import activate
 log = logging.getLogger(__name__)
 WARNING_INTERVAL_S = 60.0
 KEEP_ALIVE_S = 5.0  # a connection without a request is closed after this time
+PARSED_BYTES = 8192  # parsed at a time: a packet may contain thousands of pipelined requests
 CLOSE = (b"connection", b"close")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 STATUS_LINES = {
@@ -88,6 +89,7 @@ class ServerConnection(asyncio.Protocol):
         _exchanges: requests without a sent response, in order. The first is being answered, the
             last may be incomplete, the others are pipelined.
         _receiving: the request whose body is being received.
+        _unparsed: received data that are parsed when there is only one request.
         _task: answers the first request.
         _receive: deadline for the next request, or for the rest of a request.
         _unread: deadline for the client to read the responses.
@@ -106,6 +108,7 @@ class ServerConnection(asyncio.Protocol):
         self._parser = RequestParser(self)
         self._exchanges: deque[Exchange] = deque()
         self._receiving: Exchange | None = None
+        self._unparsed: bytes | memoryview = b""
         self._task: asyncio.Task[None] | None = None
         self._receive = Deadline(self._loop, self._receive_too_slow)
         self._unread = Deadline(self._loop, self._abort_unread)
@@ -147,14 +150,21 @@ class ServerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse data, and reject them if they exceed a limit."""
-        if self._ended:
-            return
-        self._parser.state_changed = False
-        try:
-            self._parser.feed(data)
-        except Exception as error:  # noqa: BLE001  (a bug must not leave the connection open)
-            self._end(error)
-        self._check_received()
+        self._unparsed = bytes(self._unparsed) + data if self._unparsed else data
+        self._parse()
+
+    def _parse(self) -> None:
+        """Parse received data, but no further request while the first of two is answered."""
+        rest = memoryview(self._unparsed)
+        while rest and len(self._exchanges) <= 1 and not self._ended:
+            self._parser.state_changed = False
+            try:
+                self._parser.feed(rest[:PARSED_BYTES])
+            except Exception as error:  # noqa: BLE001  (a bug must not leave the connection open)
+                self._end(error)
+            rest = rest[PARSED_BYTES:]
+            self._check_received()
+        self._unparsed = rest
 
     def _check_received(self) -> None:
         parser = self._parser
@@ -187,7 +197,9 @@ class ServerConnection(asyncio.Protocol):
         """Start a request."""
         if self._ended:
             return
-        if self._over_limit and head.path not in HEALTH:
+        if head.fault is not None:
+            exchange = self._handler.begin_rejected(head.fault, head)
+        elif self._over_limit and head.path not in HEALTH:
             message = f"all {self._limits.connections} allowed connections are in use"
             error = NotReadyError(message, "try again later")
             exchange = self._handler.begin_rejected(error, head)
@@ -293,6 +305,7 @@ class ServerConnection(asyncio.Protocol):
         if self._exchanges:
             if len(self._exchanges) == 1:
                 self._transport.resume_reading()
+                self._loop.call_soon(self._parse)
         elif not (self._parser.in_head or self._parser.in_body):
             self._receive.set(KEEP_ALIVE_S)
         unread = closes or self._transport.get_write_buffer_size() > 0
