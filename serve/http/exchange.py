@@ -1,7 +1,8 @@
 """One HTTP request and its response."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,7 +11,10 @@ from pipework.serve.http.request_parser import RequestHead
 from pipework.serve.models.leases import Lease
 from pipework.serve.models.registry import Models
 from pipework.serve.request.context import RequestContext
+from pipework.serve.scheduling.loop_bridge import LARGE_WORK
 from pipework.serve.scheduling.model_protocol import ServedModel
+
+T = TypeVar("T")
 
 
 class ModelLease:
@@ -49,7 +53,6 @@ class InferenceRequest(Request):
     """A complete request to an inference endpoint.
 
     Attributes:
-        content: the body, decompressed.
         fields: the last value of each header, with names in lower case.
         model: the model version of the request.
     """
@@ -58,9 +61,19 @@ class InferenceRequest(Request):
 
     def __init__(self, head: RequestHead, content: bytes, model: ModelLease) -> None:
         super().__init__({"type": "http", "headers": head.headers})
-        self.content = content
+        self._content = content
         self.fields = head.fields
         self.model = model
+
+    async def read(self, function: Callable[[bytes], T]) -> T:
+        """Return the result of a function for the decompressed body, which is then dropped.
+
+        Raises:
+            TooBusyError: too many large bodies are waiting to be read.
+        """
+        content, self._content = self._content, b""
+        LARGE_WORK.check_room(len(content))
+        return await LARGE_WORK.run(len(content), partial(function, content))
 
 
 class Exchange:

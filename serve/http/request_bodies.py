@@ -1,15 +1,20 @@
 """Size limit and decompression of request bodies."""
 
-import asyncio
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 
 from pipework.errors import InputError, TooLargeError
+from pipework.serve.scheduling.loop_bridge import LARGE_BYTES, LARGE_WORK
 
 # "deflate" is the zlib format: https://www.rfc-editor.org/rfc/rfc9110#section-8.4.1
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _UNCOMPRESSED = {"", "identity"}
+_MULTI_MEMBER = {"gzip", "x-gzip"}
+MAX_MEMBERS = 1024  # of a gzip body: a member may be empty, but takes time
+_PART_BYTES = 16 * 2**10
 
 
 class CompressionError(InputError):
@@ -52,12 +57,16 @@ async def decompress(body: bytes, fields: Mapping[bytes, bytes], max_bytes: int)
     Raises:
         TooLargeError: the decompressed body exceeds the limit.
         CompressionError: the body is not valid data of its encoding.
+        TooBusyError: too many large bodies are waiting to be decompressed.
     """
     encoding = _encoding(fields)
     if encoding in _UNCOMPRESSED:
         return body
-    # In a thread: a small body may have a large content.
-    return await asyncio.to_thread(_decompress, body, encoding, max_bytes)
+    if len(body) <= LARGE_BYTES < max_bytes:
+        with suppress(TooLargeError):  # a small body may have a large content
+            return _decompress(body, encoding, LARGE_BYTES)
+    LARGE_WORK.check_room(max_bytes)
+    return await LARGE_WORK.run(max_bytes, partial(_decompress, body, encoding, max_bytes))
 
 
 def _encoding(fields: Mapping[bytes, bytes]) -> str:
@@ -65,17 +74,33 @@ def _encoding(fields: Mapping[bytes, bytes]) -> str:
 
 
 def _decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
+    """Return the content of all members: https://www.rfc-editor.org/rfc/rfc1952#section-2.2."""
     decompressor = zlib.decompressobj(_WINDOWS[encoding])
-    try:
-        # Decompress at most one byte above the limit: enough to detect a decompression bomb.
-        content = decompressor.decompress(body, max_bytes + 1)
-    except zlib.error as error:
-        message = f"body: expected {encoding} data, found something else"
-        raise CompressionError(message) from error
-    if len(content) > max_bytes:
-        raise too_large_error(max_bytes)
-    if decompressor.unused_data or not decompressor.eof:
-        found = "data after its end" if decompressor.eof else "no end"
-        message = f"body: expected complete {encoding} data, found {found}"
-        raise CompressionError(message)
-    return content
+    parts: list[bytes] = []
+    members, left = 1, max_bytes
+    # In parts, because the data after a member are copied.
+    for start in range(0, len(body), _PART_BYTES):
+        data = body[start : start + _PART_BYTES]
+        while data:
+            if decompressor.eof:
+                members += 1
+                if members > (MAX_MEMBERS if encoding in _MULTI_MEMBER else 1):
+                    raise _incomplete(encoding, "data after its end")
+                decompressor = zlib.decompressobj(_WINDOWS[encoding])
+            try:
+                # One byte above the limit is enough to detect a decompression bomb.
+                parts.append(decompressor.decompress(data, left + 1))
+            except zlib.error as error:
+                message = f"body: expected {encoding} data, found something else"
+                raise CompressionError(message) from error
+            left -= len(parts[-1])
+            if left < 0:
+                raise too_large_error(max_bytes)
+            data = decompressor.unused_data
+    if not decompressor.eof:
+        raise _incomplete(encoding, "no end")
+    return b"".join(parts)
+
+
+def _incomplete(encoding: str, found: str) -> CompressionError:
+    return CompressionError(f"body: expected complete {encoding} data, found {found}")

@@ -192,5 +192,6 @@ class RequestHandler:
             return await call_app(self.app, head, body)
         endpoint, parameters = exchange.route
         request = InferenceRequest(head, body, exchange.model)
+        del body  # the endpoint drops it too
         response: Response = await endpoint(request, **parameters)
-        return compress(response, head.fields) if head.path.endswith(INFER) else response
+        return await compress(response, head.fields) if head.path.endswith(INFER) else response

@@ -16,11 +16,14 @@ from tritonclient.grpc.service_pb2 import InferParameter, ModelInferRequest, Mod
 
 from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.infer_request import (
+    MAX_PARAMETERS,
+    MAX_TENSORS,
     OUTPUTS,
     ParsedRequest,
     RequestedOutput,
     Value,
     check_count,
+    check_few,
     check_tensor,
     elements_needed,
     read_number,
@@ -83,6 +86,7 @@ def _inputs(request: ModelInferRequest, limits: LimitSettings) -> dict[str, list
         counts = f"expected {len(request.inputs)}, one for each input, found {len(raw)}"
         text = f"raw_input_contents: {counts}"
         raise ProtocolError(text)
+    check_few(len(request.inputs), MAX_TENSORS, "inputs")
     values: dict[str, list[bytes]] = {}
     for index, tensor in enumerate(request.inputs):
         check_tensor(tensor.name, tensor.datatype, tensor.shape, values)
@@ -94,7 +98,8 @@ def _inputs(request: ModelInferRequest, limits: LimitSettings) -> dict[str, list
                 memoryview(raw[index]), tensor.name, elements_needed(tensor.shape, limits)
             )
         else:
-            values[tensor.name] = list(tensor.contents.bytes_contents)
+            most = elements_needed(tensor.shape, limits) + 1
+            values[tensor.name] = tensor.contents.bytes_contents[:most]
         check_count(tensor.name, tensor.shape, len(values[tensor.name]), limits)
     return values
 
@@ -102,6 +107,7 @@ def _inputs(request: ModelInferRequest, limits: LimitSettings) -> dict[str, list
 def _outputs(request: ModelInferRequest) -> dict[str, RequestedOutput]:
     if not request.outputs:
         return dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=True))
+    check_few(len(request.outputs), MAX_TENSORS, "outputs")
     return {
         output.name: read_output(output.name, _parameters(output.parameters), as_bytes=True)
         for output in request.outputs
@@ -109,6 +115,7 @@ def _outputs(request: ModelInferRequest) -> dict[str, RequestedOutput]:
 
 
 def _parameters(message_parameters: Mapping[str, InferParameter]) -> dict[str, Value]:
+    check_few(len(message_parameters), MAX_PARAMETERS, "parameters")
     parameters: dict[str, Value] = {}
     for name, value in message_parameters.items():
         kind = value.WhichOneof("parameter_choice")

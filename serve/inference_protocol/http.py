@@ -1,5 +1,6 @@
 """The protocol over HTTP: the endpoints under `/v2`, compatible with tritonclient."""
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -185,12 +186,13 @@ def _add_infer(router: APIRouter, limits: LimitSettings) -> None:
         options = read_options(request.fields)
         head_length = request.fields.get(HEAD_LENGTH_FIELD)
         model = request.model.acquire(name, version)
-        parsed = read_infer(
-            request.content,
-            None if head_length is None else head_length.decode("latin-1"),
-            model.inputs,
-            limits,
+        read = partial(
+            read_infer,
+            head_length=None if head_length is None else head_length.decode("latin-1"),
+            names=model.inputs,
+            limits=limits,
         )
+        parsed = await request.read(read)
         check_texts(parsed.texts, limits)
         try:
             result = await model.answer(parsed.texts, parsed.options(options))

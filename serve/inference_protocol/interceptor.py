@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -16,6 +17,7 @@ from pipework.serve.inference_protocol.grpc_errors import GrpcStatus, request_id
 from pipework.serve.inference_protocol.stream import ConcurrencyLimit
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import Endpoint
+from pipework.serve.scheduling.loop_bridge import LARGE_WORK
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
@@ -54,7 +56,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
 def _wrap_unary(handler: Handler, name: str) -> Callable[[bytes, Context], Awaitable[object]]:
     async def answer(request: bytes, context: Context) -> object:
         try:
-            result = handler.unary_unary(handler.request_deserializer(request), context)
+            result = handler.unary_unary(await _read(handler, request), context)
             return await result if inspect.isawaitable(result) else result
         except Exception as error:  # noqa: BLE001  (any error becomes a status)
             status = status_of(error, name)
@@ -69,9 +71,7 @@ def _wrap_server_stream(
 ) -> Callable[[bytes, Context], AsyncIterator[object]]:
     async def answer(request: bytes, context: Context) -> AsyncIterator[object]:
         try:
-            async for response in handler.unary_stream(
-                handler.request_deserializer(request), context
-            ):
+            async for response in handler.unary_stream(await _read(handler, request), context):
                 yield response
         except Exception as error:  # noqa: BLE001  (as above)
             status = status_of(error, name)
@@ -86,7 +86,7 @@ def _wrap_stream(
     handler: Handler, name: str, ending: asyncio.Event, streams: ConcurrencyLimit
 ) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[object]]:
     async def answer(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:
-        parsed = (handler.request_deserializer(data) async for data in _until(ending, requests))
+        parsed = (await _parsed(handler, data) async for data in _until(ending, requests))
         try:
             with streams.hold():
                 async for response in handler.stream_stream(parsed, context):
@@ -98,6 +98,15 @@ def _wrap_stream(
         await _refuse(context, status)
 
     return answer
+
+
+async def _read(handler: Handler, message: bytes) -> object:
+    LARGE_WORK.check_room(len(message))
+    return await _parsed(handler, message)
+
+
+async def _parsed(handler: Handler, message: bytes) -> object:
+    return await LARGE_WORK.run(len(message), partial(handler.request_deserializer, message))
 
 
 async def _refuse(context: Context, status: GrpcStatus) -> None:

@@ -40,7 +40,18 @@ BROKEN = {
     "plain": (BODY, "expected gzip data, found something else"),
     "half": (gzip.compress(BODY)[:-9], "expected complete gzip data, found no end"),
     "none": (b"", "expected complete gzip data, found no end"),
-    "two": (gzip.compress(BODY) * 2, "expected complete gzip data, found data after its end"),
+    "data after the end": (
+        gzip.compress(BODY) + b"abc",
+        "expected gzip data, found something else",
+    ),
+    "half a member": (
+        gzip.compress(BODY) + gzip.compress(BODY)[:-9],
+        "expected complete gzip data, found no end",
+    ),
+    "very many members": (
+        gzip.compress(b"") * 1024 + gzip.compress(BODY),
+        "expected complete gzip data, found data after its end",
+    ),
     "a wrong sum": (
         gzip.compress(BODY)[:-8] + b"12345678",
         "expected gzip data, found something else",
@@ -52,6 +63,24 @@ BROKEN = {
 def test_invalid_compressed_data_is_answered_400(server, body, error):
     answer = post(server, body, "gzip")
     assert (answer.status_code, answer.json()) == (400, {"error": f"body: {error}"})
+
+
+def test_several_members_are_one_body(server):
+    parts = [gzip.compress(part) for part in (BODY[:30], b"", BODY[30:])]
+    assert len(post(server, b"".join(parts), "gzip").json()["predictions"]) == 100
+    padded = gzip.compress(BODY[:-1]) + gzip.compress(b" " * 500_000 + BODY[-1:])
+    assert len(post(server, padded, "gzip").json()["predictions"]) == 100
+
+
+def test_deflate_has_no_members(server):
+    answer = post(server, zlib.compress(BODY) + zlib.compress(b" "), "deflate")
+    error = "body: expected complete deflate data, found data after its end"
+    assert (answer.status_code, answer.json()) == (400, {"error": error})
+
+
+def test_the_limit_holds_for_all_members_together(server):
+    answer = post(server, gzip.compress(b" " * 5_000_000) * 2, "gzip")
+    assert answer.status_code == 413
 
 
 def test_a_decompression_bomb_is_answered_413_and_needs_little_memory(server):

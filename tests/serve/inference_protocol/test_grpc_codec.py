@@ -78,6 +78,16 @@ def test_outputs_and_parameters_are_read():
         ({"inputs": [tensor(contents=[b"a", b"b"])] * 2}, "input text: found twice"),
         ({"inputs": [tensor("words", contents=[b"a", b"b"])]}, "expected text, found words"),
         ({"inputs": []}, "inputs: expected text, found"),
+        ({"inputs": [tensor()] * 17}, "expected at most 16 inputs, found 17"),
+        (
+            {"inputs": [tensor(contents=[b"a", b"b"])], "outputs": [{"name": "label"}] * 17},
+            "expected at most 16 outputs, found 17",
+        ),
+        (
+            {"parameters": {str(number): {"int64_param": 1} for number in range(65)}},
+            "expected at most 64 parameters, found 65",
+        ),
+        ({"inputs": [tensor(contents=[b""] * 500_000)]}, r"expected \[2, 1\] elements, found more"),
     ],
 )
 def test_an_invalid_request_is_refused_in_one_line(given, said):
