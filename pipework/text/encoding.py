@@ -112,11 +112,11 @@ class TextEncoder:
         return [next(texts if example.text_pair is None else pairs) for example in examples]
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
-        if (template := self._text_template) is not None:
-            return [
-                self._encoding(*template.around(ids, self.max_length))
-                for ids in self._token_ids(texts)
-            ]
+        if (cache := self._word_cache) is not None and (template := self._text_template):
+            with _UnicodeCheck():
+                # One more than fits, so that it is known whether a text is truncated.
+                all_ids = cache.first_ids(texts, template.room(self.max_length) + 1)
+            return [self._encoding(*template.around(ids, self.max_length)) for ids in all_ids]
         with _UnicodeCheck():
             batch = self._tokenizer.encode_batch_fast(texts)
         return [
