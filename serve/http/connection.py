@@ -8,16 +8,15 @@ import logging
 import time
 from collections import deque
 from functools import partial
-from http import HTTPStatus
 from math import inf
 from typing import Any, Protocol
 
-from pipework.errors import InputError, NotReadyError
+from pipework.errors import NotReadyError, TooBusyError
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.auth import HEALTH
 from pipework.serve.http.event_loop import Deadline, EndOfTick
-from pipework.serve.http.exchange import Exchange
-from pipework.serve.http.request_bodies import too_large_error
+from pipework.serve.http.exchange import CLOSE, CONTINUE, Exchange
+from pipework.serve.http.request_bodies import HeldBytes, RequestTimeoutError, too_large_error
 from pipework.serve.http.request_handler import SHUTDOWN_MESSAGE, RequestHandler
 from pipework.serve.http.request_parser import (
     HEAD_BYTES,
@@ -32,17 +31,6 @@ log = logging.getLogger(__name__)
 WARNING_INTERVAL_S = 60.0
 KEEP_ALIVE_S = 5.0  # a connection without a request is closed after this time
 PARSED_BYTES = 8192  # parsed at a time: a packet may contain thousands of pipelined requests
-CLOSE = (b"connection", b"close")
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-STATUS_LINES = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
-}
-
-
-class RequestTimeoutError(InputError):
-    """A request was not received in time."""
-
-    http_status = HTTPStatus.REQUEST_TIMEOUT
 
 
 class ServerState(Protocol):
@@ -92,7 +80,7 @@ class ServerConnection(asyncio.Protocol):
         _unparsed: received data that are parsed when there is only one request.
         _task: answers the first request.
         _receive: deadline for the next request, or for the rest of a request.
-        _unread: deadline for the client to read the responses.
+        _unread, _unread_bytes: deadline for the client to read responses, and their memory.
         _over_limit: the connection exceeds the limit of connections.
         _stopping: the connection closes after the last request that has started.
         _ended: an error response closes the connection; later data are ignored.
@@ -112,6 +100,7 @@ class ServerConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._receive = Deadline(self._loop, self._receive_too_slow)
         self._unread = Deadline(self._loop, self._abort_unread)
+        self._unread_bytes = HeldBytes(server.handler.memory.unread)
         self._over_limit = self._stopping = self._ended = self._write_paused = False
 
     # Callbacks of the transport
@@ -136,6 +125,7 @@ class ServerConnection(asyncio.Protocol):
         self._parser.close()
         self._receive.close()
         self._unread.close()
+        self._unread_bytes.resize(0)
         exchanges, self._exchanges = self._exchanges, deque()
         for exchange in exchanges:
             exchange.disconnected = True
@@ -184,10 +174,15 @@ class ServerConnection(asyncio.Protocol):
         """Wait until the client has read responses."""
         self._write_paused = True
         self._unread.set(self._limits.body_s)
+        try:
+            self._unread_bytes.resize(self._transport.get_write_buffer_size())
+        except TooBusyError:
+            self._transport.abort()
 
     def resume_writing(self) -> None:
         """Continue to answer."""
         self._write_paused = False
+        self._unread_bytes.resize(0)
         self._unread.set(self._limits.body_s if self._transport.is_closing() else inf)
         self._advance()
 
@@ -217,9 +212,7 @@ class ServerConnection(asyncio.Protocol):
         exchange = self._receiving
         if exchange is None or exchange.response is not None:
             return
-        exchange.body += data
-        if len(exchange.body) > self._limits.body_bytes:
-            self._handler.reject(exchange, too_large_error(self._limits.body_bytes))
+        if not self._handler.receive(exchange, data):
             self._advance()
 
     def body_ended(self) -> None:
@@ -284,15 +277,10 @@ class ServerConnection(asyncio.Protocol):
             self._close()
 
     def _send(self, exchange: Exchange) -> None:
-        response = exchange.response
-        assert response is not None
-        headers = [*self._server.state.default_headers, *response.raw_headers]
         closes = exchange.closes or (self._stopping and not self._exchanges)
-        if closes:
-            headers.append(CLOSE)
-        body = b"" if exchange.head.method == "HEAD" else bytes(response.body)
+        headers = [*self._server.state.default_headers, *([CLOSE] if closes else [])]
         try:
-            self._transport.write(_head(response.status_code, headers) + body)
+            self._transport.write(exchange.response_bytes(headers))
         except BaseException:
             closes = True
             activate(exchange.context)  # for the log
@@ -349,7 +337,3 @@ class ServerConnection(asyncio.Protocol):
     def _abort_unread(self) -> None:
         if self._transport.is_closing() or self._transport.get_write_buffer_size():
             self._transport.abort()
-
-
-def _head(status: int, headers: Headers) -> bytes:
-    return STATUS_LINES[status] + b"\r\n".join((*map(b": ".join, headers), b"", b""))

@@ -1,12 +1,14 @@
-"""Size limit and decompression of request bodies."""
+"""Size limits and decompression of request bodies."""
 
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
+from typing import Self
 
-from pipework.errors import InputError, TooLargeError
+from pipework.errors import InputError, TooBusyError, TooLargeError
+from pipework.serve.config import LimitSettings
 from pipework.serve.scheduling.loop_bridge import LARGE_BYTES, LARGE_WORK
 
 # "deflate" is the zlib format: https://www.rfc-editor.org/rfc/rfc9110#section-8.4.1
@@ -15,6 +17,8 @@ _UNCOMPRESSED = {"", "identity"}
 _MULTI_MEMBER = {"gzip", "x-gzip"}
 MAX_MEMBERS = 1024  # of a gzip body: a member may be empty, but takes time
 _PART_BYTES = 16 * 2**10
+RETRY_AFTER_S = 1
+COPIES = 2  # of a text of the Open Inference Protocol: as UTF-8 bytes, and decoded
 
 
 class CompressionError(InputError):
@@ -28,6 +32,90 @@ class EncodingError(InputError):
 
     http_status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     headers: Mapping[str, str] = {"Accept-Encoding": "gzip, deflate"}
+
+
+class RequestTimeoutError(InputError):
+    """A request was not received in time."""
+
+    http_status = HTTPStatus.REQUEST_TIMEOUT
+
+
+class ByteBudget:
+    """Limits the bytes that all requests hold together.
+
+    A quarter is for small requests, so that a few large ones do not cause the refusal of all.
+    """
+
+    def __init__(self, most: int, purpose: str) -> None:
+        """Allow at most `most` bytes; `purpose` is what requests do while they hold them."""
+        self._most = most
+        self._purpose = purpose
+        self.used = self._peak = self._noted = 0
+
+    def change(self, old: int, new: int) -> None:
+        """Change the bytes that a request holds. A single request may hold any number.
+
+        Raises:
+            TooBusyError: it would hold more than before, and there are too few.
+        """
+        most = self._most if new <= LARGE_BYTES else self._most * 3 // 4
+        if new > old and self.used > old and self.used - old + new > most:
+            message = f"the server holds {self.used} bytes of requests that {self._purpose}"
+            raise TooBusyError(message, RETRY_AFTER_S)
+        self.used += new - old
+        self._peak = max(self._peak, self.used)
+
+    def note(self, size: int) -> None:
+        """Note that a request has held and released these bytes."""
+        self._noted += size
+
+    def fallen(self) -> int:
+        """Return by how much the bytes have fallen since the peak, and start with a new peak."""
+        fallen = self._peak - self.used + self._noted
+        self._peak, self._noted = self.used, 0
+        return fallen
+
+
+class HeldBytes:
+    """The bytes of a budget that a request holds, until the end of a `with` block or `resize`."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self._size = 0
+
+    def resize(self, size: int) -> None:
+        """Hold this number of bytes; 0 to release all. Raises the error of the budget."""
+        self._budget.change(self._size, size)
+        self._size = size
+
+    def __enter__(self) -> Self:
+        """Hold nothing yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Release all bytes."""
+        self.resize(0)
+
+
+class RequestMemory:
+    """The memory of requests.
+
+    Attributes:
+        body_bytes: size limit of a body, compressed and decompressed.
+        received: bytes of bodies that are incomplete, or complete and still compressed.
+        processed: bytes of complete requests, until their responses have been sent.
+        unread: bytes of responses that clients do not read.
+    """
+
+    def __init__(self, limits: LimitSettings) -> None:
+        self.body_bytes = limits.body_bytes
+        self.received = ByteBudget(limits.received_bytes, "are being received")
+        self.processed = ByteBudget(limits.processed_bytes, "are being processed")
+        self.unread = ByteBudget(limits.processed_bytes, "have an unread response")
+
+    def fallen(self) -> int:
+        """Return by how many bytes the memory has fallen since the last call."""
+        return sum(budget.fallen() for budget in (self.received, self.processed, self.unread))
 
 
 def check_body(fields: Mapping[bytes, bytes], max_bytes: int) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from functools import partial
+from sys import getsizeof
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -78,6 +79,7 @@ def build_router(limits: LimitSettings) -> APIRouter:
         # lone surrogates and deep nesting.
         options = read_options(request.fields)
         predict_request, examples = await request.read(partial(read_request, limits=limits))
+        request.memory.resize(sum(map(_size, examples)))
         model = request.model.acquire(predict_request.model, predict_request.version)
         result = await model.predict(examples, predict_request.top_k, options)
         write = partial(write_response, model.name, model.version, result.value)
@@ -145,6 +147,11 @@ def check_limits(examples: list[Example], limits: LimitSettings) -> None:
                 f"input {index}: expected at most {limits.characters} characters, found {longest}"
             )
             raise TooLargeError(message)
+
+
+def _size(example: Example) -> int:
+    # A single character outside of ASCII makes a text up to four times as large as its bytes.
+    return getsizeof(example.text) + getsizeof(example.text_pair)
 
 
 def _error(description: str) -> dict[str, Any]:

@@ -191,9 +191,8 @@ class Predictor(Closeable):
         Raises:
             TooLargeError: a text is longer than allowed.
         """
-        size_bytes = sum(map(len, (*texts.text, *(texts.text_pair or ()))))
         return await self._run(
-            await LARGE_WORK.run(size_bytes, partial(texts.examples, self._input)),
+            await LARGE_WORK.run(texts.size_bytes, partial(texts.examples, self._input)),
             options or RequestOptions(),
             lambda logits_NC: OutputTensors.of(logits_NC, self._task),
         )
