@@ -15,6 +15,7 @@ from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.errors import handle_error
 from pipework.serve.http.openapi import add_docs, customize_openapi
 from pipework.serve.http.page import add_page
+from pipework.serve.http.request_bodies import RequestMemory
 from pipework.serve.http.request_handler import RequestHandler
 from pipework.serve.http.rest import build_router
 from pipework.serve.http.status import build_status_router
@@ -31,6 +32,7 @@ def build_app(
     settings: ServeSettings | None = None,
     keys: ApiKeys | None = None,
     observers: Observers | None = None,
+    memory: RequestMemory | None = None,
 ) -> RequestHandler:
     """Create the handler of all requests. The caller closes the models and the observers."""
     limits = (settings or ServeSettings()).limits
@@ -69,7 +71,7 @@ def build_app(
         models,
         keys=keys or ApiKeys(),
         observers=observers,
-        body_bytes=limits.body_bytes,
+        memory=memory or RequestMemory(limits),
     )
 
 

@@ -44,6 +44,10 @@ class LimitSettings(Settings):
         body_bytes: maximum bytes of a request body.
         texts: maximum texts per request.
         characters: maximum characters per text, over HTTP and gRPC; at most 100,000.
+        received_bytes: maximum bytes of all bodies that are being received at a time, over HTTP and
+            over gRPC; further bodies get 429.
+        processed_bytes: maximum bytes of the texts of all requests that are being processed at a
+            time; further requests get 429. A single request is always processed.
         connections: maximum HTTP connections at a time; requests on further connections get 503.
         header_s: timeout in seconds for the head of a request, and for the TLS handshake.
         body_s: timeout in seconds for the body of a request, and for sending the response.
@@ -52,6 +56,8 @@ class LimitSettings(Settings):
     body_bytes: Positive = 8 * 2**20
     texts: Positive = 1024
     characters: Characters = MAX_CHARACTERS
+    received_bytes: Positive = 128 * 2**20
+    processed_bytes: Positive = 32 * 2**20
     # Larger than `queue.requests`, so that overload is answered with 429 and Retry-After, not 503.
     connections: Positive = 4096
     header_s: AboveZero = 10.0

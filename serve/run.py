@@ -18,15 +18,18 @@ from types import FrameType
 import uvicorn
 
 from pipework.errors import ConfigError
+from pipework.memory import trim_memory
 from pipework.serve.app import build_app
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import read_keys
 from pipework.serve.http.connection import ConnectionFactory, ServerState
+from pipework.serve.http.request_bodies import RequestMemory
 from pipework.serve.http.request_handler import RequestHandler
 from pipework.serve.http.shutdown import GracePeriod, drain_s, exit_on_signal
 from pipework.serve.http.tls import Certificate, read_certificate
 from pipework.serve.inference_protocol.grpc import GrpcServer
 from pipework.serve.inference_protocol.interceptor import KeyInterceptor
+from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.models.open_models import open_models
 from pipework.serve.observability.observers import Observers
 
@@ -38,6 +41,9 @@ SWITCH_S = 0.0005
 # above the objects of 1,000 requests in flight, about 200 each.
 GC_THRESHOLDS = (400_000, 5, 50)
 POLL_S = 0.1
+# A large body leaves gaps in the heap, which only `trim_memory` returns to the system.
+TRIM_TICKS = 20  # of 0.1 s
+TRIM_BYTES = 8 * 2**20
 RESERVED_FILES = 512  # open files of the server in addition to connections
 
 
@@ -116,14 +122,15 @@ def serve(
         Observers(models, settings) as observers,
     ):
         stack.enter_context(GracePeriod(models.stopping, settings.grace_s))
-        handler = build_app(models, settings, keys, observers)
+        memory = RequestMemory(settings.limits)
+        handler = build_app(models, settings, keys, observers, memory)
         scheme = "https" if certificate else "http"
         bound = BoundAddress(url=f"{scheme}://{_format(listener)}", grpc=_format(grpc_listener))
         grpc_server = GrpcServer(
             models,
             settings,
             grpc_listener,
-            observers,
+            InferenceService(models, settings, observers, memory),
             credentials=certificate.grpc_credentials() if certificate else None,
             interceptors=[KeyInterceptor(keys, observers)],
         )
@@ -222,6 +229,12 @@ class _Server(uvicorn.Server):
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        memory = self._connections.handler.memory
+        if counter % TRIM_TICKS == 0 and memory.fallen() > TRIM_BYTES:
+            await asyncio.to_thread(trim_memory)
+        return await super().on_tick(counter)
 
     async def _listen(self, sockets: list[socket.socket]) -> None:
         # As in uvicorn's own startup, but with our protocol and a timeout for the TLS handshake.

@@ -38,6 +38,11 @@ class InputTexts:
     text: Sequence[bytes]
     text_pair: Sequence[bytes] | None = None
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all texts."""
+        return sum(map(len, (*self.text, *(self.text_pair or ()))))
+
     def examples(self, model_input: Input) -> list[Example]:
         """Return the inputs as examples, checked against the model's input.
 

@@ -141,11 +141,14 @@ class TextEncoder:
         return [next(texts if example.text_pair is None else pairs) for example in examples]
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
-        if (template := self._text_template) is not None:
+        if (cache := self._word_cache) is not None and (template := self._text_template):
             room = template.room(self.max_length)
+            with _UnicodeCheck():
+                # One more than fits, so that it is known whether a text is truncated.
+                all_ids = cache.first_ids(texts, room + 1)
             return [
                 self._encoding(*template.around(ids, self.max_length), len(ids) > room)
-                for ids in self._token_ids(texts)
+                for ids in all_ids
             ]
         with _UnicodeCheck():
             batch = self._tokenizer.encode_batch_fast(texts)

@@ -29,6 +29,8 @@ PROBE = "\ue000"  # in Unicode's private use area; added to the vocabulary as a 
 MAX_WORD_LENGTH = 32  # characters of a cached word
 MAX_WORDS = 2**15  # cached words: 4 MB for English words, at most 23 MB (Hangul)
 NEW_WORDS = 4  # new words to cache per text
+BOUNDARY = re.compile(r"[ \u4e00-\u9fff]")  # starts a new word
+TOKEN_CHARACTERS = 8  # most tokens are shorter, with the space after them
 
 
 class WordCache:
@@ -38,6 +40,27 @@ class WordCache:
         """Create an empty cache for a tokenizer without truncation that is `separable`."""
         self._tokenizer = tokenizer
         self._cache: dict[str, bytes] = {}
+
+    def first_ids(self, texts: Sequence[str], count: int) -> list[NDArray[np.int32]]:
+        """Return the tokens of each text, but of a long text only the first `count` or more.
+
+        Raises the errors of `ids`.
+        """
+        size = TOKEN_CHARACTERS * count
+        if max(map(len, texts), default=0) <= size:
+            return self.ids(texts)
+        found: dict[int, NDArray[np.int32]] = {}
+        rest: Sequence[int] = range(len(texts))
+        while rest:
+            heads = [_head(texts[index], size) for index in rest]
+            found.update(zip(rest, self.ids(heads), strict=True))
+            rest = [
+                index
+                for index, head in zip(rest, heads, strict=True)
+                if len(found[index]) < count and len(head) < len(texts[index])
+            ]
+            size *= 2
+        return [found[index] for index in range(len(texts))]
 
     def ids(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Return the tokens of each text without special tokens, int32 [T], read-only.
@@ -77,6 +100,15 @@ class WordCache:
     def _tokenize(self, texts: Sequence[str]) -> list[bytes]:
         batch = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(tokens.ids, np.int32).tobytes() for tokens in batch]
+
+
+def _head(text: str, size: int) -> str:
+    """Return the first words of a text, together at least `size` characters if it has so many."""
+    end = BOUNDARY.search(text, size)
+    if end is None:
+        return text
+    text.encode()  # raises the error for text that is not valid Unicode
+    return text[: end.start()]
 
 
 def _concatenated(cache: dict[str, bytes], words: Sequence[str]) -> NDArray[np.int32]:

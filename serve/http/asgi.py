@@ -21,7 +21,8 @@ async def call_app(app: ASGIApp, head: RequestHead, body: bytes) -> Response:
         "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": "1.1",
         "scheme": "http",
-        "method": head.method,
+        # The connection omits the body of the response to HEAD, so that endpoints need only GET.
+        "method": "GET" if head.method == "HEAD" else head.method,
         "path": head.path,
         "raw_path": head.path.encode(),
         "root_path": "",

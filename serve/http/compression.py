@@ -4,6 +4,7 @@ Errors and responses of other endpoints are not compressed, because tritonclient
 them.
 """
 
+import asyncio
 import gzip
 import zlib
 from collections.abc import Callable, Mapping
@@ -11,10 +12,11 @@ from collections.abc import Callable, Mapping
 from starlette.responses import Response
 
 MIN_BYTES = 1024  # smaller bodies fit into one packet without compression
+LARGE_BYTES = 64 * 2**10  # larger bodies are compressed in a thread
 LEVEL = 1
 
 
-def compress(response: Response, fields: Mapping[bytes, bytes]) -> Response:
+async def compress(response: Response, fields: Mapping[bytes, bytes]) -> Response:
     """Compress the body of a response with the encoding that the client prefers.
 
     Args:
@@ -26,7 +28,9 @@ def compress(response: Response, fields: Mapping[bytes, bytes]) -> Response:
         return response
     encoding = preferred_encoding(accepted.decode("latin-1"))
     if encoding is not None:
-        response.body = _compressor(encoding)(bytes(response.body))
+        body, compressor = bytes(response.body), _compressor(encoding)
+        large = len(body) > LARGE_BYTES
+        response.body = await asyncio.to_thread(compressor, body) if large else compressor(body)
         response.headers["Content-Encoding"] = encoding
         response.headers["Content-Length"] = str(len(response.body))
         response.headers.add_vary_header("Accept-Encoding")

@@ -8,16 +8,15 @@ import logging
 import time
 from collections import deque
 from functools import partial
-from http import HTTPStatus
 from math import inf
 from typing import Any, Protocol
 
-from pipework.errors import InputError, NotReadyError
+from pipework.errors import NotReadyError, TooBusyError
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.auth import HEALTH
 from pipework.serve.http.event_loop import Deadline, EndOfTick
-from pipework.serve.http.exchange import Exchange
-from pipework.serve.http.request_bodies import too_large_error
+from pipework.serve.http.exchange import CLOSE, CONTINUE, Exchange
+from pipework.serve.http.request_bodies import HeldBytes, RequestTimeoutError, too_large_error
 from pipework.serve.http.request_handler import SHUTDOWN_MESSAGE, RequestHandler
 from pipework.serve.http.request_parser import (
     HEAD_BYTES,
@@ -31,17 +30,7 @@ from pipework.serve.request.context import activate
 log = logging.getLogger(__name__)
 WARNING_INTERVAL_S = 60.0
 KEEP_ALIVE_S = 5.0  # a connection without a request is closed after this time
-CLOSE = (b"connection", b"close")
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-STATUS_LINES = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
-}
-
-
-class RequestTimeoutError(InputError):
-    """A request was not received in time."""
-
-    http_status = HTTPStatus.REQUEST_TIMEOUT
+PARSED_BYTES = 8192  # parsed at a time: a packet may contain thousands of pipelined requests
 
 
 class ServerState(Protocol):
@@ -88,9 +77,10 @@ class ServerConnection(asyncio.Protocol):
         _exchanges: requests without a sent response, in order. The first is being answered, the
             last may be incomplete, the others are pipelined.
         _receiving: the request whose body is being received.
+        _unparsed: received data that are parsed when there is only one request.
         _task: answers the first request.
         _receive: deadline for the next request, or for the rest of a request.
-        _unread: deadline for the client to read the responses.
+        _unread, _unread_bytes: deadline for the client to read responses, and their memory.
         _over_limit: the connection exceeds the limit of connections.
         _stopping: the connection closes after the last request that has started.
         _ended: an error response closes the connection; later data are ignored.
@@ -106,9 +96,11 @@ class ServerConnection(asyncio.Protocol):
         self._parser = RequestParser(self)
         self._exchanges: deque[Exchange] = deque()
         self._receiving: Exchange | None = None
+        self._unparsed: bytes | memoryview = b""
         self._task: asyncio.Task[None] | None = None
         self._receive = Deadline(self._loop, self._receive_too_slow)
         self._unread = Deadline(self._loop, self._abort_unread)
+        self._unread_bytes = HeldBytes(server.handler.memory.unread)
         self._over_limit = self._stopping = self._ended = self._write_paused = False
 
     # Callbacks of the transport
@@ -133,6 +125,7 @@ class ServerConnection(asyncio.Protocol):
         self._parser.close()
         self._receive.close()
         self._unread.close()
+        self._unread_bytes.resize(0)
         exchanges, self._exchanges = self._exchanges, deque()
         for exchange in exchanges:
             exchange.disconnected = True
@@ -147,14 +140,21 @@ class ServerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse data, and reject them if they exceed a limit."""
-        if self._ended:
-            return
-        self._parser.state_changed = False
-        try:
-            self._parser.feed(data)
-        except Exception as error:  # noqa: BLE001  (a bug must not leave the connection open)
-            self._end(error)
-        self._check_received()
+        self._unparsed = bytes(self._unparsed) + data if self._unparsed else data
+        self._parse()
+
+    def _parse(self) -> None:
+        """Parse received data, but no further request while the first of two is answered."""
+        rest = memoryview(self._unparsed)
+        while rest and len(self._exchanges) <= 1 and not self._ended:
+            self._parser.state_changed = False
+            try:
+                self._parser.feed(rest[:PARSED_BYTES])
+            except Exception as error:  # noqa: BLE001  (a bug must not leave the connection open)
+                self._end(error)
+            rest = rest[PARSED_BYTES:]
+            self._check_received()
+        self._unparsed = rest
 
     def _check_received(self) -> None:
         parser = self._parser
@@ -174,10 +174,15 @@ class ServerConnection(asyncio.Protocol):
         """Wait until the client has read responses."""
         self._write_paused = True
         self._unread.set(self._limits.body_s)
+        try:
+            self._unread_bytes.resize(self._transport.get_write_buffer_size())
+        except TooBusyError:
+            self._transport.abort()
 
     def resume_writing(self) -> None:
         """Continue to answer."""
         self._write_paused = False
+        self._unread_bytes.resize(0)
         self._unread.set(self._limits.body_s if self._transport.is_closing() else inf)
         self._advance()
 
@@ -187,7 +192,9 @@ class ServerConnection(asyncio.Protocol):
         """Start a request."""
         if self._ended:
             return
-        if self._over_limit and head.path not in HEALTH:
+        if head.fault is not None:
+            exchange = self._handler.begin_rejected(head.fault, head)
+        elif self._over_limit and head.path not in HEALTH:
             message = f"all {self._limits.connections} allowed connections are in use"
             error = NotReadyError(message, "try again later")
             exchange = self._handler.begin_rejected(error, head)
@@ -205,9 +212,7 @@ class ServerConnection(asyncio.Protocol):
         exchange = self._receiving
         if exchange is None or exchange.response is not None:
             return
-        exchange.body += data
-        if len(exchange.body) > self._limits.body_bytes:
-            self._handler.reject(exchange, too_large_error(self._limits.body_bytes))
+        if not self._handler.receive(exchange, data):
             self._advance()
 
     def body_ended(self) -> None:
@@ -272,15 +277,10 @@ class ServerConnection(asyncio.Protocol):
             self._close()
 
     def _send(self, exchange: Exchange) -> None:
-        response = exchange.response
-        assert response is not None
-        headers = [*self._server.state.default_headers, *response.raw_headers]
         closes = exchange.closes or (self._stopping and not self._exchanges)
-        if closes:
-            headers.append(CLOSE)
-        body = b"" if exchange.head.method == "HEAD" else bytes(response.body)
+        headers = [*self._server.state.default_headers, *([CLOSE] if closes else [])]
         try:
-            self._transport.write(_head(response.status_code, headers) + body)
+            self._transport.write(exchange.response_bytes(headers))
         except BaseException:
             closes = True
             activate(exchange.context)  # for the log
@@ -293,6 +293,7 @@ class ServerConnection(asyncio.Protocol):
         if self._exchanges:
             if len(self._exchanges) == 1:
                 self._transport.resume_reading()
+                self._loop.call_soon(self._parse)
         elif not (self._parser.in_head or self._parser.in_body):
             self._receive.set(KEEP_ALIVE_S)
         unread = closes or self._transport.get_write_buffer_size() > 0
@@ -336,7 +337,3 @@ class ServerConnection(asyncio.Protocol):
     def _abort_unread(self) -> None:
         if self._transport.is_closing() or self._transport.get_write_buffer_size():
             self._transport.abort()
-
-
-def _head(status: int, headers: Headers) -> bytes:
-    return STATUS_LINES[status] + b"\r\n".join((*map(b": ".join, headers), b"", b""))

@@ -10,9 +10,11 @@ from starlette.exceptions import HTTPException
 from pipework.errors import PipeError, TooBusyError
 
 log = logging.getLogger(__name__)
-# Not logged here: they can occur with every request under overload. Metrics count them, and their
-# causes are logged elsewhere.
-EXPECTED = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
+# Not logged here: they can occur with every request, under overload or from a hostile client.
+# Metrics count them, and the causes of overload are logged elsewhere.
+EXPECTED = frozenset(
+    {HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
+)
 
 
 async def handle_error(_: Request, error: Exception) -> Response:

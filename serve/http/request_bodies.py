@@ -1,15 +1,24 @@
-"""Size limit and decompression of request bodies."""
+"""Size limits and decompression of request bodies."""
 
-import asyncio
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
+from typing import Self
 
-from pipework.errors import InputError, TooLargeError
+from pipework.errors import InputError, TooBusyError, TooLargeError
+from pipework.serve.config import LimitSettings
+from pipework.serve.scheduling.loop_bridge import LARGE_BYTES, LARGE_WORK
 
 # "deflate" is the zlib format: https://www.rfc-editor.org/rfc/rfc9110#section-8.4.1
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _UNCOMPRESSED = {"", "identity"}
+_MULTI_MEMBER = {"gzip", "x-gzip"}
+MAX_MEMBERS = 1024  # of a gzip body: a member may be empty, but takes time
+_PART_BYTES = 16 * 2**10
+RETRY_AFTER_S = 1
+COPIES = 2  # of a text of the Open Inference Protocol: as UTF-8 bytes, and decoded
 
 
 class CompressionError(InputError):
@@ -23,6 +32,90 @@ class EncodingError(InputError):
 
     http_status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     headers: Mapping[str, str] = {"Accept-Encoding": "gzip, deflate"}
+
+
+class RequestTimeoutError(InputError):
+    """A request was not received in time."""
+
+    http_status = HTTPStatus.REQUEST_TIMEOUT
+
+
+class ByteBudget:
+    """Limits the bytes that all requests hold together.
+
+    A quarter is for small requests, so that a few large ones do not cause the refusal of all.
+    """
+
+    def __init__(self, most: int, purpose: str) -> None:
+        """Allow at most `most` bytes; `purpose` is what requests do while they hold them."""
+        self._most = most
+        self._purpose = purpose
+        self.used = self._peak = self._noted = 0
+
+    def change(self, old: int, new: int) -> None:
+        """Change the bytes that a request holds. A single request may hold any number.
+
+        Raises:
+            TooBusyError: it would hold more than before, and there are too few.
+        """
+        most = self._most if new <= LARGE_BYTES else self._most * 3 // 4
+        if new > old and self.used > old and self.used - old + new > most:
+            message = f"the server holds {self.used} bytes of requests that {self._purpose}"
+            raise TooBusyError(message, RETRY_AFTER_S)
+        self.used += new - old
+        self._peak = max(self._peak, self.used)
+
+    def note(self, size: int) -> None:
+        """Note that a request has held and released these bytes."""
+        self._noted += size
+
+    def fallen(self) -> int:
+        """Return by how much the bytes have fallen since the peak, and start with a new peak."""
+        fallen = self._peak - self.used + self._noted
+        self._peak, self._noted = self.used, 0
+        return fallen
+
+
+class HeldBytes:
+    """The bytes of a budget that a request holds, until the end of a `with` block or `resize`."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self._size = 0
+
+    def resize(self, size: int) -> None:
+        """Hold this number of bytes; 0 to release all. Raises the error of the budget."""
+        self._budget.change(self._size, size)
+        self._size = size
+
+    def __enter__(self) -> Self:
+        """Hold nothing yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Release all bytes."""
+        self.resize(0)
+
+
+class RequestMemory:
+    """The memory of requests.
+
+    Attributes:
+        body_bytes: size limit of a body, compressed and decompressed.
+        received: bytes of bodies that are incomplete, or complete and still compressed.
+        processed: bytes of complete requests, until their responses have been sent.
+        unread: bytes of responses that clients do not read.
+    """
+
+    def __init__(self, limits: LimitSettings) -> None:
+        self.body_bytes = limits.body_bytes
+        self.received = ByteBudget(limits.received_bytes, "are being received")
+        self.processed = ByteBudget(limits.processed_bytes, "are being processed")
+        self.unread = ByteBudget(limits.processed_bytes, "have an unread response")
+
+    def fallen(self) -> int:
+        """Return by how many bytes the memory has fallen since the last call."""
+        return sum(budget.fallen() for budget in (self.received, self.processed, self.unread))
 
 
 def check_body(fields: Mapping[bytes, bytes], max_bytes: int) -> None:
@@ -52,12 +145,16 @@ async def decompress(body: bytes, fields: Mapping[bytes, bytes], max_bytes: int)
     Raises:
         TooLargeError: the decompressed body exceeds the limit.
         CompressionError: the body is not valid data of its encoding.
+        TooBusyError: too many large bodies are waiting to be decompressed.
     """
     encoding = _encoding(fields)
     if encoding in _UNCOMPRESSED:
         return body
-    # In a thread: a small body may have a large content.
-    return await asyncio.to_thread(_decompress, body, encoding, max_bytes)
+    if len(body) <= LARGE_BYTES < max_bytes:
+        with suppress(TooLargeError):  # a small body may have a large content
+            return _decompress(body, encoding, LARGE_BYTES)
+    LARGE_WORK.check_room(max_bytes)
+    return await LARGE_WORK.run(max_bytes, partial(_decompress, body, encoding, max_bytes))
 
 
 def _encoding(fields: Mapping[bytes, bytes]) -> str:
@@ -65,17 +162,33 @@ def _encoding(fields: Mapping[bytes, bytes]) -> str:
 
 
 def _decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
+    """Return the content of all members: https://www.rfc-editor.org/rfc/rfc1952#section-2.2."""
     decompressor = zlib.decompressobj(_WINDOWS[encoding])
-    try:
-        # Decompress at most one byte above the limit: enough to detect a decompression bomb.
-        content = decompressor.decompress(body, max_bytes + 1)
-    except zlib.error as error:
-        message = f"body: expected {encoding} data, found something else"
-        raise CompressionError(message) from error
-    if len(content) > max_bytes:
-        raise too_large_error(max_bytes)
-    if decompressor.unused_data or not decompressor.eof:
-        found = "data after its end" if decompressor.eof else "no end"
-        message = f"body: expected complete {encoding} data, found {found}"
-        raise CompressionError(message)
-    return content
+    parts: list[bytes] = []
+    members, left = 1, max_bytes
+    # In parts, because the data after a member are copied.
+    for start in range(0, len(body), _PART_BYTES):
+        data = body[start : start + _PART_BYTES]
+        while data:
+            if decompressor.eof:
+                members += 1
+                if members > (MAX_MEMBERS if encoding in _MULTI_MEMBER else 1):
+                    raise _incomplete(encoding, "data after its end")
+                decompressor = zlib.decompressobj(_WINDOWS[encoding])
+            try:
+                # One byte above the limit is enough to detect a decompression bomb.
+                parts.append(decompressor.decompress(data, left + 1))
+            except zlib.error as error:
+                message = f"body: expected {encoding} data, found something else"
+                raise CompressionError(message) from error
+            left -= len(parts[-1])
+            if left < 0:
+                raise too_large_error(max_bytes)
+            data = decompressor.unused_data
+    if not decompressor.eof:
+        raise _incomplete(encoding, "no end")
+    return b"".join(parts)
+
+
+def _incomplete(encoding: str, found: str) -> CompressionError:
+    return CompressionError(f"body: expected complete {encoding} data, found {found}")

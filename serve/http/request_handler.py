@@ -22,7 +22,12 @@ from pipework.serve.http.auth import ApiKeys, is_public
 from pipework.serve.http.compression import compress
 from pipework.serve.http.errors import error_response
 from pipework.serve.http.exchange import Exchange, InferenceRequest, ModelLease
-from pipework.serve.http.request_bodies import check_body, decompress
+from pipework.serve.http.request_bodies import (
+    RequestMemory,
+    check_body,
+    decompress,
+    too_large_error,
+)
 from pipework.serve.http.request_parser import HEAD_BYTES, HeadTooLongError, RequestHead
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
@@ -53,6 +58,7 @@ class RequestHandler:
 
     Attributes:
         app: the ASGI app that answers all requests but those for inference.
+        memory: the memory of all requests.
     """
 
     def __init__(
@@ -63,7 +69,7 @@ class RequestHandler:
         *,
         keys: ApiKeys,
         observers: Observers,
-        body_bytes: int,
+        memory: RequestMemory,
     ) -> None:
         """Create the handler.
 
@@ -74,14 +80,14 @@ class RequestHandler:
             models: the served models.
             keys: the API keys.
             observers: the observers of inference requests.
-            body_bytes: size limit of a body, compressed and decompressed.
+            memory: size limits of a body and of all bodies.
         """
         self.app = app
         self._routes = [(route.path_regex.fullmatch, route.endpoint) for route in routes]
         self._models = models
         self._keys = keys
         self._observers = observers
-        self._body_bytes = body_bytes
+        self.memory = memory
 
     def begin(self, head: RequestHead) -> Exchange:
         """Start a request. It has a response if it is rejected from its head."""
@@ -91,7 +97,7 @@ class RequestHandler:
             if exchange.route is not None:
                 self._admit(exchange)
             if head.method not in NO_BODY:
-                check_body(head.fields, self._body_bytes)
+                check_body(head.fields, self.memory.body_bytes)
         except Exception as error:  # noqa: BLE001  (a bug must not close the connection)
             self.reject(exchange, error)
         return exchange
@@ -108,8 +114,23 @@ class RequestHandler:
         self.reject(exchange, error)
         return exchange
 
+    def receive(self, exchange: Exchange, data: bytes) -> bool:
+        """Append a part of a body, or reject the request if it is too much; return which."""
+        exchange.body += data
+        size = len(exchange.body)
+        try:
+            if size > self.memory.body_bytes:
+                raise too_large_error(self.memory.body_bytes)
+            exchange.received.resize(size)
+        except PipeError as error:
+            self.reject(exchange, error)
+            return False
+        return True
+
     def reject(self, exchange: Exchange, error: BaseException) -> None:
-        """Set an error as the response, and log a bug."""
+        """Set an error as the response, drop the body, and log a bug."""
+        exchange.body.clear()
+        exchange.received.resize(0)
         if not isinstance(error, PipeError | HTTPException):
             log.error("a request failed", exc_info=error)
             error = RuntimeError(repr(error))
@@ -137,6 +158,8 @@ class RequestHandler:
     def finish(self, exchange: Exchange) -> None:
         """End a request after its response was sent or the client has disconnected."""
         exchange.model.release()
+        exchange.received.resize(0)
+        exchange.processed.resize(0)
         if exchange.disconnected:
             exchange.context.status = CLIENT_DISCONNECTED
         self._observers.finish(exchange.context)
@@ -154,7 +177,7 @@ class RequestHandler:
         context = new_context(endpoint, headers)
         context.status = "500"
         model = ModelLease(self._models, context)
-        return Exchange(head, context, model, route if head.method == POST else None)
+        return Exchange(head, context, model, self.memory, route if head.method == POST else None)
 
     def _check_head(self, exchange: Exchange) -> None:
         head = exchange.head
@@ -187,10 +210,13 @@ class RequestHandler:
         body = bytes(exchange.body)
         exchange.body.clear()
         if head.method not in NO_BODY:
-            body = await decompress(body, head.fields, self._body_bytes)
+            body = await decompress(body, head.fields, self.memory.body_bytes)
+        exchange.processed.resize(len(body))
+        exchange.received.resize(0)
         if exchange.route is None:
             return await call_app(self.app, head, body)
         endpoint, parameters = exchange.route
-        request = InferenceRequest(head, body, exchange.model)
+        request = InferenceRequest(exchange, body)
+        del body  # the endpoint drops it too
         response: Response = await endpoint(request, **parameters)
-        return compress(response, head.fields) if head.path.endswith(INFER) else response
+        return await compress(response, head.fields) if head.path.endswith(INFER) else response

@@ -11,6 +11,7 @@ import httptools
 from pipework.errors import InputError
 
 HEAD_BYTES = 64 * 2**10  # limit of target and headers
+VERSIONS = ("1.1", "1.0")
 UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 Headers = list[tuple[bytes, bytes]]
 
@@ -25,9 +26,15 @@ class HeadTooLongError(InputError):
 
 
 class NotHttpError(InputError):
-    """The data of a connection are not HTTP/1.1."""
+    """The data of a connection, or the head of a request, do not follow HTTP/1.1."""
 
     http_status = HTTPStatus.BAD_REQUEST
+
+
+class TransferCodingError(InputError):
+    """The Transfer-Encoding is not supported."""
+
+    http_status = HTTPStatus.NOT_IMPLEMENTED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +49,7 @@ class RequestHead:
         keep_alive: whether the client allows another request on the connection.
         size: bytes of the target and the headers.
         fields: the last value of each header.
+        fault: the rule of HTTP that the head breaks.
     """
 
     method: str = ""
@@ -51,6 +59,7 @@ class RequestHead:
     keep_alive: bool = False
     size: int = 0
     fields: Mapping[bytes, bytes] = field(default_factory=dict)
+    fault: InputError | None = None
 
 
 class RequestReceiver(Protocol):
@@ -84,7 +93,7 @@ class RequestParser:
         self.in_head = self.in_body = self.state_changed = False
         self.received = 0
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Parse data and pass the parts of requests to the receiver.
 
         Raises:
@@ -158,6 +167,7 @@ class RequestParser:
                 keep_alive=self._parser.should_keep_alive(),
                 size=size,
                 fields=dict(self._headers),
+                fault=_fault(self._parser.get_http_version(), self._headers),
             )
         )
 
@@ -178,7 +188,32 @@ class RequestParser:
         lines += [
             b": ".join(header) for header in self._headers if header[0] not in UPGRADE_HEADERS
         ]
-        tokens = dict(self._headers).get(b"connection", b"").lower().split(b",")
+        tokens = b",".join(_values(b"connection", self._headers)).lower().split(b",")
         if b"close" in map(bytes.strip, tokens):
             lines.append(b"connection: close")
         return b"\r\n".join((*lines, b"", b""))
+
+
+def _fault(version: str, headers: Headers) -> InputError | None:
+    """Return the first rule of HTTP that a head breaks and llhttp does not check.
+
+    https://www.rfc-editor.org/rfc/rfc9112#section-3.2 (Host), #section-6.1 (Transfer-Encoding)
+    """
+    if version not in VERSIONS:
+        return NotHttpError(f"expected HTTP/1.1, found HTTP/{version}")
+    hosts = len(_values(b"host", headers))
+    if hosts > 1 or (hosts == 0 and version == VERSIONS[0]):
+        return NotHttpError(f"expected one Host header, found {hosts or 'none'}")
+    codings = _values(b"transfer-encoding", headers)
+    if not codings:
+        return None
+    if version != VERSIONS[0]:
+        return NotHttpError(f"found a Transfer-Encoding, which HTTP/{version} does not have")
+    coding = b", ".join(codings).decode("latin-1")
+    if coding.lower() != "chunked":
+        return TransferCodingError(f"Transfer-Encoding: expected chunked, found {coding[:50]!r}")
+    return None
+
+
+def _values(name: bytes, headers: Headers) -> list[bytes]:
+    return [value for key, value in headers if key == name]

@@ -1,5 +1,8 @@
 """The /v1 API: JSON requests and responses."""
 
+import asyncio
+from functools import partial
+from sys import getsizeof
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -13,11 +16,13 @@ from pipework.serve.config import LimitSettings
 from pipework.serve.http.exchange import InferenceRequest
 from pipework.serve.http.headers import read_options, timing_headers
 from pipework.serve.http.openapi import OPTION_HEADERS, request_body
+from pipework.serve.scheduling.model_protocol import INLINE_LOGITS
 from pipework.serve.schemas import (
     PREDICT_PATH,
     ErrorResponse,
     PredictRequest,
     PredictResponse,
+    check_json_values,
     explain,
 )
 
@@ -73,15 +78,31 @@ def build_router(limits: LimitSettings) -> APIRouter:
         # The body is parsed here and not by FastAPI: in one strict pass in Rust, which also rejects
         # lone surrogates and deep nesting.
         options = read_options(request.fields)
-        predict_request = parse_request(request.content)
-        examples = predict_request.examples()
-        check_limits(examples, limits)
+        predict_request, examples = await request.read(partial(read_request, limits=limits))
+        request.memory.resize(sum(map(_size, examples)))
         model = request.model.acquire(predict_request.model, predict_request.version)
         result = await model.predict(examples, predict_request.top_k, options)
-        body = write_response(model.name, model.version, result.value)
+        write = partial(write_response, model.name, model.version, result.value)
+        large = len(examples) * model.classes > INLINE_LOGITS
+        body = await asyncio.to_thread(write) if large else write()
         return Response(body, headers=timing_headers(result.timings), media_type="application/json")
 
     return router
+
+
+def read_request(body: bytes, limits: LimitSettings) -> tuple[PredictRequest, list[Example]]:
+    """Parse a request body, and check its size.
+
+    Raises:
+        NotJsonError: the body is not JSON.
+        InputError: the body is JSON, but not a valid request; the message has the field and fault.
+        TooLargeError: there are too many texts or a text is too long; the message has the limit.
+    """
+    check_json_values(body, limits.texts)
+    request = parse_request(body)
+    examples = request.examples()
+    check_limits(examples, limits)
+    return request, examples
 
 
 def parse_request(body: bytes) -> PredictRequest:
@@ -94,8 +115,9 @@ def parse_request(body: bytes) -> PredictRequest:
     try:
         return PredictRequest.model_validate_json(body)
     except ValidationError as error:
-        if error.errors()[0]["type"] == "json_invalid":
-            message = f"body: expected JSON in UTF-8: {error.errors()[0]['ctx']['error']}"
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "json_invalid":
+            message = f"body: expected JSON in UTF-8: {first['ctx']['error']}"
             raise NotJsonError(message) from error
         raise InputError(explain(error)) from error
 
@@ -125,6 +147,11 @@ def check_limits(examples: list[Example], limits: LimitSettings) -> None:
                 f"input {index}: expected at most {limits.characters} characters, found {longest}"
             )
             raise TooLargeError(message)
+
+
+def _size(example: Example) -> int:
+    # A single character outside of ASCII makes a text up to four times as large as its bytes.
+    return getsizeof(example.text) + getsizeof(example.text_pair)
 
 
 def _error(description: str) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from pipework.serve.inference_protocol.health import MAX_WATCHES, Health
 from pipework.serve.inference_protocol.interceptor import ErrorInterceptor
 from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.models.registry import Models
-from pipework.serve.observability.observers import Observers
 
 INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 HEALTH = "grpc.health.v1.Health"
@@ -32,7 +31,7 @@ class GrpcServer:
         models: Models,
         settings: ServeSettings,
         reserved: socket.socket,
-        watch: Observers,
+        service: InferenceService,
         *,
         credentials: grpc.ServerCredentials | None = None,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
@@ -43,14 +42,14 @@ class GrpcServer:
             models: served models; the caller closes them.
             settings: limits of requests.
             reserved: socket bound to the address to listen on, which keeps the port free.
-            watch: observes requests; the caller closes it.
+            service: answers the calls of the protocol.
             credentials: TLS credentials; without, connections are not encrypted.
             interceptors: called for each call before its message is read.
         """
         self._models = models
         self._settings = settings
         self._reserved = reserved
-        self._watch = watch
+        self._service = service
         self._credentials = credentials
         self._interceptors = interceptors
         self._ending = asyncio.Event()
@@ -82,29 +81,28 @@ class GrpcServer:
 
     def _build(self) -> grpc.aio.Server:
         limits, queue = self._settings.limits, self._settings.queue
+        errors = ErrorInterceptor(self._ending, limits, self._service.memory)
         server = grpc.aio.server(
-            interceptors=[*self._interceptors, ErrorInterceptor(self._ending, limits.connections)],
+            interceptors=[*self._interceptors, errors],
             options=_options(limits),
             # Streams and watches may stay open forever; they must leave room for requests.
             maximum_concurrent_rpcs=queue.requests + limits.connections + MAX_WATCHES,
         )
-        service = InferenceService(self._models, self._settings, self._watch)
         health = Health(self._models, (INFERENCE,), self._ending)
-        add_GRPCInferenceServiceServicer_to_server(service, server)
+        add_GRPCInferenceServiceServicer_to_server(self._service, server)
         add_HealthServicer_to_server(health, server)
         enable_server_reflection((INFERENCE, HEALTH, SERVICE_NAME), server)
         return server
 
 
 def _options(limits: LimitSettings) -> list[tuple[str, int]]:
-    # gRPC cannot limit connections, only what each connection may use.
     return [
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.max_concurrent_streams", limits.connections),
         ("grpc.server_handshake_timeout_ms", max(1, round(limits.header_s * 1e3))),
         ("grpc.max_send_message_length", UNLIMITED),
-        (
-            "grpc.so_reuseport",
-            0,
-        ),  # otherwise a second server on this port would get half of the calls
+        # Otherwise a stream may send megabytes before its message is received.
+        ("grpc.http2.bdp_probe", 0),
+        # Otherwise a second server on this port would get half of the calls.
+        ("grpc.so_reuseport", 0),
     ]

@@ -1,5 +1,6 @@
 """The protocol over HTTP: the endpoints under `/v2`, compatible with tritonclient."""
 
+from functools import partial
 from typing import Any, Literal
 
 from fastapi import APIRouter, Response
@@ -10,6 +11,7 @@ from pipework.serve.config import LimitSettings
 from pipework.serve.http.exchange import InferenceRequest
 from pipework.serve.http.headers import read_options, timing_headers
 from pipework.serve.http.openapi import OPTION_HEADERS, header_parameter, request_body
+from pipework.serve.http.request_bodies import COPIES
 from pipework.serve.inference_protocol.infer_request import check_texts
 from pipework.serve.inference_protocol.infer_response import write_response
 from pipework.serve.inference_protocol.json_codec import HEAD_LENGTH, InferRequest, read_infer
@@ -207,12 +209,14 @@ def _add_infer(router: APIRouter, limits: LimitSettings) -> None:
         options = read_options(request.fields)
         head_length = request.fields.get(HEAD_LENGTH_FIELD)
         model = request.model.acquire(name, version)
-        parsed = read_infer(
-            request.content,
-            None if head_length is None else head_length.decode("latin-1"),
-            model.inputs,
-            limits,
+        read = partial(
+            read_infer,
+            head_length=None if head_length is None else head_length.decode("latin-1"),
+            names=model.inputs,
+            limits=limits,
         )
+        parsed = await request.read(read)
+        request.memory.resize(COPIES * parsed.texts.size_bytes)
         check_texts(parsed.texts, limits)
         try:
             result = await model.answer(parsed.texts, parsed.options(options))

@@ -6,6 +6,9 @@ Shapes: N texts, C classes.
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Annotated
+
+from pydantic import BeforeValidator
 
 from pipework.errors import TooLargeError
 from pipework.serve.config import LimitSettings
@@ -14,6 +17,9 @@ from pipework.serve.inference_protocol.tensors import ProtocolError, printable
 from pipework.serve.request.options import RequestOptions
 from pipework.serve.text_tensors import TEXT, TEXT_PAIR, InputTexts
 
+# A model has two inputs and four outputs, and clients send a few parameters. More are an attack:
+# each takes time before the request can be rejected.
+MAX_TENSORS, MAX_PARAMETERS, MAX_DIMENSIONS = 16, 64, 8
 Value = str | int | float | bool
 Parameters = Mapping[str, Value]
 OUTPUTS = tuple(form.name for form in output_specs(1))
@@ -21,6 +27,16 @@ RANKED = ("probabilities", "logits")  # outputs for which clients may request cl
 # Parameter of a tensor of Triton's shared memory extensions, which this server does not announce.
 SHARED_MEMORY = "shared_memory_region"
 DAY_US = 86_400_000_000  # longer timeouts are treated as a day
+
+
+def _few(parameters: object) -> object:
+    if isinstance(parameters, dict) and len(parameters) > MAX_PARAMETERS:
+        message = f"expected at most {MAX_PARAMETERS} parameters, found {len(parameters)}"
+        raise ValueError(message)
+    return parameters
+
+
+JsonParameters = Annotated[dict[str, Value], BeforeValidator(_few)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +103,17 @@ def check_tensor(
         raise ProtocolError(message)
     if len(shape) not in {1, 2} or [*shape[1:]] not in ([], [1]):
         message = f"input {printable(name)}: expected shape [N] or [N, 1], found {[*shape[:8]]}"
+        raise ProtocolError(message)
+
+
+def check_few(count: int, most: int, kind: str) -> None:
+    """Check the number of inputs, outputs or parameters before they are read.
+
+    Raises:
+        ProtocolError: there are too many.
+    """
+    if count > most:
+        message = f"expected at most {most} {kind}, found {count}"
         raise ProtocolError(message)
 
 

@@ -3,6 +3,9 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import grpc
@@ -10,52 +13,110 @@ import grpc.aio
 from grpc import RpcMethodHandler as Handler
 from grpc.aio import ServicerContext as Context
 
-from pipework.errors import NotReadyError
+from pipework.errors import NotReadyError, TooLargeError
+from pipework.serve.config import LimitSettings
 from pipework.serve.http.auth import ApiKeys, UnauthorizedError
+from pipework.serve.http.request_bodies import COPIES, HeldBytes, RequestMemory
+from pipework.serve.inference_protocol.grpc_codec import check_values
 from pipework.serve.inference_protocol.grpc_errors import GrpcStatus, request_id_metadata, status_of
-from pipework.serve.inference_protocol.stream import ConcurrencyLimit
+from pipework.serve.inference_protocol.stream import MAX_STREAMS, ConcurrencyLimit, ReceiveLimit
+from pipework.serve.inference_protocol.tensors import ProtocolError
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import Endpoint
+from pipework.serve.scheduling.loop_bridge import LARGE_BYTES, LARGE_WORK
+
+# Bytes of the last message of a stream, for the tasks that process it.
+message_bytes: ContextVar[int] = ContextVar("message_bytes", default=0)
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Converts errors of methods to gRPC statuses.
+    """Receives and parses messages within limits, and converts errors of methods to gRPC statuses.
 
     Bytes that cannot be parsed are an error of the request; grpc would report an internal error.
     Once `ending` is set, streams are no longer read: a client may hold one open forever.
     """
 
-    def __init__(self, ending: asyncio.Event, most_streams: int) -> None:
-        """Stop streams when `ending` is set; allow at most `most_streams` open streams."""
+    def __init__(self, ending: asyncio.Event, limits: LimitSettings, memory: RequestMemory) -> None:
+        """Stop streams when `ending` is set; hold messages in `memory`."""
         self._ending = ending
-        self._streams = ConcurrencyLimit(most_streams, "streams")
+        self._streams = ConcurrencyLimit(min(MAX_STREAMS, limits.connections), "streams")
+        self._messages = _Messages(limits, memory)
 
     async def intercept_service(
         self,
         continuation: Callable[[object], Awaitable[Handler]],
         details: Any,  # noqa: ANN401  (grpc has no types)
     ) -> Handler | None:
-        """Return the wrapped handler of a call."""
+        """Return the wrapped handler of a call.
+
+        Wrapped unary methods are stream methods to grpc: those receive their messages themselves.
+        """
         handler: Handler | None = await continuation(details)
         name = details.method.rpartition("/")[2]
         serializer = handler and handler.response_serializer
         if handler and handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(_wrap_unary(handler, name), None, serializer)
+            unary = _wrap_unary(handler, name, self._messages)
+            return grpc.stream_unary_rpc_method_handler(unary, None, serializer)
         if handler and handler.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(
-                _wrap_server_stream(handler, name), None, serializer
-            )
+            server_stream = _wrap_server_stream(handler, name, self._messages)
+            return grpc.stream_stream_rpc_method_handler(server_stream, None, serializer)
         if handler and handler.stream_stream:
-            wrapped = _wrap_stream(handler, name, self._ending, self._streams)
-            return grpc.stream_stream_rpc_method_handler(wrapped, None, serializer)
+            messages = partial(self._messages.stream, handler, name, self._ending)
+            stream = _wrap_stream(handler, name, self._streams, messages)
+            return grpc.stream_stream_rpc_method_handler(stream, None, serializer)
         return handler
 
 
-def _wrap_unary(handler: Handler, name: str) -> Callable[[bytes, Context], Awaitable[object]]:
-    async def answer(request: bytes, context: Context) -> object:
+class _Messages:
+    """Receives and parses messages within limits."""
+
+    def __init__(self, limits: LimitSettings, memory: RequestMemory) -> None:
+        self._receiving = ReceiveLimit(limits, memory.received)
+        self._processed = memory.processed
+        self._texts = limits.texts
+
+    @asynccontextmanager
+    async def unary(self, handler: Handler, name: str, context: Context) -> AsyncIterator[object]:
+        """Receive the message of a unary call, and hold its memory until the end of the block."""
+        message = await self._receiving.receive(context.read)
+        if not isinstance(message, bytes):  # the client has closed its side of the call
+            text = "expected a message, found none"
+            raise ProtocolError(text)
+        with HeldBytes(self._processed) as held:
+            held.resize(COPIES * len(message))
+            LARGE_WORK.check_room(len(message))
+            request = await self._parsed(handler, name, message)
+            del message
+            yield request
+
+    async def stream(
+        self, handler: Handler, name: str, ending: asyncio.Event, requests: AsyncIterator[bytes]
+    ) -> AsyncIterator[object]:
+        """Yield the messages of a stream."""
+        async for message in _until(ending, requests):
+            message_bytes.set(len(message))
+            yield await self._parsed(handler, name, message)
+
+    async def _parsed(self, handler: Handler, name: str, message: bytes) -> object:
+        return await LARGE_WORK.run(len(message), partial(self._parse, handler, name, message))
+
+    def _parse(self, handler: Handler, name: str, message: bytes) -> object:
+        if len(message) > LARGE_BYTES:
+            if f"/{name}" not in INFER:
+                text = f"expected a message of at most {LARGE_BYTES} bytes, found {len(message)}"
+                raise TooLargeError(text)
+            check_values(memoryview(message), self._texts)
+        return handler.request_deserializer(message)
+
+
+def _wrap_unary(
+    handler: Handler, name: str, messages: _Messages
+) -> Callable[[object, Context], Awaitable[object]]:
+    async def answer(_: object, context: Context) -> object:
         try:
-            result = handler.unary_unary(handler.request_deserializer(request), context)
-            return await result if inspect.isawaitable(result) else result
+            async with messages.unary(handler, name, context) as request:
+                result = handler.unary_unary(request, context)
+                return await result if inspect.isawaitable(result) else result
         except Exception as error:  # noqa: BLE001  (any error becomes a status)
             status = status_of(error, name)
         await _refuse(context, status)
@@ -65,14 +126,13 @@ def _wrap_unary(handler: Handler, name: str) -> Callable[[bytes, Context], Await
 
 
 def _wrap_server_stream(
-    handler: Handler, name: str
-) -> Callable[[bytes, Context], AsyncIterator[object]]:
-    async def answer(request: bytes, context: Context) -> AsyncIterator[object]:
+    handler: Handler, name: str, messages: _Messages
+) -> Callable[[object, Context], AsyncIterator[object]]:
+    async def answer(_: object, context: Context) -> AsyncIterator[object]:
         try:
-            async for response in handler.unary_stream(
-                handler.request_deserializer(request), context
-            ):
-                yield response
+            async with messages.unary(handler, name, context) as request:
+                async for response in handler.unary_stream(request, context):
+                    yield response
         except Exception as error:  # noqa: BLE001  (as above)
             status = status_of(error, name)
         else:
@@ -83,13 +143,15 @@ def _wrap_server_stream(
 
 
 def _wrap_stream(
-    handler: Handler, name: str, ending: asyncio.Event, streams: ConcurrencyLimit
+    handler: Handler,
+    name: str,
+    streams: ConcurrencyLimit,
+    messages: Callable[[AsyncIterator[bytes]], AsyncIterator[object]],
 ) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[object]]:
     async def answer(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:
-        parsed = (handler.request_deserializer(data) async for data in _until(ending, requests))
         try:
             with streams.hold():
-                async for response in handler.stream_stream(parsed, context):
+                async for response in handler.stream_stream(messages(requests), context):
                     yield response
         except Exception as error:  # noqa: BLE001  (as above)
             status = status_of(error, name)

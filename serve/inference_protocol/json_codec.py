@@ -7,10 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.infer_request import (
+    MAX_DIMENSIONS,
+    MAX_TENSORS,
     OUTPUTS,
+    JsonParameters,
     ParsedRequest,
     RequestedOutput,
-    Value,
     check_count,
     check_tensor,
     elements_needed,
@@ -19,12 +21,14 @@ from pipework.serve.inference_protocol.infer_request import (
     read_texts,
 )
 from pipework.serve.inference_protocol.tensors import ProtocolError, elements, printable
-from pipework.serve.schemas import explain
+from pipework.serve.schemas import check_json_values, explain
 from pipework.serve.text_tensors import InputTexts
 
 HEAD_LENGTH = "Inference-Header-Content-Length"
 SIZE = "binary_data_size"
 MAX_DIMENSION = 2**31 - 1  # numbers with thousands of digits are slow to parse and to print
+# fail_fast: an error object for each element of a large list takes minutes and gigabytes.
+_Strings = Annotated[list[str], Field(fail_fast=True)]
 
 
 class _Part(BaseModel):
@@ -36,26 +40,33 @@ class InputTensor(_Part):
     """An input tensor, with its data here or as `binary_data_size` bytes after the JSON."""
 
     name: str
-    shape: list[Annotated[int, Field(ge=0, le=MAX_DIMENSION)]]
+    shape: Annotated[
+        list[Annotated[int, Field(ge=0, le=MAX_DIMENSION)]],
+        Field(max_length=MAX_DIMENSIONS, fail_fast=True),
+    ]
     datatype: str
-    parameters: dict[str, Value] = {}
-    data: list[str] | list[list[str]] | None = None
+    parameters: JsonParameters = {}
+    data: _Strings | Annotated[list[_Strings], Field(fail_fast=True)] | None = None
 
 
 class OutputTensor(_Part):
     """A requested output tensor."""
 
     name: str
-    parameters: dict[str, Value] = {}
+    parameters: JsonParameters = {}
 
 
 class InferRequest(_Part):
     """The JSON of a request."""
 
     id: str = ""
-    parameters: dict[str, Value] = {}
-    inputs: Annotated[list[InputTensor], Field(min_length=1)]
-    outputs: list[OutputTensor] | None = None
+    parameters: JsonParameters = {}
+    inputs: Annotated[
+        list[InputTensor], Field(min_length=1, max_length=MAX_TENSORS, fail_fast=True)
+    ]
+    outputs: Annotated[list[OutputTensor], Field(max_length=MAX_TENSORS, fail_fast=True)] | None = (
+        None
+    )
 
 
 def read_infer(
@@ -73,14 +84,17 @@ def read_infer(
         ProtocolError: the request is invalid; the message has the place.
         TooLargeError: there are too many texts.
     """
+    limits = limits or LimitSettings()
     end = _head_end(head_length, len(body))
     if head_length is not None and not end:
         return _raw_request(body, names)
+    head = body[:end]
+    check_json_values(head, limits.texts)
     try:
-        request = InferRequest.model_validate_json(body[:end])
+        request = InferRequest.model_validate_json(head)
     except ValidationError as error:
         raise ProtocolError(_explain(error)) from error
-    inputs = _inputs(request, memoryview(body)[end:], limits or LimitSettings())
+    inputs = _inputs(request, memoryview(body)[end:], limits)
     return ParsedRequest(
         id=request.id,
         texts=read_texts(inputs, names),
@@ -116,7 +130,7 @@ def _head_end(header: str | None, length: int) -> int:
 
 
 def _explain(error: ValidationError) -> str:
-    first = error.errors()[0]
+    first = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
         return f"body: not JSON in UTF-8: {first['ctx']['error']}"
     return explain(error)

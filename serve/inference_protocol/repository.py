@@ -10,9 +10,10 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.datastructures import Headers
 
+from pipework.errors import TooLargeError
 from pipework.serve.http.auth import check_origin
 from pipework.serve.http.openapi import request_body
-from pipework.serve.inference_protocol.infer_request import Value
+from pipework.serve.inference_protocol.infer_request import JsonParameters
 from pipework.serve.inference_protocol.tensors import ProtocolError
 from pipework.serve.models.registry import Entry, Models
 from pipework.serve.schemas import ErrorResponse, explain
@@ -20,6 +21,7 @@ from pipework.serve.schemas import ErrorResponse, explain
 REPOSITORY = "/v2/repository"
 # Parameters by which Triton accepts a config and files in a request: untrusted code.
 SENT = ("config", "file:")
+MAX_BODY_BYTES = 64 * 2**10  # a body has only a few options
 B = TypeVar("B", bound=BaseModel)
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {
@@ -53,7 +55,7 @@ class IndexRequest(_Body):
 class ControlRequest(_Body):
     """The body that Triton's clients send to load or unload; its parameters have no effect."""
 
-    parameters: dict[str, Value] = {}
+    parameters: JsonParameters = {}
 
 
 def build_repository_router(models: Models, *, keys: bool) -> APIRouter:
@@ -117,10 +119,13 @@ def check_nothing_sent(parameters: Iterable[str]) -> None:
 
 
 def _parsed(form: type[B], body: bytes) -> B:
+    if len(body) > MAX_BODY_BYTES:
+        message = f"body: expected at most {MAX_BODY_BYTES} bytes, found {len(body)}"
+        raise TooLargeError(message)
     try:
         return form.model_validate_json(body or b"{}")
     except ValidationError as error:
-        no_json = error.errors()[0]["type"] == "json_invalid"
+        no_json = error.errors(include_url=False)[0]["type"] == "json_invalid"
         message = "body: expected a JSON object in UTF-8" if no_json else explain(error)
         raise ProtocolError(message) from error
 

@@ -15,10 +15,12 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 
 from pipework.errors import PipeError
 from pipework.serve.config import ServeSettings
+from pipework.serve.http.request_bodies import COPIES, HeldBytes, RequestMemory
 from pipework.serve.inference_protocol import metadata
 from pipework.serve.inference_protocol.grpc_codec import message, read_message, write_message
 from pipework.serve.inference_protocol.grpc_errors import code_of, request_id_metadata, status_of
 from pipework.serve.inference_protocol.infer_request import DAY_US, check_texts
+from pipework.serve.inference_protocol.interceptor import message_bytes
 from pipework.serve.inference_protocol.repository import check_nothing_sent
 from pipework.serve.inference_protocol.statistics import chosen_versions, statistics
 from pipework.serve.inference_protocol.stream import in_order
@@ -33,13 +35,24 @@ FINAL = "triton_final_response"
 
 
 class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # it has no types
-    """The gRPC service of the served models."""
+    """The gRPC service of the served models.
 
-    def __init__(self, models: Models, settings: ServeSettings, watch: Observers) -> None:
+    Attributes:
+        memory: the memory of all requests.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        settings: ServeSettings,
+        watch: Observers,
+        memory: RequestMemory | None = None,
+    ) -> None:
         """Serve models; `watch` observes requests. The caller closes both."""
         self._models = models
         self._settings = settings
         self._watch = watch
+        self.memory = memory or RequestMemory(settings.limits)
 
     async def ServerLive(self, _: proto.ServerLiveRequest, __: Context) -> proto.ServerLiveResponse:
         """Return whether the server is alive."""
@@ -105,7 +118,9 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
 
         async def answer(request: proto.ModelInferRequest) -> proto.ModelStreamInferResponse:
             try:
-                response, _ = await self._infer(request, context)
+                with HeldBytes(self.memory.processed) as held:
+                    held.resize(COPIES * message_bytes.get())
+                    response, _ = await self._infer(request, context)
             except Exception as error:  # noqa: BLE001  (any error becomes a response)
                 text = status_of(error, "ModelStreamInfer").text
                 empty = proto.ModelInferResponse(model_name=request.model_name, id=request.id)

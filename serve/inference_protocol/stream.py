@@ -1,13 +1,21 @@
-"""Streams: requests are computed concurrently and answered in order. Limits for open streams."""
+"""Streams: requests are computed concurrently and answered in order.
+
+Limits for open streams, and for the messages of other calls that are being received.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from pipework.errors import TooBusyError
+from pipework.errors import DeadlineError, PipeError, TooBusyError
+from pipework.serve.config import LimitSettings
+from pipework.serve.http.request_bodies import ByteBudget
 
 MAX_PENDING = 64  # requests of a stream that are computed concurrently
+MAX_STREAMS = 64  # open streams, each of which may have an incomplete message in memory
+FAST_CALLS = 4
+SLOW_S = 0.05  # an arrived message is read in less
 R = TypeVar("R")
 A = TypeVar("A")
 
@@ -86,3 +94,86 @@ class ConcurrencyLimit:
             yield
         finally:
             self.active -= 1
+
+
+class ReceiveLimit:
+    """Limits the messages of unary calls that are being received, and the time for each.
+
+    gRPC keeps up to the largest size of a message in memory for a call that receives, and does not
+    tell how much. A call that has not started to receive has at most the 64 KiB of HTTP/2's flow
+    control. So FAST_CALLS calls receive at a time, which takes a moment if the message has arrived.
+    A call whose message has not arrived is slow and makes room for others. There is a limit for
+    slow calls too: if it is exceeded, the oldest is refused.
+    """
+
+    def __init__(self, limits: LimitSettings, budget: ByteBudget) -> None:
+        """Take the limits; `budget` gets the memory of slow calls at their end."""
+        self._fast = asyncio.Semaphore(FAST_CALLS)
+        self._slow: dict[_Receiving, None] = {}
+        self._most_slow = max(FAST_CALLS, limits.received_bytes // limits.body_bytes - FAST_CALLS)
+        self._limits = limits
+        self._budget = budget
+
+    async def receive(self, read: Callable[[], Awaitable[R]]) -> R:
+        """Return the result of `read`, which receives a message.
+
+        Raises:
+            TooBusyError: the call was slow, and there are too many slow calls.
+            DeadlineError: the message was not received in time.
+        """
+        await self._fast.acquire()
+        receiving = _Receiving(self._slow_down)
+        try:
+            return await read()
+        except asyncio.CancelledError:
+            receiving.raise_error()
+            raise
+        finally:
+            receiving.timer.cancel()
+            if receiving.slow:
+                self._slow.pop(receiving, None)
+                self._budget.note(self._limits.body_bytes)
+            else:
+                self._fast.release()
+
+    def _slow_down(self, receiving: "_Receiving") -> None:
+        self._fast.release()
+        self._slow[receiving] = None
+        receiving.slow = True
+        body_s = self._limits.body_s
+        late = DeadlineError(f"the message was not received within {body_s:g} s")
+        loop = asyncio.get_running_loop()
+        receiving.timer = loop.call_later(body_s - SLOW_S, receiving.end, late)
+        if len(self._slow) > self._most_slow:
+            oldest = next(iter(self._slow))
+            del self._slow[oldest]
+            message = f"more than {self._most_slow} messages are being received"
+            oldest.end(TooBusyError(message, RETRY_AFTER_S))
+
+
+class _Receiving:
+    """A message that is being received by the current task.
+
+    Attributes:
+        slow: whether it takes long.
+        timer: makes it slow, then ends it.
+    """
+
+    def __init__(self, slow_down: "Callable[[_Receiving], None]") -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._error: PipeError | None = None
+        self.slow = False
+        self.timer = asyncio.get_running_loop().call_later(SLOW_S, slow_down, self)
+
+    def end(self, error: PipeError) -> None:
+        """Cancel the task, which raises an error."""
+        self._error = error
+        self._task.cancel()
+
+    def raise_error(self) -> None:
+        """Raise the error if `end` has cancelled the task, and nothing else has."""
+        if self._error is not None and self._task.uncancel() == 0:
+            error, self._error = self._error, None
+            raise error from None

@@ -1,4 +1,4 @@
-"""Passes results of engine threads to coroutines that await them in an event loop.
+"""Passes work and results between an event loop and threads.
 
 `asyncio.wrap_future` wakes the loop once per future. An engine completes the futures of a whole
 batch in a row, so here they wake the loop once per batch.
@@ -6,12 +6,53 @@ batch in a row, so here they wake the loop once per batch.
 
 import asyncio
 from collections import deque
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from pipework.errors import TooBusyError
+
 T = TypeVar("T")
+LARGE_BYTES = 64 * 2**10  # parsing fewer bytes blocks the event loop for less than 2 ms
+MAX_WAITING = 64
+RETRY_AFTER_S = 1
+
+
+class LargeWork:
+    """Does work that is proportional to the size of a request outside of the event loop, if large.
+
+    There is one thread for all requests: parsers hold the GIL, so that several threads would do no
+    more work, but the event loop would have to wait for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="large-work")
+
+    def check_room(self, size_bytes: int) -> None:
+        """Check that a request of this size would not have to wait for many others.
+
+        Raises:
+            TooBusyError: MAX_WAITING large requests are waiting for the thread.
+        """
+        if size_bytes > LARGE_BYTES and self._waiting >= MAX_WAITING:
+            message = f"{self._waiting} large requests are waiting to be read"
+            raise TooBusyError(message, RETRY_AFTER_S)
+
+    async def run(self, size_bytes: int, function: Callable[[], T]) -> T:
+        """Return the result of a function for a request of this size."""
+        if size_bytes <= LARGE_BYTES:
+            return function()
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+        finally:
+            self._waiting -= 1
+
+
+LARGE_WORK = LargeWork()
 
 
 class LoopBridge:

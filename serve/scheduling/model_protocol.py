@@ -14,6 +14,8 @@ from pipework.serve.request.statistics import EngineLoad, Totals
 from pipework.serve.request.timings import TimedResult
 from pipework.serve.text_tensors import InputTexts, OutputTensors
 
+INLINE_LOGITS = 20_000  # predictions of more logits are made and written outside of the event loop
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelCard:

@@ -26,8 +26,8 @@ from pipework.serve.request.context import set_timings, start_processing
 from pipework.serve.request.options import RequestOptions, deadline_error
 from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics, Totals
 from pipework.serve.request.timings import StageTimings, TimedResult
-from pipework.serve.scheduling.loop_bridge import LoopBridge
-from pipework.serve.scheduling.model_protocol import ModelCard
+from pipework.serve.scheduling.loop_bridge import LARGE_WORK, LoopBridge
+from pipework.serve.scheduling.model_protocol import INLINE_LOGITS, ModelCard
 from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
@@ -36,7 +36,6 @@ from pipework.text.encoding import TextEncoder
 
 WARM_UP_TEXT = "A text of usual length that warms up the engine before the first request."
 WARM_UP_SPANS = ((2, 6), (37, 43))
-INLINE_LOGITS = 20_000  # more logits are decoded in a thread, so that the event loop is not blocked
 T = TypeVar("T")
 
 
@@ -176,12 +175,8 @@ class Predictor(Closeable):
             DeadlineError: the deadline of `options` passed.
             NotReadyError: the server is stopping, or no engine is left.
         """
-        checked = [
-            validate_example(example, self._input, f"input {index}")
-            for index, example in enumerate(examples)
-        ]
         return await self._run(
-            checked,
+            await self._validated(examples),
             options or RequestOptions(),
             lambda result: mark_truncated(
                 decide(result.logits_NC, self._task, top_k), result.truncated
@@ -196,12 +191,23 @@ class Predictor(Closeable):
         Raises:
             TooLargeError: a text is longer than allowed.
         """
-        examples = texts.examples(self._input)
         return await self._run(
-            examples,
+            await LARGE_WORK.run(texts.size_bytes, partial(texts.examples, self._input)),
             options or RequestOptions(),
             lambda result: OutputTensors.of(result.logits_NC, self._task, result.truncated),
         )
+
+    async def _validated(self, examples: Sequence[Example]) -> list[Example]:
+        # Only the entity tags of a text are searched for.
+        size_bytes = sum(len(example.text) for example in examples) if self._input.marked else 0
+
+        def validate() -> list[Example]:
+            return [
+                validate_example(example, self._input, f"input {index}")
+                for index, example in enumerate(examples)
+            ]
+
+        return await LARGE_WORK.run(size_bytes, validate)
 
     async def _run(
         self, examples: Sequence[Example], options: RequestOptions, decode: Callable[[JobResult], T]

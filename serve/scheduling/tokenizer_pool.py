@@ -1,18 +1,18 @@
 """Tokenises requests: large ones in worker threads, small ones in the calling thread.
 
-Requests that are queued at the same time are tokenized in one call of the library. Tokenizing a
-small request takes less time than waking a thread. It is still passed to a worker while a worker
-tokenizes: the library has one thread pool for all calls, so the caller would block.
+Small requests that are queued at the same time are tokenized in one call of the library, and a
+large request in several calls, so that no request waits long for another.
+
+Tokenizing a small request takes less time than waking a thread. It is still passed to a worker
+while a worker tokenizes: the library has one thread pool for all calls, so the caller would block.
 """
 
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from math import inf
 
 from pipework.closeable import Closeable
 from pipework.data.examples import Example
@@ -24,21 +24,84 @@ from pipework.text.encoding import Encoding
 
 log = logging.getLogger(__name__)
 THREADS = 2
-SMALL_REQUEST = 4_000  # characters; a larger request would block the event loop for too long
-TEXT_OVERHEAD = 100  # characters added per text: the fixed cost of tokenizing one
-TEXTS_PER_CALL = 256  # limit per call, passed by at most one request: a second thread gets work too
+# Costs, in characters.
+SMALL_REQUEST = 4_000  # a larger request would block the event loop for too long
+TEXT_OVERHEAD = 100  # added per text: the fixed cost of tokenizing one
+ENTITIES_COST = 5_000  # added to a text with entities, which is tokenized in Python
+CALL = 50_000  # per call of the library: about 10 ms
 _tokenizing: set[int] = set()  # ids of the threads that are tokenizing, over all models
 Encode = Callable[[Sequence[Example]], list[Encoding]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(kw_only=True, slots=True, eq=False)
 class _PendingRequest:
-    """A request and its arrival time on the clock of `time.perf_counter`."""
+    """A request and its progress.
+
+    Attributes:
+        came_s: arrival time on the clock of `time.perf_counter`.
+        cost: cost of the inputs that no call has taken.
+        taken: number of inputs that calls have taken.
+        encodings: the encodings of the calls that are finished, by the index of their first input.
+        missing: number of inputs without an encoding.
+    """
 
     examples: Sequence[Example]
     options: RequestOptions
     came_s: float
+    cost: int
+    missing: int
+    taken: int = 0
+    encodings: dict[int, list[Encoding]] = field(default_factory=dict)
     future: "Future[JobResult]" = field(default_factory=Future)
+
+    def take(self, cost: int) -> "_Part":
+        """Take the next inputs of about this cost, at least one."""
+        start, rest = self.taken, self.cost - cost
+        while self.taken < len(self.examples) and (self.cost > rest or self.taken == start):
+            self.cost -= _cost(self.examples[self.taken])
+            self.taken += 1
+        return _Part(request=self, start=start, stop=self.taken)
+
+    def finish(self, part: "_Part", encodings: list[Encoding] | None) -> bool:
+        """Note the result of a call; None drops the request. Return whether no call is left."""
+        if encodings is None:
+            self.missing -= len(self.examples) - self.taken
+            self.taken = len(self.examples)
+        else:
+            self.encodings[part.start] = encodings
+        self.missing -= part.stop - part.start
+        return self.missing == 0
+
+    def job(self) -> Job:
+        """Return the job of a request with all encodings."""
+        now_s = time.perf_counter()
+        return Job(
+            encodings=[one for start in sorted(self.encodings) for one in self.encodings[start]],
+            options=self.options,
+            queued_s=now_s,
+            tokenize_s=now_s - self.came_s,
+            future=self.future,
+        )
+
+    def fail(self, error: BaseException) -> None:
+        """Raise an error from the future."""
+        if claim(self.future):
+            self.future.set_exception(
+                error if isinstance(error, Exception) else RuntimeError(repr(error))
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Part:
+    """Inputs of a request that are tokenized in one call."""
+
+    request: _PendingRequest
+    start: int
+    stop: int
+
+    @property
+    def examples(self) -> Sequence[Example]:
+        return self.request.examples[self.start : self.stop]
 
 
 class TokenizerPool(Closeable):
@@ -49,8 +112,8 @@ class TokenizerPool(Closeable):
         self._encode = encode
         self._scheduler = scheduler
         self._changed = threading.Condition()
-        self._pending: deque[_PendingRequest] = deque()
-        self._closed = self._warm = False
+        self._pending: dict[_PendingRequest, None] = {}
+        self._closed = self._warm = self._oldest_first = False
         self._threads = [
             threading.Thread(target=self._work, name=f"tokenizer-{number}", daemon=True)
             for number in range(THREADS)
@@ -68,19 +131,25 @@ class TokenizerPool(Closeable):
             TooBusyError: the queue is full.
         """
         self._scheduler.reserve()
-        request = _PendingRequest(examples=examples, options=options, came_s=time.perf_counter())
+        request = _PendingRequest(
+            examples=examples,
+            options=options,
+            came_s=time.perf_counter(),
+            cost=sum(map(_cost, examples)),
+            missing=len(examples),
+        )
         # The first call initialises the tokenizer, which may be slow, so a worker does it.
-        small = self._warm and not _tokenizing and sum(map(_size, examples)) <= SMALL_REQUEST
+        small = self._warm and not _tokenizing and request.cost <= SMALL_REQUEST
         with self._changed:
             if self._closed:
                 self._scheduler.enqueue([], reserved=1)
                 raise NotReadyError(STOPPING)
             if not small:
-                self._pending.append(request)
+                self._pending[request] = None
             if len(self._pending) == 1 and not small:  # else a worker is awake or all are busy
                 self._changed.notify()
         if small:
-            self._tokenize([request])
+            self._tokenize([request.take(request.cost)])
         return request.future
 
     def close(self) -> None:
@@ -93,72 +162,73 @@ class TokenizerPool(Closeable):
 
     def _work(self) -> None:
         thread_id = threading.get_ident()
-        while requests := self._take():
+        while parts := self._take():
             _tokenizing.add(thread_id)
-            self._tokenize(requests)
+            self._tokenize(parts)
             _tokenizing.discard(thread_id)
             self._warm = True
 
-    def _take(self) -> list[_PendingRequest]:
+    def _take(self) -> list[_Part]:
         """Wait for requests; an empty list means that the pool is closed and drained."""
-        requests: list[_PendingRequest] = []
-        texts = 0
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closed)
-            while self._pending and texts < TEXTS_PER_CALL:
-                requests.append(self._pending.popleft())
-                texts += len(requests[-1].examples)
+            # In turn, so that large requests do not delay small ones, nor the reverse.
+            self._oldest_first = not self._oldest_first
+            pending: Iterable[_PendingRequest] = tuple(self._pending)
+            if not self._oldest_first:
+                pending = sorted(pending, key=lambda request: request.cost)
+            parts = self._call(pending)
             if self._pending:
                 self._changed.notify()
-        return requests
+        return parts
 
-    def _tokenize(self, requests: Sequence[_PendingRequest]) -> None:
-        """Tokenise requests that have a reservation, and pass them to the scheduler."""
-        live = [request for request in requests if not request.future.cancelled()]
-        jobs: list[Job] = []
+    def _call(self, pending: Iterable[_PendingRequest]) -> list[_Part]:
+        """Return the next call: the first requests that fit, or a part of the first one."""
+        parts: list[_Part] = []
+        left = CALL
+        for request in pending:
+            if parts and request.cost > left:
+                break
+            left -= request.cost
+            parts.append(request.take(CALL))
+            if request.taken == len(request.examples):
+                del self._pending[request]
+        return parts
+
+    def _tokenize(self, parts: Sequence[_Part]) -> None:
+        """Tokenise parts of requests, and pass complete requests to the scheduler."""
+        live = [part for part in parts if not part.request.future.done()]
+        encodings: dict[_Part, list[Encoding]] = {}
         try:
-            jobs = self._jobs(live) if live else []
+            encodings = self._encodings(live) if live else {}
         except BaseException as error:  # includes panics of the library; the thread continues
             log.exception("requests could not be tokenized")
-            for request in live:
-                _fail(request, error)
-        self._scheduler.enqueue(jobs, reserved=len(requests))
+            for part in live:
+                part.request.fail(error)
+        with self._changed:
+            finished = [
+                part.request for part in parts if part.request.finish(part, encodings.get(part))
+            ]
+            for part in parts:
+                if part not in encodings:
+                    self._pending.pop(part.request, None)
+        jobs = [request.job() for request in finished if not request.future.done()]
+        self._scheduler.enqueue(jobs, reserved=len(finished))
 
-    def _jobs(self, requests: Sequence[_PendingRequest]) -> list[Job]:
+    def _encodings(self, parts: Sequence[_Part]) -> dict[_Part, list[Encoding]]:
+        """Return the encodings of parts; the requests of the others have failed."""
         try:
-            encodings = self._encode([text for request in requests for text in request.examples])
+            encodings = self._encode([text for part in parts for text in part.examples])
         except PipeError as error:
-            if len(requests) > 1:  # retry alone, so that only the faulty requests fail
-                return [job for request in requests for job in self._jobs([request])]
-            _fail(requests[0], error)
-            return []
-        now_s = time.perf_counter()
-        jobs, start = [], 0
-        for request in requests:
-            stop = start + len(request.examples)
-            jobs.append(_job(request, encodings[start:stop], now_s))
-            start = stop
-        return jobs
+            if len(parts) > 1:  # retry alone, so that only the faulty requests fail
+                alone = [self._encodings([part]) for part in parts]
+                return {part: found for one in alone for part, found in one.items()}
+            parts[0].request.fail(error)
+            return {}
+        ordered = iter(encodings)
+        return {part: [next(ordered) for _ in part.examples] for part in parts}
 
 
-def _size(example: Example) -> float:
-    if example.entities is not None:  # tokenizing them takes several times as long
-        return inf
-    return TEXT_OVERHEAD + len(example.text) + len(example.text_pair or "")
-
-
-def _job(request: _PendingRequest, encodings: Sequence[Encoding], now_s: float) -> Job:
-    return Job(
-        encodings=encodings,
-        options=request.options,
-        queued_s=now_s,
-        tokenize_s=now_s - request.came_s,
-        future=request.future,
-    )
-
-
-def _fail(request: _PendingRequest, error: BaseException) -> None:
-    if claim(request.future):
-        request.future.set_exception(
-            error if isinstance(error, Exception) else RuntimeError(repr(error))
-        )
+def _cost(example: Example) -> int:
+    entities = ENTITIES_COST if example.entities is not None else 0
+    return TEXT_OVERHEAD + entities + len(example.text) + len(example.text_pair or "")

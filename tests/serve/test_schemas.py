@@ -1,7 +1,10 @@
+import json
+
 import pytest
 from pydantic import ValidationError
 
-from pipework.serve.schemas import PredictRequest, explain
+from pipework.errors import TooLargeError
+from pipework.serve.schemas import PredictRequest, check_json_values, explain
 
 
 @pytest.mark.parametrize(
@@ -54,3 +57,50 @@ def test_texts_and_inputs_become_examples() -> None:
     assert [(example.text, example.text_pair) for example in texts] == [("a", None), ("", None)]
     inputs = PredictRequest.model_validate_json('{"inputs": [{"text": "a", "text_pair": "b"}]}')
     assert [(example.text, example.text_pair) for example in inputs.examples()] == [("a", "b")]
+
+
+def few_values(body: bytes) -> bool:
+    try:
+        check_json_values(body, 100)
+    except TooLargeError:
+        return False
+    return True
+
+
+def test_too_many_values_are_an_error_with_the_limit_of_texts() -> None:
+    expected = "body: expected at most 100 texts, found more than 2624 JSON values"
+    with pytest.raises(TooLargeError, match=expected):
+        check_json_values(b"0," * 2625, 100)
+
+
+def test_a_largest_request_has_few_values() -> None:
+    text = 'a, "b", [c], {d} and \\ or \\" \u00fc' * 50
+    span = {"text": text, "text_pair": text, "entities": [[0, 1], [2, 3]]}
+    assert few_values(json.dumps({"inputs": [span] * 100, "top_k": 3}).encode())
+    for texts in ([text] * 100, [[text]] * 100, ["\\" * 7] * 100, ['\\"' * 7 + "," * 999] * 100):
+        assert few_values(json.dumps({"texts": texts}).encode())
+
+
+@pytest.mark.parametrize(
+    "part",
+    [b"0,", b'"",', b"[],", b"{},", b"[" * 9 + b"]" * 9 + b",", b'"\\\\",', b'"\\",",', b'"a":1,'],
+)
+@pytest.mark.parametrize("end", [b"0]}", b""])
+def test_many_values_are_counted_outside_of_strings(part: bytes, end: bytes) -> None:
+    assert few_values(b'{"texts":[' + part * 10 + end)
+    assert not few_values(b'{"texts":[' + part * 2700 + end)
+
+
+def test_a_string_is_one_value_whatever_it_contains() -> None:
+    for inner in (b"0,", b"[],", b"{", b'\\",', b"\\\\,", b'\\\\\\",'):
+        body = b'{"texts":["' + inner * 5000 + b'"]}'
+        assert few_values(body)
+        assert few_values(body[:-3])
+        json.loads(body)
+
+
+def test_the_first_fault_of_a_large_list_ends_its_validation() -> None:
+    for field in ("texts", "inputs"):
+        with pytest.raises(ValidationError) as caught:
+            PredictRequest.model_validate_json(json.dumps({field: ["a"] + [1] * 1000}))
+        assert caught.value.error_count() <= 1

@@ -126,6 +126,32 @@ class Counting:
         return self._tokenizer.encode_batch_fast(texts, **settings)
 
 
+LONG_TEXTS = st.lists(st.tuples(TEXTS, st.integers(1, 40)), max_size=6).map(
+    lambda parts: "".join(text * times for text, times in parts)
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(texts=st.lists(LONG_TEXTS, min_size=1, max_size=3), count=st.integers(1, 30))
+@settings(max_examples=300, deadline=None)
+def test_the_first_tokens_are_those_of_the_whole_text(kind, texts, count):
+    expected = by_library(LIBRARY[kind], texts)
+    found = [ids.tolist() for ids in CACHED[kind].first_ids(texts, count)]
+    assert [ids[:count] for ids in found] == [ids[:count] for ids in expected]
+    for ids, whole in zip(found, expected, strict=True):
+        assert ids == whole[: len(ids)]
+        assert len(ids) >= min(count, len(whole))
+
+
+@pytest.mark.parametrize("text", ["the cat sat " * 8000, "北京 a" * 20_000, " " * 90_000 + "the"])
+def test_only_the_head_of_a_long_text_is_tokenized(text):
+    library = Counting(LIBRARY["uncased"])
+    (ids,) = WordCache(library).first_ids([text], 20)
+    assert ids[:20].tolist() == by_library(LIBRARY["uncased"], [text])[0][:20]
+    sizes = [len(part) for call in library.calls for part in call]
+    assert sum(sizes) < 2000 or text[0] == " "  # here the first word is at the end
+
+
 def test_a_word_is_tokenized_once():
     library = Counting(LIBRARY["uncased"])
     words = WordCache(library)
@@ -210,7 +236,7 @@ def test_threads_share_the_cache_while_it_is_replaced(monkeypatch):
 
 
 def test_a_lone_surrogate_is_reported_and_later_texts_are_encoded():
-    for text in ("a \ud800", "\ud800" * (MAX_WORD_LENGTH + 1)):
+    for text in ("a \ud800", "\ud800" * (MAX_WORD_LENGTH + 1), "the " * 9999 + "\ud800"):
         with pytest.raises(InputError, match="lone surrogate"):
             encoder(16).encode([Example(text=text)])
     assert encoder(16).encode([Example(text="a the")])[0].ids.tolist()[0] == 2

@@ -54,6 +54,12 @@ def test_a_response_without_a_body_has_no_length() -> None:
     assert "content-length" not in call("GET", "/nothing").headers
 
 
+def test_head_gets_the_response_to_get() -> None:
+    response, expected = call("HEAD", "/parts"), call("GET", "/parts")
+    assert response.status_code == 200
+    assert response.raw_headers == expected.raw_headers
+
+
 def test_an_app_that_sends_nothing_is_an_error() -> None:
     async def silent(*_: object) -> None:
         pass

@@ -86,7 +86,7 @@ NOT_HTTP = {
     "an authority": b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
     "no URL": b"GET http://[ HTTP/1.1\r\nHost: a\r\n\r\n",
     "version 2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    "version 9": b"GET / HTTP/9.9\r\n\r\n",
+    "version 9": b"GET / HTTP/9.9\r\nHost: a\r\n\r\n",
     "a negative length": b"POST /v1/predict HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
     "a long length": b"POST /v1/predict HTTP/1.1\r\nContent-Length: " + b"9" * 40 + b"\r\n\r\n",
     "two lengths": b"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
@@ -102,6 +102,52 @@ NOT_HTTP = {
 @pytest.mark.parametrize("data", NOT_HTTP.values(), ids=NOT_HTTP.keys())
 def test_data_that_is_not_http_is_answered_400(bounded, data):
     assert send(bounded, data) == (400, "expected HTTP/1.1, found something else")
+
+
+def test_a_head_that_breaks_a_rule_is_rejected_and_its_body_is_no_request(bounded):
+    inner = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+    head = (HEAD % len(inner)).replace(b"Host: a", b"X-Request-Id: mine")
+    with connection(bounded) as opened:
+        opened.sendall(head + inner)
+        received = read_to_end(opened)
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert received.startswith(b"HTTP/1.1 400 Bad Request")
+    assert b"x-request-id: mine" in received
+    assert b"expected one Host header, found none" in received
+
+
+@pytest.mark.parametrize("path", [b"/healthz", b"/readyz", b"/v2/health/live", b"/"])
+def test_head_is_answered_without_a_body(bounded, path):
+    close = b"Host: a\r\nConnection: close\r\n\r\n"
+    with connection(bounded) as opened:
+        opened.sendall(b"GET %s HTTP/1.1\r\n%s" % (path, close))
+        expected = read_to_end(opened).partition(b"\r\n\r\n")[0]
+    with connection(bounded) as opened:
+        opened.sendall(b"HEAD %s HTTP/1.1\r\n%s" % (path, close))
+        head, _, body = read_to_end(opened).partition(b"\r\n\r\n")
+    assert (head.split(b"\r\n")[0], body) == (b"HTTP/1.1 200 OK", b"")
+    names, expected_names = (
+        [line.partition(b":")[0] for line in part.split(b"\r\n")] for part in (head, expected)
+    )
+    assert names == expected_names
+    assert [line for line in head.split(b"\r\n") if b"content-length" in line] == [
+        line for line in expected.split(b"\r\n") if b"content-length" in line
+    ]
+
+
+@pytest.mark.parametrize("data", [b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nHost:"])
+def test_an_error_before_a_head_has_a_request_id(bounded, data):
+    with connection(bounded) as opened:
+        opened.sendall(data)
+        assert b"\r\nx-request-id: " in read_to_end(opened)
+
+
+def test_a_timeout_of_a_body_is_counted_as_408(run, start_server):
+    server = start_server(run, "limits.body_s=0.2")
+    send(server, HEAD % len(BODY) + BODY[:-1])
+    metrics = httpx.get(f"{server.url}/metrics").text
+    assert 'pipework_requests_total{door="v1",model="topics",status="408"} 1.0' in metrics
+    assert 'status="499"' not in metrics
 
 
 def test_a_slow_head_is_cut_off(bounded):
@@ -143,8 +189,8 @@ def test_the_second_head_of_a_connection_has_the_same_timeout(bounded):
 def test_a_too_long_head_is_rejected(bounded):
     expected = (431, "expected a request head of at most 65536 bytes, found more")
     lines = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 1000) for number in range(70))
-    assert send(bounded, b"GET /healthz HTTP/1.1\r\n" + lines + b"\r\n") == expected
-    assert send(bounded, b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n") == expected
+    assert send(bounded, b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + lines + b"\r\n") == expected
+    assert send(bounded, b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n") == expected
 
 
 def test_an_endless_head_is_cut_off(bounded):
@@ -179,6 +225,24 @@ def test_pipelined_requests_are_answered_in_order(bounded):
         b"404",
         b"200",
     ]
+
+
+def test_pipelined_requests_of_one_packet_are_parsed_one_after_the_other():
+    """Otherwise a packet of thousands of small requests would block the event loop."""
+    sent = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * 5000
+
+    async def send_all():
+        server = MemoryServer(Models())
+        opened, transport = server.connect()
+        opened.data_received(sent)
+        pending = [len(opened._exchanges)]  # noqa: SLF001
+        while transport.written.count(b"HTTP/1.1 ") < 5000:
+            transport.changed.clear()
+            await transport.changed.wait()
+            pending.append(len(opened._exchanges))  # noqa: SLF001
+        return max(pending)
+
+    assert asyncio.run(asyncio.wait_for(send_all(), 120)) < 8192 / 30
 
 
 def test_an_upgrade_to_http_2_is_ignored(bounded):

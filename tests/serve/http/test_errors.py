@@ -1,9 +1,11 @@
 from pipework.errors import DeadlineError, NotReadyError, PipeError, TooBusyError
 from pipework.serve.http.errors import error_response
+from pipework.serve.http.request_parser import TransferCodingError
 
 
 def test_only_server_errors_are_logged(caplog):
-    for error in (NotReadyError("stopped"), DeadlineError("late"), TooBusyError("full", 3)):
+    expected = NotReadyError("stopped"), DeadlineError("late"), TransferCodingError("gzip")
+    for error in (*expected, TooBusyError("full", 3)):
         error_response(error)
     assert not caplog.records  # clients can cause any number of them
     assert error_response(PipeError("broken")).status_code == 500

@@ -23,9 +23,10 @@ def binary(size, shape) -> bytes:
 
 PREDICT = {
     "nothing": (b"", 400),
-    "deep": (b'{"texts": ' + DEEP, 400),
-    "deep and closed": (b'{"texts": ' + DEEP + b"]" * 100_000 + b"}", 400),
-    "deep objects": (b'{"texts":' * 50_000, 400),
+    "deep": (b'{"texts": ' + DEEP[:10_000], 400),
+    "deeper": (b'{"texts": ' + DEEP, 413),
+    "deep and closed": (b'{"texts": ' + DEEP + b"]" * 100_000 + b"}", 413),
+    "deep objects": (b'{"texts":' * 50_000, 413),
     "not a number": (b'{"texts": [NaN]}', 422),
     "infinite": (b'{"texts": ["a"], "top_k": Infinity}', 422),
     "a number of many digits": (b'{"texts": ["a"], "top_k": ' + DIGITS + b"}", 400),
@@ -35,7 +36,11 @@ PREDICT = {
     "UTF-16": ('{"texts": ["a"]}'.encode("utf-16"), 400),
     "many texts": (json.dumps({"texts": ["a"] * 100_000}).encode(), 413),
     "a long text": (json.dumps({"texts": ["a" * 1_000_000]}).encode(), 413),
-    "a million keys": (json.dumps(dict.fromkeys(map(str, range(100_000)), 1)).encode(), 422),
+    "ten thousand keys": (json.dumps(dict.fromkeys(map(str, range(10_000)), 1)).encode(), 422),
+    "a million keys": (json.dumps(dict.fromkeys(map(str, range(100_000)), 1)).encode(), 413),
+    "four million numbers": (b'{"texts": [' + b"0," * 4_000_000 + b"0]}", 413),
+    "two million empty texts": (b'{"texts": [' + b'"",' * 2_000_000 + b'""]}', 413),
+    "two million empty inputs": (b'{"inputs": [' + b"{}," * 2_000_000 + b"{}]}", 413),
     "a repeated key": (b"{" + b'"texts": ["a"],' * 1000 + b'"texts": 1}', 422),
 }
 INFER = {
@@ -48,7 +53,14 @@ INFER = {
     "a negative shape": (infer(shape=[-1]), None),
     "a shape that is not a number": (infer(shape=[float("nan")]), None),
     "a huge count": (infer(shape=[2**31 - 1]), None),
-    "a thousand dimensions": (infer(shape=[1] * 100_000), None),
+    "a thousand dimensions": (infer(shape=[1] * 1000), None),
+    "four million dimensions": (infer(shape=[7]).replace(b"7", b"1," * 3_000_000 + b"1"), None),
+    "four million numbers": (infer(data=[7]).replace(b"7", b"0," * 4_000_000 + b"0"), None),
+    "many parameters": (infer(parameters={str(number): [] for number in range(5000)}), None),
+    "many outputs": (
+        infer().replace(b"}]}", b'}],"outputs":[' + b'{"name":"label"},' * 5000 + b"{}]}"),
+        None,
+    ),
     "another type": (infer(datatype="FP32", data=[1.5]), None),
     "a repeated input": (
         b'{"inputs": [' + b'{"name": "text", "shape": [0], '

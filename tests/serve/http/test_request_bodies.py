@@ -1,4 +1,4 @@
-"""Compressed request bodies, over real connections."""
+"""The memory of all bodies; and compressed bodies, over real connections."""
 
 import gzip
 import json
@@ -8,6 +8,10 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.http as triton
+
+from pipework.errors import TooBusyError
+from pipework.serve.http.request_bodies import ByteBudget, HeldBytes
+from pipework.serve.scheduling.loop_bridge import LARGE_BYTES
 
 BODY = json.dumps({"texts": ["goal"] * 100}).encode()
 PACK = {"gzip": gzip.compress, "deflate": zlib.compress, "x-gzip": gzip.compress}
@@ -40,7 +44,18 @@ BROKEN = {
     "plain": (BODY, "expected gzip data, found something else"),
     "half": (gzip.compress(BODY)[:-9], "expected complete gzip data, found no end"),
     "none": (b"", "expected complete gzip data, found no end"),
-    "two": (gzip.compress(BODY) * 2, "expected complete gzip data, found data after its end"),
+    "data after the end": (
+        gzip.compress(BODY) + b"abc",
+        "expected gzip data, found something else",
+    ),
+    "half a member": (
+        gzip.compress(BODY) + gzip.compress(BODY)[:-9],
+        "expected complete gzip data, found no end",
+    ),
+    "very many members": (
+        gzip.compress(b"") * 1024 + gzip.compress(BODY),
+        "expected complete gzip data, found data after its end",
+    ),
     "a wrong sum": (
         gzip.compress(BODY)[:-8] + b"12345678",
         "expected gzip data, found something else",
@@ -52,6 +67,24 @@ BROKEN = {
 def test_invalid_compressed_data_is_answered_400(server, body, error):
     answer = post(server, body, "gzip")
     assert (answer.status_code, answer.json()) == (400, {"error": f"body: {error}"})
+
+
+def test_several_members_are_one_body(server):
+    parts = [gzip.compress(part) for part in (BODY[:30], b"", BODY[30:])]
+    assert len(post(server, b"".join(parts), "gzip").json()["predictions"]) == 100
+    padded = gzip.compress(BODY[:-1]) + gzip.compress(b" " * 500_000 + BODY[-1:])
+    assert len(post(server, padded, "gzip").json()["predictions"]) == 100
+
+
+def test_deflate_has_no_members(server):
+    answer = post(server, zlib.compress(BODY) + zlib.compress(b" "), "deflate")
+    error = "body: expected complete deflate data, found data after its end"
+    assert (answer.status_code, answer.json()) == (400, {"error": error})
+
+
+def test_the_limit_holds_for_all_members_together(server):
+    answer = post(server, gzip.compress(b" " * 5_000_000) * 2, "gzip")
+    assert answer.status_code == 413
 
 
 def test_a_decompression_bomb_is_answered_413_and_needs_little_memory(server):
@@ -91,3 +124,51 @@ def test_tritonclient_can_compress_requests_and_responses(server, request_in, an
     labels = [label.decode() if binary else label for label in result.as_numpy("label").ravel()]
     assert labels == ["sport", "weather"] * 50
     assert result.as_numpy("logits").shape == (100, 3)
+
+
+BUDGET = 40 * LARGE_BYTES
+
+
+def test_a_budget_limits_the_bytes_of_all_requests():
+    budget = ByteBudget(BUDGET, "are tested")
+    first, second = HeldBytes(budget), HeldBytes(budget)
+    first.resize(20 * LARGE_BYTES)
+    second.resize(10 * LARGE_BYTES)
+    message = f"the server holds {budget.used} bytes of requests that are tested"
+    with pytest.raises(TooBusyError, match=message):
+        second.resize(10 * LARGE_BYTES + 1)
+    assert budget.used == 30 * LARGE_BYTES
+    first.resize(0)
+    second.resize(30 * LARGE_BYTES)
+    second.resize(0)
+    assert budget.used == 0
+
+
+def test_a_quarter_of_a_budget_is_for_small_requests():
+    budget = ByteBudget(BUDGET, "are tested")
+    HeldBytes(budget).resize(30 * LARGE_BYTES)
+    for _ in range(10):
+        HeldBytes(budget).resize(LARGE_BYTES)
+    with pytest.raises(TooBusyError):
+        HeldBytes(budget).resize(1)
+
+
+def test_a_single_request_may_hold_more_than_the_budget_and_less_is_always_possible():
+    budget = ByteBudget(BUDGET, "are tested")
+    with HeldBytes(budget) as held:
+        held.resize(2 * BUDGET)
+        with pytest.raises(TooBusyError):
+            HeldBytes(budget).resize(1)
+        held.resize(BUDGET + 1)
+    assert budget.used == 0
+
+
+def test_a_budget_knows_by_how_much_it_has_fallen():
+    budget = ByteBudget(BUDGET, "are tested")
+    with HeldBytes(budget) as held:
+        for size in (300, 500, 200):
+            held.resize(size)
+        assert [budget.fallen(), budget.fallen()] == [300, 0]
+    budget.note(50)
+    budget.note(50)
+    assert [budget.fallen(), budget.fallen()] == [300, 0]

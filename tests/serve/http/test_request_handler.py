@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import socket
 import zlib
 from collections.abc import Sequence
@@ -198,7 +199,7 @@ def test_a_panic_is_answered_500_or_closes_the_connection(
         server, ((status, _, _),) = exchange(predictor, request())
     assert status == 500
     assert [context.status for context in server.observed] == ["500"]
-    monkeypatch.setattr("pipework.serve.http.connection._head", panics)
+    monkeypatch.setattr("pipework.serve.http.exchange.Exchange.response_bytes", panics)
 
     async def is_closed() -> bool:
         opened, transport = server.connect()
@@ -464,3 +465,84 @@ def test_the_response_is_the_same_if_the_body_arrives_in_parts(server: Any) -> N
             bodies.append(parsed(data)[0][2])
     bodies.append(httpx.post(f"{server.url}/v1/predict", content=BODY).content)
     assert len({*bodies}) == 1
+
+
+PART = b"a" * 2**20
+
+
+def test_incomplete_bodies_are_limited_together_and_release_their_memory(
+    predictor: Predictor,
+) -> None:
+    server = MemoryServer(
+        Models([predictor]), limits=LimitSettings(received_bytes=8 * 2**20, body_bytes=2**20)
+    )
+    head = request(PART)[: -len(PART)]
+
+    async def fill() -> tuple[list[bytes], bytes]:
+        opened = [server.connect() for _ in range(12)]
+        for connection, _ in opened:
+            connection.data_received(head + PART[:-1])
+        first = [transport.written for _, transport in opened]
+        small, transport = server.connect()
+        small.data_received(request())
+        while not parsed(transport.written):
+            transport.changed.clear()
+            await asyncio.wait_for(transport.changed.wait(), TIMEOUT_S)
+        for connection, _ in opened:
+            connection.connection_lost(None)
+        await asyncio.sleep(0)
+        return first, transport.written
+
+    answers, small = asyncio.run(fill())
+    # Three quarters are for large bodies.
+    assert [len(parsed(written)) for written in answers] == [0] * 6 + [1] * 6
+    ((status, headers, body),) = parsed(answers[-1])
+    assert (status, headers["retry-after"]) == (429, "1")
+    message = (
+        r"the server holds 63\d{5} bytes of requests that are being received; send it again in"
+    )
+    assert re.match(message, json.loads(body)["error"])
+    assert small.startswith(b"HTTP/1.1 200 OK")
+    assert server.handler.memory.received.used == 0
+    assert {context.status for context in server.observed} == {"200", "429", "499"}
+
+
+@pytest.mark.parametrize(
+    ("url", "body"),
+    [
+        ("/v1/predict", b'{"texts": ["%s"]}' % (b"rain " * 10_000)),
+        ("/v2/models/topics/infer", INFER.replace(b"goal", b"rain " * 10_000)),
+    ],
+)
+def test_requests_in_progress_are_limited_together(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch, url: str, body: bytes
+) -> None:
+    limits = LimitSettings(processed_bytes=4 * len(body))
+    server = MemoryServer(Models([predictor]), limits=limits)
+    url = url.replace("topics", predictor.name)
+    go = asyncio.Event()
+
+    async def wait(*_: object) -> None:
+        await go.wait()
+        raise NotReadyError("ended")  # noqa: EM101
+
+    async def fill() -> list[int]:
+        opened = [server.connect() for _ in range(6)]
+        for connection, _ in opened:
+            connection.data_received(request(zlib.compress(body), url, "Content-Encoding: deflate"))
+        for _ in range(100):  # all of them are read in the event loop
+            await asyncio.sleep(0)
+        go.set()
+        for _, transport in opened:
+            while not parsed(transport.written):
+                transport.changed.clear()
+                await asyncio.wait_for(transport.changed.wait(), TIMEOUT_S)
+        await asyncio.sleep(0.01)
+        return [parsed(transport.written)[0][0] for _, transport in opened]
+
+    monkeypatch.setattr(predictor, "predict", wait)
+    monkeypatch.setattr(predictor, "answer", wait)
+    statuses = asyncio.run(asyncio.wait_for(fill(), TIMEOUT_S))
+    assert {*statuses} == {429, 503}
+    assert server.handler.memory.processed.used == 0
+    assert server.handler.memory.received.used == 0

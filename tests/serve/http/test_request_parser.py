@@ -39,7 +39,7 @@ def post(headers: bytes = b"", body: bytes = BODY, target: bytes = b"/v1/predict
 
 
 CHUNKED = (
-    b"POST /v1/predict HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
     b"3\r\nabc\r\n2\r\nde\r\n0\r\nX-Trailer: t\r\nHost: b\r\n\r\n"
 )
 
@@ -62,7 +62,8 @@ def test_requests_are_the_same_wherever_the_data_are_cut(data: bytes) -> None:
 
 def test_trailers_are_no_headers() -> None:
     ((head, body),) = parse(CHUNKED)
-    assert (head.headers, body) == ([(b"transfer-encoding", b"chunked")], b"abcde")
+    assert head.headers == [(b"host", b"a"), (b"transfer-encoding", b"chunked")]
+    assert body == b"abcde"
 
 
 def test_pipelined_upgrades_are_ignored_and_keep_their_bodies() -> None:
@@ -74,9 +75,62 @@ def test_pipelined_upgrades_are_ignored_and_keep_their_bodies() -> None:
     assert all(b"upgrade" not in head.fields and head.keep_alive for head, _ in found)
 
 
-def test_close_is_kept_when_an_upgrade_is_ignored() -> None:
-    ((head, _),) = parse(post(b"Connection: close, Upgrade\r\nUpgrade: h2c\r\n"))
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Connection: close, Upgrade\r\n",
+        b"Connection: Close\r\nConnection: Upgrade\r\n",
+        b"Connection: Upgrade\r\nConnection: HTTP2-Settings, close\r\n",
+    ],
+)
+def test_close_is_kept_when_an_upgrade_is_ignored(headers: bytes) -> None:
+    ((head, _),) = parse(post(headers + b"Upgrade: h2c\r\n"))
     assert not head.keep_alive
+
+
+FAULTS = {
+    b"HTTP/1.1\r\n": (400, "expected one Host header, found none"),
+    b"HTTP/1.1\r\nHost: a\r\nHost: a\r\n": (400, "expected one Host header, found 2"),
+    b"HTTP/1.0\r\nHost: a\r\nHost: a\r\n": (400, "expected one Host header, found 2"),
+    b"HTTP/2.0\r\nHost: a\r\n": (400, "expected HTTP/1.1, found HTTP/2.0"),
+    b"HTTP/0.9\r\nHost: a\r\n": (400, "expected HTTP/1.1, found HTTP/0.9"),
+    b"HTTP/1.0\r\nTransfer-Encoding: chunked\r\n": (
+        400,
+        "found a Transfer-Encoding, which HTTP/1.0 does not have",
+    ),
+    b"HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n": (
+        501,
+        "Transfer-Encoding: expected chunked, found 'gzip, chunked'",
+    ),
+    b"HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n": (
+        501,
+        "Transfer-Encoding: expected chunked, found 'gzip, chunked'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("head", "expected"), FAULTS.items())
+def test_a_head_that_breaks_a_rule_of_http_has_a_fault(
+    head: bytes, expected: tuple[int, str]
+) -> None:
+    chunks = b"1\r\na\r\n0\r\n\r\n" if b"chunked" in head else b""
+    ((parsed, _),) = parse(b"POST / " + head + b"\r\n" + chunks)
+    assert parsed.fault is not None
+    assert (parsed.fault.http_status, str(parsed.fault)) == expected
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.0\r\n",
+        b"HTTP/1.1\r\nHost:\r\n",
+        b"HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n",
+    ],
+)
+def test_a_valid_head_has_no_fault(head: bytes) -> None:
+    chunks = b"0\r\n\r\n" if b"Chunked" in head else b""
+    ((parsed, _),) = parse(b"POST / " + head + b"\r\n" + chunks)
+    assert parsed.fault is None
 
 
 def test_an_http_1_0_request_with_an_upgrade_stays_one() -> None:

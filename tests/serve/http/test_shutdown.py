@@ -49,7 +49,7 @@ def test_open_connections_do_not_delay_the_shutdown(slow_run, start_server):
 
 def test_unfinished_requests_are_answered_503_and_the_exit_code_is_0(server):
     body, bulk = json.dumps(STUCK).encode(), {"X-Priority": "bulk"}
-    half = connect(server, b"POST /v1/predict HTTP/1.1\r\nContent-Length: 99\r\n\r\n{")
+    half = connect(server, b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{")
     with (
         httpx.Client(base_url=server.url, timeout=WITHIN_S) as client,
         ThreadPoolExecutor(30) as pool,

@@ -9,9 +9,15 @@ from tritonclient.grpc.service_pb2 import (
     ModelStatisticsResponse,
 )
 
+from pipework.errors import TooLargeError
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.serve.config import LimitSettings
-from pipework.serve.inference_protocol.grpc_codec import message, read_message, write_message
+from pipework.serve.inference_protocol.grpc_codec import (
+    check_values,
+    message,
+    read_message,
+    write_message,
+)
 from pipework.serve.inference_protocol.infer_request import OUTPUTS, RequestedOutput
 from pipework.serve.inference_protocol.metadata import ModelConfig, TensorConfig
 from pipework.serve.inference_protocol.statistics import (
@@ -93,6 +99,16 @@ def test_outputs_and_parameters_are_read():
             "output score: expected its data in the message, found shared_memory_region",
         ),
         ({"inputs": [VALID], "outputs": [{"name": "label"}] * 2}, "output label: found twice"),
+        ({"inputs": [tensor()] * 17}, "expected at most 16 inputs, found 17"),
+        (
+            {"inputs": [tensor(contents=[b"a", b"b"])], "outputs": [{"name": "label"}] * 17},
+            "expected at most 16 outputs, found 17",
+        ),
+        (
+            {"parameters": {str(number): {"int64_param": 1} for number in range(65)}},
+            "expected at most 64 parameters, found 65",
+        ),
+        ({"inputs": [tensor(contents=[b""] * 500_000)]}, r"expected \[2, 1\] elements, found more"),
     ],
 )
 def test_an_invalid_request_is_refused_in_one_line(given, said):
@@ -168,3 +184,59 @@ def test_statistics_keep_numbers_of_64_bits():
     found = message(StatisticsResponse(model_stats=(one,)), ModelStatisticsResponse).model_stats[0]
     assert (found.name, found.inference_count, found.execution_count) == ("run", 2, 3)
     assert (found.inference_stats.queue.count, found.inference_stats.queue.ns) == (2**60, 2**63)
+
+
+def few_values(request):
+    try:
+        check_values(memoryview(request.SerializeToString()), 100)
+    except TooLargeError:
+        return False
+    return True
+
+
+def test_too_many_values_are_an_error_with_the_limit_of_texts():
+    message = ModelInferRequest(raw_input_contents=[b""] * 3000).SerializeToString()
+    expected = "message: expected at most 100 texts, found more than 2624 values"
+    with pytest.raises(TooLargeError, match=expected):
+        check_values(memoryview(message), 100)
+
+
+def test_a_largest_request_has_few_values():
+    large = b"a" * 10_000
+    contents = [tensor(name, contents=[large] * 100) for name in ("text", "text_pair")]
+    parameters = {str(number): {"string_param": "a" * 99} for number in range(64)}
+    outputs = [{"name": "label", "parameters": parameters}] * 4
+    assert few_values(ModelInferRequest(inputs=contents, outputs=outputs, parameters=parameters))
+    raw_contents = [raw(*[large] * 100)] * 2
+    assert few_values(ModelInferRequest(inputs=[tensor()] * 2, raw_input_contents=raw_contents))
+
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        {"inputs": [tensor()] * 700},
+        {"inputs": [tensor(contents=[b""] * 3000)]},
+        {"inputs": [tensor(shape=[1] * 3000)]},
+        {"inputs": [{"contents": {"int_contents": [1] * 3000}}]},
+        {"inputs": [{"contents": {"int64_contents": [2**60] * 3000}}]},
+        {"inputs": [{"contents": {"bool_contents": [True] * 3000}}]},
+        {"inputs": [{"contents": {"fp32_contents": [1.0] * 3000}}]},
+        {"outputs": [{"name": "label"}] * 1500},
+        {"outputs": [{"parameters": {str(number): {} for number in range(1000)}}]},
+        {"parameters": {str(number): {"bool_param": True} for number in range(1000)}},
+        {"raw_input_contents": [b""] * 3000},
+    ],
+)
+def test_many_values_are_counted_at_any_place(many):
+    request = ModelInferRequest(**many)
+    assert not few_values(request)
+    whole = request.SerializeToString()
+    with pytest.raises(TooLargeError):
+        check_values(memoryview(whole[:-1] + b"\xff" * 20), 100)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x2a", b"\xff" * 9, b"\x2a\xff\xff\xff\x7fabc", b"\x0b\x0c"]
+)
+def test_data_that_are_no_message_have_few_values(data):
+    check_values(memoryview(data), 100)

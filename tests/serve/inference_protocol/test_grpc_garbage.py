@@ -13,6 +13,7 @@ from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.inference_protocol.grpc import GrpcServer
 from pipework.serve.inference_protocol.interceptor import KeyInterceptor
+from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.models.open_models import open_models
 from pipework.serve.observability.observers import Observers
 
@@ -75,7 +76,8 @@ async def left_by(run: Path, kind: str, interceptors: list[KeyInterceptor]) -> t
         held = socket.socket()
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-        door = GrpcServer(models, settings, held, watch, interceptors=interceptors)
+        service = InferenceService(models, settings, watch)
+        door = GrpcServer(models, settings, held, service, interceptors=interceptors)
         await door.start()
         name = models.index()[0].name
 

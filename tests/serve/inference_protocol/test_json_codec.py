@@ -97,7 +97,7 @@ IN_MEMORY = {**SHORT, "parameters": {"shared_memory_region": "r", "shared_memory
     [
         (b"", "body: not JSON in UTF-8: EOF"),
         (b"\xff", "body: not JSON in UTF-8"),
-        (b"[" * 100_000, "body: not JSON in UTF-8: recursion limit"),
+        (b"[" * 10_000, "body: not JSON in UTF-8: recursion limit"),
         (b"{}", "inputs: is missing"),
         (b'{"inputs": []}', "inputs: expected at least one item, found none"),
         (body(tensor(datatype="INT64")), "expected datatype BYTES, found 'INT64'"),
@@ -135,6 +135,21 @@ IN_MEMORY = {**SHORT, "parameters": {"shared_memory_region": "r", "shared_memory
         (body(parameters={"timeout": -1}), "parameter timeout: expected a whole number from 0"),
         (body(parameters={"priority": True}), "parameter priority: .* found True"),
         (body(parameters={"priority": -(10**4000)}), "parameter priority"),
+        (body(*[tensor()] * 17), "inputs: expected at most 16 items, found 17"),
+        (
+            body(outputs=[{"name": "label"}] * 17),
+            "outputs: expected at most 16 items, found 17",
+        ),
+        (body(tensor(shape=[1] * 9)), r"shape: expected at most 8 items, found 9"),
+        (
+            body(parameters={str(number): [] for number in range(65)}),
+            "parameters: expected at most 64 parameters, found 65",
+        ),
+        (
+            body(tensor(parameters=dict.fromkeys(map(str, range(65)), 1))),
+            r"inputs\[0\].parameters: expected at most 64 parameters, found 65",
+        ),
+        (body(tensor(data=[[1] * 1000] * 9)), "expected .*string"),
     ],
 )
 def test_an_invalid_request_is_refused_in_one_line(sent, said):
@@ -142,6 +157,22 @@ def test_an_invalid_request_is_refused_in_one_line(sent, said):
         read_infer(sent, None, ONE)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+def test_the_first_fault_of_large_data_ends_their_validation(monkeypatch):
+    counts = []
+
+    def note(error):
+        counts.append(error.error_count())
+        return "wrong"
+
+    monkeypatch.setattr("pipework.serve.inference_protocol.json_codec._explain", note)
+    for wrong in (0, [], [0], {}):
+        with pytest.raises(ProtocolError):
+            read_infer(body(tensor(data=["a", *[wrong] * 2000])), None, ONE)
+        with pytest.raises(ProtocolError):
+            read_infer(body(tensor(data=[["a"], *[wrong] * 2000])), None, ONE)
+    assert max(counts) <= 3
 
 
 @pytest.mark.parametrize("length", ["-1", "1e3", "", " 5", "٣", "99999", "+3", "0x10", "9" * 5000])

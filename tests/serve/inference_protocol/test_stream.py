@@ -2,7 +2,19 @@ import asyncio
 
 import pytest
 
-from pipework.serve.inference_protocol.stream import MAX_PENDING, in_order
+from pipework.errors import DeadlineError, TooBusyError
+from pipework.serve.config import LimitSettings
+from pipework.serve.http.request_bodies import ByteBudget
+from pipework.serve.inference_protocol.stream import (
+    FAST_CALLS,
+    MAX_PENDING,
+    SLOW_S,
+    ReceiveLimit,
+    in_order,
+)
+
+LIMITS = LimitSettings(body_bytes=100, received_bytes=1000, body_s=10)
+SLOW_CALLS = 10 - FAST_CALLS
 
 
 async def numbers(count, read):
@@ -83,3 +95,75 @@ def test_a_cancelled_stream_cancels_its_requests(count):
         assert len(read) == min(count, MAX_PENDING + 2)
 
     asyncio.run(ask())
+
+
+def start(limit, read, count):
+    return [asyncio.create_task(limit.receive(read)) for _ in range(count)]
+
+
+def test_messages_are_received_a_few_at_a_time():
+    active, most = set(), []
+
+    async def read():
+        active.add(task := asyncio.current_task())
+        most.append(len(active))
+        await asyncio.sleep(0)
+        active.remove(task)
+        return b"message"
+
+    async def ask():
+        limit = ReceiveLimit(LIMITS, ByteBudget(1000, "are tested"))
+        return await asyncio.gather(*start(limit, read, 50))
+
+    assert asyncio.run(ask()) == [b"message"] * 50
+    assert max(most) == FAST_CALLS
+
+
+def test_slow_calls_make_room_and_the_oldest_are_refused():
+    budget = ByteBudget(1000, "are tested")
+
+    async def ask():
+        limit = ReceiveLimit(LIMITS, budget)
+        sent = asyncio.Event()
+        slow = start(limit, sent.wait, SLOW_CALLS + 3)
+        await asyncio.wait_for(limit.receive(lambda: asyncio.sleep(0, b"fast")), 20)
+        done, _ = await asyncio.wait(slow, timeout=10 * SLOW_S)
+        assert done == {*slow[:3]}
+        for call in done:
+            with pytest.raises(TooBusyError, match="more than 6 messages are being received"):
+                call.result()
+        sent.set()
+        assert await asyncio.gather(*slow[3:]) == [True] * SLOW_CALLS
+        return await asyncio.gather(*start(limit, lambda: asyncio.sleep(0, 1), FAST_CALLS))
+
+    assert asyncio.run(ask()) == [1] * FAST_CALLS
+    assert budget.fallen() == 100 * (SLOW_CALLS + 3)
+
+
+def test_a_message_that_does_not_arrive_is_an_error_after_the_timeout():
+    async def ask():
+        limits = LIMITS.model_copy(update={"body_s": 2 * SLOW_S})
+        limit = ReceiveLimit(limits, ByteBudget(1000, "are tested"))
+        with pytest.raises(DeadlineError, match=r"the message was not received within 0.1 s"):
+            await limit.receive(asyncio.Event().wait)
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("wait_s", [0, 2 * SLOW_S])
+def test_a_call_that_ends_before_its_message_makes_room(wait_s):
+    async def ask():
+        limit = ReceiveLimit(LIMITS, ByteBudget(1000, "are tested"))
+        for _ in range(3):
+            calls = start(limit, asyncio.Event().wait, FAST_CALLS)
+            await asyncio.sleep(wait_s)
+            for call in calls:
+                call.cancel()
+            await asyncio.wait(calls)
+            assert all(call.cancelled() for call in calls)
+        return await asyncio.wait_for(limit.receive(lambda: asyncio.sleep(0, "fast")), 20)
+
+    assert asyncio.run(ask()) == "fast"

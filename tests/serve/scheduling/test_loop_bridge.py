@@ -8,7 +8,8 @@ from weakref import ref
 
 import pytest
 
-from pipework.serve.scheduling.loop_bridge import LoopBridge
+from pipework.errors import TooBusyError
+from pipework.serve.scheduling.loop_bridge import LARGE_BYTES, MAX_WAITING, LargeWork, LoopBridge
 
 TIMEOUT_S = 30
 
@@ -175,3 +176,48 @@ def test_completing_a_future_after_the_loop_is_closed_logs_no_error(caplog):
     in_thread(lambda: future.set_result(1))
     waiting.close()
     assert caplog.records == []
+
+
+def test_small_work_is_done_at_once_and_large_work_in_one_thread():
+    async def ask():
+        work = LargeWork()
+        small = await work.run(LARGE_BYTES, threading.get_ident)
+        large = [work.run(LARGE_BYTES + 1, threading.get_ident) for _ in range(5)]
+        return small, {*await asyncio.gather(*large)}
+
+    small, large = asyncio.run(ask())
+    assert small == threading.get_ident()
+    assert len(large) == 1
+    assert small not in large
+
+
+def test_the_loop_continues_during_large_work():
+    async def ask():
+        work, free = LargeWork(), threading.Event()
+        waiting = asyncio.create_task(work.run(LARGE_BYTES + 1, lambda: free.wait(TIMEOUT_S)))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        free.set()
+        return await waiting
+
+    assert asyncio.run(ask())
+
+
+def test_large_requests_are_refused_while_many_wait():
+    async def ask():
+        work, free = LargeWork(), threading.Event()
+        tasks = [
+            asyncio.create_task(work.run(LARGE_BYTES + 1, lambda: free.wait(TIMEOUT_S)))
+            for _ in range(MAX_WAITING)
+        ]
+        await asyncio.sleep(0.01)
+        work.check_room(LARGE_BYTES)
+        with pytest.raises(TooBusyError, match=f"{MAX_WAITING} large requests are waiting"):
+            work.check_room(LARGE_BYTES + 1)
+        for task in tasks[1:]:
+            task.cancel()
+        free.set()
+        await asyncio.wait(tasks)
+        work.check_room(LARGE_BYTES + 1)
+
+    asyncio.run(ask())

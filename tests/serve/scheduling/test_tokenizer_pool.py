@@ -17,15 +17,16 @@ from pipework.serve.request.options import RequestOptions
 from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import (
+    CALL,
     SMALL_REQUEST,
     TEXT_OVERHEAD,
-    TEXTS_PER_CALL,
     Encode,
     TokenizerPool,
 )
 from pipework.text.encoding import Encoding
 
 TIMEOUT_S = 10
+LARGE_REQUEST = CALL // TEXT_OVERHEAD + 1  # texts, for more than one call
 
 
 class Echo(Closeable):
@@ -119,7 +120,7 @@ def test_requests_that_exceed_one_call_go_to_the_other_thread(
 ) -> None:
     encoder.go.clear()
     with pool._changed:  # noqa: SLF001  (both wait before a thread can take the first)
-        large = pool.submit(texts(*["a"] * TEXTS_PER_CALL), RequestOptions())
+        large = pool.submit(texts(*["a"] * LARGE_REQUEST), RequestOptions())
         small = pool.submit(texts("b"), RequestOptions())
     give_up_s = time.monotonic() + TIMEOUT_S
     while len(encoder.calls) < 2:
@@ -127,7 +128,79 @@ def test_requests_that_exceed_one_call_go_to_the_other_thread(
         time.sleep(0.001)
     encoder.go.set()
     assert small.result(TIMEOUT_S).logits_NC.tolist() == [[98, 1]]
-    assert large.result(TIMEOUT_S).logits_NC.shape == (TEXTS_PER_CALL, 2)
+    assert large.result(TIMEOUT_S).logits_NC.shape == (LARGE_REQUEST, 2)
+
+
+def numbered(count: int) -> list[Example]:
+    """Texts of which each has another encoding."""
+    return [Example(text=chr(1000 + number)) for number in range(count)]
+
+
+def test_a_large_request_is_tokenized_in_several_calls_and_keeps_its_order(
+    pool: TokenizerPool, encoder: Encoder
+) -> None:
+    count = 5 * LARGE_REQUEST
+    logits_NC = pool.submit(numbered(count), RequestOptions()).result(TIMEOUT_S).logits_NC
+    assert logits_NC[:, 0].tolist() == [*range(1000, 1000 + count)]
+    assert len(encoder.calls) >= 5
+    assert sum(map(len, encoder.calls)) == count
+
+
+def test_small_requests_do_not_wait_for_large_ones_nor_the_reverse(
+    pool: TokenizerPool, encoder: Encoder
+) -> None:
+    hold(pool, encoder)
+    large = pool.submit(texts(*["l"] * 10 * LARGE_REQUEST), RequestOptions())
+    small = pool.submit(texts("s"), RequestOptions())
+    done: list[str] = []
+    large.add_done_callback(lambda _: done.append("large"))
+    small.add_done_callback(lambda _: done.append("small"))
+    encoder.go.set()
+    large.result(TIMEOUT_S)
+    small.result(TIMEOUT_S)
+    assert done == ["small", "large"]
+    position = encoder.calls.index(["s"])
+    # The calls of the two threads are recorded in any order.
+    assert 2 <= position <= 4, [call[0] for call in encoder.calls]
+
+
+def test_a_stream_of_small_requests_does_not_stop_a_large_one(
+    pool: TokenizerPool, encoder: Encoder
+) -> None:
+    hold(pool, encoder)
+    large = pool.submit(texts(*["l"] * 3 * LARGE_REQUEST), RequestOptions())
+    ended = threading.Event()
+    large.add_done_callback(lambda _: ended.set())
+    encoder.go.set()
+    give_up_s = time.monotonic() + TIMEOUT_S
+    while not ended.is_set():
+        assert time.monotonic() < give_up_s
+        pool.submit(texts("s"), RequestOptions()).result(TIMEOUT_S)
+    large.result(TIMEOUT_S)
+
+
+def test_an_error_or_a_cancellation_ends_a_large_request_and_its_reservation(
+    pool: TokenizerPool, encoder: Encoder, scheduler: Scheduler
+) -> None:
+    for _ in range(8):  # more than the queue's limit
+        bad = pool.submit(texts("bad", *["a"] * 3 * LARGE_REQUEST), RequestOptions())
+        with pytest.raises(InputError, match="a bad text"):
+            bad.result(TIMEOUT_S)
+        late = pool.submit(texts(*["a"] * 3 * LARGE_REQUEST, "bad"), RequestOptions())
+        with pytest.raises(InputError, match="a bad text"):
+            late.result(TIMEOUT_S)
+        encoder.go.clear()
+        encoder.entered.clear()
+        cancelled = pool.submit(texts(*["a"] * 3 * LARGE_REQUEST), RequestOptions())
+        assert encoder.entered.wait(TIMEOUT_S)
+        assert cancelled.cancel()
+        encoder.go.set()
+        pool.submit(texts("b"), RequestOptions()).result(TIMEOUT_S)
+    give_up_s = time.monotonic() + TIMEOUT_S
+    while pool._pending:  # noqa: SLF001
+        assert time.monotonic() < give_up_s
+        time.sleep(0.001)
+    scheduler.reserve()
 
 
 def test_requests_queued_before_a_woken_thread_runs_wake_no_other_thread(
