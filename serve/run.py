@@ -91,12 +91,11 @@ def serve(
 ) -> None:
     """Serve a run folder or a model repository until SIGTERM or SIGINT.
 
-    Returns after all accepted requests have been answered. If a signal arrives while models are
-    being loaded, the process exits with code 0.
+    Returns after all accepted requests have been answered. A signal while models are being loaded
+    ends the process with code 0.
 
     Args:
-        target: a run folder of `pipe train` and `pipe export`, or a repository of
-            `pipe export --to triton`.
+        target: a run folder, or a repository of `pipe export --to triton`.
         settings: server settings.
         address: address to listen on.
         ready: called once with the addresses when the server accepts requests.
@@ -124,8 +123,8 @@ def serve(
         stack.enter_context(GracePeriod(models.stopping, settings.grace_s))
         memory = RequestMemory(settings.limits)
         handler = build_app(models, settings, keys, observers, memory)
-        scheme = "https" if certificate else "http"
-        bound = BoundAddress(url=f"{scheme}://{_format(listener)}", grpc=_format(grpc_listener))
+        url = f"{'https' if certificate else 'http'}://{_format(listener)}"
+        bound = BoundAddress(url=url, grpc=_format(grpc_listener))
         grpc_server = GrpcServer(
             models,
             settings,

@@ -59,23 +59,16 @@ class EngineChoice:
     def choose(self, run: Path, manifest: Manifest, backend: TritonBackend) -> EngineRecord:
         """Return the fastest proven engine that the backend supports.
 
-        Without a precision, engines within the default limits of changes come first.
-
-        Raises:
-            RunFolderError: the run has no such engine.
+        Without a precision, engines within the default limits of changes come first. A run without
+        such an engine is a RunFolderError.
         """
-        formats, kind = _formats(backend), manifest.task.kind
-        usable = [
-            engine
-            for engine in manifest.engines  # ordered by speed
-            if (engine.format in formats and engine.proven)
-            and self.precision in (None, engine.precision)
-            and self.layout in (None, engine.layout)
-        ]
-        if usable and self.precision is None:
-            return min(usable, key=lambda engine: not DEFAULT_LIMITS.allow(engine, kind))
-        if usable:
-            return usable[0]
+        formats, engines = _formats(backend), list(manifest.engines)  # ordered by speed
+        if self.precision is None:
+            engines.sort(key=lambda engine: not DEFAULT_LIMITS.allow(engine, manifest.task.kind))
+        for engine in engines:
+            fits = self.precision in (None, engine.precision) and engine.format in formats
+            if engine.proven and fits and self.layout in (None, engine.layout):
+                return engine
         criteria = ", ".join(value for value in (backend, self.precision, self.layout) if value)
         names = ", ".join(map(_named, manifest.engines)) or "none"
         message = f"{run} has no proven engine for Triton ({criteria}); its engines: {names}"

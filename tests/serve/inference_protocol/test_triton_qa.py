@@ -303,7 +303,7 @@ def test_wrong_lengths_are_refused(server, content, length, message):
 )
 def test_hostile_json_is_refused(server, content):
     answer = send(server, content)
-    assert answer.status_code == 400
+    assert answer.status_code in {400, 413}  # 413: too many values, or too deep
     assert answer.json()["error"]
 
 
