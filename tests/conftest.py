@@ -1,5 +1,6 @@
 """One small trained run, shared by all tests that read a run folder."""
 
+import gc
 import os
 import shutil
 import signal
@@ -16,6 +17,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models, and machines that
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+def pytest_collection_finish():
+    gc.freeze()  # a collection that searches all imported modules takes seconds
 
 
 def pytest_unconfigure():

@@ -49,9 +49,11 @@ def sender(server: MemoryServer) -> SendRequest:
 @pytest.fixture
 def gc_disabled() -> Iterator[None]:
     gc.collect()
+    gc.freeze()  # so that collections need not search the objects of other tests
     gc.disable()
     yield
     gc.enable()
+    gc.unfreeze()
 
 
 def garbage_after(run: Path, work: Callable[[SendRequest], Awaitable[None]], **queue: int) -> int:

@@ -63,9 +63,11 @@ print(*codes)
 @pytest.fixture
 def _counted() -> Iterator[None]:
     gc.collect()
+    gc.freeze()  # so that collections need not search the objects of other tests
     gc.disable()
     yield
     gc.enable()
+    gc.unfreeze()
 
 
 async def left_by(run: Path, kind: str, interceptors: list[KeyInterceptor]) -> tuple[str, int]:
