@@ -55,7 +55,10 @@ class ForkedPipe:
         import pipework.export.run  # noqa: PLC0415
         import pipework.train.run  # noqa: F401, PLC0415  (once, for all forks)
 
-        self._files = [tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2)]
+        self._files = [
+            tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (__exit__ closes it)
+            for _ in range(2)
+        ]
         arguments = (["pipe", *map(str, words)], self._files)
         self._process = multiprocessing.get_context("fork").Process(target=_run, args=arguments)
         with warnings.catch_warnings():

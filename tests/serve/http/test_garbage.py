@@ -109,7 +109,7 @@ def test_sequential_requests_leave_no_garbage(
 def test_concurrent_requests_leave_no_garbage(
     slow_run: Path, expected: set[int], options: dict[str, object]
 ) -> None:
-    texts = {"texts": ["rain"] * 200}
+    texts = {"texts": ["rain"] * 100}
 
     async def work(send_request: SendRequest) -> None:
         first = asyncio.create_task(send_request(texts))
