@@ -1,5 +1,7 @@
 """One small trained run, shared by all tests that read a run folder."""
 
+import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -18,6 +20,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
+def pytest_collection_finish():
+    gc.freeze()  # a collection that searches all imported modules takes seconds
+
+
 def pytest_unconfigure():
     shutil.rmtree(os.environ["PIPEWORK_CACHE"], ignore_errors=True)
 
@@ -29,16 +35,31 @@ def shared_data() -> Path:
     return SHARED
 
 
+def made_once(factory, name, make):
+    """Return a folder that one of pytest's parallel processes makes for all of them."""
+    own = factory.getbasetemp()
+    common = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    folder = common / name
+    with (common / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            unfinished = factory.mktemp("unfinished") / name
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory) -> Path:
     """A run of a few steps on the sample; read it only."""
     from pipework.train.config.run_config import load_config  # noqa: PLC0415  (the environment is set first)
     from pipework.train.run import train  # noqa: PLC0415
 
-    run = tmp_path_factory.mktemp("runs") / "trained"
-    overrides = ["train.epochs=3", "train.batch_size=16", "train.precision=fp32"]
-    train(load_config("sample", overrides), run, NullProgress())
-    return run
+    def make(run):
+        overrides = ["train.epochs=3", "train.batch_size=16", "train.precision=fp32"]
+        train(load_config("sample", overrides), run, NullProgress())
+
+    return made_once(tmp_path_factory, "trained", make)
 
 
 @pytest.fixture(scope="session")
@@ -47,10 +68,11 @@ def exported_run(trained_run, tmp_path_factory) -> Path:
     from pipework.export.config import ExportSettings  # noqa: PLC0415
     from pipework.export.run import export  # noqa: PLC0415
 
-    run = tmp_path_factory.mktemp("runs") / "exported"
-    shutil.copytree(trained_run, run)
-    export(run, NullProgress(), settings=ExportSettings(speed_s=0.2))
-    return run
+    def make(run):
+        shutil.copytree(trained_run, run)
+        export(run, NullProgress(), settings=ExportSettings(speed_s=0.2))
+
+    return made_once(tmp_path_factory, "exported", make)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The rules of the design, each as a check."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -8,12 +9,14 @@ import tomllib
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from pipework.benchmarks.studies.documents.readme import RESULTS, fill, read_all
 from pipework.cli import app
 from pipework.train.config.run_config import recipes
+from tests.commands import pipe
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("train", "export", "serve", "benchmarks")
@@ -190,13 +193,10 @@ def commands(text):
 
 @cache
 def help_text(command):
-    return subprocess.run(
-        [Path(sys.executable).with_name("pipe"), command, "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"},
-    ).stdout
+    with patch.dict(os.environ, {"COLUMNS": "200", "TERMINAL_WIDTH": "200"}):
+        done = pipe(command, "--help")
+    assert done.returncode == 0
+    return done.stdout
 
 
 def known_commands():

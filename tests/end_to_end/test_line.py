@@ -1,7 +1,6 @@
 """Training, export and serving with the public commands on real components."""
 
 import itertools
-import os
 import re
 import signal
 import subprocess
@@ -15,20 +14,15 @@ import pytest
 from pipework.run_folder.manifest import read_manifest
 from pipework.run_folder.task import Metric
 from pipework.serve.client import Client
+from tests.commands import ForkedPipe, fork_pipe, pipe
 
 PIPE = Path(sys.executable).with_name("pipe")
 TIMEOUT_S = 120
-FEW_STEPS = ("--set", "train.max_steps=40", "--set", "train.precision=fp32")
-
-
-def pipe(*arguments):
-    return subprocess.run(
-        [PIPE, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+FEW_STEPS = (
+    *("--set", "train.max_steps=40", "--set", "train.precision=fp32"),
+    *("--set", "train.report=false"),
+)
+QUICK_EXPORT = ("--to", "onnx", "--set", "speed_s=0", "--set", "dev_rows=40")
 
 
 @contextmanager
@@ -44,10 +38,10 @@ def served(run):
 
 
 def with_slow_combinations(*pairs):
-    """Return the pairs, and all other combinations of their values marked as slow."""
+    """Return the first pair, and all other combinations of the values marked as slow."""
     every = itertools.product(*(dict.fromkeys(side) for side in zip(*pairs, strict=True)))
-    others = [pytest.param(*pair, marks=pytest.mark.slow) for pair in every if pair not in pairs]
-    return [*pairs, *others]
+    others = [pytest.param(*pair, marks=pytest.mark.slow) for pair in every if pair != pairs[0]]
+    return [pairs[0], *others]
 
 
 def test_the_server_returns_the_predictions_of_pipe_predict_and_stops_with_0(exported_run):
@@ -91,36 +85,31 @@ def wait_for(process, path):
 @pytest.mark.parametrize(
     ("moment", "signal_number"),
     with_slow_combinations(
-        ("config.toml", signal.SIGINT),
-        ("log.jsonl", signal.SIGTERM),
         ("checkpoint*", signal.SIGKILL),
+        ("log.jsonl", signal.SIGTERM),
+        ("config.toml", signal.SIGINT),
     ),
 )
 def test_a_stopped_training_leaves_no_finished_run(tmp_path, moment, signal_number):
     run = tmp_path / "run"
-    with subprocess.Popen(
-        [PIPE, "train", "sample", "--out", run, *FEW_STEPS, "--set", "train.eval_every=2"],
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        env=os.environ,
-    ) as process:
+    words = ("train", "sample", "--out", run, *FEW_STEPS, "--set", "train.eval_every=2")
+    with ForkedPipe(*words) as process:
         wait_for(process, run / moment)
         process.send_signal(signal_number)
-        assert process.wait(TIMEOUT_S) != 0
+        assert process.finish().returncode != 0
     assert not (run / "manifest.json").exists()
-    serving = pipe("serve", run, "--port", "0")
+    serving = fork_pipe("serve", run, "--port", "0")
     assert serving.returncode == 2
     assert "its training did not finish" in serving.stderr
 
 
 def test_a_second_training_reports_the_unfinished_run(tmp_path):
     run = tmp_path / "run"
-    with subprocess.Popen(
-        [PIPE, "train", "sample", "--out", run], stderr=subprocess.DEVNULL, env=os.environ
-    ) as process:
+    with ForkedPipe("train", "sample", "--out", run, *FEW_STEPS) as process:
         wait_for(process, run / "log.jsonl")
-        process.kill()
-    again = pipe("train", "sample", "--out", run, *FEW_STEPS, "--set", "train.learning_rate=3e-3")
+        process.send_signal(signal.SIGKILL)
+        assert process.finish().returncode == -signal.SIGKILL
+    again = fork_pipe("train", "sample", "--out", run, *FEW_STEPS, "--set", "train.max_steps=2")
     assert "contains an unfinished run" in again.stderr
     assert (run / "manifest.json").exists()
 
@@ -128,25 +117,20 @@ def test_a_second_training_reports_the_unfinished_run(tmp_path):
 @pytest.mark.parametrize(
     ("moment", "signal_number"),
     with_slow_combinations(
-        ("engines", signal.SIGINT), ("engines/onnx-fp32/partial/model.onnx", signal.SIGKILL)
+        ("engines/onnx-fp32/partial/model.onnx", signal.SIGKILL), ("engines", signal.SIGINT)
     ),
 )
 def test_a_stopped_export_leaves_no_engine(run, moment, signal_number):
     before = (run / "manifest.json").read_bytes()
-    with subprocess.Popen(
-        [PIPE, "export", run, "--to", "onnx"],
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        env=os.environ,
-    ) as process:
+    with ForkedPipe("export", run, *QUICK_EXPORT) as process:
         wait_for(process, run / moment)
         process.send_signal(signal_number)
-        assert process.wait(TIMEOUT_S) != 0
+        assert process.finish().returncode != 0
     assert (run / "manifest.json").read_bytes() == before
-    serving = pipe("serve", run, "--port", "0")
+    serving = fork_pipe("serve", run, "--port", "0")
     assert serving.returncode == 2
     assert "has no engine" in serving.stderr
-    again = pipe("export", run, "--to", "onnx")
+    again = fork_pipe("export", run, *QUICK_EXPORT)
     assert again.returncode == 0, again.stderr
     assert len(read_manifest(run).engines) == 1
 
@@ -159,22 +143,23 @@ def test_pairs_of_real_data_are_trained_exported_and_served(shared_data, tmp_pat
         'train = "train.tsv"\ndev = "dev.tsv"\ntest = "msr_paraphrase_test.txt"\nheader = true\n'
         'format = "tsv"\ncolumns = { label = 0, text = 3, text_pair = 4 }\n'
         '[model]\npreset = "tiny"\nvocab_size = 2000\n'
-        "[train]\nmax_steps = 20\nlearning_rate = 1e-3\n"
+        '[train]\nmax_steps = 4\nlearning_rate = 1e-3\nreport = false\nprecision = "fp32"\n'
     )
-    trained = pipe("train", config, "--out", run)
+    trained = fork_pipe("train", config, "--out", run)
     assert trained.returncode in (0, 3), (
         trained.stderr
     )  # 3: the model may not learn anything in this few steps
-    exported = pipe("export", run, "--to", "onnx")
+    exported = fork_pipe("export", run, *QUICK_EXPORT)
     assert exported.returncode == 0, exported.stderr
     with served(run) as (_, url), Client(url) as client:
         (answer,) = client.predict_pairs([("A man is here.", "Here is a man.")])
         assert answer.label in ("different", "paraphrase")
 
 
+@pytest.mark.slow  # the sample's runs are learned with the same code
 def test_real_headlines_are_learned_from_the_first_steps(shared_data, tmp_path):
     root = f"data.root={shared_data / 'thucnews_headlines'}"
-    done = pipe(
+    done = fork_pipe(
         "train", "thucnews", "--out", tmp_path / "run", "--set", root, "--set", "model.preset=tiny",
         "--set", "train.max_steps=150", "--set", "train.learning_rate=2e-3",
         "--set", "train.report=false",

@@ -17,17 +17,12 @@ from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.progress import NullProgress
 from pipework.serve.triton.installation import Installation
 from pipework.serve.triton.server import TritonServer
+from tests.commands import pipe
 
 PIPE = Path(sys.executable).with_name("pipe")
 ROWS = [
     f"row {number}: {text}" for number, text in enumerate(["rain", "票房 of a film", "goal"] * 50)
 ]
-
-
-def pipe(*arguments, stdin=""):
-    return subprocess.run(
-        [PIPE, *map(str, arguments)], capture_output=True, text=True, check=False, input=stdin
-    )
 
 
 @contextmanager
@@ -117,7 +112,7 @@ def test_texts_and_lines_are_printed_like_those_of_the_run_folder(
 ):
     expected = pipe("predict", exported_run, *ROWS[:3]).stdout
     assert pipe("predict", "--url", pipework_server["http"], *ROWS[:3]).stdout == expected
-    lines = "\n".join(ROWS[:3]) + "\n"
+    lines = "\n".join([*ROWS[:3], ""]).encode()
     assert pipe("predict", "--url", pipework_server["http"], stdin=lines).stdout == expected
     path = tmp_path / "rows.csv"
     path.write_text("".join(f"7,{row}\n" for row in ROWS[:3]))

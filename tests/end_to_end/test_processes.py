@@ -5,22 +5,21 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from pipework.run_folder.manifest import read_manifest
+from tests.commands import ForkedPipe, fork_pipe
 
-PIPE = Path(sys.executable).with_name("pipe")
 TIMEOUT_S = 180
-SETTINGS = ("precision=fp32", "report=false", "save_every=5", "max_steps=60")
+SETTINGS = ("precision=fp32", "report=false", "save_every=5", "max_steps=40", "batch_size=16")
 
 
-def train_command(out, *options):
+def train_words(out, *options):
     sets = [word for setting in SETTINGS for word in ("--set", f"train.{setting}")]
-    return [str(argument) for argument in (PIPE, "train", "sample", "--out", out, *sets, *options)]
+    return [str(argument) for argument in ("train", "sample", "--out", out, *sets, *options)]
 
 
 def wait_for_step(process, run, step):
@@ -45,17 +44,15 @@ def steps(run):
 )
 def test_a_signal_leaves_a_checkpoint_from_which_the_run_resumes(tmp_path, signal_number, code):
     run = tmp_path / "run"
-    with subprocess.Popen(train_command(run), stderr=subprocess.PIPE, text=True) as process:
+    with ForkedPipe(*train_words(run)) as process:
         wait_for_step(process, run, 5)
         process.send_signal(signal_number)
-        _, stderr = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == code
-    (stopped,) = re.findall(r"stopped by a signal after step (\d+) of 60", stderr)
-    assert "with --resume to continue" in stderr
+        done = process.finish(TIMEOUT_S)
+    assert done.returncode == code
+    (stopped,) = re.findall(r"stopped by a signal after step (\d+) of 40", done.stderr)
+    assert "with --resume to continue" in done.stderr
     assert (run / "state" / f"step-{int(stopped):08d}").is_dir()
-    again = subprocess.run(
-        train_command(run, "--resume"), capture_output=True, text=True, check=False
-    )
+    again = fork_pipe(*train_words(run, "--resume"))
     assert again.returncode in (0, 3), again.stderr
     assert f"resuming after step {stopped}" in again.stderr
     assert steps(run) == sorted(set(steps(run)))
@@ -67,11 +64,10 @@ def children(pid):
     return [int(line) for line in result.stdout.split()]
 
 
-def test_a_killed_process_stops_the_job_and_a_second_job_resumes(tmp_path):
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_killed_process_stops_the_job_and_a_second_job_resumes(tmp_path, processes):
     run = tmp_path / "run"
-    with subprocess.Popen(
-        train_command(run, "--nproc", "2"), stderr=subprocess.PIPE, text=True
-    ) as process:
+    with ForkedPipe(*train_words(run, "--nproc", "2")) as process:
         wait_for_step(process, run, 5)
         ranks = [
             pid
@@ -79,25 +75,19 @@ def test_a_killed_process_stops_the_job_and_a_second_job_resumes(tmp_path):
             if "RANK=1" in Path(f"/proc/{pid}/environ").read_text().split("\0")
         ]
         os.kill(ranks[0], signal.SIGKILL)
-        _, stderr = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 1
-    assert "process 1 of the job failed (killed by SIGKILL); the others were stopped" in stderr
+        done = process.finish(TIMEOUT_S)
+    assert done.returncode == 1
+    assert "process 1 of the job failed (killed by SIGKILL); the others were stopped" in done.stderr
     assert not (run / "manifest.json").exists()
-    again = subprocess.run(
-        train_command(run, "--nproc", "2", "--resume"), capture_output=True, text=True, check=False
-    )
+    again = fork_pipe(*train_words(run, "--nproc", processes, "--resume"))
     assert again.returncode in (0, 3), again.stderr
     assert "resuming after step" in again.stderr
     assert read_manifest(run).data.metrics["dev"]
 
 
 def test_an_invalid_config_is_reported_once_by_several_processes(tmp_path):
-    done = subprocess.run(
-        train_command(tmp_path / "run", "--nproc", "2", "--set", "model.vocab=none.txt"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = train_words(tmp_path / "run", "--nproc", "2", "--set", "model.vocab=none.txt")
+    done = fork_pipe(*words)
     assert done.returncode == 2
     assert done.stderr.count("none.txt") == 1
     assert "Traceback" not in done.stderr

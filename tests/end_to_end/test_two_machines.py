@@ -21,13 +21,14 @@ TIMEOUT_S = 300
 # Without this the surviving agent does not publish its store again, and a rejoining agent hangs.
 FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 PORT = 29400  # free, because the namespaces are new
-STEPS, SAVE_EVERY = 90, 6
+STEPS, SAVE_EVERY = 54, 6
 SETTINGS = (
     f"train.max_steps={STEPS}",
     f"train.save_every={SAVE_EVERY}",
     "train.precision=fp32",
     "train.token_dropout=0",
     "train.report=false",
+    "train.batch_size=16",
 )
 
 

@@ -383,7 +383,12 @@ def test_the_asynchronous_client_can_stream(server, model, predicted):
 
 
 @pytest.mark.parametrize(
-    ("protocol", "options"), [("http", []), ("grpc", []), ("grpc", ["--streaming"])]
+    ("protocol", "options"),
+    [
+        ("http", []),
+        pytest.param("grpc", [], marks=pytest.mark.slow),
+        ("grpc", ["--streaming"]),
+    ],
 )
 def test_perf_analyzer_can_measure_the_server(server, model, tmp_path, protocol, options):
     if not PERF_ANALYZER.is_file():

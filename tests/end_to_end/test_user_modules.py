@@ -9,7 +9,10 @@ import pytest
 
 PIPE = Path(sys.executable).with_name("pipe")
 FAIL = "raise SystemExit('a module of the user was imported')\n"
-QUICK = ("model.preset=tiny", "train.max_steps=2", "train.batch_size=8", "train.precision=fp32")
+QUICK = (
+    *("model.preset=tiny", "train.max_steps=2", "train.batch_size=8"),
+    *("train.precision=fp32", "train.report=false"),
+)
 
 
 @pytest.fixture

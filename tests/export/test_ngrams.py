@@ -18,7 +18,7 @@ from pipework.train.config.model import Head
 from pipework.train.config.run_config import load_config
 from pipework.train.run import train
 
-QUICK = ExportSettings(speed_s=0.1, dev_rows=40)
+QUICK = ExportSettings(speed_s=0, dev_rows=40)
 BUCKETS = 5000
 
 
@@ -57,7 +57,7 @@ def built_engines(run, engines):
     ("to", "precision", "count"),
     [
         (ExportTarget.ONNX, Precision.INT8, 4),  # of two kinds
-        (ExportTarget.OPENVINO, Precision.FP32, 2),
+        pytest.param(ExportTarget.OPENVINO, Precision.FP32, 2, marks=pytest.mark.slow),
         pytest.param(ExportTarget.ONNX, Precision.FP32, 2, marks=pytest.mark.slow),
         pytest.param(ExportTarget.OPENVINO, Precision.INT8, 2, marks=pytest.mark.slow),
     ],

@@ -18,7 +18,8 @@ from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_proven
 
-QUICK = ExportSettings(speed_s=0.1, dev_rows=20)
+QUICK = ExportSettings(speed_s=0, dev_rows=20)
+MEASURED = ExportSettings(speed_s=0.1, dev_rows=20)
 
 
 def engine_files(run):
@@ -42,7 +43,7 @@ def test_one_export_command_reads_the_manifest_once(run, monkeypatch):
         return opened(path, mode, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", counting)
-    cli.export(run, ExportTarget.ONNX, overrides=["speed_s=0"])
+    cli.export(run, ExportTarget.ONNX, overrides=["speed_s=0", "dev_rows=20"])
     assert modes == ["rb"]
     (engine,) = read_manifest(run).engines
     assert engine.name == "onnx-fp32"
@@ -65,7 +66,7 @@ def test_a_second_export_replaces_the_first(proven):
             stream.write(b"\xf2\x3f\x01x")
 
     (before,) = read_manifest(proven).engines
-    export(proven, NullProgress(), builder=builder(other))
+    export(proven, NullProgress(), settings=QUICK, builder=builder(other))
     (after,) = read_manifest(proven).engines
     assert after.files[0] != before.files[0]
     assert engine_files(proven) == ["model.onnx", "rows.npz"]
@@ -88,7 +89,7 @@ def test_files_of_a_killed_export_are_reported_and_removed(run, noting):
         folder = run / "engines" / "onnx-fp32" / name
         folder.mkdir(parents=True)
         (folder / "model.onnx").write_bytes(b"half a graph, or one that is not recorded")
-    export(run, noting)
+    export(run, noting, settings=QUICK)
     left = [line for line in noting.lines if "left from an unfinished export" in line]
     assert len(left) == 2
     assert engine_files(run) == ["model.onnx", "rows.npz"]
@@ -124,14 +125,14 @@ def test_a_second_concurrent_export_of_a_run_is_rejected(run):
             export(run, NullProgress())
         checkpoint_to_onnx(run, manifest, path)
 
-    export(run, NullProgress(), builder=builder(while_another_exports))
+    export(run, NullProgress(), settings=QUICK, builder=builder(while_another_exports))
     assert len(read_manifest(run).engines) == 1
 
 
 def test_stray_files_under_engines_do_not_stop_an_export(proven):
     (proven / "engines" / ".DS_Store").write_text("x")
     (proven / "engines" / "onnx-fp32" / "deeper").mkdir()
-    export(proven, NullProgress())
+    export(proven, NullProgress(), settings=QUICK)
     assert engine_files(proven) == ["model.onnx", "rows.npz"]
 
 
@@ -168,7 +169,7 @@ def test_a_failed_build_does_not_stop_the_other_engines(run, error, noting):
         return build(variant, run_rows, folder, progress)
 
     variants = labelled(EngineFormat.OPENVINO, EngineFormat.ONNX)
-    records = export(run, noting, variants, settings=QUICK, builder=one_fails)
+    records = export(run, noting, variants, settings=MEASURED, builder=one_fails)
     assert [record.name for record in records] == ["onnx-fp32"]
     assert records[0].speed is not None
     assert f"failed: openvino-fp32: {error}" in noting.lines
@@ -178,7 +179,7 @@ def test_a_failed_build_does_not_stop_the_other_engines(run, error, noting):
 def test_a_broken_existing_engine_is_not_measured_and_does_not_stop_an_export(proven, noting):
     (before,) = read_manifest(proven).engines
     (proven / before.files[0].path).write_bytes(b"broken")
-    export(proven, noting, labelled(EngineFormat.OPENVINO), settings=QUICK)
+    export(proven, noting, labelled(EngineFormat.OPENVINO), settings=MEASURED)
     assert read_manifest(proven).engines[0].name == "openvino-fp32"
     assert any(line.startswith("not measured: onnx-fp32: ") for line in noting.lines)
 
@@ -190,7 +191,7 @@ def test_an_engine_measured_on_another_machine_is_ranked_last(proven):
     there = engine.parity.model_copy(update={"processor": "another"})
     elsewhere = engine.model_copy(update={"speed": fast, "parity": there})
     write_manifest(proven, manifest.model_copy(update={"engines": (elsewhere,)}))
-    export(proven, NullProgress(), labelled(EngineFormat.OPENVINO), settings=QUICK)
+    export(proven, NullProgress(), labelled(EngineFormat.OPENVINO), settings=MEASURED)
     names = [one.name for one in read_manifest(proven).engines]
     assert names == ["openvino-fp32", "onnx-fp32"]
 

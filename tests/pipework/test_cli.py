@@ -9,6 +9,7 @@ import pytest
 from typer.main import get_command
 
 from pipework.cli import app
+from tests.commands import pipe
 
 PIPE = Path(sys.executable).with_name("pipe")
 URL = "http://127.0.0.1:9"
@@ -23,12 +24,6 @@ FROZEN = {
     "show": "run as_json html",
     "train": "config out overrides nproc resume",
 }
-
-
-def pipe(*words, stdin=""):
-    return subprocess.run(
-        [PIPE, *map(str, words)], capture_output=True, text=True, check=False, input=stdin
-    )
 
 
 def test_the_options_are_frozen():
@@ -58,7 +53,6 @@ def test_help_imports_nothing_heavy():
     [
         (("show", "nowhere"), "nowhere is not a folder"),
         (("train", "nothing", "--out", "x"), "neither a config file nor a recipe"),
-        (("serve", "nowhere"), "nowhere is not a folder"),
         (("export", "nowhere", "--to", "onnx"), "nowhere is not a folder"),
         (
             ("export", "nowhere", "--to", "triton"),
@@ -91,10 +85,28 @@ def test_help_imports_nothing_heavy():
 def test_a_user_error_is_one_line_and_exit_code_2(words, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = pipe(*words)
+    check_error(done, message)
+
+
+def check_error(done, message):
     assert done.returncode == 2
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("error:"))
     assert message in line
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("show", "nowhere"), "nowhere is not a folder"),
+        (("serve", "nowhere"), "nowhere is not a folder"),  # it configures the logs of its process
+    ],
+)
+def test_the_command_of_the_shell_reports_user_errors(words, message, tmp_path):
+    done = subprocess.run(
+        [PIPE, *words], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    check_error(done, message)
 
 
 def test_show_prints_the_manifest_as_text_and_as_json(exported_run):
@@ -115,7 +127,7 @@ def test_export_adds_a_proven_engine_to_a_triton_repository_once(exported_run, t
 def test_predict_reads_texts_lines_and_files(exported_run, tmp_path):
     texts = ["rain all week", "票房破亿的电影"]
     by_words = pipe("predict", exported_run, *texts).stdout
-    by_lines = pipe("predict", exported_run, stdin="\n".join(texts) + "\n").stdout
+    by_lines = pipe("predict", exported_run, stdin="\n".join([*texts, ""]).encode()).stdout
     path = tmp_path / "rows.tsv"
     path.write_text("text\tlabel\n" + "".join(f"{text}\tarts\n" for text in texts))
     by_file = pipe("predict", exported_run, "--file", path).stdout
@@ -170,11 +182,9 @@ def without(package, *words, cwd):
 
 
 def test_standard_input_that_is_not_utf_8_is_reported(exported_run):
-    done = subprocess.run(
-        [PIPE, "predict", exported_run], capture_output=True, check=False, input=b"ok\n\xff\n"
-    )
+    done = pipe("predict", exported_run, stdin=b"ok\n\xff\n")
     assert done.returncode == 2
-    assert b"standard input:2: not UTF-8" in done.stderr
+    assert "standard input:2: not UTF-8" in done.stderr
 
 
 def test_a_bug_shows_its_traceback_and_exits_1(tmp_path):

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import socket
+from functools import partial
 
 import pytest
 
@@ -18,17 +19,17 @@ QUICK = [
 ]
 
 
-@pytest.fixture
-def small(tmp_path):
-    """A config with a few synthetic rows."""
+@pytest.fixture(scope="session")
+def config_in():
+    """A function that writes a few synthetic rows and a config into a folder."""
 
-    def make(*extra, rows=40, test_rows=8):
+    def make(folder, *extra, rows=40, test_rows=8):
         for name, count in (("train", rows), ("dev", 12), ("test", test_rows)):
             lines = (
                 f"{'good' if n % 2 else 'bad'} thing number {n}\t{n % 2}\n" for n in range(count)
             )
-            (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines))
-        path = tmp_path / "c.toml"
+            (folder / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines))
+        path = folder / "c.toml"
         path.write_text(
             '[data]\ntrain = "train.tsv"\ndev = "dev.tsv"\ntest = "test.tsv"\n'
             '[model]\npreset = "tiny"\nmax_length = 16\nvocab_size = 100\n[train]\nepochs = 30\n'
@@ -37,6 +38,12 @@ def small(tmp_path):
         return load_config(str(path), [*QUICK, *extra])
 
     return make
+
+
+@pytest.fixture
+def small(config_in, tmp_path):
+    """A config with a few synthetic rows."""
+    return partial(config_in, tmp_path)
 
 
 def _member(config, out, environment, kill_at, resume, results):

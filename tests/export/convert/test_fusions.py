@@ -4,6 +4,7 @@ import onnx
 import pytest
 
 from pipework.export.build import BuildResult, count_fusions, lost_fusions
+from pipework.export.config import ExportSettings
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
 from pipework.export.run import export
 from pipework.run_folder.manifest import read_manifest
@@ -50,6 +51,6 @@ def test_an_export_reports_fusions_lost_since_the_last_export(proven, noting):
         checkpoint_to_onnx(run_rows.run, run_rows.manifest, folder / "model.onnx")
         return BuildResult(built_with={}, fusions={"BiasGelu": 1})
 
-    export(proven, noting, builder=builder)
+    export(proven, noting, settings=ExportSettings(speed_s=0, dev_rows=20), builder=builder)
     expected = f"onnx-fp32: fewer fusions than in the last export: BiasGelu {LAYERS} -> 1"
     assert expected in noting.lines

@@ -116,11 +116,11 @@ KERNELS_MB = 20  # upper limit for the kernels of all profiles
 @pytest.mark.parametrize(
     ("layout", "precision"),
     [
-        (Layout.PADDED, Precision.INT8),
         (Layout.PACKED, Precision.FP16),
         *(
             pytest.param(*other, marks=pytest.mark.slow)
             for other in (
+                (Layout.PADDED, Precision.INT8),
                 (Layout.PADDED, Precision.FP32),
                 (Layout.PADDED, Precision.FP16),
                 (Layout.PACKED, Precision.FP32),

@@ -34,6 +34,12 @@ KINDS = [
     (EncoderFamily.ELECTRA, Head.LINEAR, EngineFormat.ONNX, Layout.PACKED, "layer.1.output.dense"),
 ]
 
+QUICK_FAMILIES = (
+    EncoderFamily.BERT,
+    EncoderFamily.ROBERTA,
+    EncoderFamily.XLNET,
+)  # the others: slow
+
 
 def compared(run_rows, variant, folder):
     """Compare the layers of an engine for the third of four inputs of several lengths."""
@@ -68,8 +74,14 @@ def build_engine(family_run, tmp_path):
 
 @pytest.mark.parametrize(
     ("family", "head", "format", "layout", "holds"),
-    KINDS,
-    ids=[f"{family}-{head}-{layout}" for family, head, _, layout, _ in KINDS],
+    [
+        pytest.param(
+            *kind,
+            id=f"{kind[0]}-{kind[1]}-{kind[3]}",
+            marks=() if kind[0] in QUICK_FAMILIES else pytest.mark.slow,
+        )
+        for kind in KINDS
+    ],
 )
 def test_no_layer_of_a_correct_engine_differs(build_engine, family, head, format, layout, holds):  # noqa: A002
     comparison = compared(*build_engine(family, head, format, layout))

@@ -28,6 +28,7 @@ OPENVINO = Variant(
     layout=Layout.PADDED,
     scaling=Scaling.STATIC,
 )
+QUICK = ExportSettings(speed_s=0, dev_rows=100, calibration_rows=80)  # > SENSITIVITY_ROWS
 LOUD = "bert.encoder.layer.1.output.dense"
 
 
@@ -84,7 +85,7 @@ def test_layers_fall_back_to_bf16_first(run, noting, monkeypatch):
         return -found_NC if len(judged) == 1 else found_NC  # as if one layer repaired it
 
     monkeypatch.setattr(CandidateRunner, "logits", logits)
-    (engine,) = export(run, noting, [OPENVINO], settings=ExportSettings(speed_s=0))
+    (engine,) = export(run, noting, [OPENVINO], settings=QUICK)
     assert engine.proven
     (layer,) = engine.kept
     assert layer.precision is Precision.BF16
@@ -111,7 +112,7 @@ def test_float32_is_tried_if_bf16_layers_are_not_enough(run, noting, monkeypatch
         return found_NC if repaired else -found_NC
 
     monkeypatch.setattr(CandidateRunner, "logits", logits)
-    (engine,) = export(run, noting, [OPENVINO], settings=ExportSettings(speed_s=0))
+    (engine,) = export(run, noting, [OPENVINO], settings=QUICK)
     assert engine.proven
     assert judged == [Precision.BF16] * 5 + [Precision.FP32] * 2
     assert [layer.precision for layer in engine.kept] == [Precision.FP32]
@@ -137,7 +138,7 @@ def test_float32_is_used_if_bf16_fallback_layers_do_not_help(run, noting, monkey
         return -found_NC if degraded and runner.fallback_precision is Precision.BF16 else found_NC
 
     monkeypatch.setattr(CandidateRunner, "logits", logits)
-    (engine,) = export(run, noting, [OPENVINO], settings=ExportSettings(speed_s=0))
+    (engine,) = export(run, noting, [OPENVINO], settings=QUICK)
     assert engine.proven
     assert engine.kept == ()
     assert fallback_precision(run, engine) == ("f32" if degraded else "bf16")
@@ -151,7 +152,7 @@ def test_float32_is_used_if_bf16_fallback_layers_do_not_help(run, noting, monkey
 def test_an_engine_that_fallback_layers_do_not_repair_is_rejected(run, noting):
     # An impossible limit, which --set would not accept.
     never = TolerancesSettings(int8=ToleranceSettings.model_construct(score_drop=-1.0))
-    settings = ExportSettings(speed_s=0, tolerances=never)
+    settings = QUICK.model_copy(update={"tolerances": never})
     with pytest.raises(CheckFailedError) as caught:
         export(run, noting, [DYNAMIC], settings=settings)
     assert caught.value.exit_code == 3

@@ -303,7 +303,7 @@ def test_bytes_that_cannot_be_parsed_end_a_stream_after_earlier_responses(channe
 
 
 def test_a_cancelled_request_leaves_the_queue(slow_run, start_server):
-    server, much = start_server(slow_run), LONG * 2
+    server, much = start_server(slow_run), LONG[:250]
     with triton.InferenceServerClient(server.grpc) as client, ThreadPoolExecutor(1) as pool:
         (model,) = client.get_model_repository_index().models
         first = pool.submit(client.infer, model.name, [tensor(much)])
@@ -368,8 +368,8 @@ def test_sigterm_finishes_accepted_requests_and_ends_streams_and_watches(slow_ru
         assert next(watch).status == SERVING
         with triton.InferenceServerClient(server.grpc) as client:
             client.start_stream(lambda result, error: found.put(error or result))
-            client.async_stream_infer(model.name, [tensor(LONG[:300])], request_id="stream")
-            accepted = [stub.ModelInfer.future(request(model.name, LONG[:300])) for _ in range(3)]
+            client.async_stream_infer(model.name, [tensor(LONG[:100])], request_id="stream")
+            accepted = [stub.ModelInfer.future(request(model.name, LONG[:100])) for _ in range(3)]
             wait_until(lambda: waiting(server) >= 4)
             began_s = time.monotonic()
             assert server.stop() == 0

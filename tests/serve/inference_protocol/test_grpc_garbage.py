@@ -4,6 +4,7 @@ import asyncio
 import gc
 import socket
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ import grpc
 from tritonclient.grpc import service_pb2 as proto
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-port, name, kind, times = sys.argv[1:]
+port, name, kind = sys.argv[1:]
 text = {"name": "text", "datatype": "BYTES", "shape": [1]}
 given = {"model_name": name, "inputs": [text], "raw_input_contents": [b"\\4\\0\\0\\0rain"]}
 whole = proto.ModelInferRequest(**given).SerializeToString()
@@ -36,37 +37,40 @@ kinds = {
     "too late": {"parameters": {"timeout": {"int64_param": 1}}},
 }
 request = proto.ModelInferRequest(**given | kinds.get(kind, {}))
-codes = set()
-with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-    stub = GRPCInferenceServiceStub(channel)
-    infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-    for _ in range(int(times)):
-        try:
-            match kind:
-                case "no message":
-                    infer(b"\\xff\\xff")
-                case "stream":
-                    list(stub.ModelStreamInfer(iter([request])))
-                case "stream of no message":
-                    stream = "/inference.GRPCInferenceService/ModelStreamInfer"
-                    list(channel.stream_stream(stream)(iter([b"\\xff\\xff"])))
-                case "watch of no message":
-                    list(channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\\xff\\xff"))
-                case _:
-                    stub.ModelInfer(request)
-            codes.add("OK")
-        except grpc.RpcError as error:
-            codes.add(error.code().name)
-print(*codes)
+for times in sys.stdin:
+    codes = set()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        for _ in range(int(times)):
+            try:
+                match kind:
+                    case "no message":
+                        infer(b"\\xff\\xff")
+                    case "stream":
+                        list(stub.ModelStreamInfer(iter([request])))
+                    case "stream of no message":
+                        stream = "/inference.GRPCInferenceService/ModelStreamInfer"
+                        list(channel.stream_stream(stream)(iter([b"\\xff\\xff"])))
+                    case "watch of no message":
+                        list(channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\\xff\\xff"))
+                    case _:
+                        stub.ModelInfer(request)
+                codes.add("OK")
+            except grpc.RpcError as error:
+                codes.add(error.code().name)
+    print(*codes, flush=True)
 """
 
 
 @pytest.fixture
 def _counted() -> Iterator[None]:
     gc.collect()
+    gc.freeze()  # so that collections need not search the objects of other tests
     gc.disable()
     yield
     gc.enable()
+    gc.unfreeze()
 
 
 async def left_by(run: Path, kind: str, interceptors: list[KeyInterceptor]) -> tuple[str, int]:
@@ -81,10 +85,14 @@ async def left_by(run: Path, kind: str, interceptors: list[KeyInterceptor]) -> t
         await door.start()
         name = models.index()[0].name
 
+        words = (sys.executable, "-c", CLIENT, f"{port}", name, kind)
+        client = await asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE)
+        assert client.stdin is not None
+        assert client.stdout is not None
+
         async def call(times: int) -> str:
-            words = (sys.executable, "-c", CLIENT, f"{port}", name, kind, f"{times}")
-            client = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
-            said, _ = await client.communicate()
+            client.stdin.write(f"{times}\n".encode())
+            said = await client.stdout.readline()
             await asyncio.sleep(0.1)  # what is over is forgotten
             return said.decode().strip()
 
@@ -92,6 +100,8 @@ async def left_by(run: Path, kind: str, interceptors: list[KeyInterceptor]) -> t
         gc.collect()
         ended = await call(ASKED)
         left = gc.collect()
+        client.stdin.close()
+        await client.wait()
         await door.stop(0)
     return ended, left
 

@@ -181,6 +181,7 @@ def test_the_sample_matches_its_data_card():
     assert all(len(split.labels) == 8 for split in report.splits.values())
 
 
+@pytest.mark.slow
 def test_leaks_in_real_data_are_found(shared_data):
     overrides = [f"data.root={shared_data / 'thucnews_headlines'}"]
     report = check_config("thucnews", overrides, NullProgress())

@@ -20,13 +20,6 @@ def weights(run):
     return load_file(run / "checkpoint" / "model.safetensors")
 
 
-@pytest.fixture
-def teacher(small, tmp_path):
-    run = tmp_path / "teacher"
-    train(small("train.max_steps=60"), run, NullProgress())
-    return run
-
-
 def remove_label_information(tmp_path):
     """Replace the labels of the train rows by uninformative labels."""
     lines = (tmp_path / "train.tsv").read_text().splitlines()

@@ -13,7 +13,6 @@ from pipework.train.distill import teacher_logits as module
 from pipework.train.distill.teacher import open_teachers
 from pipework.train.distill.teacher_logits import teacher_logits
 from pipework.train.model.checkpoint_engine import open_reference
-from pipework.train.run import train
 
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("0", "1"), metric=Metric.ACCURACY)
 CPU = torch.device("cpu")
@@ -30,14 +29,11 @@ class LimitedProgress(NullProgress):
 
 
 @pytest.fixture
-def teacher_and_source(small, tmp_path, monkeypatch):
+def teacher_and_source(small, teacher, tmp_path, monkeypatch):
     """A teacher trained on synthetic rows, and its train source, with an empty cache."""
     monkeypatch.setenv("PIPEWORK_CACHE", str(tmp_path / "cache"))
-    run = tmp_path / "teacher"
-    config = small("train.max_steps=60")
-    train(config, run, NullProgress())
-    (teacher,) = open_teachers([run], TASK, ("text",))
-    return teacher, config.sources()["train"]
+    (opened,) = open_teachers([teacher], TASK, ("text",))
+    return opened, small().sources()["train"]
 
 
 def test_teacher_logits_are_those_of_its_checkpoint_in_row_order(teacher_and_source):

@@ -17,6 +17,7 @@ from pipework.train.run import train as run_once
 
 STEPS = ["train.max_steps=24", "train.eval_every=7", "train.save_every=3", "model.dropout=0.2"]
 LOSSY = ["train.token_dropout=0.2", "train.early_stop=5"]
+FP16_SGD = ("train.precision=fp16", "train.optimizer=sgd", "train.learning_rate=0.01")
 
 
 def digests(run):
@@ -39,15 +40,19 @@ def train(config, run, progress, *, resume=False):
 @pytest.mark.parametrize(
     ("processes", "extra"),
     [
-        (1, ()),
-        (1, ("train.accumulate=3", "train.batch_size=3")),
-        (1, ("train.precision=bf16", "train.optimizer=adafactor")),
-        (1, ("train.precision=fp16", "train.optimizer=sgd", "train.learning_rate=0.01")),
-        (1, ("train.optimizer_on_cpu=true", "train.schedule=cosine_restarts")),
-        (2, ("train.accumulate=2", "train.batch_size=4")),
-        (3, ("train.batch_size=7",)),
+        pytest.param(1, ("train.accumulate=3", "train.batch_size=3"), id="mid-window"),
+        pytest.param(2, ("train.accumulate=2", "train.batch_size=4"), id="two"),
+        *(
+            pytest.param(processes, extra, id=name, marks=pytest.mark.slow)
+            for name, processes, extra in (
+                ("plain", 1, ()),
+                ("bf16-adafactor", 1, ("train.precision=bf16", "train.optimizer=adafactor")),
+                ("fp16-sgd", 1, FP16_SGD),
+                ("on-cpu", 1, ("train.optimizer_on_cpu=true", "train.schedule=cosine_restarts")),
+                ("three", 3, ("train.batch_size=7",)),
+            )
+        ),
     ],
-    ids=["plain", "mid-window", "bf16-adafactor", "fp16-sgd", "on-cpu", "two", "three"],
 )
 def test_a_run_killed_at_random_steps_ends_with_the_same_bits(
     small, forked, tmp_path, processes, extra

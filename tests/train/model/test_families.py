@@ -25,6 +25,11 @@ from pipework.train.model.families import layer_stack, pooled
 
 # Each family once and each head at least once; `benchmarks.studies.families` trains them all.
 CROSS = list(zip(EncoderFamily, list(Head) * 3, strict=False))
+PAIRS = [
+    pytest.param(family, head, marks=() if (family, head) in CROSS else pytest.mark.slow)
+    for family in EncoderFamily
+    for head in Head
+]
 NO_TYPES = set(EncoderFamily) - {
     *(
         EncoderFamily.BERT,
@@ -67,7 +72,13 @@ def logits_of(model, encodings, *, one_by_one=False):
     return engine.infer(encodings)
 
 
-@pytest.mark.parametrize(("family", "head"), CROSS)
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [  # each head once; the stored results have all families
+        pytest.param(*pair, marks=() if number < len(Head) else pytest.mark.slow)
+        for number, pair in enumerate(CROSS)
+    ],
+)
 def test_each_family_learns_64_rows(models, family, head):
     rows, model = models(family, head)
     assert steps_to_fit(model, rows) is not None
@@ -80,8 +91,7 @@ def test_the_stored_results_have_every_family_with_every_head():
     assert stored.rows == 64
 
 
-@pytest.mark.parametrize("head", Head)
-@pytest.mark.parametrize("family", EncoderFamily)
+@pytest.mark.parametrize(("family", "head"), PAIRS)
 def test_padding_batching_and_saving_do_not_change_the_logits(models, family, head, tmp_path):
     rows, model = models(family, head)
     encodings = encodings_of(rows, model)[:24]

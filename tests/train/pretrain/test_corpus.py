@@ -42,7 +42,8 @@ def open_corpus(path, lines, *, pairs=False, form=Format.TEXT, max_length=16, ro
 def test_every_token_of_every_text_is_stored_once(texts):
     path, lines = texts
     rows = open_corpus(path, lines)
-    expected = [i for line in lines for i in tokenizer(lines).encode(line).ids[1:-1]]
+    wordpiece = tokenizer(lines)
+    expected = [i for line in lines for i in wordpiece.encode(line).ids[1:-1]]
     assert rows.ids.tolist() == expected
     assert sorted(index for row in range(len(rows)) for index in rows.of_row(row)) == list(
         range(rows.inputs)

@@ -1,8 +1,7 @@
 """Pretraining runs: resume, several processes, and use as a base model."""
 
 import json
-import subprocess
-import sys
+import shutil
 from contextlib import suppress
 
 import numpy as np
@@ -24,6 +23,7 @@ from pipework.serve.scheduling.predictor import Predictor
 from pipework.train.config.run_config import load_config
 from pipework.train.loop.resume import latest
 from pipework.train.run import train
+from tests.commands import fork_pipe
 
 QUICK = ["train.precision=fp32", "train.report=false", "train.max_steps=12", "train.save_every=2"]
 CONFIG = """
@@ -47,29 +47,39 @@ eval_every = 5
 """
 
 
-@pytest.fixture
-def documents(tmp_path):
-    """A config with synthetic documents whose segments count up."""
+def write_documents(folder):
+    """Write synthetic documents whose segments count up; return a function that loads a config."""
     stories = [
         "\n".join(
             f"good thing number {s} follows bad thing number {s - 1}" for s in range(d, d + 8)
         )
         for d in range(60)
     ]
-    (tmp_path / "train.txt").write_text("\n\n".join(stories))
-    (tmp_path / "p.toml").write_text(CONFIG)
+    (folder / "train.txt").write_text("\n\n".join(stories))
+    (folder / "p.toml").write_text(CONFIG)
 
     def make(*extra):
-        return load_config(str(tmp_path / "p.toml"), [*QUICK, *extra])
+        return load_config(str(folder / "p.toml"), [*QUICK, *extra])
 
     return make
 
 
 @pytest.fixture
-def pretrained(documents, tmp_path):
-    run = tmp_path / "pretrained"
-    train(documents(), run, NullProgress())
-    return run
+def documents(tmp_path):
+    return write_documents(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def pretrained_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pretrained")
+    train(write_documents(folder)(), folder / "pretrained", NullProgress())
+    return folder / "pretrained"
+
+
+@pytest.fixture
+def pretrained(documents, pretrained_once, tmp_path):  # noqa: ARG001  (writes the documents)
+    """A copy of the run, to be changed."""
+    return shutil.copytree(pretrained_once, tmp_path / "pretrained")
 
 
 def digests(run):
@@ -132,11 +142,15 @@ def test_the_final_checkpoint_has_the_lowest_dev_loss(documents, tmp_path):
 @pytest.mark.parametrize(
     ("processes", "extra"),
     [
-        (1, ("model.dropout=0.2",)),
-        (1, ("model.family=albert", "train.accumulate=2", "train.precision=bf16")),
-        (2, ("model.dropout=0.2", "train.accumulate=2")),
+        pytest.param(1, ("model.dropout=0.2",), id="plain", marks=pytest.mark.slow),
+        pytest.param(
+            1,
+            ("model.family=albert", "train.accumulate=2", "train.precision=bf16"),
+            id="albert",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(2, ("model.dropout=0.2", "train.accumulate=2"), id="two"),
     ],
-    ids=["plain", "albert", "two"],
 )
 def test_a_killed_run_ends_with_the_same_bits(documents, forked, tmp_path, processes, extra):
     config = documents(*extra)
@@ -184,12 +198,7 @@ def test_a_pretraining_run_is_refused_where_a_classifier_is_needed(pretrained):
 )
 def test_the_command_line_reports_it_in_one_line(pretrained, words):
     command, *rest = words
-    done = subprocess.run(
-        [sys.executable, "-m", "pipework.cli", command, str(pretrained), *rest],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = fork_pipe(command, pretrained, *rest)
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if "is of pretraining" in line]
     assert len(lines) == 1

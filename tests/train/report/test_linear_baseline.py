@@ -165,6 +165,7 @@ def test_missing_scikit_learn_is_reported_with_the_install_command(tmp_path, mon
     assert error.hint == "pip install 'pipework[train]'"
 
 
+@pytest.mark.slow
 def test_the_accuracy_on_headlines_is_as_expected(shared_data):
     folder = shared_data / "thucnews_headlines"
     labels = tuple((folder / "class.txt").read_text(encoding="utf-8").split())
