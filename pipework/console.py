@@ -58,7 +58,9 @@ class StandardOutput(FileIO):
 
     @classmethod
     def install(cls) -> None:
-        """Replace `sys.stdout`."""
+        """Replace `sys.stdout`, unless the caller has redirected it."""
+        if sys.stdout is not sys.__stdout__:
+            return
         if sys.stdout is None:  # it is closed: this makes each write an error
             os.dup2(os.open(os.devnull, os.O_RDONLY), STDOUT)
         raw, text = cls(STDOUT, "wb", closefd=False), sys.stdout

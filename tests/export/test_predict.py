@@ -133,7 +133,7 @@ def test_the_share_of_truncated_inputs_is_noted_at_the_end(exported_run, tmp_pat
     file.write_text("text\tlabel\nrain\tarts\n" + "word " * 500 + "\tarts\nsun\tarts\n")
     expected = "1 of 3 inputs (33.3%) are longer than the model reads and were truncated"
     progress = NotesOnly()
-    found = predict_inputs([str(exported_run)], file, None, None, progress=progress)
+    found = predict_inputs([str(exported_run)], file, PredictionSource(), progress=progress)
     next(found)
     assert progress.notes == []
     assert write_predictions(found, out, progress) == 2
@@ -142,11 +142,12 @@ def test_the_share_of_truncated_inputs_is_noted_at_the_end(exported_run, tmp_pat
     assert [row["truncated"] for row in rows] == [True, False]
     progress = NotesOnly()
     with Models([Predictor(exported_run)]) as models, server_in_thread(build_app(models)) as url:
-        list(predict_inputs([], file, url, "text=text", progress=progress))
+        source = PredictionSource(url=url, columns="text=text")
+        list(predict_inputs([], file, source, progress=progress))
     assert progress.notes == [expected]
 
 
 def test_without_truncated_inputs_nothing_is_noted(exported_run):
     progress = NotesOnly()
-    list(predict_inputs([str(exported_run), "rain"], None, None, None, progress=progress))
+    list(predict_inputs([str(exported_run), "rain"], None, PredictionSource(), progress=progress))
     assert progress.notes == []

@@ -19,8 +19,8 @@ FROZEN = {
     "check": "inputs overrides as_json",
     "eval": "run file split engine as_json",
     "export": "run to precision layout repository overrides",
-    "predict": "words file out url columns",
-    "serve": "target backend host port grpc_port overrides",
+    "predict": "words file out url columns engine",
+    "serve": "target backend host port grpc_port engine overrides",
     "show": "run as_json html",
     "train": "config out overrides nproc resume",
 }
@@ -103,16 +103,14 @@ def check_error(done, message):
     ],
 )
 def test_the_command_of_the_shell_reports_user_errors(words, message, tmp_path):
-    done = subprocess.run(
-        [PIPE, *words], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    done = subprocess.run([PIPE, *words], capture_output=True, text=True, check=False, cwd=tmp_path)
     check_error(done, message)
 
 
 def test_show_prints_the_manifest_as_text_and_as_json(exported_run):
     shown = pipe("show", exported_run).stdout
     assert "onnx-fp32" in shown
-    assert re.search(r"baseline on dev, a linear SVM on .*: accuracy 0\.\d{4}", shown)
+    assert re.search(r"baseline on test, a linear SVM on .*: accuracy 0\.\d{4}", shown)
     assert json.loads(pipe("show", exported_run, "--json").stdout)["engines"][0]["parity"]["passed"]
 
 

@@ -94,7 +94,7 @@ def test_layers_fall_back_to_bf16_first(run, noting, monkeypatch):
     log = "\n".join(noting.lines)
     assert "trying bf16 for the most sensitive layers" in log
     assert f"{layer.name} in bf16: dev score" in log
-    assert "float32" not in log
+    assert "in float32" not in log
 
 
 def test_float32_is_tried_if_bf16_layers_are_not_enough(run, noting, monkeypatch):
