@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +51,7 @@ class ForkedPipe:
     It does not suit gRPC and OpenVINO, whose threads a fork lacks.
     """
 
-    def __init__(self, *words: object) -> None:
+    def __init__(self, *words: object, **environment: str) -> None:
         import pipework.export.run  # noqa: PLC0415
         import pipework.train.run  # noqa: F401, PLC0415  (once, for all forks)
 
@@ -59,7 +59,7 @@ class ForkedPipe:
             tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (__exit__ closes it)
             for _ in range(2)
         ]
-        arguments = (["pipe", *map(str, words)], self._files)
+        arguments = (["pipe", *map(str, words)], environment, self._files)
         self._process = multiprocessing.get_context("fork").Process(target=_run, args=arguments)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads
@@ -107,11 +107,12 @@ def fork_pipe(*words: object) -> FinishedCommand:
         return process.finish()
 
 
-def _run(argv: Sequence[str], files: Sequence[IO[str]]) -> None:
+def _run(argv: Sequence[str], environment: Mapping[str, str], files: Sequence[IO[str]]) -> None:
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
     for number, file in enumerate(files, 1):
         os.dup2(file.fileno(), number)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
     sys.argv = [*argv]
+    os.environ.update(environment)
     main()

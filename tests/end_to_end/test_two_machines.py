@@ -5,30 +5,31 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pipework.run_folder.manifest import read_manifest
+from tests.commands import ForkedPipe
 
 PIPE = Path(sys.executable).with_name("pipe")
 TIMEOUT_S = 300
 # Without this the surviving agent does not publish its store again, and a rejoining agent hangs.
 FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 PORT = 29400  # free, because the namespaces are new
-STEPS, SAVE_EVERY = 54, 6
+STEPS, SAVE_EVERY = 90, 6
 SETTINGS = (
     f"train.max_steps={STEPS}",
     f"train.save_every={SAVE_EVERY}",
     "train.precision=fp32",
     "train.token_dropout=0",
     "train.report=false",
-    "train.batch_size=16",
 )
 
 
@@ -119,9 +120,13 @@ def elastic(machines, rank):
     )
 
 
-def training(out, *options):
+def train_words(out, *options):
     sets = [word for setting in SETTINGS for word in ("--set", setting)]
-    return (PIPE, "train", "sample", "--out", out, *sets, *options)
+    return ("train", "sample", "--out", out, *sets, *options)
+
+
+def training(out, *options):
+    return (PIPE, *train_words(out, *options))
 
 
 def wait(processes, logs):
@@ -161,10 +166,16 @@ def wait_for_step(run, step, process, log):
 def one_machine(tmp_path_factory):
     """The same training with two processes on one machine."""
     run = tmp_path_factory.mktemp("one") / "run"
-    done = subprocess.run(
-        [*map(str, training(run, "--nproc", "2"))], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "WORLD_SIZE": "2"}
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(ForkedPipe(*train_words(run), RANK=rank, LOCAL_RANK=rank, **job))
+            for rank in "01"
+        ]
+        for done in [rank.finish() for rank in ranks]:
+            assert done.returncode == 0, done.stderr
     return run
 
 

@@ -25,7 +25,7 @@ BUCKETS = 5000
 def trained(folder, head, epochs):
     """Return a run on the sample, whose texts have English and Chinese pairs and triples."""
     overrides = [f"model.ngrams={BUCKETS}", f"model.head={head}", f"train.epochs={epochs}"]
-    overrides += ["train.batch_size=16", "train.precision=fp32", "train.report=false"]
+    overrides += ["train.learning_rate=2e-3", "train.precision=fp32", "train.report=false"]
     train(load_config("sample", overrides), folder / "run", NullProgress())
     return folder / "run"
 

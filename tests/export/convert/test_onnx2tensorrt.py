@@ -64,7 +64,22 @@ def variant(precision, layout=Layout.PADDED, format_=EngineFormat.TENSORRT):
     return Variant(format=format_, precision=precision, layout=layout, scaling=scaling)
 
 
-@pytest.mark.parametrize(("layout", "precision"), [*itertools.product(LAYOUTS, PRECISIONS)])
+@pytest.mark.parametrize(
+    ("layout", "precision"),
+    [  # each layout and each precision at least once
+        (Layout.PADDED, Precision.FP32),
+        (Layout.PADDED, Precision.FP16),
+        (Layout.PACKED, Precision.INT8),
+        *(
+            pytest.param(*other, marks=pytest.mark.slow)
+            for other in (
+                (Layout.PADDED, Precision.INT8),
+                (Layout.PACKED, Precision.FP32),
+                (Layout.PACKED, Precision.FP16),
+            )
+        ),
+    ],
+)
 def test_a_tiny_model_is_built(run_rows, tmp_path, layout, precision):
     built = build(variant(precision, layout), run_rows, tmp_path, NullProgress()).tensorrt
     assert (built.flavour, built.version) == ("tensorrt_rtx", load(Flavour.RTX).__version__)
