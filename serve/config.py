@@ -48,7 +48,9 @@ class LimitSettings(Settings):
             over gRPC; further bodies get 429.
         processed_bytes: maximum bytes of the texts of all requests that are being processed at a
             time; further requests get 429. A single request is always processed.
-        connections: maximum HTTP connections at a time; requests on further connections get 503.
+        connections: maximum HTTP connections at a time. An idle connection is closed for a new one;
+            if none is idle, requests on further connections get 503. Also the maximum gRPC
+            connections; further ones are closed. Each needs three open files (ulimit -Hn).
         header_s: timeout in seconds for the head of a request, and for the TLS handshake.
         body_s: timeout in seconds for the body of a request, and for sending the response.
     """

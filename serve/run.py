@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import resource
 import signal
@@ -14,11 +15,12 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
 from pipework.errors import ConfigError
-from pipework.memory import trim_memory
+from pipework.memory import MemoryTrimmer
 from pipework.serve.app import build_app
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import read_keys
@@ -26,13 +28,14 @@ from pipework.serve.http.connection import ConnectionFactory, ServerState
 from pipework.serve.http.request_bodies import RequestMemory
 from pipework.serve.http.request_handler import RequestHandler
 from pipework.serve.http.shutdown import GracePeriod, drain_s, exit_on_signal
-from pipework.serve.http.tls import Certificate, read_certificate
+from pipework.serve.http.tls import BACKLOG, Certificate, TlsListener, read_certificate
 from pipework.serve.inference_protocol.grpc import GrpcServer
 from pipework.serve.inference_protocol.interceptor import KeyInterceptor
 from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.models.open_models import open_models
 from pipework.serve.observability.observers import Observers
 
+log = logging.getLogger(__name__)
 # Interval after which a thread must release the GIL. With the default of 5 ms the event loop would
 # wait that long whenever a tokenizer or engine thread runs Python code.
 SWITCH_S = 0.0005
@@ -41,10 +44,11 @@ SWITCH_S = 0.0005
 # above the objects of 1,000 requests in flight, about 200 each.
 GC_THRESHOLDS = (400_000, 5, 50)
 POLL_S = 0.1
-# A large body leaves gaps in the heap, which only `trim_memory` returns to the system.
-TRIM_TICKS = 20  # of 0.1 s
-TRIM_BYTES = 8 * 2**20
-RESERVED_FILES = 512  # open files of the server in addition to connections
+TRIM_TICKS = 20  # of 0.1 s: interval of the checks whether memory can be returned
+# Open files: each connection of the limit may be one over HTTP, a rejected one over HTTP, and one
+# over gRPC. Others are connections that are accepted before an idle one is closed, and the models.
+FILES_PER_CONNECTION = 3
+RESERVED_FILES = BACKLOG + 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +113,9 @@ def serve(
     settings = settings or ServeSettings()
     address = address or ListenAddress()
     sys.setswitchinterval(SWITCH_S)
-    raise_file_limit(settings.limits.connections)
+    allowed = raise_file_limit(settings.limits.connections)
+    limits = settings.limits.model_copy(update={"connections": allowed})
+    settings = settings.model_copy(update={"limits": limits})
     keys = read_keys(settings.security.keys_file, os.environ)
     certificate = read_certificate(settings.security)
     with (
@@ -144,13 +150,21 @@ def serve(
         server.run(sockets=[listener])
 
 
-def raise_file_limit(connections: int) -> None:
-    """Raise the limit of open files to the number for these connections, or to the hard limit."""
+def raise_file_limit(connections: int) -> int:
+    """Raise the limit of open files for these connections, and return how many it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * connections + RESERVED_FILES  # rejected connections count too
+    needed = FILES_PER_CONNECTION * connections + RESERVED_FILES
     wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted == needed:
+        return connections
+    allowed = max(1, (wanted - min(RESERVED_FILES, wanted // 2)) // FILES_PER_CONNECTION)
+    log.warning(
+        "limits.connections is %d instead of %d: the limit of open files (ulimit -Hn) is %d",
+        *(allowed, connections, hard),
+    )
+    return allowed
 
 
 def _config(
@@ -227,29 +241,33 @@ class _Server(uvicorn.Server):
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
+        self._trimmer = MemoryTrimmer()
         self._ready()
 
     async def on_tick(self, counter: int) -> bool:
-        memory = self._connections.handler.memory
-        if counter % TRIM_TICKS == 0 and memory.fallen() > TRIM_BYTES:
-            await asyncio.to_thread(trim_memory)
+        if counter % TRIM_TICKS == 0 and self._trimmer.is_due():
+            await asyncio.to_thread(self._trimmer.trim)
         return await super().on_tick(counter)
 
     async def _listen(self, sockets: list[socket.socket]) -> None:
-        # As in uvicorn's own startup, but with our protocol and a timeout for the TLS handshake.
-        config, loop = self.config, asyncio.get_running_loop()
-        timeout_s = self._connections.limits.header_s if config.ssl else None
-        self.servers = [
-            await loop.create_server(
-                self._connections,
-                sock=listener,
-                ssl=config.ssl,
-                backlog=config.backlog,
-                ssl_handshake_timeout=timeout_s,
-            )
-            for listener in sockets
-        ]
+        # As in uvicorn's own startup, but with our protocol and limits for TLS handshakes.
+        self.servers = [await self._listen_on(listener) for listener in sockets]
         self.started = True
+
+    async def _listen_on(self, listener: socket.socket) -> Any:  # noqa: ANN401  (uvicorn closes it)
+        context, limits = self.config.ssl, self._connections.limits
+        if context is None:
+            loop = asyncio.get_running_loop()
+            return await loop.create_server(self._connections, sock=listener, backlog=BACKLOG)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        return TlsListener(
+            listener,
+            context,
+            self._connections,
+            timeout_s=limits.header_s,
+            most=limits.connections,
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         grace_s = self.config.timeout_graceful_shutdown

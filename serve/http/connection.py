@@ -5,26 +5,19 @@ Timeouts do not run while the client waits for the server.
 
 import asyncio
 import logging
-import time
 from collections import deque
 from functools import partial
 from math import inf
 from typing import Any, Protocol
 
-from pipework.errors import NotReadyError, TooBusyError
+from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.auth import HEALTH
-from pipework.serve.http.event_loop import Deadline, EndOfTick
+from pipework.serve.http.event_loop import Deadline, EndOfTick, Interval
 from pipework.serve.http.exchange import CLOSE, CONTINUE, Exchange
 from pipework.serve.http.request_bodies import HeldBytes, RequestTimeoutError, too_large_error
 from pipework.serve.http.request_handler import SHUTDOWN_MESSAGE, RequestHandler
-from pipework.serve.http.request_parser import (
-    HEAD_BYTES,
-    Headers,
-    HeadTooLongError,
-    RequestHead,
-    RequestParser,
-)
+from pipework.serve.http.request_parser import HEAD_BYTES, Headers, RequestHead, RequestParser
 from pipework.serve.request.context import activate
 
 log = logging.getLogger(__name__)
@@ -48,6 +41,7 @@ class ConnectionFactory:
         handler: answers requests.
         limits: limits of connections and requests.
         state: open connections, running tasks and headers of every response.
+        idle: connections without a request, those that have been idle for longest first.
         end_of_tick: sends the responses of a tick together.
     """
 
@@ -55,19 +49,29 @@ class ConnectionFactory:
         self.handler = handler
         self.limits = limits
         self.state = state
+        self.idle: dict[ServerConnection, None] = {}
         self.end_of_tick = EndOfTick()
-        self._warned_s = -inf
+        self._warning = Interval(WARNING_INTERVAL_S)
 
     def __call__(self) -> "ServerConnection":
         """Return a new connection."""
         return ServerConnection(self)
 
-    def warn_full(self) -> None:
-        """Log that the limit of connections is reached, at most once per minute."""
-        now_s = time.monotonic()
-        if now_s - self._warned_s >= WARNING_INTERVAL_S:
-            self._warned_s = now_s
+    def make_room(self) -> None:
+        """Close an idle connection if there are more than allowed. Log this once per minute."""
+        if len(self.state.connections) <= self.limits.connections:
+            return
+        if self._warning.is_due():
             log.warning("the limit of %d connections is reached", self.limits.connections)
+        if self.idle:
+            oldest = next(iter(self.idle))
+            self.remove(oldest)
+            oldest.abort()
+
+    def remove(self, connection: "ServerConnection") -> None:
+        """Remove a connection that closes."""
+        self.state.connections.discard(connection)
+        self.idle.pop(connection, None)
 
 
 class ServerConnection(asyncio.Protocol):
@@ -110,17 +114,17 @@ class ServerConnection(asyncio.Protocol):
         self._transport = transport
         connections, limit = self._server.state.connections, self._limits.connections
         connections.add(self)
+        self._server.make_room()
         if len(connections) > 2 * limit:  # those with an error response are limited too
             transport.abort()
             return
-        if len(connections) > limit:
-            self._server.warn_full()
-            self._over_limit = True
+        self._over_limit = len(connections) > limit
+        self._server.idle[self] = None
         self._receive.set(self._limits.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Cancel the requests: the client has disconnected."""
-        self._server.state.connections.discard(self)
+        self._server.remove(self)
         self._ended = True
         self._parser.close()
         self._receive.close()
@@ -161,9 +165,7 @@ class ServerConnection(asyncio.Protocol):
         if self._ended:
             return
         body_bytes = self._limits.body_bytes
-        if parser.in_head and parser.received > HEAD_BYTES:
-            self._end(HeadTooLongError())
-        elif parser.received > 2 * body_bytes + HEAD_BYTES:  # chunk headers and trailers count too
+        if parser.received > 2 * body_bytes + HEAD_BYTES:  # chunk headers and trailers count too
             self._end(too_large_error(body_bytes))
         elif parser.state_changed and (parser.in_head or parser.in_body):
             self._receive.set(self._limits.header_s if parser.in_head else self._limits.body_s)
@@ -192,15 +194,14 @@ class ServerConnection(asyncio.Protocol):
         """Start a request."""
         if self._ended:
             return
-        if head.fault is not None:
-            exchange = self._handler.begin_rejected(head.fault, head)
-        elif self._over_limit and head.path not in HEALTH:
+        self._server.idle.pop(self, None)
+        error: PipeError | None = head.fault
+        if error is None and self._over_limit and head.path not in HEALTH:
             message = f"all {self._limits.connections} allowed connections are in use"
             error = NotReadyError(message, "try again later")
-            exchange = self._handler.begin_rejected(error, head)
-        else:
-            exchange = self._handler.begin(head)
-            exchange.closes |= self._over_limit
+        handler = self._handler
+        exchange = handler.begin_rejected(error, head) if error else handler.begin(head)
+        exchange.closes |= self._over_limit
         self._receiving = exchange
         self._exchanges.append(exchange)
         if len(self._exchanges) > 1:
@@ -229,6 +230,11 @@ class ServerConnection(asyncio.Protocol):
         self._stopping = True
         if not self._exchanges:
             self._close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._ended = True
+        self._transport.abort()
 
     def cancel(self) -> None:
         """Answer an incomplete request with an error, because the server stops."""
@@ -298,6 +304,8 @@ class ServerConnection(asyncio.Protocol):
             self._receive.set(KEEP_ALIVE_S)
         unread = closes or self._transport.get_write_buffer_size() > 0
         self._unread.set(self._limits.body_s if unread else inf)
+        if not self._exchanges and not unread:
+            self._server.idle[self] = None
 
     def _end(self, error: Exception) -> None:
         """Answer the current request with an error after the responses that are due, and close."""

@@ -1,6 +1,7 @@
-"""Callbacks of the event loop: at the end of a tick, and at a deadline."""
+"""Callbacks of the event loop: at the end of a tick, and at a deadline. Intervals."""
 
 import logging
+import time
 from asyncio import AbstractEventLoop, TimerHandle, get_running_loop
 from collections.abc import Callable
 from math import inf
@@ -71,3 +72,19 @@ class Deadline:
             self._start()
         else:
             self._passed()
+
+
+class Interval:
+    """Is due at once, and then at most once per interval."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._last_s = -inf
+
+    def is_due(self) -> bool:
+        """Return whether the interval has passed since the last True."""
+        now_s = time.monotonic()
+        due = now_s - self._last_s >= self._seconds
+        if due:
+            self._last_s = now_s
+        return due

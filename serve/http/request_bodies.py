@@ -50,7 +50,7 @@ class ByteBudget:
         """Allow at most `most` bytes; `purpose` is what requests do while they hold them."""
         self._most = most
         self._purpose = purpose
-        self.used = self._peak = self._noted = 0
+        self.used = 0
 
     def change(self, old: int, new: int) -> None:
         """Change the bytes that a request holds. A single request may hold any number.
@@ -63,17 +63,6 @@ class ByteBudget:
             message = f"the server holds {self.used} bytes of requests that {self._purpose}"
             raise TooBusyError(message, RETRY_AFTER_S)
         self.used += new - old
-        self._peak = max(self._peak, self.used)
-
-    def note(self, size: int) -> None:
-        """Note that a request has held and released these bytes."""
-        self._noted += size
-
-    def fallen(self) -> int:
-        """Return by how much the bytes have fallen since the peak, and start with a new peak."""
-        fallen = self._peak - self.used + self._noted
-        self._peak, self._noted = self.used, 0
-        return fallen
 
 
 class HeldBytes:
@@ -112,10 +101,6 @@ class RequestMemory:
         self.received = ByteBudget(limits.received_bytes, "are being received")
         self.processed = ByteBudget(limits.processed_bytes, "are being processed")
         self.unread = ByteBudget(limits.processed_bytes, "have an unread response")
-
-    def fallen(self) -> int:
-        """Return by how many bytes the memory has fallen since the last call."""
-        return sum(budget.fallen() for budget in (self.received, self.processed, self.unread))
 
 
 def check_body(fields: Mapping[bytes, bytes], max_bytes: int) -> None:

@@ -98,6 +98,7 @@ class RequestParser:
 
         Raises:
             NotHttpError: the data are not HTTP/1.1, or the request is a CONNECT.
+            HeadTooLongError: the head of a request is not complete after HEAD_BYTES.
         """
         self.received += len(data)
         try:
@@ -109,6 +110,8 @@ class RequestParser:
                 raise  # a bug of the receiver
             message = "expected HTTP/1.1, found something else"
             raise NotHttpError(message) from None
+        if self.in_head and self.received > HEAD_BYTES:
+            raise HeadTooLongError
 
     def _feed(self, rest: memoryview) -> None:
         while True:

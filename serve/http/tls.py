@@ -1,6 +1,10 @@
-"""TLS certificate of the HTTP and gRPC servers."""
+"""TLS certificate of the HTTP and gRPC servers, and the TLS handshakes of HTTP connections."""
 
+import asyncio
+import socket
 import ssl
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +12,9 @@ import grpc
 
 from pipework.errors import ConfigError
 from pipework.serve.config import SecuritySettings
+
+BACKLOG = 2048  # connections that wait to be accepted
+ACCEPT_RETRY_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,3 +81,76 @@ def _check_pair(chain: Path, key: Path) -> None:
                 f"security.certificate: {chain} with {key}: expected PEM, found something else"
             )
         raise ConfigError(message) from error
+
+
+class TlsListener:
+    """Accepts connections with TLS, with a limited number of handshakes at a time.
+
+    A server of asyncio would start any number of handshakes before its protocol is called.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        protocol: Callable[[], asyncio.Protocol],
+        *,
+        timeout_s: float,
+        most: int,
+    ) -> None:
+        """Start to accept connections from a bound socket.
+
+        Args:
+            listener: the socket.
+            context: the certificate.
+            protocol: creates the protocol of a connection.
+            timeout_s: seconds for a handshake.
+            most: maximum number of handshakes; if there are more, the oldest is aborted.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._context = context
+        self._protocol = protocol
+        self._timeout_s = timeout_s
+        self._most = most
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        self._accepting = self._loop.create_task(self._accept(listener))
+
+    def close(self) -> None:
+        """Accept no more connections, and abort handshakes."""
+        for task in (self._accepting, *self._handshakes):
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait until no handshake is left."""
+        await asyncio.wait((self._accepting, *self._handshakes))
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = await self._loop.sock_accept(listener)
+            except OSError:  # too many open files
+                await asyncio.sleep(ACCEPT_RETRY_S)
+                continue
+            task = self._loop.create_task(self._handshake(client))
+            self._handshakes[task] = None
+            task.add_done_callback(self._ended)
+            if len(self._handshakes) > self._most:
+                oldest = next(iter(self._handshakes))
+                self._ended(oldest)
+                oldest.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._handshakes.pop(task, None)
+
+    async def _handshake(self, client: socket.socket) -> None:
+        try:
+            with suppress(OSError):  # includes the errors of TLS and the timeout
+                await self._loop.connect_accepted_socket(
+                    self._protocol,
+                    client,
+                    ssl=self._context,
+                    ssl_handshake_timeout=self._timeout_s,
+                )
+        except asyncio.CancelledError:
+            client.close()
+            raise

@@ -21,6 +21,7 @@ from pipework.serve.models.registry import Models
 INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 HEALTH = "grpc.health.v1.Health"
 UNLIMITED = -1
+IDLE_S = 30.0  # a connection without a call is closed after this time
 
 
 class GrpcServer:
@@ -99,6 +100,9 @@ def _options(limits: LimitSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.max_concurrent_streams", limits.connections),
+        ("grpc.max_allowed_incoming_connections", limits.connections),
+        # Clients connect again with the next call. An idle connection counts for the limit.
+        ("grpc.max_connection_idle_ms", round(IDLE_S * 1e3)),
         ("grpc.server_handshake_timeout_ms", max(1, round(limits.header_s * 1e3))),
         ("grpc.max_send_message_length", UNLIMITED),
         # Otherwise a stream may send megabytes before its message is received.

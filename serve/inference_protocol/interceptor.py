@@ -71,7 +71,7 @@ class _Messages:
     """Receives and parses messages within limits."""
 
     def __init__(self, limits: LimitSettings, memory: RequestMemory) -> None:
-        self._receiving = ReceiveLimit(limits, memory.received)
+        self._receiving = ReceiveLimit(limits)
         self._processed = memory.processed
         self._texts = limits.texts
 

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from pipework.errors import DeadlineError, PipeError, TooBusyError
 from pipework.serve.config import LimitSettings
-from pipework.serve.http.request_bodies import ByteBudget
 
 MAX_PENDING = 64  # requests of a stream that are computed concurrently
 MAX_STREAMS = 64  # open streams, each of which may have an incomplete message in memory
@@ -106,13 +105,11 @@ class ReceiveLimit:
     slow calls too: if it is exceeded, the oldest is refused.
     """
 
-    def __init__(self, limits: LimitSettings, budget: ByteBudget) -> None:
-        """Take the limits; `budget` gets the memory of slow calls at their end."""
+    def __init__(self, limits: LimitSettings) -> None:
         self._fast = asyncio.Semaphore(FAST_CALLS)
         self._slow: dict[_Receiving, None] = {}
         self._most_slow = max(FAST_CALLS, limits.received_bytes // limits.body_bytes - FAST_CALLS)
-        self._limits = limits
-        self._budget = budget
+        self._body_s = limits.body_s
 
     async def receive(self, read: Callable[[], Awaitable[R]]) -> R:
         """Return the result of `read`, which receives a message.
@@ -132,7 +129,6 @@ class ReceiveLimit:
             receiving.timer.cancel()
             if receiving.slow:
                 self._slow.pop(receiving, None)
-                self._budget.note(self._limits.body_bytes)
             else:
                 self._fast.release()
 
@@ -140,10 +136,9 @@ class ReceiveLimit:
         self._fast.release()
         self._slow[receiving] = None
         receiving.slow = True
-        body_s = self._limits.body_s
-        late = DeadlineError(f"the message was not received within {body_s:g} s")
+        late = DeadlineError(f"the message was not received within {self._body_s:g} s")
         loop = asyncio.get_running_loop()
-        receiving.timer = loop.call_later(body_s - SLOW_S, receiving.end, late)
+        receiving.timer = loop.call_later(self._body_s - SLOW_S, receiving.end, late)
         if len(self._slow) > self._most_slow:
             oldest = next(iter(self._slow))
             del self._slow[oldest]

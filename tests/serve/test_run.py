@@ -243,13 +243,16 @@ def test_an_engine_without_parity_is_rejected_by_name(
 
 def test_the_file_limit_is_raised_for_the_connections():
     program = (
-        "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (256, 2000))\n"
+        "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (256, 6000))\n"
         "from pipework.serve.run import raise_file_limit\n"
-        "raise_file_limit(600); print(r.getrlimit(r.RLIMIT_NOFILE))\n"
-        "raise_file_limit(4096); print(r.getrlimit(r.RLIMIT_NOFILE))"
+        "for count in (600, 4096): print(raise_file_limit(count), *r.getrlimit(r.RLIMIT_NOFILE))\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (300, 300)); print(raise_file_limit(4096))"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root
     )
-    assert done.stdout.split("\n")[:2] == ["(1712, 2000)", "(2000, 2000)"]
+    assert done.stdout.split("\n")[:3] == ["600 4360 6000", "1146 6000 6000", "50"]
+    assert done.stderr.startswith(
+        "limits.connections is 1146 instead of 4096: the limit of open files (ulimit -Hn) is 6000\n"
+    )

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import httpx
 import pytest
@@ -310,26 +311,52 @@ def test_a_client_that_does_not_read_its_error_is_cut_off():
     asyncio.run(asyncio.wait_for(wait(), 60))
 
 
+@contextmanager
+def busy(server) -> Iterator[socket.socket]:
+    """A connection with an incomplete request."""
+    with connection(server) as opened:
+        opened.sendall(HEAD % len(BODY) + BODY[:-1])
+        time.sleep(0.1)  # until the server has read it
+        yield opened
+
+
 def test_a_connection_above_the_limit_gets_503_except_for_health_checks(crowded):
-    with httpx.Client(base_url=crowded.url) as first, connection(crowded), connection(crowded):
-        assert first.get("/healthz").status_code == 200
+    with busy(crowded) as first, busy(crowded), busy(crowded):
         rejected = httpx.post(f"{crowded.url}/v1/predict", content=BODY)
         assert rejected.status_code == 503
         assert rejected.json() == {"error": "all 3 allowed connections are in use; try again later"}
         assert rejected.headers["connection"] == "close"
         assert httpx.get(f"{crowded.url}/healthz").status_code == 200
         # Established connections still work.
-        assert first.post("/v1/predict", content=BODY).status_code == 200
+        first.sendall(BODY[-1:])
+        assert first.recv(65536).startswith(b"HTTP/1.1 200 OK")
     assert works(crowded)
 
 
-def test_far_too_many_connections_are_closed_at_once(crowded):
+def test_an_idle_connection_is_closed_for_a_new_one(crowded):
+    with connection(crowded) as silent, connection(crowded) as half, ExitStack() as opened:
+        half.sendall(b"GET /healthz HTTP/1.1\r\n")
+        keeping = opened.enter_context(httpx.Client(base_url=crowded.url))
+        for path in ("/healthz", "/healthz"):
+            assert keeping.get(path).status_code == 200
+        with busy(crowded) as request:  # the fourth
+            assert silent.recv(1) == b""
+            # The fifth closes the one with half of a head, which has been idle for longer.
+            assert httpx.post(f"{crowded.url}/v1/predict", content=BODY).status_code == 200
+            with suppress(ConnectionError):
+                assert half.recv(1) == b""
+            assert keeping.get("/healthz").status_code == 200
+            request.sendall(BODY[-1:])
+            assert request.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_far_too_many_silent_connections_do_not_matter(crowded):
     with ExitStack() as opened:
-        *_, last = [opened.enter_context(connection(crowded)) for _ in range(20)]
-        with suppress(ConnectionError):
-            last.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
-            assert last.recv(1) == b""
-    assert works(crowded)
+        for _ in range(50):
+            opened.enter_context(connection(crowded))
+        assert works(crowded)
+        assert httpx.get(f"{crowded.url}/healthz").status_code == 200
+        assert len(list(Path(f"/proc/{crowded.process.pid}/fd").iterdir())) < 50
 
 
 def test_the_server_still_works_afterwards(bounded):

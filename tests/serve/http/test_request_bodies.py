@@ -161,14 +161,3 @@ def test_a_single_request_may_hold_more_than_the_budget_and_less_is_always_possi
             HeldBytes(budget).resize(1)
         held.resize(BUDGET + 1)
     assert budget.used == 0
-
-
-def test_a_budget_knows_by_how_much_it_has_fallen():
-    budget = ByteBudget(BUDGET, "are tested")
-    with HeldBytes(budget) as held:
-        for size in (300, 500, 200):
-            held.resize(size)
-        assert [budget.fallen(), budget.fallen()] == [300, 0]
-    budget.note(50)
-    budget.note(50)
-    assert [budget.fallen(), budget.fallen()] == [300, 0]

@@ -4,6 +4,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
@@ -96,6 +97,29 @@ def test_an_incomplete_handshake_times_out(certificate, run, start_server):
         with socket.create_connection((host, int(port)), timeout=20) as opened:
             opened.sendall(piece)
             assert opened.recv(1) == b""
+
+
+def test_the_oldest_of_too_many_handshakes_is_aborted(certificate, run, start_server):
+    server = start_server(
+        run,
+        f"security.certificate={certificate.certificate}",
+        f"security.private_key={certificate.private_key}",
+        "limits.connections=3",
+    )
+    host, port = server.url.removeprefix("https://").split(":")
+    trusted = ssl.create_default_context(cafile=str(certificate.certificate))
+    with ExitStack() as opened:
+        silent = [
+            opened.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            for _ in range(20)
+        ]
+        for connection in silent[:17]:
+            assert connection.recv(1) == b""
+        answer = httpx.get(f"{server.url}/healthz", verify=trusted)
+        assert answer.status_code == 200
+        silent[-1].settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            silent[-1].recv(1)
 
 
 def test_tls_is_off_without_files():

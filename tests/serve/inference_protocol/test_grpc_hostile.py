@@ -3,7 +3,10 @@
 PIPEWORK_FUZZ_CASES says how many; a night's run takes tens of thousands.
 """
 
+import asyncio
 import os
+import socket
+from contextlib import ExitStack
 
 import grpc
 import numpy as np
@@ -11,7 +14,12 @@ import pytest
 from tritonclient.grpc import service_pb2 as proto
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from pipework.serve.config import LimitSettings, ServeSettings
+from pipework.serve.inference_protocol.grpc import GrpcServer
+from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.inference_protocol.tensors import packed
+from pipework.serve.models.registry import Models
+from pipework.serve.observability.observers import Observers
 
 CASES = int(os.environ.get("PIPEWORK_FUZZ_CASES", "500"))
 METHOD = "/inference.GRPCInferenceService/Model{}"
@@ -151,3 +159,60 @@ def test_a_stream_of_strange_messages_answers_each(channel, name, random):
     assert 0 < sum(map(bool, said)) < CASES
     assert not [one for one in said if "internal error" in one]
     assert [one.infer_response.id for one in answers] == [one.id for one in requests]
+
+
+SETTINGS = b"\0\0\0\4\0\0\0\0\0"  # an empty frame
+HTTP_2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
+
+
+def until_closed(opened):
+    """Read until the server closes the connection; return what was read."""
+    parts = []
+    try:
+        while part := opened.recv(65536):
+            parts.append(part)
+    except ConnectionError:
+        pass
+    return b"".join(parts)
+
+
+def test_connections_above_the_limit_are_closed(run, start_server):
+    server = start_server(run, "limits.connections=3")
+    host, port = server.grpc.split(":")
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            for _ in range(30)
+        ]
+        for connection in opened:
+            connection.sendall(HTTP_2)
+        for connection in opened[3:]:
+            assert until_closed(connection) == b""
+        assert all(connection.recv(9) for connection in opened[:3])
+
+
+def test_a_connection_without_a_call_is_closed(monkeypatch):
+    monkeypatch.setattr("pipework.serve.inference_protocol.grpc.IDLE_S", 0.3)
+    settings = ServeSettings(limits=LimitSettings(header_s=20))
+    models = Models()
+
+    async def read(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HTTP_2)
+        received = await asyncio.wait_for(reader.read(-1), 20)
+        writer.close()
+        return received
+
+    async def ask():
+        held = socket.socket()
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        with Observers(models) as watch:
+            service = InferenceService(models, settings, watch)
+            server = GrpcServer(models, settings, held, service)
+            await server.start()
+            received = await read(port)
+            await server.stop(0)
+        return received
+
+    assert b"connection idle" in asyncio.run(ask())

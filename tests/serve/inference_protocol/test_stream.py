@@ -4,7 +4,6 @@ import pytest
 
 from pipework.errors import DeadlineError, TooBusyError
 from pipework.serve.config import LimitSettings
-from pipework.serve.http.request_bodies import ByteBudget
 from pipework.serve.inference_protocol.stream import (
     FAST_CALLS,
     MAX_PENDING,
@@ -112,7 +111,7 @@ def test_messages_are_received_a_few_at_a_time():
         return b"message"
 
     async def ask():
-        limit = ReceiveLimit(LIMITS, ByteBudget(1000, "are tested"))
+        limit = ReceiveLimit(LIMITS)
         return await asyncio.gather(*start(limit, read, 50))
 
     assert asyncio.run(ask()) == [b"message"] * 50
@@ -120,10 +119,8 @@ def test_messages_are_received_a_few_at_a_time():
 
 
 def test_slow_calls_make_room_and_the_oldest_are_refused():
-    budget = ByteBudget(1000, "are tested")
-
     async def ask():
-        limit = ReceiveLimit(LIMITS, budget)
+        limit = ReceiveLimit(LIMITS)
         sent = asyncio.Event()
         slow = start(limit, sent.wait, SLOW_CALLS + 3)
         await asyncio.wait_for(limit.receive(lambda: asyncio.sleep(0, b"fast")), 20)
@@ -137,13 +134,12 @@ def test_slow_calls_make_room_and_the_oldest_are_refused():
         return await asyncio.gather(*start(limit, lambda: asyncio.sleep(0, 1), FAST_CALLS))
 
     assert asyncio.run(ask()) == [1] * FAST_CALLS
-    assert budget.fallen() == 100 * (SLOW_CALLS + 3)
 
 
 def test_a_message_that_does_not_arrive_is_an_error_after_the_timeout():
     async def ask():
         limits = LIMITS.model_copy(update={"body_s": 2 * SLOW_S})
-        limit = ReceiveLimit(limits, ByteBudget(1000, "are tested"))
+        limit = ReceiveLimit(limits)
         with pytest.raises(DeadlineError, match=r"the message was not received within 0.1 s"):
             await limit.receive(asyncio.Event().wait)
         task = asyncio.current_task()
@@ -156,7 +152,7 @@ def test_a_message_that_does_not_arrive_is_an_error_after_the_timeout():
 @pytest.mark.parametrize("wait_s", [0, 2 * SLOW_S])
 def test_a_call_that_ends_before_its_message_makes_room(wait_s):
     async def ask():
-        limit = ReceiveLimit(LIMITS, ByteBudget(1000, "are tested"))
+        limit = ReceiveLimit(LIMITS)
         for _ in range(3):
             calls = start(limit, asyncio.Event().wait, FAST_CALLS)
             await asyncio.sleep(wait_s)
