@@ -110,12 +110,8 @@ def serve(
         MissingDependencyError: the runtime of the engine, or OpenTelemetry, is not installed.
         ConfigError: the host and port cannot be bound; the keys or the certificate are not valid.
     """
-    settings = settings or ServeSettings()
+    settings = _set_up_process(settings or ServeSettings())
     address = address or ListenAddress()
-    sys.setswitchinterval(SWITCH_S)
-    allowed = raise_file_limit(settings.limits.connections)
-    limits = settings.limits.model_copy(update={"connections": allowed})
-    settings = settings.model_copy(update={"limits": limits})
     keys = read_keys(settings.security.keys_file, os.environ)
     certificate = read_certificate(settings.security)
     with (
@@ -148,6 +144,14 @@ def serve(
         )
         _reuse(listener)
         server.run(sockets=[listener])
+
+
+def _set_up_process(settings: ServeSettings) -> ServeSettings:
+    """Set the limits of this process; return settings with the connections that these allow."""
+    sys.setswitchinterval(SWITCH_S)
+    allowed = raise_file_limit(settings.limits.connections)
+    limits = settings.limits.model_copy(update={"connections": allowed})
+    return settings.model_copy(update={"limits": limits})
 
 
 def raise_file_limit(connections: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.auth import HEALTH
-from pipework.serve.http.event_loop import Deadline, EndOfTick, Interval
+from pipework.serve.http.event_loop import Deadline, EndOfTick, Throttle
 from pipework.serve.http.exchange import CLOSE, CONTINUE, Exchange
 from pipework.serve.http.request_bodies import HeldBytes, RequestTimeoutError, too_large_error
 from pipework.serve.http.request_handler import SHUTDOWN_MESSAGE, RequestHandler
@@ -51,7 +51,7 @@ class ConnectionFactory:
         self.state = state
         self.idle: dict[ServerConnection, None] = {}
         self.end_of_tick = EndOfTick()
-        self._warning = Interval(WARNING_INTERVAL_S)
+        self._warning = Throttle(WARNING_INTERVAL_S)
 
     def __call__(self) -> "ServerConnection":
         """Return a new connection."""

@@ -74,7 +74,7 @@ class Deadline:
             self._passed()
 
 
-class Interval:
+class Throttle:
     """Is due at once, and then at most once per interval."""
 
     def __init__(self, seconds: float) -> None:
