@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -52,6 +51,8 @@ def load_settings(model: type[S], path: Path | None, overrides: Sequence[str] = 
 
 def dump_settings(settings: Settings) -> str:
     """Return a config as TOML, without the keys that are not set."""
+    import tomli_w  # noqa: PLC0415  (not in the environment of Triton's models)
+
     return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))
 
 

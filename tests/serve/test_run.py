@@ -200,17 +200,31 @@ def test_equal_http_and_grpc_ports_are_rejected() -> None:
     ListenAddress(port=0, grpc_port=0)
 
 
+SLOW_LOADING = """
+import os
+from pathlib import Path
+from pipework.serve import run
+
+load = run.open_models
+
+def slow(*arguments):
+    Path(os.environ["SLOW_LOADING"]).read_bytes()
+    return load(*arguments)
+
+run.open_models = slow
+"""
+
+
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_during_loading_exits_with_0_and_a_log_line(
-    shelf: Any, launch: Callable[..., subprocess.Popen[str]], sign: signal.Signals
+    run: Path, tmp_path: Path, launch: Callable[..., subprocess.Popen[str]], sign: signal.Signals
 ) -> None:
-    shelf.add(1)
-    config = shelf.folder / "topics" / "config.pbtxt"
-    config.unlink()
-    os.mkfifo(config)  # reading it blocks
-    process = launch(shelf.folder)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # reading it blocks
+    (tmp_path / "sitecustomize.py").write_text(SLOW_LOADING)
+    process = launch(run, PYTHONPATH=str(tmp_path), SLOW_LOADING=str(pipe))
     writers: list[int] = []
-    wait_for(lambda: is_read(config, writers))
+    wait_for(lambda: is_read(pipe, writers))
     wchan = Path(f"/proc/{process.pid}/wchan")  # "0" if the kernel hides it
     wait_for(lambda: "pipe_read" in wchan.read_text() or wchan.read_text() == "0")
     process.send_signal(sign)
