@@ -102,9 +102,7 @@ def check_error(done, message):
     ],
 )
 def test_the_command_of_the_shell_reports_user_errors(words, message, tmp_path):
-    done = subprocess.run(
-        [PIPE, *words], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    done = subprocess.run([PIPE, *words], capture_output=True, text=True, check=False, cwd=tmp_path)
     check_error(done, message)
 
 
