@@ -3,11 +3,12 @@
 import io
 import multiprocessing
 import os
+import socket
 import sys
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
@@ -105,6 +106,19 @@ def fork_pipe(*words: object) -> FinishedCommand:
     """Run a command in a fork."""
     with ForkedPipe(*words) as process:
         return process.finish()
+
+
+def fork_ranks(*words: object, processes: int = 2) -> list[FinishedCommand]:
+    """Run a command in the processes of one job, without the launcher."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "WORLD_SIZE": f"{processes}"}
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(ForkedPipe(*words, RANK=f"{rank}", LOCAL_RANK=f"{rank}", **job))
+            for rank in range(processes)
+        ]
+        return [rank.finish() for rank in ranks]
 
 
 def _run(argv: Sequence[str], environment: Mapping[str, str], files: Sequence[IO[str]]) -> None:

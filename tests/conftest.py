@@ -15,6 +15,7 @@ from pipework.progress import NullProgress
 os.environ["PIPEWORK_CACHE"] = tempfile.mkdtemp(prefix="pipework-cache-")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models, and machines that are shared
+gc.disable()  # while the modules of all tests are imported
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -22,6 +23,7 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 def pytest_collection_finish():
     gc.freeze()  # a collection that searches all imported modules takes seconds
+    gc.enable()
 
 
 def pytest_unconfigure():

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pipework.run_folder.manifest import read_manifest
-from tests.commands import ForkedPipe, fork_pipe
+from pipework.train.loop.distributed import _exit_code
+from tests.commands import ForkedPipe, fork_pipe, fork_ranks
 
 TIMEOUT_S = 180
 SETTINGS = ("precision=fp32", "report=false", "save_every=5", "max_steps=40", "batch_size=16")
@@ -86,8 +87,22 @@ def test_a_killed_process_stops_the_job_and_a_second_job_resumes(tmp_path, proce
 
 
 def test_an_invalid_config_is_reported_once_by_several_processes(tmp_path):
+    words = train_words(tmp_path / "run", "--set", "model.vocab=none.txt")
+    ranks = fork_ranks(*words)
+    assert [rank.returncode for rank in ranks] == [2, 2]
+    assert sum(rank.stderr.count("none.txt") for rank in ranks) == 1
+    assert not any("Traceback" in rank.stderr for rank in ranks)
+
+
+@pytest.mark.slow  # starts three processes to test that the exit code is passed on
+def test_an_invalid_config_is_reported_once_by_a_job(tmp_path):
     words = train_words(tmp_path / "run", "--nproc", "2", "--set", "model.vocab=none.txt")
     done = fork_pipe(*words)
     assert done.returncode == 2
     assert done.stderr.count("none.txt") == 1
     assert "Traceback" not in done.stderr
+
+
+def test_a_job_exits_with_the_code_of_its_failed_process():
+    for code in (2, 3, 143):
+        assert _exit_code(1, code) == code

@@ -5,18 +5,17 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pipework.run_folder.manifest import read_manifest
-from tests.commands import ForkedPipe
+from tests.commands import fork_ranks
 
 PIPE = Path(sys.executable).with_name("pipe")
 TIMEOUT_S = 300
@@ -166,16 +165,8 @@ def wait_for_step(run, step, process, log):
 def one_machine(tmp_path_factory):
     """The same training with two processes on one machine."""
     run = tmp_path_factory.mktemp("one") / "run"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "WORLD_SIZE": "2"}
-    with ExitStack() as stack:
-        ranks = [
-            stack.enter_context(ForkedPipe(*train_words(run), RANK=rank, LOCAL_RANK=rank, **job))
-            for rank in "01"
-        ]
-        for done in [rank.finish() for rank in ranks]:
-            assert done.returncode == 0, done.stderr
+    for done in fork_ranks(*train_words(run)):
+        assert done.returncode == 0, done.stderr
     return run
 
 

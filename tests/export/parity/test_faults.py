@@ -311,7 +311,13 @@ def refused(run, builder, which):
     return caught.value.details
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+SIMILAR = ("two labels swapped", "wrong pad id", "one layer perturbed, packed", "one value lost")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(one, marks=pytest.mark.slow if one in SIMILAR else ()) for one in FAULTS],
+)
 def test_a_faulty_export_is_rejected_and_its_layer_reported(request, tmp_path, fault):
     fixture, builder, which, text, layer = FAULTS[fault]
     run = shutil.copytree(request.getfixturevalue(fixture), tmp_path / "run")
