@@ -41,14 +41,16 @@ def train(config, run, progress, *, resume=False):
     ("processes", "extra"),
     [
         pytest.param(2, ("train.accumulate=2", "train.batch_size=4"), id="two"),
+        pytest.param(1, ("train.precision=bf16", "train.optimizer=adafactor"), id="bf16-adafactor"),
+        pytest.param(
+            1, ("train.optimizer_on_cpu=true", "train.schedule=cosine_restarts"), id="on-cpu"
+        ),
         *(
             pytest.param(processes, extra, id=name, marks=pytest.mark.slow)
             for name, processes, extra in (
                 ("plain", 1, ()),
                 ("mid-window", 1, ("train.accumulate=3", "train.batch_size=3")),
-                ("bf16-adafactor", 1, ("train.precision=bf16", "train.optimizer=adafactor")),
                 ("fp16-sgd", 1, FP16_SGD),
-                ("on-cpu", 1, ("train.optimizer_on_cpu=true", "train.schedule=cosine_restarts")),
                 ("three", 3, ("train.batch_size=7",)),
             )
         ),

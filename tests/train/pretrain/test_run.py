@@ -147,7 +147,6 @@ def test_the_final_checkpoint_has_the_lowest_dev_loss(documents, tmp_path):
             1,
             ("model.family=albert", "train.accumulate=2", "train.precision=bf16"),
             id="albert",
-            marks=pytest.mark.slow,
         ),
         pytest.param(2, ("model.dropout=0.2", "train.accumulate=2"), id="two"),
     ],
