@@ -5,7 +5,7 @@ Timeouts do not run while the client waits for the server.
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from functools import partial
 from math import inf
 from typing import Any, Protocol
@@ -49,7 +49,7 @@ class ConnectionFactory:
         self.handler = handler
         self.limits = limits
         self.state = state
-        self.idle: dict[ServerConnection, None] = {}
+        self.idle: OrderedDict[ServerConnection, None] = OrderedDict()
         self.end_of_tick = EndOfTick()
         self._warning = Throttle(WARNING_INTERVAL_S)
 

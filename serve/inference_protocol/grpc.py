@@ -21,6 +21,7 @@ from pipework.serve.models.registry import Models
 INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 HEALTH = "grpc.health.v1.Health"
 UNLIMITED = -1
+SHARE = 4  # part of the limit of connections: one over gRPC carries any number of calls
 IDLE_S = 30.0  # a connection without a call is closed after this time
 
 
@@ -100,8 +101,8 @@ def _options(limits: LimitSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.max_concurrent_streams", limits.connections),
-        ("grpc.max_allowed_incoming_connections", limits.connections),
-        # Clients connect again with the next call. An idle connection counts for the limit.
+        ("grpc.max_allowed_incoming_connections", -(-limits.connections // SHARE)),
+        # An idle connection counts for the limit, and clients connect again with the next call.
         ("grpc.max_connection_idle_ms", round(IDLE_S * 1e3)),
         ("grpc.server_handshake_timeout_ms", max(1, round(limits.header_s * 1e3))),
         ("grpc.max_send_message_length", UNLIMITED),
