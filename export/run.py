@@ -101,8 +101,8 @@ def export_locked(
     try:
         if variants:
             with open_reference(run, manifest) as reference:
-                precisions = {variant.precision for variant in variants}
-                expected = ReferenceLogits.of(run_rows, reference, precisions, progress)
+                formats = {(variant.precision, variant.scaling) for variant in variants}
+                expected = ReferenceLogits.of(run_rows, reference, formats, progress)
                 check_reference(run_rows, reference, expected.dev_NC, progress)
             checker = ParityChecker(run_rows, expected, progress)
             names += _build_all(locked, variants, checker, builder, progress)
@@ -205,9 +205,9 @@ class ParityChecker:
         self._progress = progress
         self._graphs: dict[str, CheckFailedError | None] = {}
 
-    def tolerance(self, precision: Precision) -> Tolerance:
-        """Return the limits of a precision."""
-        return self._expected.tolerance(self.run_rows, precision)
+    def tolerance(self, variant: Variant) -> Tolerance:
+        """Return the limits of an engine."""
+        return self._expected.tolerance(self.run_rows, variant)
 
     def check(self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine]) -> Parity:
         """Return the parity record of an engine that passes the check.
@@ -236,7 +236,7 @@ class ParityChecker:
                     self._expected,
                     whole=whole,
                     engine=engine,
-                    tolerance=self.tolerance(candidate.variant.precision),
+                    tolerance=self.tolerance(candidate.variant),
                     progress=self._progress,
                 )
                 processor = engine.processor
@@ -311,7 +311,7 @@ def _record(
         kept=built.fallback_layers,
         tensorrt=built.tensorrt,
         parity=parity,
-        tolerance=checker.tolerance(variant.precision),
+        tolerance=checker.tolerance(variant),
     )
 
 

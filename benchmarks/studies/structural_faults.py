@@ -36,6 +36,7 @@ from pipework.export.config import ExportSettings
 from pipework.export.convert import checkpoint2onnx
 from pipework.export.convert.checkpoint2onnx import PackedClassifier, checkpoint_to_onnx
 from pipework.export.parity.prove import ReferenceLogits
+from pipework.export.parity.rounding import NumberFormat
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress, Progress
@@ -270,13 +271,13 @@ class ReferenceCache:
         self,
         run_rows: RunRows,
         reference: CheckpointEngine,
-        precisions: Collection[Precision],
+        formats: Collection[NumberFormat],
         progress: Progress,
     ) -> ReferenceLogits:
-        """Return the logits of a run; `precisions` are always the same."""
+        """Return the logits of a run; `formats` are always the same."""
         key = run_rows.manifest.model.checkpoint[0].sha256
         if key not in self._logits:
-            self._logits[key] = self._compute(run_rows, reference, precisions, progress)
+            self._logits[key] = self._compute(run_rows, reference, formats, progress)
         return self._logits[key]
 
 

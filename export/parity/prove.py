@@ -16,12 +16,17 @@ import numpy as np
 
 from pipework.cpu import processor
 from pipework.export.parity.case import Case, EngineFailedError, Logits, ProofBatch, batch_mixes
-from pipework.export.parity.rounding import RoundingError, rounding_errors
+from pipework.export.parity.rounding import (
+    NumberFormat,
+    RoundedRows,
+    RoundingError,
+    rounding_errors,
+)
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.rows.edge_cases import Row
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import Parity, Precision, Tolerance
+from pipework.run_folder.engine_record import Parity, Tolerance, Variant
 from pipework.run_folder.task import TaskKind
 from pipework.scoring.evaluation import Engine
 from pipework.scoring.logit_diff import Breach, Comparison
@@ -37,23 +42,23 @@ ROUNDED_DEV_ROWS = 500
 class ReferenceLogits:
     """The checkpoint's logits, float32 [N, C], for the rows of a run; edge cases one by one.
 
-    `rounding` has the errors of the rounded checkpoint, by precision.
+    `rounding` has the errors of the rounded checkpoint, by precision and scaling.
     """
 
     edge_NC: Logits
     dev_NC: Logits
     vocabulary_NC: Logits
-    rounding: Mapping[Precision, RoundingError]
+    rounding: Mapping[NumberFormat, RoundingError]
 
     @classmethod
     def of(
         cls,
         run_rows: RunRows,
         reference: CheckpointEngine,
-        precisions: Collection[Precision],
+        formats: Collection[NumberFormat],
         progress: Progress,
     ) -> "ReferenceLogits":
-        """Run the checkpoint, also rounded to each of the precisions."""
+        """Run the checkpoint, also rounded to each of the number formats."""
         edge, dev, vocabulary = (
             [row.encoding for row in rows]
             for rows in (run_rows.edge_cases, run_rows.dev, run_rows.vocabulary)
@@ -68,18 +73,21 @@ class ReferenceLogits:
         step = max(1, len(dev) // ROUNDED_DEV_ROWS)
         rounding = rounding_errors(
             reference,
-            [*edge, *dev[::step], *vocabulary],
-            np.concatenate([edge_NC, dev_NC[::step], vocabulary_NC]),
+            RoundedRows(
+                encodings=[*edge, *dev[::step], *vocabulary],
+                expected_NC=np.concatenate([edge_NC, dev_NC[::step], vocabulary_NC]),
+                calibration=run_rows.calibration_rows,
+            ),
             run_rows.manifest.task,
-            precisions,
+            formats,
             progress,
         )
         return cls(edge_NC=edge_NC, dev_NC=dev_NC, vocabulary_NC=vocabulary_NC, rounding=rounding)
 
-    def tolerance(self, run_rows: RunRows, precision: Precision) -> Tolerance:
-        """Return the limits of a precision, with those that follow from the rounding errors."""
-        tolerance = run_rows.tolerance(precision)
-        rounding = self.rounding.get(precision)
+    def tolerance(self, run_rows: RunRows, variant: Variant) -> Tolerance:
+        """Return the limits of an engine, with those that follow from the rounding errors."""
+        tolerance = run_rows.tolerance(variant.precision)
+        rounding = self.rounding.get((variant.precision, variant.scaling))
         return tolerance if rounding is None else rounding.limits(tolerance)
 
 

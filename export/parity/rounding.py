@@ -8,8 +8,9 @@ Shapes: N inputs, C classes, K inputs and M outputs of a layer.
 """
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -18,13 +19,15 @@ from torch import nn
 
 from pipework.cpu import sums_int8
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import LengthBand, Precision, Tolerance
+from pipework.run_folder.engine_record import LengthBand, Precision, Scaling, Tolerance
 from pipework.run_folder.task import Task
 from pipework.scoring.logit_diff import Comparison
 from pipework.text.encoding import Encoding
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import Classifier
 
+NumberFormat = tuple[Precision, Scaling | None]
+SMOOTHING = 0.95  # share of the difference between channels that moves into the weights
 BAND_INPUTS = 16  # a band has at least this many inputs
 MIN_ERROR = 0.1  # rms below this multiple of `mean_abs` is not compared
 EMBEDDING_ROWS = 1000  # smaller tables are not int8
@@ -60,66 +63,147 @@ class RoundingError:
         return tolerance.model_copy(update={"bands": tuple(bands), "bias": bias})
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RoundedRows:
+    """The inputs of a simulation.
+
+    Attributes:
+        encodings: N inputs.
+        expected_NC: the logits of the checkpoint in float32 for them.
+        calibration: returns the inputs that calibrate static int8.
+    """
+
+    encodings: Sequence[Encoding]
+    expected_NC: NDArray[np.float32]
+    calibration: Callable[[], Sequence[Encoding]]
+
+
 def rounding_errors(
     reference: CheckpointEngine,
-    encodings: Sequence[Encoding],
-    expected_NC: NDArray[np.float32],
+    rows: RoundedRows,
     task: Task,
-    precisions: Collection[Precision],
+    formats: Collection[NumberFormat],
     progress: Progress,
-) -> dict[Precision, RoundingError]:
-    """Return the rounding error of each precision but float32.
+) -> dict[NumberFormat, RoundingError]:
+    """Return the rounding error of each number format but float32.
 
     Args:
         reference: the checkpoint in float32.
-        encodings: N inputs.
-        expected_NC: the logits of `reference` for them.
+        rows: the inputs.
         task: the task of the run.
-        precisions: the precisions to simulate.
-        progress: receives the finished precisions.
+        formats: the formats to simulate.
+        progress: receives the finished formats.
     """
-    simulated = sorted({*precisions} - {Precision.FP32})
-    lengths_N = np.array([len(encoding) for encoding in encodings], np.int64)
+    simulated = sorted(
+        ({*formats} - {(Precision.FP32, None)}), key=lambda pair: (pair[0], pair[1] or "")
+    )
+    count = len(rows.encodings)
+    lengths_N = np.array([len(encoding) for encoding in rows.encodings], np.int64)
     errors = {}
-    progress.begin("rounded checkpoint", len(simulated) * len(encodings), "rows")
-    for precision in simulated:
-        engine = reference.with_model(lambda model: rounded(model, precision))  # noqa: B023
-        errors[precision] = RoundingError(
+    progress.begin("rounded checkpoint", len(simulated) * count, "rows")
+    for number_format in simulated:
+        errors[number_format] = RoundingError(
             task=task,
             lengths_N=lengths_N,
-            expected_NC=expected_NC,
-            rounded_NC=engine.infer(encodings),
+            expected_NC=rows.expected_NC,
+            rounded_NC=_rounded_engine(reference, rows, *number_format).infer(rows.encodings),
         )
-        progress.advance(len(encodings))
+        progress.advance(count)
     progress.end()
     return errors
+
+
+def _rounded_engine(
+    reference: CheckpointEngine, rows: RoundedRows, precision: Precision, scaling: Scaling | None
+) -> CheckpointEngine:
+    if scaling is not Scaling.STATIC:
+        return reference.with_model(lambda model: rounded(model, precision))
+    inputs: list[StaticInput] = []
+
+    def observed(model: Classifier) -> Classifier:
+        model = copy.deepcopy(model)
+        _round_embeddings(model)
+        inputs.extend(StaticInput(layer) for layer in model.modules() if _is_linear(layer))
+        return model
+
+    engine = reference.with_model(observed)
+    engine.infer(rows.calibration())
+    for input_ in inputs:
+        input_.calibrated()
+    return engine
+
+
+def _is_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
+    return isinstance(module, nn.Linear)
+
+
+class StaticInput:
+    """Rounds the inputs of a linear layer to int8 with one scale, and its weights per column.
+
+    Until it is calibrated, it finds the range of each channel. As in SmoothQuant (Xiao et al. 2023,
+    arXiv:2211.10438), factors move the differences between channels into the weights.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self._layer = layer
+        self._range_K = torch.zeros(layer.in_features, device=layer.weight.device)
+        self._factor_K, self._scale = torch.ones_like(self._range_K), 0.0
+        layer.register_forward_pre_hook(self)
+
+    def __call__(self, _: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+        """Return the rounded inputs."""
+        values = inputs[0]
+        if not self._scale:
+            reach_K = values.detach().abs().reshape(-1, values.shape[-1]).amax(dim=0)
+            self._range_K = torch.maximum(self._range_K, reach_K)
+            return (values,)
+        integers = torch.round(values / (self._factor_K * self._scale)).clamp(-127, 127)
+        return (integers * self._scale * self._factor_K,)
+
+    def calibrated(self) -> None:
+        """Fix the scale and round the weights; a layer without inputs stays in float32."""
+        if not self._range_K.any():
+            return
+        weight_MK = self._layer.weight.data
+        reach_K, weight_K = (
+            torch.maximum(max_K, 1e-5 * max_K.max())
+            for max_K in (self._range_K, weight_MK.abs().amax(dim=0))
+        )
+        self._factor_K = reach_K**SMOOTHING / weight_K ** (1 - SMOOTHING)
+        self._scale = float((self._range_K / self._factor_K).max()) / 127
+        smoothed_MK = _integers(weight_MK * self._factor_K, _largest_weight())
+        self._layer.weight.data = smoothed_MK / self._factor_K
 
 
 def rounded(model: Classifier, precision: Precision) -> Classifier:
     """Return a copy of a model that computes in float32 with numbers rounded to a precision.
 
-    In int8, linear layers round their inputs per token and their weights per column, and large
-    embedding tables are rounded per row. In the other precisions, all layers round their weights
-    and outputs.
+    In int8, linear layers round their inputs per token and their weights per column. In the other
+    precisions, all layers round their weights and outputs.
     """
     model = copy.deepcopy(model)
     for module in model.modules():
         if any(True for _ in module.children()):
             continue
-        if precision is Precision.INT8:
-            _round_int8(module)
-        else:
+        if precision is not Precision.INT8:
             _round_float(module, torch.bfloat16 if precision is Precision.BF16 else torch.float16)
+        elif _is_linear(module):
+            module.weight.data = _integers(module.weight.data, _largest_weight())
+            module.register_forward_pre_hook(lambda _, inputs: (_integers(inputs[0], 127),))
+    if precision is Precision.INT8:
+        _round_embeddings(model)
     return model
 
 
-def _round_int8(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        largest = 127 if sums_int8() else 63  # as the quantizer, on a processor like this one
-        module.weight.data = _integers(module.weight.data, largest)
-        module.register_forward_pre_hook(lambda _, inputs: (_integers(inputs[0], 127),))
-    elif isinstance(module, nn.Embedding) and module.num_embeddings >= EMBEDDING_ROWS:
-        module.weight.data = _integers(module.weight.data, 127)
+def _round_embeddings(model: nn.Module) -> None:
+    """Round large embedding tables to int8 per row."""
+    for module in model.modules():
+        if isinstance(module, nn.Embedding) and module.num_embeddings >= EMBEDDING_ROWS:
+            module.weight.data = _integers(module.weight.data, 127)
+
+
+def _largest_weight() -> int:
+    return 127 if sums_int8() else 63  # as the quantizer, on a processor like this one
 
 
 def _integers(values: torch.Tensor, largest: int) -> torch.Tensor:

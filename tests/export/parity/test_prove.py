@@ -17,7 +17,14 @@ from pipework.export.rows.run_rows import RunRows
 from pipework.export.rows.tolerances import TOLERANCES
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Tolerance, Variant
+from pipework.run_folder.engine_record import (
+    EngineFormat,
+    Layout,
+    Precision,
+    Scaling,
+    Tolerance,
+    Variant,
+)
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
@@ -110,7 +117,10 @@ def rows_and_logits(exported_run):
     manifest = read_manifest(exported_run)
     run_rows = RunRows.open(exported_run, manifest, ExportSettings(dev_rows=40))
     return run_rows, ReferenceLogits.of(
-        run_rows, open_reference(exported_run, manifest), [Precision.INT8], NullProgress()
+        run_rows,
+        open_reference(exported_run, manifest),
+        [(Precision.INT8, Scaling.DYNAMIC)],
+        NullProgress(),
     )
 
 
@@ -346,7 +356,13 @@ def test_every_token_position_and_type_is_run(exported_run, pair_run):
 
 def int8_limits(rows_and_logits):
     run_rows, expected = rows_and_logits
-    tolerance = expected.tolerance(run_rows, Precision.INT8)
+    variant = Variant(
+        format=EngineFormat.ONNX,
+        precision=Precision.INT8,
+        layout=Layout.PADDED,
+        scaling=Scaling.DYNAMIC,
+    )
+    tolerance = expected.tolerance(run_rows, variant)
     return {"bias": tolerance.bias, "bands": tolerance.bands}
 
 

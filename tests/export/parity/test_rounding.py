@@ -5,16 +5,24 @@ import pytest
 import torch
 
 from pipework.export.config import ExportSettings
-from pipework.export.parity.rounding import RoundingError, rounded, rounding_errors
+from pipework.export.parity.rounding import (
+    RoundedRows,
+    RoundingError,
+    rounded,
+    rounding_errors,
+)
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.rows.tolerances import TOLERANCES
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import Precision
+from pipework.run_folder.engine_record import Precision, Scaling
 from pipework.run_folder.manifest import read_manifest
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.train.model.checkpoint_engine import open_reference
 
 LABELS = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
+FP32, DYNAMIC = (Precision.FP32, None), (Precision.INT8, Scaling.DYNAMIC)
+STATIC = (Precision.INT8, Scaling.STATIC)
+FORMATS = (FP32, (Precision.FP16, None), (Precision.BF16, None), DYNAMIC, STATIC)
 INT8 = TOLERANCES[Precision.INT8].model_copy(update={"error_ratio": 4, "bias_ratio": 3})
 
 
@@ -24,11 +32,12 @@ def errors(exported_run):
     run_rows = RunRows.open(exported_run, manifest, ExportSettings(dev_rows=60))
     encodings = [row.encoding for row in (*run_rows.edge_cases, *run_rows.dev)]
     reference = open_reference(exported_run, manifest)
-    precisions = list(Precision)
-    expected_NC = reference.infer(encodings)
-    return rounding_errors(
-        reference, encodings, expected_NC, manifest.task, precisions, NullProgress()
+    rows = RoundedRows(
+        encodings=encodings,
+        expected_NC=reference.infer(encodings),
+        calibration=run_rows.calibration_rows,
     )
+    return rounding_errors(reference, rows, manifest.task, FORMATS, NullProgress())
 
 
 def rms(error):
@@ -36,15 +45,13 @@ def rms(error):
 
 
 def test_fewer_bits_give_larger_errors(errors):
-    assert {*errors} == {Precision.FP16, Precision.BF16, Precision.INT8}
-    fp16, bf16, int8 = (
-        rms(errors[precision]) for precision in (Precision.FP16, Precision.BF16, Precision.INT8)
-    )
-    assert 0 < 3 * fp16 < bf16 < int8 < 0.1
+    assert {*errors} == {*FORMATS} - {FP32}
+    fp16, bf16, dynamic, static = (rms(errors[number_format]) for number_format in FORMATS[1:])
+    assert 0 < 3 * fp16 < bf16 < dynamic < static < 0.1
 
 
 def test_the_limits_cover_all_lengths_with_enough_inputs_each(errors):
-    error = errors[Precision.INT8]
+    error = errors[DYNAMIC]
     bands = error.limits(INT8).bands
     assert len(bands) >= 3
     assert bands[-1].longest == error.lengths_N.max()
@@ -58,7 +65,7 @@ def test_the_limits_cover_all_lengths_with_enough_inputs_each(errors):
 
 def test_a_tolerance_without_ratios_gets_no_limits(errors):
     tolerance = TOLERANCES[Precision.FP32]
-    assert errors[Precision.INT8].limits(tolerance) == tolerance
+    assert errors[DYNAMIC].limits(tolerance) == tolerance
 
 
 def test_the_limits_are_multiples_of_the_error_of_a_class():
