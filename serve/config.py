@@ -48,8 +48,9 @@ class LimitSettings(Settings):
         processed_bytes: maximum bytes of the texts of all requests that are being processed at a
             time; further requests get 429. A single request is always processed.
         connections: maximum HTTP connections at a time. An idle connection is closed for a new one;
-            if none is idle, requests on further connections get 503. Also the maximum gRPC
-            connections; further ones are closed. Each needs three open files (ulimit -Hn).
+            if none is idle, requests on further connections get 503. A quarter of this number is
+            the maximum of gRPC connections; further ones are closed. Needs three open files
+            (ulimit -Hn) per connection.
         header_s: timeout in seconds for the head of a request, and for the TLS handshake.
         body_s: timeout in seconds for the body of a request, and for sending the response.
     """

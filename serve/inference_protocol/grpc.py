@@ -16,11 +16,13 @@ from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.inference_protocol.health import MAX_WATCHES, Health
 from pipework.serve.inference_protocol.interceptor import ErrorInterceptor
 from pipework.serve.inference_protocol.service import InferenceService
+from pipework.serve.inference_protocol.stream import MAX_STREAMS
 from pipework.serve.models.registry import Models
 
 INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 HEALTH = "grpc.health.v1.Health"
 UNLIMITED = -1
+SHARE = 4  # part of the limit of connections: one over gRPC carries any number of calls
 IDLE_S = 30.0  # a connection without a call is closed after this time
 
 
@@ -86,8 +88,9 @@ class GrpcServer:
         server = grpc.aio.server(
             interceptors=[*self._interceptors, errors],
             options=_options(limits),
-            # Streams and watches may stay open forever; they must leave room for requests.
-            maximum_concurrent_rpcs=queue.requests + limits.connections + MAX_WATCHES,
+            # Streams and watches may stay open forever; they must leave room for requests, and for
+            # those that the queue refuses. A response that is not read counts too.
+            maximum_concurrent_rpcs=2 * queue.requests + MAX_STREAMS + MAX_WATCHES,
         )
         health = Health(self._models, (INFERENCE,), self._ending)
         add_GRPCInferenceServiceServicer_to_server(self._service, server)
@@ -100,8 +103,8 @@ def _options(limits: LimitSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.max_concurrent_streams", limits.connections),
-        ("grpc.max_allowed_incoming_connections", limits.connections),
-        # Clients connect again with the next call. An idle connection counts for the limit.
+        ("grpc.max_allowed_incoming_connections", -(-limits.connections // SHARE)),
+        # An idle connection counts for the limit, and clients connect again with the next call.
         ("grpc.max_connection_idle_ms", round(IDLE_S * 1e3)),
         ("grpc.server_handshake_timeout_ms", max(1, round(limits.header_s * 1e3))),
         ("grpc.max_send_message_length", UNLIMITED),

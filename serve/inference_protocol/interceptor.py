@@ -39,7 +39,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
     def __init__(self, ending: asyncio.Event, limits: LimitSettings, memory: RequestMemory) -> None:
         """Stop streams when `ending` is set; hold messages in `memory`."""
         self._ending = ending
-        self._streams = ConcurrencyLimit(min(MAX_STREAMS, limits.connections), "streams")
+        self._streams = ConcurrencyLimit(MAX_STREAMS, "streams")
         self._messages = _Messages(limits, memory)
 
     async def intercept_service(

@@ -20,6 +20,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
 from pipework.serve.inference_protocol.health import MAX_WATCHES
+from pipework.serve.inference_protocol.stream import MAX_STREAMS
 from pipework.serve.inference_protocol.tensors import packed
 
 TEXTS = ["rain", "goal team", "bank of the 雨", ""]
@@ -412,27 +413,24 @@ def may_watch(health) -> bool:
 
 
 def test_the_number_of_open_streams_is_limited(run, start_server):
-    server = start_server(run, "limits.connections=2")
+    server = start_server(run)
     never: queue.Queue[None] = queue.Queue()
     with ExitStack() as last:
-        own = [("grpc.use_local_subchannel_pool", 1)]
-        channels = [
-            last.enter_context(grpc.insecure_channel(server.grpc, options=own)) for _ in range(3)
-        ]
-        stubs = [GRPCInferenceServiceStub(one) for one in channels]
-        (model,) = stubs[0].RepositoryIndex(proto.RepositoryIndexRequest()).models
+        stub = GRPCInferenceServiceStub(last.enter_context(grpc.insecure_channel(server.grpc)))
+        (model,) = stub.RepositoryIndex(proto.RepositoryIndexRequest()).models
         asked = request(model.name)
-        last.callback(lambda: [never.put(None) for _ in stubs])
+        last.callback(lambda: [never.put(None) for _ in range(MAX_STREAMS + 1)])
         open_streams = []  # a call that nobody holds is cancelled
-        for one in stubs[:2]:
-            idle = one.ModelStreamInfer(chain([asked], iter(never.get, None)))
+        for _ in range(MAX_STREAMS):
+            idle = stub.ModelStreamInfer(chain([asked], iter(never.get, None)))
             open_streams.append(idle)
             assert next(idle).infer_response.outputs
-        refused = stubs[2].ModelStreamInfer(chain([asked], iter(never.get, None)))
-        with pytest.raises(grpc.RpcError, match="2 streams are open, which is the limit") as caught:
+        refused = stub.ModelStreamInfer(chain([asked], iter(never.get, None)))
+        message = f"{MAX_STREAMS} streams are open, which is the limit"
+        with pytest.raises(grpc.RpcError, match=message) as caught:
             next(refused)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert stubs[2].ModelInfer(asked).outputs
+        assert stub.ModelInfer(asked).outputs
 
 
 def test_services_are_listed_by_reflection(channel):

@@ -177,7 +177,7 @@ def until_closed(opened):
 
 
 def test_connections_above_the_limit_are_closed(run, start_server):
-    server = start_server(run, "limits.connections=3")
+    server = start_server(run, "limits.connections=12")
     host, port = server.grpc.split(":")
     with ExitStack() as stack:
         opened = [
