@@ -19,6 +19,9 @@ from typing import Any
 
 import uvicorn
 
+# Otherwise gRPC logs each failed TLS handshake. It reads the variable when it is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
 from pipework.errors import ConfigError
 from pipework.memory import MemoryTrimmer
 from pipework.serve.app import build_app

@@ -21,7 +21,6 @@ from pipework.serve.http.request_parser import HEAD_BYTES, Headers, RequestHead,
 from pipework.serve.request.context import activate
 
 log = logging.getLogger(__name__)
-WARNING_INTERVAL_S = 60.0
 KEEP_ALIVE_S = 5.0  # a connection without a request is closed after this time
 PARSED_BYTES = 8192  # parsed at a time: a packet may contain thousands of pipelined requests
 
@@ -51,7 +50,7 @@ class ConnectionFactory:
         self.state = state
         self.idle: OrderedDict[ServerConnection, None] = OrderedDict()
         self.end_of_tick = EndOfTick()
-        self._warning = Throttle(WARNING_INTERVAL_S)
+        self._warning = Throttle(seconds=60)
 
     def __call__(self) -> "ServerConnection":
         """Return a new connection."""
@@ -154,6 +153,7 @@ class ServerConnection(asyncio.Protocol):
             self._parser.state_changed = False
             try:
                 self._parser.feed(rest[:PARSED_BYTES])
+                self._check_body()
             except Exception as error:  # noqa: BLE001  (a bug must not leave the connection open)
                 self._end(error)
             rest = rest[PARSED_BYTES:]
@@ -211,16 +211,19 @@ class ServerConnection(asyncio.Protocol):
     def body_received(self, data: bytes) -> None:
         """Append a part of a body; the body of a rejected request is ignored."""
         exchange = self._receiving
-        if exchange is None or exchange.response is not None:
-            return
-        if not self._handler.receive(exchange, data):
-            self._advance()
+        if exchange is not None and exchange.response is None:
+            exchange.body += data  # checked later, because there may be many small chunks
 
     def body_ended(self) -> None:
         """Answer a request when it is its turn."""
+        self._check_body()
         exchange, self._receiving = self._receiving, None
         if exchange is not None:
             exchange.complete = True
+            self._advance()
+
+    def _check_body(self) -> None:
+        if self._receiving is not None and not self._handler.accepts(self._receiving):
             self._advance()
 
     # Responses

@@ -62,7 +62,7 @@ class InferenceRequest(Request):
     Attributes:
         fields: the last value of each header, with names in lower case.
         model: the model version of the request.
-        memory: the memory of the body; the endpoint sets it to the size of the texts.
+        memory: the memory of the body and its texts, which the endpoint may correct.
     """
 
     # A subclass of Request, because FastAPI documents the parameters of endpoints.
@@ -95,7 +95,7 @@ class Exchange:
         route: the endpoint and its path parameters; None if the ASGI app answers.
         body: the part of the body that has been received.
         received: memory of the body while it is received.
-        processed: memory of the decompressed body, then of its texts, until the response is sent.
+        processed: memory of the decompressed body and of its texts, until the response is sent.
         complete: whether the body is complete.
         expects_continue: whether the client waits for an interim response before it sends the body.
         response: the response, once it is known. A rejected request has one before its body.

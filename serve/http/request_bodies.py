@@ -18,7 +18,7 @@ _MULTI_MEMBER = {"gzip", "x-gzip"}
 MAX_MEMBERS = 1024  # of a gzip body: a member may be empty, but takes time
 _PART_BYTES = 16 * 2**10
 RETRY_AFTER_S = 1
-COPIES = 2  # of a text of the Open Inference Protocol: as UTF-8 bytes, and decoded
+COPIES = 2  # of a body in memory: the body and its texts, or its texts as UTF-8 bytes and decoded
 
 
 class CompressionError(InputError):

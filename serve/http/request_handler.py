@@ -23,6 +23,7 @@ from pipework.serve.http.compression import compress
 from pipework.serve.http.errors import error_response
 from pipework.serve.http.exchange import Exchange, InferenceRequest, ModelLease
 from pipework.serve.http.request_bodies import (
+    COPIES,
     RequestMemory,
     check_body,
     decompress,
@@ -114,9 +115,8 @@ class RequestHandler:
         self.reject(exchange, error)
         return exchange
 
-    def receive(self, exchange: Exchange, data: bytes) -> bool:
-        """Append a part of a body, or reject the request if it is too much; return which."""
-        exchange.body += data
+    def accepts(self, exchange: Exchange) -> bool:
+        """Return whether the body that has been received is within limits; else reject it."""
         size = len(exchange.body)
         try:
             if size > self.memory.body_bytes:
@@ -211,7 +211,7 @@ class RequestHandler:
         exchange.body.clear()
         if head.method not in NO_BODY:
             body = await decompress(body, head.fields, self.memory.body_bytes)
-        exchange.processed.resize(len(body))
+        exchange.processed.resize(COPIES * len(body))
         exchange.received.resize(0)
         if exchange.route is None:
             return await call_app(self.app, head, body)

@@ -100,8 +100,9 @@ def read_request(body: bytes, limits: LimitSettings) -> tuple[PredictRequest, li
     """
     check_json_values(body, limits.texts)
     request = parse_request(body)
+    check_number(len(request.texts or request.inputs or ()), limits)
     examples = request.examples()
-    check_limits(examples, limits)
+    check_lengths(examples, limits)
     return request, examples
 
 
@@ -131,15 +132,23 @@ def write_response(model: str, version: str, predictions: list[Prediction]) -> b
     return to_json(response, inf_nan_mode="null")
 
 
-def check_limits(examples: list[Example], limits: LimitSettings) -> None:
-    """Check the number of texts and their lengths.
+def check_number(texts: int, limits: LimitSettings) -> None:
+    """Check the number of texts.
 
     Raises:
-        TooLargeError: there are too many texts or a text is too long; the message has the limit.
+        TooLargeError: there are too many; the message has the limit.
     """
-    if len(examples) > limits.texts:
-        message = f"body: expected at most {limits.texts} texts, found {len(examples)}"
+    if texts > limits.texts:
+        message = f"body: expected at most {limits.texts} texts, found {texts}"
         raise TooLargeError(message, "split the texts into several requests")
+
+
+def check_lengths(examples: list[Example], limits: LimitSettings) -> None:
+    """Check the lengths of texts.
+
+    Raises:
+        TooLargeError: a text is too long; the message has its index and the limit.
+    """
     for index, example in enumerate(examples):
         longest = max(len(example.text), len(example.text_pair or ""))
         if longest > limits.characters:

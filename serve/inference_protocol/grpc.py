@@ -16,6 +16,7 @@ from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.inference_protocol.health import MAX_WATCHES, Health
 from pipework.serve.inference_protocol.interceptor import ErrorInterceptor
 from pipework.serve.inference_protocol.service import InferenceService
+from pipework.serve.inference_protocol.stream import MAX_STREAMS
 from pipework.serve.models.registry import Models
 
 INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
@@ -87,8 +88,9 @@ class GrpcServer:
         server = grpc.aio.server(
             interceptors=[*self._interceptors, errors],
             options=_options(limits),
-            # Streams and watches may stay open forever; they must leave room for requests.
-            maximum_concurrent_rpcs=queue.requests + limits.connections + MAX_WATCHES,
+            # Streams and watches may stay open forever; they must leave room for requests, and for
+            # those that the queue refuses. A response that is not read counts too.
+            maximum_concurrent_rpcs=2 * queue.requests + MAX_STREAMS + MAX_WATCHES,
         )
         health = Health(self._models, (INFERENCE,), self._ending)
         add_GRPCInferenceServiceServicer_to_server(self._service, server)

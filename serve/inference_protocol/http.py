@@ -11,7 +11,6 @@ from pipework.serve.config import LimitSettings
 from pipework.serve.http.exchange import InferenceRequest
 from pipework.serve.http.headers import read_options, timing_headers
 from pipework.serve.http.openapi import OPTION_HEADERS, header_parameter, request_body
-from pipework.serve.http.request_bodies import COPIES
 from pipework.serve.inference_protocol.infer_request import check_texts
 from pipework.serve.inference_protocol.infer_response import write_response
 from pipework.serve.inference_protocol.json_codec import HEAD_LENGTH, InferRequest, read_infer
@@ -216,7 +215,6 @@ def _add_infer(router: APIRouter, limits: LimitSettings) -> None:
             limits=limits,
         )
         parsed = await request.read(read)
-        request.memory.resize(COPIES * parsed.texts.size_bytes)
         check_texts(parsed.texts, limits)
         try:
             result = await model.answer(parsed.texts, parsed.options(options))

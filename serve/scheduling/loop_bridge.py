@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pipework.errors import TooBusyError
 
 T = TypeVar("T")
-LARGE_BYTES = 64 * 2**10  # parsing fewer bytes blocks the event loop for less than 2 ms
+LARGE_BYTES = 32 * 2**10  # parsing fewer bytes blocks the event loop for at most 10 ms
 MAX_WAITING = 64
 RETRY_AFTER_S = 1
 
@@ -23,12 +23,13 @@ RETRY_AFTER_S = 1
 class LargeWork:
     """Does work that is proportional to the size of a request outside of the event loop, if large.
 
-    There is one thread for all requests: parsers hold the GIL, so that several threads would do no
-    more work, but the event loop would have to wait for all of them.
+    Also if the requests of one tick of the event loop are large together. There is one thread for
+    all requests: parsers hold the GIL, so that several threads would do no more work, but the event
+    loop would have to wait for all of them.
     """
 
     def __init__(self) -> None:
-        self._waiting = 0
+        self._waiting = self._tick_bytes = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="large-work")
 
     def check_room(self, size_bytes: int) -> None:
@@ -43,13 +44,20 @@ class LargeWork:
 
     async def run(self, size_bytes: int, function: Callable[[], T]) -> T:
         """Return the result of a function for a request of this size."""
-        if size_bytes <= LARGE_BYTES:
+        loop = asyncio.get_running_loop()
+        if self._tick_bytes + size_bytes <= LARGE_BYTES:
+            if not self._tick_bytes:
+                loop.call_soon(self._end_tick)
+            self._tick_bytes += size_bytes
             return function()
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+            return await loop.run_in_executor(self._thread, function)
         finally:
             self._waiting -= 1
+
+    def _end_tick(self) -> None:
+        self._tick_bytes = 0
 
 
 LARGE_WORK = LargeWork()

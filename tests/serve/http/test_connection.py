@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import signal
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -103,6 +105,38 @@ NOT_HTTP = {
 @pytest.mark.parametrize("data", NOT_HTTP.values(), ids=NOT_HTTP.keys())
 def test_data_that_is_not_http_is_answered_400(bounded, data):
     assert send(bounded, data) == (400, "expected HTTP/1.1, found something else")
+
+
+def test_a_client_cannot_fill_the_log(run, start_server):
+    server = start_server(run)
+    broken = (
+        *NOT_HTTP.values(),
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/2.0\r\nHost: a\r\n\r\n",
+        (HEAD % 1).replace(b"Content-Length: 1", b"Transfer-Encoding: gzip, chunked")
+        + b"0\r\n\r\n",
+        HEAD % 1 + b"{",
+        b"GET /docs/static/%s HTTP/1.1\r\nHost: a\r\n\r\n" % (b"a" * 5000),
+        b"GET /%00%ff%0a HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX-Request-Id: \xff\r\nTraceparent: \xff\r\n\r\n",
+        b"",
+        b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Le",
+    )
+    for data in broken:
+        with connection(server) as opened:
+            opened.sendall(data)
+            opened.shutdown(socket.SHUT_WR)
+            read_to_end(opened)
+    for data in broken:
+        with connection(server) as opened:
+            opened.sendall(data)
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    host, port = server.grpc.split(":")
+    for data in broken:
+        with socket.create_connection((host, int(port)), timeout=20) as opened:
+            opened.sendall(data)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.communicate(timeout=60)[1] == ""
 
 
 def test_a_head_that_breaks_a_rule_is_rejected_and_its_body_is_no_request(bounded):

@@ -6,7 +6,8 @@ from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.rest import (
     NotJsonError,
-    check_limits,
+    check_lengths,
+    check_number,
     parse_request,
     write_response,
 )
@@ -38,7 +39,8 @@ def test_an_invalid_number_is_an_input_error(number: bytes) -> None:
 
 def test_too_many_texts_are_rejected_with_the_limit() -> None:
     with pytest.raises(TooLargeError, match="expected at most 2 texts, found 3"):
-        check_limits([Example(text="a")] * 3, LimitSettings(texts=2))
+        check_number(3, LimitSettings(texts=2))
+    check_number(2, LimitSettings(texts=2))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_too_many_texts_are_rejected_with_the_limit() -> None:
 )
 def test_a_too_long_text_is_rejected_with_its_index(long: Example) -> None:
     with pytest.raises(TooLargeError, match="input 1: expected at most 5 characters, found 6"):
-        check_limits([Example(text="a" * 5), long], LimitSettings(characters=5))
+        check_lengths([Example(text="a" * 5), long], LimitSettings(characters=5))
 
 
 @pytest.mark.parametrize(

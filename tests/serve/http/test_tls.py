@@ -1,6 +1,7 @@
 """TLS with certificates created by the openssl program."""
 
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -97,6 +98,25 @@ def test_an_incomplete_handshake_times_out(certificate, run, start_server):
         with socket.create_connection((host, int(port)), timeout=20) as opened:
             opened.sendall(piece)
             assert opened.recv(1) == b""
+
+
+def test_a_client_cannot_fill_the_log(certificate, run, start_server):
+    server = start_server(
+        run,
+        f"security.certificate={certificate.certificate}",
+        f"security.private_key={certificate.private_key}",
+    )
+    for address in (server.url.removeprefix("https://"), server.grpc):
+        host, port = address.split(":")
+        for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" * 100, b"\0" * 1000):
+            with socket.create_connection((host, int(port)), timeout=20) as opened:
+                opened.sendall(data)
+    context = ssl.create_default_context()
+    for _ in range(3):  # the client refuses the certificate
+        with pytest.raises(ssl.SSLError), socket.create_connection((host, int(port))) as opened:
+            context.wrap_socket(opened, server_hostname=host)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.communicate(timeout=60)[1] == ""
 
 
 def test_the_oldest_of_too_many_handshakes_is_aborted(certificate, run, start_server):

@@ -221,3 +221,16 @@ def test_large_requests_are_refused_while_many_wait():
         work.check_room(LARGE_BYTES + 1)
 
     asyncio.run(ask())
+
+
+def test_the_small_requests_of_a_tick_are_large_together():
+    async def ask():
+        work = LargeWork()
+        half = LARGE_BYTES // 2
+        for _ in range(3):
+            tasks = [asyncio.create_task(work.run(half, threading.get_ident)) for _ in range(6)]
+            threads = await asyncio.gather(*tasks)
+            assert threads[:2] == 2 * [threading.get_ident()]
+            assert threading.get_ident() not in threads[2:]
+
+    asyncio.run(ask())
