@@ -56,11 +56,11 @@ class LimitSettings(Settings):
         body_s: timeout in seconds for the body of a request, and for sending the response.
     """
 
-    body_bytes: Positive = 8 * 2**20
+    body_bytes: Positive = 4 * 2**20
     texts: Positive = 1024
     characters: Characters = MAX_CHARACTERS
     received_bytes: Positive = 128 * 2**20
-    processed_bytes: Positive = 32 * 2**20
+    processed_bytes: Positive = 16 * 2**20
     # Larger than `queue.requests`, so that overload is answered with 429 and Retry-After, not 503.
     connections: Positive = 4096
     header_s: AboveZero = 10.0

@@ -4,12 +4,12 @@ The version is OpenAPI 3.0, because the Swagger UI of /docs cannot read 3.1.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
-from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import NullableSchema
@@ -17,6 +17,7 @@ from swagger_ui_bundle import swagger_ui_path
 
 from pipework.serve.http.auth import is_public
 from pipework.serve.http.headers import BULK, INTERACTIVE, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
+from pipework.serve.http.page import add_file
 from pipework.serve.schemas import ErrorResponse
 
 Json = dict[str, Any]
@@ -138,6 +139,9 @@ class _NoNullSchema(GenerateJsonSchema):
 
 
 STATIC = "/docs/static"
+BUNDLE, STYLE, ICON = "swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"
+FILES = {BUNDLE: "text/javascript", STYLE: "text/css", ICON: "image/png"}
+CACHED = {"Cache-Control": "max-age=3600"}
 # The package contains Swagger UI 4, which renders nothing for OpenAPI 3.1.
 OPENAPI_VERSION = "3.0.3"
 
@@ -145,16 +149,17 @@ OPENAPI_VERSION = "3.0.3"
 def add_docs(app: FastAPI) -> None:
     """Serve the /docs page and its static files."""
     app.openapi_version = OPENAPI_VERSION
-    app.mount(STATIC, StaticFiles(directory=str(swagger_ui_path)))
+    for name, media_type in FILES.items():
+        add_file(app, f"{STATIC}/{name}", Path(swagger_ui_path) / name, media_type, CACHED)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
         return get_swagger_ui_html(
             openapi_url=app.openapi_url or "",
             title=app.title,
-            swagger_js_url=f"{STATIC}/swagger-ui-bundle.js",
-            swagger_css_url=f"{STATIC}/swagger-ui.css",
-            swagger_favicon_url=f"{STATIC}/favicon-32x32.png",
+            swagger_js_url=f"{STATIC}/{BUNDLE}",
+            swagger_css_url=f"{STATIC}/{STYLE}",
+            swagger_favicon_url=f"{STATIC}/{ICON}",
             # By default the page sends the description to validator.swagger.io.
             swagger_ui_parameters={"validatorUrl": None},
         )

@@ -13,8 +13,8 @@ from pipework.serve.config import LimitSettings
 
 MAX_PENDING = 64  # requests of a stream that are computed concurrently
 MAX_STREAMS = 64  # open streams, each of which may have an incomplete message in memory
-FAST_CALLS = 4
-SLOW_S = 0.05  # an arrived message is read in less
+FAST_CALLS = 2
+SLOW_S = 0.025  # an arrived message is read in less
 R = TypeVar("R")
 A = TypeVar("A")
 

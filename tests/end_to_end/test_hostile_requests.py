@@ -27,7 +27,7 @@ from tests.end_to_end.http2 import PREFACE, SETTINGS, Http2Connection, frame, me
 from tests.serve.conftest import RUNNER, build_run
 
 WIRE_BYTES = 64 * 2**10
-BODY_BYTES = 8 * 2**20 - 1000  # of a decompressed body: just below the limit
+BODY_BYTES = 4 * 2**20 - 1000  # of a decompressed body: just below the limit
 MEMORY_BYTES = 64 * 2**20
 RETURNED = 1.2  # of the memory before
 RETURN_S = 30
@@ -390,19 +390,19 @@ def infer(**parts: object) -> bytes:
 MILLION = 10**6
 MESSAGES: dict[str, Callable[[], bytes]] = {
     "long texts": lambda: infer(
-        inputs=[tensor(shape=[84, 1])], raw_input_contents=[raw(WORDS) * 84]
+        inputs=[tensor(shape=[42, 1])], raw_input_contents=[raw(WORDS) * 42]
     ),
-    "empty texts": lambda: infer(raw_input_contents=[bytes(8 * MILLION)]),
+    "empty texts": lambda: infer(raw_input_contents=[bytes(4 * MILLION)]),
     "empty contents": lambda: infer(
-        inputs=[tensor(contents={"bytes_contents": [b""] * 4 * MILLION})]
+        inputs=[tensor(contents={"bytes_contents": [b""] * 2 * MILLION})]
     ),
-    "numbers": lambda: infer(inputs=[tensor(contents={"int64_contents": [1] * 8 * MILLION})]),
-    "dimensions": lambda: infer(inputs=[tensor(shape=[1] * 8 * MILLION)]),
-    "inputs": lambda: infer(inputs=[{}] * 4 * MILLION),
-    "outputs": lambda: infer(raw_input_contents=[raw(b"a")], outputs=[{"name": "label"}] * 800_000),
-    "raw contents": lambda: infer(raw_input_contents=[b""] * 4 * MILLION),
+    "numbers": lambda: infer(inputs=[tensor(contents={"int64_contents": [1] * 4 * MILLION})]),
+    "dimensions": lambda: infer(inputs=[tensor(shape=[1] * 4 * MILLION)]),
+    "inputs": lambda: infer(inputs=[{}] * 2 * MILLION),
+    "outputs": lambda: infer(raw_input_contents=[raw(b"a")], outputs=[{"name": "label"}] * 400_000),
+    "raw contents": lambda: infer(raw_input_contents=[b""] * 2 * MILLION),
     "parameters": lambda: infer(raw_input_contents=[raw(b"a")]) + b"\x22\0" * 4 * MILLION,
-    "a long name": lambda: infer(model_name="a" * 8 * MILLION),
+    "a long name": lambda: infer(model_name="a" * 4 * MILLION),
     "a bomb": lambda: bytes(60 * MILLION),
 }
 
@@ -448,8 +448,8 @@ def test_many_calls_of_a_connection(server: HostileServer) -> None:
 @pytest.mark.parametrize("streams", [False, True])
 def test_incomplete_messages(start_server: Callable[..., HostileServer], streams: bool) -> None:
     """Much more than 64 KiB is sent, so memory grows, but no more than the settings allow."""
-    server = start_server("limits.received_bytes=67108864")
-    part = message(bytes(8 * 2**20 - 2000), size=8 * 2**20 - 1000)
+    server = start_server(f"limits.received_bytes={48 * 2**20}")
+    part = message(bytes(BODY_BYTES - 1000), size=BODY_BYTES)
     before = server.memory()
     with attack(server, f"grpc: incomplete messages, streams {streams}") as measured:
         with ExitStack() as stack:
@@ -466,8 +466,8 @@ def test_incomplete_messages(start_server: Callable[..., HostileServer], streams
 
 def test_incomplete_bodies(start_server: Callable[..., HostileServer]) -> None:
     """As above, over HTTP."""
-    server = start_server("limits.received_bytes=67108864")
-    part = head(V1, "Content-Length: 8000000") + bytes(7_900_000)
+    server = start_server(f"limits.received_bytes={48 * 2**20}")
+    part = head(V1, f"Content-Length: {BODY_BYTES}") + bytes(BODY_BYTES - 1000)
     before = server.memory()
     with attack(server, "http: incomplete bodies"):
         with ExitStack() as stack:

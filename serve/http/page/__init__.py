@@ -4,10 +4,11 @@ Its files are in this folder and use no external resources; the Content-Security
 them.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from fastapi import FastAPI
-from fastapi.responses import FileResponse
+from starlette.responses import Response
 
 HERE = Path(__file__).parent
 FILES = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -24,16 +25,17 @@ HEADERS = {
 
 def add_page(app: FastAPI) -> None:
     """Serve the page and its files."""
-
-    @app.get("/", include_in_schema=False)
-    async def page() -> FileResponse:
-        return FileResponse(HERE / "page.html", media_type="text/html", headers=HEADERS)
-
+    add_file(app, "/", HERE / "page.html", "text/html", HEADERS)
     for name, media_type in FILES.items():
-        _add_file(app, name, media_type)
+        add_file(app, f"/page/{name}", HERE / name, media_type, HEADERS)
 
 
-def _add_file(app: FastAPI, name: str, media_type: str) -> None:
-    @app.get(f"/page/{name}", include_in_schema=False)
-    async def file() -> FileResponse:
-        return FileResponse(HERE / name, media_type=media_type, headers=HEADERS)
+def add_file(
+    app: FastAPI, path: str, file: Path, media_type: str, headers: Mapping[str, str]
+) -> None:
+    """Serve a file, which is read now: many requests at a time need its memory only once."""
+    content = file.read_bytes()
+
+    @app.get(path, include_in_schema=False)
+    async def read() -> Response:
+        return Response(content, media_type=media_type, headers=headers)

@@ -94,7 +94,7 @@ def test_a_decompression_bomb_is_answered_413_and_needs_little_memory(server):
     before = peak(server)
     answer = post(server, bomb, "gzip", timeout=60)
     assert answer.status_code == 413
-    assert answer.json() == {"error": "body: expected at most 8388608 bytes, found more"}
+    assert answer.json() == {"error": "body: expected at most 4194304 bytes, found more"}
     assert peak(server) - before < 64 * 2**20
 
 

@@ -127,7 +127,7 @@ def test_slow_calls_make_room_and_the_oldest_are_refused():
         done, _ = await asyncio.wait(slow, timeout=10 * SLOW_S)
         assert done == {*slow[:3]}
         for call in done:
-            with pytest.raises(TooBusyError, match="more than 6 messages are being received"):
+            with pytest.raises(TooBusyError, match=f"more than {SLOW_CALLS} messages are"):
                 call.result()
         sent.set()
         assert await asyncio.gather(*slow[3:]) == [True] * SLOW_CALLS
@@ -140,7 +140,7 @@ def test_a_message_that_does_not_arrive_is_an_error_after_the_timeout():
     async def ask():
         limits = LIMITS.model_copy(update={"body_s": 2 * SLOW_S})
         limit = ReceiveLimit(limits)
-        with pytest.raises(DeadlineError, match=r"the message was not received within 0.1 s"):
+        with pytest.raises(DeadlineError, match=f"not received within {limits.body_s:g} s"):
             await limit.receive(asyncio.Event().wait)
         task = asyncio.current_task()
         assert task is not None
