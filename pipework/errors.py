@@ -98,7 +98,7 @@ class UnknownModelError(PipeError):
 
 
 class CheckFailedError(PipeError):
-    """A check failed: parity, a model that learned nothing, or a missed limit."""
+    """A check failed: parity, a model that is not better than a constant, or a missed limit."""
 
     exit_code = 3
 

@@ -154,10 +154,9 @@ def show_manifest(run: Path, manifest: Manifest) -> None:
     baseline = manifest.data.baseline
     if baseline is not None:
         metric = format_scores({manifest.task.metric: baseline.scores[manifest.task.metric]})
-        console.print_line(
-            f"baseline on {baseline.split}, {baseline.name}: {metric}; "
-            f"the checkpoint is {baseline.low:+.4f} to {baseline.high:+.4f} better"
-        )
+        console.print_line(f"baseline on {baseline.split}, {baseline.name}: {metric}")
+    if manifest.data.verdict is not None:
+        console.print_line(manifest.data.verdict)
     columns = ("engine", "MB", "max diff", *_change_columns(manifest.task.kind))
     columns = (*columns, "score", "texts/s", "p50 ms", "")
     title = "\nengines: largest difference, changed predictions, change of the score, speed"

@@ -25,11 +25,11 @@ from pipework.scoring.evaluation import Evaluation, evaluate, infer_all, label_a
 from pipework.text.encoding import Encoding, TextEncoder, token_digest
 from pipework.train.config.run_config import Config
 from pipework.train.data_report.data_report import DataReport
+from pipework.train.data_report.file_stats import leaked_rows
 from pipework.train.loop import resume
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.evaluator import with_thresholds
 from pipework.train.loop.resume import CheckpointManager, TrainState
-from pipework.train.loop.sanity import findings
 from pipework.train.model import checkpoint
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import Classifier, open_checkpoint
@@ -41,14 +41,14 @@ from pipework.train.report.linear_baseline import (
 )
 from pipework.train.report.page import RunPage, write_page
 from pipework.train.report.run_log import NullLogger
-from pipework.train.report.significance import ScoreDifference, Significance, compare_to_baseline
+from pipework.train.report.verdict import ScoredRows, TrainingHistory, Verdict, judge
 from pipework.train.report.worst_errors import worst_errors
 from pipework.train.run_folder import CONFIG
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedRun:
-    """A run after its last training step."""
+    """A run after its last training step; `per_epoch` is the number of steps of an epoch."""
 
     out: Path
     config: Config
@@ -56,6 +56,7 @@ class TrainedRun:
     data: TokenSets
     report: DataReport
     state: TrainState
+    per_epoch: int
     device: torch.device
 
 
@@ -85,53 +86,36 @@ class ScoredCheckpoint:
         return self.evaluation.metrics().model_copy(update={"tokens": self.tokens})
 
 
-@dataclass(frozen=True, kw_only=True)
-class BaselineComparison:
-    """A linear baseline and the score difference between the checkpoint and the baseline."""
-
-    baseline: LinearBaseline
-    difference: ScoreDifference
-
-    def record(self) -> BaselineRecord:
-        """Return the manifest entry."""
-        return BaselineRecord(
-            name=self.baseline.name,
-            rows=self.baseline.rows,
-            split=self.baseline.split,
-            scores=self.baseline.evaluation.scores,
-            low=self.difference.low,
-            high=self.difference.high,
-        )
-
-
 def finalize(
     trained: TrainedRun, logger: NullLogger, progress: Progress
 ) -> tuple[Manifest, tuple[str, ...]]:
     """Promote the best weights to the checkpoint, score them, and write the manifest last.
 
     Returns:
-        The manifest, and the findings that the model learned nothing: empty for a sound run.
+        The manifest, and what failed: empty for a sound run.
     """
     out, state = trained.out, trained.state
     checkpoint.promote(CheckpointManager(out, trained.config.train.keep).best(state.best_step), out)
     scored = _score(trained, progress)
-    failures = findings(state.losses, scored.evaluation, trained.config.train.learning_rate)
-    compared = _compare(trained, scored, progress) if trained.config.train.report else None
-    sentence = () if compared is None else (compared.difference.sentence,)
-    metric = scored.task.metric
+    baseline, verdict = _judge(trained, scored, progress)
     for line in (
-        f"best dev {metric} at step {state.best_step}: {scored.evaluation.score}",
-        *sentence,
+        f"best dev {scored.task.metric} at step {state.best_step}: {scored.evaluation.score}",
+        verdict.sentence,
+        *verdict.findings,
     ):
         logger.log_text(line)
-    manifest = _manifest(trained, scored, compared, failures)
-    if compared is not None:
-        progress.note(compared.difference.sentence)
+    manifest = _manifest(trained, scored, baseline, verdict)
+    if baseline is not None:
         logger.confusion(state.best_step, scored.evaluation)
-        _write_page(trained, scored, compared, manifest)
+        _write_page(trained, scored, manifest, baseline, verdict)
     write_manifest(out, manifest)
     shutil.rmtree(out / resume.FOLDER, ignore_errors=True)
-    return manifest, failures
+    lines = (verdict.sentence, *verdict.findings)
+    if verdict.failed:
+        return manifest, lines
+    for line in lines:
+        progress.note(line)
+    return manifest, ()
 
 
 def _score(trained: TrainedRun, progress: Progress) -> ScoredCheckpoint:
@@ -167,19 +151,44 @@ def _compared_rows(trained: TrainedRun) -> list[Encoding]:
     return encoder.encode([*sources[split].rows()])
 
 
-def _compare(
+def _judge(
     trained: TrainedRun, scored: ScoredCheckpoint, progress: Progress
-) -> BaselineComparison:
-    sources = trained.config.sources()
-    baseline = linear_baseline(sources, trained.task, progress)
-    compared = sources[baseline.split]
-    truth = label_array([*compared.rows()], scored.task, str(compared.path))
-    difference = compare_to_baseline(scored.compared_NC, truth, scored.task, baseline)
-    return BaselineComparison(baseline=baseline, difference=difference)
+) -> tuple[LinearBaseline | None, Verdict]:
+    """Compare the checkpoint with a linear baseline, if there is a report, and with a constant."""
+    settings, sources = trained.config.train, trained.config.sources()
+    baseline = linear_baseline(sources, trained.task, progress) if settings.report else None
+    split = "dev" if baseline is None else baseline.split
+    examples, truth = [*sources[split].rows()], trained.data.dev.truth
+    if split != "dev":
+        truth = label_array(examples, scored.task, str(sources[split].path))
+    leaked_N = np.zeros(len(examples), np.bool_)
+    if any(pair.rows for pair in trained.report.shared if pair.earlier == "train"):
+        leaked_N = leaked_rows(sources["train"], examples)
+    all_steps = trained.per_epoch * settings.epochs
+    shortened = settings.max_steps is not None and settings.max_steps < all_steps
+    history = TrainingHistory(
+        losses=trained.state.losses,
+        best_step=trained.state.best_step,
+        step=trained.state.step,
+        shortened_from=all_steps if shortened else None,
+        learning_rate=settings.learning_rate,
+    )
+    rows = ScoredRows(
+        split=split,
+        logits_NC=scored.compared_NC,
+        truth=truth,
+        task=scored.task,
+        leaked_N=leaked_N,
+    )
+    return baseline, judge(rows, baseline, history)
 
 
 def _write_page(
-    trained: TrainedRun, scored: ScoredCheckpoint, compared: BaselineComparison, manifest: Manifest
+    trained: TrainedRun,
+    scored: ScoredCheckpoint,
+    manifest: Manifest,
+    baseline: LinearBaseline,
+    verdict: Verdict,
 ) -> None:
     examples = list(trained.config.sources()["dev"].rows())
     truth = trained.data.dev.truth
@@ -192,8 +201,8 @@ def _write_page(
             evaluation=scored.evaluation,
             logits_NC=scored.logits_NC,
             truth=truth,
-            baseline=compared.baseline,
-            difference=compared.difference,
+            baseline=baseline,
+            verdict=verdict,
             worst_errors=worst_errors(examples, scored.logits_NC, truth, scored.task),
         ),
     )
@@ -202,12 +211,10 @@ def _write_page(
 def _manifest(
     trained: TrainedRun,
     scored: ScoredCheckpoint,
-    compared: BaselineComparison | None,
-    failures: tuple[str, ...],
+    baseline: LinearBaseline | None,
+    verdict: Verdict,
 ) -> Manifest:
     config = trained.config
-    better = compared is None or compared.difference.outcome is Significance.BETTER
-    sentence = () if better or compared is None else (compared.difference.sentence,)
     return Manifest(
         identity=identity(trained.out, config),
         task=scored.task,
@@ -216,10 +223,24 @@ def _manifest(
         data=Data(
             reading=config.sources()["train"].read_options(),
             splits=splits(config, trained.report),
-            findings=(*trained.report.findings, *sentence, *failures),
+            findings=(*trained.report.findings, *verdict.findings),
+            verdict=verdict.sentence,
             metrics={"dev": scored.metrics},
-            baseline=None if compared is None else compared.record(),
+            baseline=_baseline_record(baseline, verdict),
         ),
+    )
+
+
+def _baseline_record(baseline: LinearBaseline | None, verdict: Verdict) -> BaselineRecord | None:
+    if baseline is None or verdict.linear is None:
+        return None
+    return BaselineRecord(
+        name=baseline.name,
+        rows=baseline.rows,
+        split=baseline.split,
+        scores=baseline.evaluation.scores,
+        low=verdict.linear.low,
+        high=verdict.linear.high,
     )
 
 

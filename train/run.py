@@ -57,7 +57,8 @@ def train(
 
     Raises:
         PipeError: the config, the data or the folder cannot be used (before the first step).
-        CheckFailedError: the loss is not finite; or the run is complete but learned nothing.
+        CheckFailedError: the loss is not finite; or the run is complete, but its model is not
+            better than a constant prediction.
         StoppedError: stopped by a signal; `resume` continues from the checkpoint.
     """
     world = world or World.alone()
@@ -72,7 +73,7 @@ def train(
         run = TrainingRun(out=out, config=config, world=world, progress=progress, logger=logger)
         manifest, failures = _train(run, snapshot)
     if failures:
-        message = f"the run is complete but learned nothing: {'; '.join(failures)}"
+        message = f"the run is complete. {' '.join(failures)}"
         raise CheckFailedError(message, f"inspect it with: pipe eval {out}")
     return manifest
 
@@ -118,13 +119,15 @@ def _train_classifier(
     model.to(world.device)
     if world.device.type == "cpu":
         use_fast_dropout(model.model)
+    state, per_epoch = _run_loop(run, prepared, model, data, snapshot)
     return TrainedRun(
         out=run.out,
         config=config,
         task=prepared.task,
         data=data,
         report=report,
-        state=_run_loop(run, prepared, model, data, snapshot),
+        state=state,
+        per_epoch=per_epoch,
         device=world.device,
     )
 
@@ -143,8 +146,8 @@ def _run_loop(
     model: Classifier,
     data: TokenSets,
     snapshot: Snapshot | None,
-) -> TrainState:
-    """Train from the beginning or from a checkpoint; return the final state."""
+) -> tuple[TrainState, int]:
+    """Train from the beginning or a checkpoint; return the final state and steps per epoch."""
     settings, world = run.config.train, run.world
     loaders = _loaders(run, model, data)
     windows = StepBatches(
@@ -169,7 +172,7 @@ def _run_loop(
             loaders.dev, data.dev.truth, prepared.task, world=world, progress=run.progress
         ),
     )
-    return run_loop(run, loop, prepared.fingerprint, snapshot)
+    return run_loop(run, loop, prepared.fingerprint, snapshot), windows.per_epoch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,12 +144,16 @@ class BaselineRecord(Record):
 
 
 class Data(Record):
-    """The data of the run and the scores on it; splits and metrics by split name."""
+    """The data of the run and the scores on it; splits and metrics by split name.
+
+    `verdict` says in one sentence how good the model is; None for pretraining.
+    """
 
     reading: ReadOptions
     splits: dict[str, Split]
     findings: tuple[str, ...]
     metrics: dict[str, SplitMetrics]
+    verdict: str | None = None
     baseline: BaselineRecord | None = None
 
 

@@ -145,10 +145,20 @@ def test_any_number_of_rows_trains(small, tmp_path, rows):
 
 
 def test_a_run_that_learns_nothing_names_the_setting_to_change(small, tmp_path):
-    with pytest.raises(CheckFailedError, match="learned nothing") as caught:
-        train(small("train.learning_rate=1e-9"), tmp_path / "run", NullProgress())
-    assert "train.learning_rate (now 1e-09)" in str(caught.value)
-    assert read_manifest(tmp_path / "run").data.findings
+    config = small("train.learning_rate=1e-9", "train.epochs=1")
+    with pytest.raises(CheckFailedError, match="learned nothing useful") as caught:
+        train(config, tmp_path / "run", NullProgress())
+    data = read_manifest(tmp_path / "run").data
+    assert f"{data.verdict} {data.findings[-1]}" in str(caught.value)
+    assert "train.learning_rate (now 1e-09)" in data.findings[-1]
+
+
+def test_a_run_that_max_steps_shortened_learns_nothing_and_can_be_exported(small, tmp_path):
+    recorder = NoteRecorder()
+    manifest = learn(small("train.learning_rate=1e-9"), tmp_path / "run", recorder)
+    assert "learned nothing useful" in manifest.data.verdict
+    assert "train.max_steps ended the run after 6 of 150 steps" in manifest.data.findings[-1]
+    assert manifest.data.verdict in recorder.lines
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_without_a_manifest(small, tmp_path, monkeypatch):

@@ -37,7 +37,7 @@ def test_duplicate_seeds_are_refused():
 
 def test_the_other_seeds_are_trained_if_a_seed_learns_nothing(small, tmp_path):
     out = tmp_path / "runs"
-    config = small(*ENOUGH, "train.seeds=[3, 5]", "train.learning_rate=1e-9")
+    config = small(*ENOUGH, "train.epochs=20", "train.seeds=[3, 5]", "train.learning_rate=1e-9")
     with pytest.raises(CheckFailedError, match=r"seed 3: .*; seed 5: "):
         train_all(config, out, NullProgress(), world=World.alone(), resume=False)
     assert (out / "seed-5" / "manifest.json").exists()

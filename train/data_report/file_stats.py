@@ -166,6 +166,15 @@ class FileStats:
         return label if position is None or self._names is None else self._names[position]
 
 
+def leaked_rows(train: Source, rows: Sequence[Example]) -> NDArray[np.bool_]:
+    """Return which rows have a text that is also in train, bool [N]; reads train once."""
+    hashes_N = np.fromiter(map(_text_hash, rows), np.int64, len(rows))
+    leaked_N = np.zeros(len(rows), np.bool_)
+    for chunk in chunks(train.rows(), CHUNK):
+        leaked_N |= np.isin(hashes_N, np.fromiter(map(_text_hash, chunk), np.int64, len(chunk)))
+    return leaked_N
+
+
 def _label_tuple(label: Label | None) -> Iterable[str]:
     return (NO_LABEL,) if label is None else (label,) if isinstance(label, str) else label
 

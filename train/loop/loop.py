@@ -1,5 +1,6 @@
 """The training loop: steps, logging, evaluation, checkpoints, early stopping."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from signal import SIGTERM
 import torch
 from torch import nn
 
-from pipework.errors import StoppedError
+from pipework.errors import CheckFailedError, StoppedError
 from pipework.memory import trim_memory
 from pipework.progress import Progress
 from pipework.scoring.evaluation import Evaluation
@@ -21,7 +22,6 @@ from pipework.train.loop.determinism import RandomState, random_state
 from pipework.train.loop.distributed import World
 from pipework.train.loop.evaluator import Evaluator
 from pipework.train.loop.resume import CheckpointManager, TrainState
-from pipework.train.loop.sanity import check_finite
 from pipework.train.loop.step import Stepper, StepResult
 from pipework.train.loop.stop_signal import StopSignal
 from pipework.train.report.run_log import NullLogger
@@ -183,6 +183,20 @@ class Loop:
         raise StoppedError(
             message, "run the same command with --resume to continue", self._stop.signal or SIGTERM
         )
+
+
+def check_finite(loss: float, gradient_norm: float, step: int, learning_rate: float) -> None:
+    """Check that the loss and the gradient norm are finite.
+
+    Raises:
+        CheckFailedError: one of them is not; the hint names the setting to change.
+    """
+    if math.isfinite(loss) and math.isfinite(gradient_norm):
+        return
+    quantity = "loss" if not math.isfinite(loss) else "gradient"
+    message = f"the {quantity} is {loss if quantity == 'loss' else gradient_norm} at step {step}"
+    hint = f"lower train.learning_rate (now {learning_rate:g}), or set train.precision=fp32"
+    raise CheckFailedError(message, hint)
 
 
 def total_steps(settings: TrainSettings, per_epoch: int) -> int:

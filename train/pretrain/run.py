@@ -22,7 +22,6 @@ from pipework.train.loop.distributed import World
 from pipework.train.loop.loop import LoopSpec, TrainingRun
 from pipework.train.loop.losses import PrecomputedLosses
 from pipework.train.loop.resume import CheckpointManager, Snapshot, TrainState
-from pipework.train.loop.sanity import findings
 from pipework.train.loop.step import Stepper, StepSpec
 from pipework.train.loop.training import make_stepper, run_loop
 from pipework.train.model import checkpoint
@@ -214,7 +213,10 @@ def _finalize(
     with exact_float32():
         evaluator = PretrainEvaluator(loaders.dev, world=alone, progress=run.progress)
         evaluation = evaluator.evaluate(model, None)
-    failures = findings(state.losses, evaluation, config.train.learning_rate)
+    failures: tuple[str, ...] = ()
+    if evaluation.score <= 0:
+        rate = f"train.learning_rate (now {config.train.learning_rate:g})"
+        failures = (f"dev {evaluation.metric} is {evaluation.score:.3f}: change {rate}",)
     manifest = _manifest(run, prepared, model, report, evaluation, failures)
     scored = (*evaluation.scores.items(), *evaluation.losses.items())
     summary = ", ".join(f"{name} {value:.4f}" for name, value in scored)

@@ -22,7 +22,7 @@ from pipework.train.data_report.html import data_section
 from pipework.train.report.confusion_matrix import ConfusionMatrix, most_confused
 from pipework.train.report.linear_baseline import LinearBaseline
 from pipework.train.report.plots import Curve, read_curves
-from pipework.train.report.significance import ScoreDifference, metric_in_words
+from pipework.train.report.verdict import Verdict, metric_in_words
 from pipework.train.report.worst_errors import WrongPrediction
 
 FILE_NAME = "report.html"
@@ -47,7 +47,7 @@ class RunPage:
         logits_NC: its logits for dev, float32.
         truth: labels of dev, from `pipework.scoring.evaluation.label_array`.
         baseline: a linear model trained on the same rows.
-        difference: the score of the model minus that of the baseline.
+        verdict: on the model.
         worst_errors: the most confident wrong predictions on dev.
     """
 
@@ -58,7 +58,7 @@ class RunPage:
     logits_NC: NDArray[np.float32]
     truth: NDArray[np.generic]
     baseline: LinearBaseline
-    difference: ScoreDifference
+    verdict: Verdict
     worst_errors: Sequence[WrongPrediction]
 
 
@@ -113,26 +113,24 @@ def _significance(page: RunPage) -> str:
     if baseline.rows < baseline.all_rows:
         rows = f"{rows}, sampled from {baseline.all_rows:,}"
     how = f"Linear baseline: {baseline.name}, {rows}, {baseline.seconds:.0f} s."
-    difference = page.difference
+    findings = "".join(f"<br>{escape(finding)}" for finding in page.verdict.findings)
     return (
-        f'<p class="verdict {difference.outcome}"><b>{escape(difference.sentence)}</b><br>'
-        f"{escape(how)}</p>"
+        f'<p class="verdict {page.verdict.outcome}"><b>{escape(page.verdict.sentence)}</b>'
+        f"{findings}<br>{escape(how)}</p>"
     )
 
 
 def _tiles(page: RunPage) -> str:
     metric, rows = metric_in_words(page.evaluation.metric), page.evaluation.rows
-    tiles = [
-        (f"{page.evaluation.score:.4f}", "", f"{metric} of the model on {rows:,} dev rows"),
-        (
-            f"{page.baseline.evaluation.score:.4f}",
-            "",
-            f"{metric} of the linear baseline on {page.difference.split}",
-        ),
-    ]
-    if page.difference.split != "dev":
-        label = f"{metric} of the model on {page.difference.split}"
-        tiles.insert(1, (f"{page.difference.model:.4f}", "", label))
+    verdict, split = page.verdict, page.baseline.split
+    tiles = [(f"{page.evaluation.score:.4f}", "", f"{metric} of the model on {rows:,} dev rows")]
+    if split != "dev":
+        label = f"{metric} of the model on {split}"
+        tiles.append((f"{verdict.constant.model:.4f}", "", label))
+    for difference in (verdict.linear, verdict.constant):
+        if difference is not None:
+            label = f"{metric} of {difference.other} on {split}"
+            tiles.append((f"{difference.baseline:.4f}", "", label))
     for other, score in page.evaluation.scores.items():
         if other is not page.evaluation.metric:
             tiles.append((f"{score:.4f}", "", f"{metric_in_words(other)} of the model"))

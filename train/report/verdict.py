@@ -1,45 +1,105 @@
-"""The difference between the scores of the model and of the linear baseline, with its interval.
+"""The verdict on a trained model: is it better than a constant and than a linear baseline?
+
+The last lines and the exit code of `pipe train`, `pipe show` and report.html all follow it.
 
 Shapes: N rows, C labels.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from statistics import mean
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.run_folder.task import Metric, Task
+from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.bootstrap import TaskLogits, paired_interval
-from pipework.scoring.evaluation import evaluate
+from pipework.scoring.evaluation import Evaluation, evaluate
 from pipework.train.report.linear_baseline import LinearBaseline
 
 NAMED_AFTER_PEOPLE = (Metric.MATTHEWS, Metric.PEARSON, Metric.SPEARMAN)
+FALL = 0.98  # a loss that ends above this multiple of its start did not fall
+USEFUL_MATTHEWS = 0.2
+CERTAIN = 10.0  # a logit
+LINEAR = "a linear baseline trained on the same rows"
 
 
-class Significance(StrEnum):
-    """Whether the interval of a difference is above 0, contains 0, or is below 0."""
+class Outcome(StrEnum):
+    """How a model compares with a constant prediction and with a linear baseline.
+
+    BETTER: significantly better than both. WORSE: significantly worse than the baseline. NOTHING:
+    not better than the constant.
+    """
 
     BETTER = "better"
     UNDECIDED = "undecided"
     WORSE = "worse"
+    NOTHING = "nothing"
 
 
-LINEAR = "a linear baseline trained on the same rows"
 SENTENCES = {
-    Significance.BETTER: f"The model beats {LINEAR}",
-    Significance.UNDECIDED: f"The model is not significantly better than {LINEAR}",
-    Significance.WORSE: f"The model is significantly worse than {LINEAR}",
+    Outcome.BETTER: "The model beats",
+    Outcome.UNDECIDED: "The model is not significantly better than",
+    Outcome.WORSE: "The model is significantly worse than",
+    Outcome.NOTHING: "The model learned nothing useful: it is not better than",
 }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoredRows:
+    """The logits [N, C] of a model and the labels of a split.
+
+    Attributes:
+        leaked_N: whether a row is also in train, bool [N].
+    """
+
+    split: str
+    logits_NC: NDArray[np.float32]
+    truth: NDArray[np.generic]
+    task: Task
+    leaked_N: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingHistory:
+    """What happened during training.
+
+    Attributes:
+        losses: mean training losses of the logging windows, in order.
+        best_step: the step of the best evaluation on dev.
+        step: the last step.
+        shortened_from: the steps of all epochs, if `train.max_steps` ended the run before.
+        learning_rate: as configured.
+    """
+
+    losses: Sequence[float]
+    best_step: int
+    step: int
+    shortened_from: int | None
+    learning_rate: float
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The mean losses of the first and of the last quarter."""
+        quarter = max(1, len(self.losses) // 4)
+        return mean(self.losses[:quarter]), mean(self.losses[-quarter:])
+
+    @property
+    def flat(self) -> bool:
+        """Whether the training loss did not fall."""
+        first, last = self.ends
+        return last > FALL * first
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreDifference:
-    """The scores of the model and of the baseline on a split, and the interval of their difference.
+    """The scores of the model and of another prediction for the same rows, and their difference.
 
-    `low` and `high` are the 95 % confidence bounds of model minus baseline.
+    `low` and `high` are the 95 % confidence bounds of the model's score minus the other.
     """
 
+    other: str
     metric: Metric
     split: str
     model: float
@@ -47,39 +107,154 @@ class ScoreDifference:
     low: float
     high: float
 
-    @property
-    def outcome(self) -> Significance:
-        """Whether the model is significantly better or worse."""
-        if self.low > 0:
-            return Significance.BETTER
-        return Significance.WORSE if self.high < 0 else Significance.UNDECIDED
-
-    @property
-    def sentence(self) -> str:
-        """The result in one sentence."""
-        sentence = SENTENCES[self.outcome]
-        difference = f"{self.model - self.baseline:+.4f}"
-        interval = f"95 % interval {self.low:+.4f} to {self.high:+.4f}"
+    def __str__(self) -> str:
+        """The comparison in words."""
         return (
-            f"{sentence}: {self.split} {metric_in_words(self.metric)} {self.model:.4f} vs "
-            f"{self.baseline:.4f}, difference {difference} ({interval})."
+            f"{self.other}: {self.split} {metric_in_words(self.metric)} {self.model:.4f} vs "
+            f"{self.baseline:.4f}, difference {self.model - self.baseline:+.4f} "
+            f"(95 % interval {self.low:+.4f} to {self.high:+.4f})."
         )
 
 
-def compare_to_baseline(
-    logits_NC: NDArray[np.float32], truth: NDArray[np.generic], task: Task, baseline: LinearBaseline
-) -> ScoreDifference:
-    """Compare the model's and the baseline's logits for the same rows."""
-    other = TaskLogits(logits_NC=baseline.logits_NC, task=baseline.task)
-    interval = paired_interval(other, TaskLogits(logits_NC=logits_NC, task=task), truth)
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The result of a training run.
+
+    Attributes:
+        outcome: the comparison in one word.
+        sentence: the comparison in one sentence.
+        findings: the probable causes, if the outcome is not BETTER.
+        failed: whether `pipe train` exits with 3.
+        constant: the difference to a constant prediction.
+        linear: the difference to the linear baseline; None without a baseline.
+    """
+
+    outcome: Outcome
+    sentence: str
+    findings: tuple[str, ...]
+    failed: bool
+    constant: ScoreDifference
+    linear: ScoreDifference | None
+
+
+def judge(rows: ScoredRows, baseline: LinearBaseline | None, history: TrainingHistory) -> Verdict:
+    """Judge a model by the metric of its task.
+
+    Rows that are also in train are left out. A run that `train.max_steps` has shortened does not
+    fail, so that a trial can be exported.
+    """
+    fresh, note = _without_leaks(rows)
+    constant = compare(fresh, *constant_prediction(fresh.truth, fresh.task))
+    linear = None
+    if baseline is not None:
+        logits_NC = baseline.logits_NC if fresh is rows else baseline.logits_NC[~rows.leaked_N]
+        linear = compare(fresh, LINEAR, TaskLogits(logits_NC=logits_NC, task=baseline.task))
+    outcome, difference = _outcome(constant, linear, flat=history.flat)
+    if len(np.unique(fresh.truth, axis=0)) == 1:
+        outcome, note = Outcome.UNDECIDED, f"{note} All {rows.split} rows have the same label."
+    findings: tuple[str, ...] = ()
+    if outcome is not Outcome.BETTER:
+        scored = evaluate(fresh.logits_NC, fresh.truth, fresh.task)
+        findings = (*_imbalance(scored, outcome), _diagnosis(history))
+    return Verdict(
+        outcome=outcome,
+        sentence=f"{SENTENCES[outcome]} {difference}{note}",
+        findings=findings,
+        failed=outcome is Outcome.NOTHING and history.shortened_from is None,
+        constant=constant,
+        linear=linear,
+    )
+
+
+def _without_leaks(rows: ScoredRows) -> tuple[ScoredRows, str]:
+    count, leaked = len(rows.leaked_N), int(rows.leaked_N.sum())
+    if not leaked:
+        return rows, ""
+    if leaked == count:
+        return rows, f" All {rows.split} rows are also in train."
+    kept_N = ~rows.leaked_N
+    kept = replace(rows, logits_NC=rows.logits_NC[kept_N], truth=rows.truth[kept_N])
+    scores = (evaluate(part.logits_NC, part.truth, part.task).score for part in (rows, kept))
+    note = " {:,} of {:,} {} rows are also in train and left out: {:.4f} with them, {:.4f} without."
+    return kept, note.format(leaked, count, rows.split, *scores)
+
+
+def constant_prediction(truth: NDArray[np.generic], task: Task) -> tuple[str, TaskLogits]:
+    """Return the best prediction that is the same for every row: its description and logits."""
+    if task.kind is TaskKind.REGRESSION:
+        return "predicting the same value for every row", _same(np.zeros(1), len(truth), task)
+    if task.kind is TaskKind.SINGLE_LABEL:
+        counts_C = np.bincount(np.asarray(truth, np.int64), minlength=len(task.labels))
+    else:
+        counts_C = np.asarray(truth, np.int64).sum(axis=0)
+    wanted = max(1, round(int(counts_C.sum()) / len(truth)))  # labels of a row
+    common_C = np.argsort(-counts_C, kind="stable")[:wanted]
+    logits_C = np.full(len(task.labels), -CERTAIN)
+    logits_C[common_C] = CERTAIN
+    labels = ", ".join(repr(task.labels[index]) for index in common_C)
+    return f"predicting {labels} for every row", _same(logits_C, len(truth), task)
+
+
+def _same(logits_C: NDArray[np.float64], rows: int, task: Task) -> TaskLogits:
+    return TaskLogits(logits_NC=np.tile(logits_C.astype(np.float32), (rows, 1)), task=task)
+
+
+def compare(rows: ScoredRows, name: str, other: TaskLogits) -> ScoreDifference:
+    """Compare the logits of a model with others for the same rows."""
+    interval = paired_interval(
+        other, TaskLogits(logits_NC=rows.logits_NC, task=rows.task), rows.truth
+    )
+    other_task = other.task.model_copy(update={"metric": rows.task.metric})
     return ScoreDifference(
-        metric=task.metric,
-        split=baseline.split,
-        model=evaluate(logits_NC, truth, task).score,
-        baseline=baseline.evaluation.score,
+        other=name,
+        metric=rows.task.metric,
+        split=rows.split,
+        model=evaluate(rows.logits_NC, rows.truth, rows.task).score,
+        baseline=evaluate(other.logits_NC, rows.truth, other_task).score,
         low=interval.low,
         high=interval.high,
     )
+
+
+def _outcome(
+    constant: ScoreDifference, linear: ScoreDifference | None, *, flat: bool
+) -> tuple[Outcome, ScoreDifference]:
+    """Return the outcome and the difference that decides it."""
+    if constant.model <= constant.baseline or (flat and constant.low <= 0):
+        return Outcome.NOTHING, constant
+    if constant.low <= 0:
+        return Outcome.UNDECIDED, constant
+    if linear is None or linear.low > 0:
+        return Outcome.BETTER, linear or constant
+    return (Outcome.WORSE if linear.high < 0 else Outcome.UNDECIDED), linear
+
+
+def _imbalance(scored: Evaluation, outcome: Outcome) -> Iterable[str]:
+    matthews = scored.scores.get(Metric.MATTHEWS, 0.0)
+    metrics = (Metric.ACCURACY, Metric.MICRO_F1)
+    if outcome is Outcome.NOTHING and scored.metric in metrics and matthews > USEFUL_MATTHEWS:
+        yield (
+            f"the labels are imbalanced, and Matthews is {matthews:.3f}: set task.metric to "
+            f"matthews or macro_f1 (now {scored.metric})"
+        )
+
+
+def _diagnosis(history: TrainingHistory) -> str:
+    """Return the probable cause from the training loss and the scores on dev."""
+    first, last = history.ends
+    losses = f"({first:.3f} at the start, {last:.3f} at the end)"
+    if history.shortened_from is not None:
+        steps = f"{history.step:,} of {history.shortened_from:,} steps"
+        return f"train.max_steps ended the run after {steps}: train longer to judge the model"
+    if history.flat:
+        rate = f"train.learning_rate (now {history.learning_rate:g})"
+        return f"the training loss did not fall {losses}: change {rate} or train.epochs"
+    if history.best_step < history.step:
+        best = f"the score on dev has not risen since step {history.best_step:,}"
+        cause = "the model overfits or has too few rows"
+        advice = "add rows, check the labels (pipe check), or lower train.epochs"
+        return f"the training loss fell {losses}, but {best} of {history.step:,}: {cause}; {advice}"
+    return "the score on dev was best at the last evaluation: raise train.epochs"
 
 
 def metric_in_words(metric: Metric) -> str:

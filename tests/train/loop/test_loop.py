@@ -1,11 +1,14 @@
+import math
+
 import pytest
 import torch
 
+from pipework.errors import CheckFailedError
 from pipework.run_folder.task import Loss, Metric
 from pipework.scoring.evaluation import Evaluation
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop import loop
-from pipework.train.loop.loop import LogWindow, is_better, total_steps
+from pipework.train.loop.loop import LogWindow, check_finite, is_better, total_steps
 from pipework.train.loop.step import StepResult
 
 
@@ -74,3 +77,10 @@ def test_only_a_better_score_replaces_the_best():
     assert not is_better(scored(float("nan")), scored(0.5))
     assert is_better(scored(0.1, (2.0, 0.6)), scored(0.9, (2.0, 0.7)))
     assert not is_better(scored(0.9, (2.2, 0.6)), scored(0.1, (2.0, 0.7)))
+
+
+@pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (1.0, math.inf)])
+def test_a_loss_or_gradient_that_is_not_finite_stops_the_run(loss, norm):
+    with pytest.raises(CheckFailedError, match="at step 7") as caught:
+        check_finite(loss, norm, 7, 0.5)
+    assert "lower train.learning_rate (now 0.5)" in caught.value.hint

@@ -22,7 +22,7 @@ from pipework.train.model.checkpoint_engine import open_reference
 from pipework.train.report.linear_baseline import LinearBaseline
 from pipework.train.report.page import RunPage, html, write_page
 from pipework.train.report.plots import read_curves
-from pipework.train.report.significance import compare_to_baseline
+from pipework.train.report.verdict import ScoredRows, TrainingHistory, judge
 from pipework.train.report.worst_errors import worst_errors
 
 EVIL = "\"'><script>alert('x')</script>&$a$"
@@ -46,6 +46,15 @@ def linear(logits_NC, truth_N, task):
     )
 
 
+def verdict(logits_NC, truth_N, task, baseline):
+    leaked_N = np.zeros(len(truth_N), np.bool_)
+    rows = ScoredRows(split="dev", logits_NC=logits_NC, truth=truth_N, task=task, leaked_N=leaked_N)
+    history = TrainingHistory(
+        losses=[0.7, 0.2], best_step=9, step=9, shortened_from=None, learning_rate=1e-4
+    )
+    return judge(rows, baseline, history)
+
+
 @pytest.fixture(scope="module")
 def page(trained_run):
     """The report data of `pipe train sample`."""
@@ -65,7 +74,7 @@ def page(trained_run):
         logits_NC=logits_NC,
         truth=truth_N,
         baseline=baseline,
-        difference=compare_to_baseline(logits_NC, truth_N, manifest.task, baseline),
+        verdict=verdict(logits_NC, truth_N, manifest.task, baseline),
         worst_errors=worst_errors(dev, logits_NC, truth_N, manifest.task),
     )
 
@@ -86,7 +95,7 @@ def of_task(page, task, logits_NC, truth_N):
         logits_NC=logits_NC,
         truth=truth_N,
         baseline=baseline,
-        difference=compare_to_baseline(logits_NC, truth_N, task, baseline),
+        verdict=verdict(logits_NC, truth_N, task, baseline),
         worst_errors=worst_errors(rows, logits_NC, truth_N, task),
     )
 
@@ -173,8 +182,8 @@ def test_the_page_loads_no_external_resources(kind, request, curves):
 
 def test_the_page_shows_the_comparison_with_the_linear_baseline(page, curves):
     text = html(page, curves)
-    assert page.difference.sentence in " ".join(parse(text).text)
-    assert f'class="verdict {page.difference.outcome}"' in text
+    assert page.verdict.sentence in " ".join(parse(text).text)
+    assert f'class="verdict {page.verdict.outcome}"' in text
     assert "a linear SVM on TF-IDF of words, 100 train rows" in text
     sampled = replace(page, baseline=replace(page.baseline, all_rows=5000))
     assert "100 train rows, sampled from 5,000" in html(sampled, curves)

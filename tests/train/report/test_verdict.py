@@ -1,4 +1,6 @@
+import re
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +8,13 @@ import pytest
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.evaluation import evaluate
 from pipework.train.report.linear_baseline import LinearBaseline
-from pipework.train.report.significance import Significance, compare_to_baseline
+from pipework.train.report.verdict import (
+    Outcome,
+    ScoredRows,
+    TrainingHistory,
+    constant_prediction,
+    judge,
+)
 
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
 ROWS = 2000
@@ -18,6 +26,10 @@ def logits_of(right):
     """Logits of which the share `right` is correct."""
     predicted = np.where(generator.random(ROWS) < right, TRUTH, 1 - TRUTH)
     return np.eye(2, dtype=np.float32)[predicted]
+
+
+def constant(label):
+    return np.tile(np.eye(2, dtype=np.float32)[label], (ROWS, 1))
 
 
 def baseline(logits, task=TASK, truth=TRUTH):
@@ -33,38 +45,168 @@ def baseline(logits, task=TASK, truth=TRUTH):
     )
 
 
-@pytest.mark.parametrize(
-    ("model", "outcome", "text"),
-    [
-        (
-            0.85,
-            Significance.BETTER,
-            "The model beats a linear baseline trained on the same rows: test accuracy",
-        ),
-        (
-            0.8,
-            Significance.UNDECIDED,
-            "is not significantly better than a linear baseline trained on the same rows: ",
-        ),
-        (
-            0.75,
-            Significance.WORSE,
-            "is significantly worse than a linear baseline trained on the same rows: test accuracy",
-        ),
-    ],
+NO_LEAKS = np.zeros(ROWS, np.bool_)
+SOUND = TrainingHistory(
+    losses=[0.7, 0.5, 0.3], best_step=90, step=90, shortened_from=None, learning_rate=1e-4
 )
-def test_the_result_is_reported_in_one_sentence(model, outcome, text):
-    difference = compare_to_baseline(logits_of(model), TRUTH, TASK, baseline(logits_of(0.8)))
-    assert difference.outcome is outcome
-    assert text in difference.sentence
-    assert f"{difference.model:.4f} vs {difference.baseline:.4f}" in difference.sentence
+FLAT = replace(SOUND, losses=[0.70, 0.71, 0.69, 0.699])
+OVERFITTED = replace(SOUND, best_step=10)
+TRIAL = replace(SOUND, shortened_from=900)
+RARE = (generator.random(ROWS) < 0.05).astype(np.int64)  # 5 % are positive
+# Recall 0.95, and 8 % of the negative rows are predicted positive: accuracy below 0.95.
+DETECTED = np.where(RARE, generator.random(ROWS) < 0.95, generator.random(ROWS) < 0.08)
+LEAKED = generator.random(ROWS) < 0.3
+# Right for the leaked rows, and as good as the baseline for the others.
+MEMORISED = np.where(LEAKED[:, None], logits_of(1.0), logits_of(0.8))
+
+
+def rows_of(logits, truth=TRUTH, task=TASK, leaked=NO_LEAKS):
+    return ScoredRows(split="test", logits_NC=logits, truth=truth, task=task, leaked_N=leaked)
+
+
+def judged(logits, other=None, history=SOUND, **rows):
+    scored = rows_of(logits, **rows)
+    linear = baseline(logits_of(0.8) if other is None else other, scored.task, scored.truth)
+    return judge(scored, linear, history)
+
+
+def of_metric(metric):
+    return {"truth": RARE, "task": TASK.model_copy(update={"metric": metric})}
+
+
+LINEAR = "a linear baseline trained on the same rows: test accuracy"
+BETTER = f"The model beats {LINEAR}"
+UNDECIDED = f"The model is not significantly better than {LINEAR}"
+NOTHING = "The model learned nothing useful: it is not better than predicting '"
+RANDOM = logits_of(0.5)
+RARE_LOGITS = np.eye(2, dtype=np.float32)[DETECTED.astype(int)]
+ZEROS = np.eye(2, dtype=np.float32)[np.zeros(ROWS, int)]
+CASES = {
+    # the verdict; outcome, the begin of the sentence, whether it fails, a part of the findings
+    "better": (lambda: judged(logits_of(0.85)), "better", BETTER, False, None),
+    "equal": (lambda: judged(logits_of(0.8)), "undecided", UNDECIDED, False, "best at the last"),
+    "worse": (
+        lambda: judged(logits_of(0.75), history=OVERFITTED),
+        "worse",
+        f"The model is significantly worse than {LINEAR}",
+        False,
+        "has not risen since step 10 of 90: the model overfits",
+    ),
+    "constant": (
+        lambda: judged(constant(1), history=FLAT),
+        "nothing",
+        f"{NOTHING}{'ab'[int(TRUTH.mean() > 0.5)]}' for every row: test accuracy",
+        True,
+        "did not fall (0.700 at the start, 0.699 at the end): change train.learning_rate (now",
+    ),
+    "constant, and the baseline is no better": (
+        lambda: judged(constant(1), other=constant(0)),
+        "nothing",
+        NOTHING,
+        True,
+        "best at the last evaluation: raise train.epochs",
+    ),
+    "flat and at chance": (lambda: judged(RANDOM, history=FLAT), "nothing", NOTHING, True, "fall"),
+    "flat and good": (lambda: judged(logits_of(0.9), history=FLAT), "better", BETTER, False, None),
+    "overfitted": (
+        lambda: judged(constant(0), history=OVERFITTED),
+        "nothing",
+        NOTHING,
+        True,
+        "the score on dev has not risen since step 10 of 90: the model overfits or has too few",
+    ),
+    "too short": (
+        lambda: judged(constant(0), history=TRIAL),
+        "nothing",
+        NOTHING,
+        False,
+        "train.max_steps ended the run after 90 of 900 steps: train longer",
+    ),
+    "leaked": (
+        lambda: judged(MEMORISED, other=logits_of(0.8), leaked=LEAKED),
+        "undecided",
+        UNDECIDED,
+        False,
+        None,
+    ),
+    "imbalanced, by F1": (
+        lambda: judged(RARE_LOGITS, other=ZEROS, **of_metric(Metric.MACRO_F1)),
+        "better",
+        "The model beats a linear baseline",
+        False,
+        None,
+    ),
+    "imbalanced, by accuracy": (
+        lambda: judged(RARE_LOGITS, other=ZEROS, **of_metric(Metric.ACCURACY)),
+        "nothing",
+        f"{NOTHING}a' for every row",
+        True,
+        "set task.metric to matthews or macro_f1 (now accuracy)",
+    ),
+    "one label": (
+        lambda: judged(ZEROS, other=ZEROS, truth=np.zeros(ROWS, int)),
+        "undecided",
+        UNDECIDED.replace(LINEAR, "predicting 'a' for every row"),
+        False,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome", "text", "failed", "finding"), CASES.values(), ids=CASES
+)
+def test_the_verdict_and_its_findings_and_whether_the_run_fails(
+    verdict, outcome, text, failed, finding
+):
+    found = verdict()
+    assert found.outcome == outcome
+    assert found.sentence.startswith(text)
+    assert found.failed is failed
+    assert (outcome == "better") == (found.findings == ())
+    assert finding is None or finding in " ".join(found.findings)
+
+
+def test_scores_with_and_without_leaked_rows_are_in_the_sentence():
+    sentence = judged(MEMORISED, leaked=LEAKED).sentence
+    assert re.search(r" [56]\d\d of 2,000 test rows are also in train and left out: ", sentence)
+    with_leaks, without = map(float, re.findall(r"(0\.\d+) (?:with them|without)", sentence))
+    assert with_leaks == pytest.approx(0.86, abs=0.02)
+    assert without == pytest.approx(0.8, abs=0.02)
+    everything = judged(logits_of(0.9), leaked=~NO_LEAKS)
+    assert everything.sentence.endswith(" All test rows are also in train.")
+
+
+def test_a_run_without_a_baseline_is_compared_with_a_constant():
+    verdict = judge(rows_of(logits_of(0.8)), None, SOUND)
+    assert (verdict.outcome, verdict.linear) == (Outcome.BETTER, None)
+    assert verdict.sentence.startswith("The model beats predicting '")
+    few = ScoredRows(
+        split="dev",
+        logits_NC=np.eye(2, dtype=np.float32)[[0, 1, 1]],
+        truth=np.array([0, 1, 0]),
+        task=TASK,
+        leaked_N=NO_LEAKS[:3],
+    )
+    same = replace(few, logits_NC=np.eye(2, dtype=np.float32)[[0, 1, 0]])
+    assert judge(few, None, SOUND).outcome is Outcome.NOTHING
+    assert judge(same, None, SOUND).outcome is Outcome.UNDECIDED
+
+
+def test_the_constant_of_several_labels_has_as_many_as_a_row():
+    labels = ("a", "b", "c")
+    task = Task(kind=TaskKind.MULTI_LABEL, labels=labels, metric=Metric.MICRO_F1)
+    truth = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 1]], np.int8)
+    name, outputs = constant_prediction(truth, task)
+    assert name == "predicting 'c', 'a' for every row"
+    assert (outputs.logits_NC > 0).tolist() == [[True, False, True]] * 3
 
 
 def test_the_interval_is_computed_from_paired_rows():
     ours = logits_of(0.8)
     # Similar outputs have a narrower interval.
     other = np.where(generator.random(ROWS)[:, None] < 0.05, logits_of(0.5), ours)
-    difference = compare_to_baseline(ours, TRUTH, TASK, baseline(other))
+    difference = judged(ours, other).linear
     differs = (ours.argmax(1) == TRUTH) * 1.0 - (other.argmax(1) == TRUTH)
     half = 1.96 * differs.std() / np.sqrt(ROWS)
     assert difference.low == pytest.approx(differs.mean() - half, abs=0.002)
@@ -73,8 +215,8 @@ def test_the_interval_is_computed_from_paired_rows():
 
 def test_identical_logits_have_no_difference():
     logits = logits_of(0.8)
-    difference = compare_to_baseline(logits, TRUTH, TASK, baseline(logits))
-    assert (difference.low, difference.high, difference.outcome) == (0, 0, Significance.UNDECIDED)
+    verdict = judged(logits, logits)
+    assert (verdict.linear.low, verdict.linear.high, verdict.outcome) == (0, 0, Outcome.UNDECIDED)
 
 
 def test_a_regression_is_compared_by_its_own_metric():
@@ -84,9 +226,12 @@ def test_a_regression_is_compared_by_its_own_metric():
         (truth + size * generator.standard_normal(ROWS)).astype(np.float32)[:, None]
         for size in (0.1, 0.3)
     )
-    difference = compare_to_baseline(near, truth, task, baseline(far, task, truth))
-    assert difference.outcome is Significance.BETTER
-    assert "the same rows: test Pearson" in difference.sentence
+    verdict = judged(near, far, truth=truth, task=task)
+    assert verdict.outcome is Outcome.BETTER
+    assert "the same rows: test Pearson" in verdict.sentence
+    same = judged(np.ones_like(near), far, truth=truth, task=task)
+    assert (same.outcome, same.failed) == (Outcome.NOTHING, True)
+    assert "predicting the same value for every row: test Pearson 0.0000" in same.sentence
 
 
 def test_the_baseline_keeps_its_own_thresholds():
@@ -95,7 +240,7 @@ def test_the_baseline_keeps_its_own_thresholds():
     truth = TRUTH[:, None].astype(np.int8)
     logits = np.where(truth == 1, 1, -1).astype(np.float32)
     shifted = logits - np.float32(2)  # right only with its own thresholds
-    difference = compare_to_baseline(logits, truth, task, baseline(shifted, own, truth))
+    difference = judge(rows_of(logits, truth, task), baseline(shifted, own, truth), SOUND).linear
     assert (difference.model, difference.baseline) == (1, 1)
     assert (difference.low, difference.high) == (0, 0)
 
@@ -108,5 +253,6 @@ def test_the_comparison_takes_seconds_for_many_rows_and_many_classes(rows, class
     logits = generator.random((rows, classes), dtype=np.float32)
     other = baseline(logits, task, truth)
     start = time.process_time()
-    compare_to_baseline(logits, truth, task, other)
+    rows = rows_of(logits, truth, task, np.zeros(rows, np.bool_))
+    judge(rows, other, SOUND)
     assert time.process_time() - start < 20
