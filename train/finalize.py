@@ -96,6 +96,8 @@ def finalize(
     """
     out, state = trained.out, trained.state
     checkpoint.promote(CheckpointManager(out, trained.config.train.keep).best(state.best_step), out)
+    padding = trained.data.vocabulary.padding
+    checkpoint.add_tokenizer(out, input_record(out, trained.config, padding))
     scored = _score(trained, progress)
     baseline, verdict = _judge(trained, scored, progress)
     for line in (

@@ -17,6 +17,7 @@ from tokenizers import (
 from pipework.data.examples import Source
 from pipework.data.readers import numbered_lines
 from pipework.errors import ConfigError
+from pipework.run_folder.files import MANIFEST_FILE
 from pipework.text.encoding import mark_entities
 from pipework.train.config.model import ModelSettings
 
@@ -129,9 +130,9 @@ def _with_template(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _of_checkpoint(settings: ModelSettings, name: str) -> Tokenizer:
-    of_run = Path(name).parent / "tokenizer.json"  # if this is the checkpoint of a run folder
-    if of_run.is_file() and not (Path(name) / "tokenizer.json").is_file():
-        return Tokenizer.from_file(str(of_run))
+    run = Path(name).parent  # if this is the checkpoint of a run folder
+    if (run / MANIFEST_FILE).is_file():
+        return Tokenizer.from_file(str(run / "tokenizer.json"))
     if legacy := _of_legacy_folder(settings, Path(name)):
         return legacy
     from transformers import AutoTokenizer  # noqa: PLC0415  (slow to import)

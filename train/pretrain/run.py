@@ -209,6 +209,7 @@ def _finalize(
     out, config = run.out, run.config
     checkpoint.promote(CheckpointManager(out, config.train.keep).best(state.best_step), out)
     model = open_pretrain_model(out / checkpoint.FOLDER).to(run.world.device)
+    checkpoint.add_tokenizer(out, input_record(out, config, model.padding))
     alone = World(rank=0, size=1, local_rank=0, device=run.world.device, control=None)
     with exact_float32():
         evaluator = PretrainEvaluator(loaders.dev, world=alone, progress=run.progress)
