@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipework.run_folder.files import exclusive_lock
 from pipework.run_folder.manifest import read_manifest
 from pipework.train.loop.distributed import _exit_code
 from tests.commands import ForkedPipe, fork_pipe, fork_ranks
@@ -84,6 +85,25 @@ def test_a_killed_process_stops_the_job_and_a_second_job_resumes(tmp_path, proce
     assert again.returncode in (0, 3), again.stderr
     assert "resuming after step" in again.stderr
     assert read_manifest(run).data.metrics["dev"]
+
+
+@pytest.mark.parametrize("wait_for", ["children", "step"])
+def test_the_processes_of_a_killed_launcher_end_and_free_the_run(tmp_path, wait_for):
+    run = tmp_path / "run"
+    with ForkedPipe(*train_words(run, "--nproc", 2)) as launcher:
+        end = time.monotonic() + TIMEOUT_S
+        while len(children(launcher.pid)) < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        if wait_for == "step":
+            wait_for_step(launcher, run, 5)
+        ranks = children(launcher.pid)
+        os.kill(launcher.pid, signal.SIGKILL)
+        while any(Path(f"/proc/{pid}/exe").exists() for pid in ranks):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    if wait_for == "step":
+        with exclusive_lock(run):
+            assert list(run.glob("state/step-*"))
 
 
 def test_an_invalid_config_is_reported_once_by_several_processes(tmp_path):

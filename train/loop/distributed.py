@@ -4,6 +4,7 @@ Rank and size come from the environment variables of torchrun. Gradients use NCC
 on CPUs; control messages always use gloo.
 """
 
+import ctypes
 import logging
 import os
 import signal
@@ -23,6 +24,8 @@ from pipework.errors import ConfigError, PipeError
 T = TypeVar("T")
 RANK, SIZE, LOCAL_RANK = "RANK", "WORLD_SIZE", "LOCAL_RANK"
 RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
+LAUNCHER = "PIPEWORK_LAUNCHER"  # process number of `launch`
+PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +149,7 @@ def join() -> Iterator[World]:
     if size == 1:
         yield World.alone()
         return
+    _end_with_launcher()
     device = _device(local_rank)
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     # Rank 0 may compute encoder states or a data report for hours while the other ranks wait.
@@ -154,6 +158,19 @@ def join() -> Iterator[World]:
         yield World(rank=rank, size=size, local_rank=local_rank, device=device, control=control)
     finally:
         distributed.destroy_process_group()
+
+
+def _end_with_launcher() -> None:
+    """Let the kernel send SIGTERM to this process when the launcher is killed.
+
+    Otherwise the workers would train on, and lock the run folder.
+    """
+    launcher = os.environ.get(LAUNCHER)
+    if launcher is None:
+        return
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() != int(launcher):  # it ended before
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _device(local_rank: int) -> torch.device:
@@ -204,6 +221,7 @@ def launch(arguments: Sequence[str], processes: int) -> int:
     # Errors of workers are reported by `_exit_code`.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     command = [sys.executable, "-P", "-m", "pipework.cli", *arguments]
+    os.environ[LAUNCHER] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cpu_limit() // processes)))
     try:
         elastic_launch(config, command[0])(*command[1:])
