@@ -71,8 +71,9 @@ class ModelSettings(HeadSettings):
 
     A preset learns a WordPiece vocabulary of `vocab_size` tokens from the train texts (more only if
     they contain more characters), or uses `vocab` (a vocab.txt). With `split_cjk` each Chinese
-    character is a word, as in BERT; without it, tokens of several characters are learned.
-    `family` is the model family; albert shares one layer and has embeddings of width `embedding`.
+    character is a word, as in BERT; without it, tokens of several characters are learned. Without
+    `lowercase`, texts are lowercased if the vocabulary has no upper-case tokens. `family` is the
+    model family; albert shares one layer and has embeddings of width `embedding`.
 
     `ngrams` is the size of a table of hashed token bigrams and trigrams, whose embeddings are added
     to those of the tokens; 0 for none. A checkpoint with such a table keeps it.
@@ -87,7 +88,7 @@ class ModelSettings(HeadSettings):
     vocab: Path | None = None
     vocab_size: Positive = 8000
     split_cjk: bool = True
-    lowercase: bool = True
+    lowercase: bool | None = None
     ngrams: Annotated[int, Field(ge=0)] = 0
     freeze: bool = False
     max_length: Annotated[int, Field(ge=3)] = 128

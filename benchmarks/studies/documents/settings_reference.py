@@ -87,7 +87,8 @@ MEANINGS = {
     "texts; larger only if the texts have more characters",
     "model.split_cjk": "whether each Chinese character is a word, as in BERT; otherwise pieces of "
     "several characters are learned",
-    "model.lowercase": "whether the learned tokenizer lowercases",
+    "model.lowercase": "whether texts are lowercased; by default if the vocabulary has no "
+    "upper-case tokens",
     "model.ngrams": "rows of the hashed embedding table of token pairs and triples; 0 for no table",
     "model.freeze": "train only the head; encoder states are computed once",
     "model.max_length": "longest input in tokens, special tokens included",

@@ -39,12 +39,12 @@ def test_chinese_characters_are_words_only_with_split_cjk():
     )
 
 
-@pytest.mark.parametrize("name", ["bert-base-chinese", "bert-base-uncased"])
+@pytest.mark.parametrize("name", ["bert-base-chinese", "bert-base-uncased", "bert-base-cased"])
 def test_a_vocabulary_file_tokenizes_as_bert_does(shared_data, name):
     vocab = shared_data / "vocabs_configs" / f"{name}.vocab.txt"
     settings = ModelSettings(preset="tiny", vocab=vocab)
     ours = TextEncoder(make_tokenizer(settings, SOURCE), max_length=32, type_ids=True)
-    theirs = BertTokenizerFast(vocab=str(vocab))
+    theirs = BertTokenizerFast(vocab=str(vocab), do_lower_case=name != "bert-base-cased")
     texts = [
         "Hello, world! it's 2026",
         "你好,世界 abc",

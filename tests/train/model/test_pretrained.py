@@ -75,6 +75,8 @@ def test_an_old_folder_opens_with_all_its_weights(tmp_path, head, prefix, rename
     [
         (None, False, ["Hello", "[UNK]"]),
         (None, True, ["hello", "e"]),
+        (None, None, ["Hello", "[UNK]"]),
+        ({"do_lower_case": True}, None, ["hello", "e"]),
         ({"do_lower_case": True}, False, ["hello", "e"]),
         ({"do_lower_case": False}, True, ["Hello", "[UNK]"]),
         ({"do_lower_case": True, "strip_accents": False}, False, ["hello", "é"]),
