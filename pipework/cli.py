@@ -31,7 +31,9 @@ class ServeBackend(StrEnum):
 
 
 Run = Annotated[Path, typer.Argument(help="run folder")]
-Sets = Annotated[list[str] | None, typer.Option("--set", help="override: section.key=value")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", help="section.key=value; section.key= removes it")
+]
 EngineName = Annotated[
     str | None, typer.Option("--engine", help="name of a proven engine, see pipe show")
 ]

@@ -1,7 +1,8 @@
 """Load a settings file and `--set a.b=c` overrides into one frozen, validated config.
 
 Supported formats: TOML, JSON and INI. In INI and in `--set`, a value that is valid TOML (`3`,
-`true`, `[1, 2]`, `"text"`) is parsed as TOML; any other value is plain text.
+`true`, `[1, 2]`, `"text"`) is parsed as TOML; any other value is plain text. `--set a.b=` removes a
+key.
 """
 
 import configparser
@@ -108,7 +109,19 @@ def _override(mapping: dict[str, Any], override: str) -> None:
     if not equals or not key.strip():
         message = f"--set {override}: expected section.key=value"
         raise ConfigError(message, "for example --set train.epochs=3")
-    _place(mapping, key.strip().split("."), _value(value.strip()))
+    keys = key.strip().split(".")
+    if value.strip():
+        _place(mapping, keys, _value(value.strip()))
+    else:
+        _remove(mapping, keys)
+
+
+def _remove(mapping: dict[str, Any], keys: Sequence[str]) -> None:
+    section: Any = mapping
+    for key in keys[:-1]:
+        section = section.get(key, {}) if isinstance(section, dict) else {}
+    if isinstance(section, dict):
+        section.pop(keys[-1], None)
 
 
 def _place(mapping: dict[str, Any], keys: Sequence[str], value: object) -> None:

@@ -32,7 +32,7 @@ def show_trained(runs: Mapping[Path, Manifest]) -> None:
         console.print_line(f"mean dev {format_scores({metric: mean(scores)})}, {spread}")
     run = next(iter(runs))
     if first.task.kind is TaskKind.PRETRAIN:
-        console.print_line(f"next: pipe train CONFIG --set model.name={run}")
+        console.print_line(f"next: pipe train CONFIG --set model.preset= --set model.name={run}")
     else:
         console.print_line(f"next: pipe export {run} --to onnx")
 

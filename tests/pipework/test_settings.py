@@ -45,6 +45,14 @@ def test_overrides_win_and_are_typed(tmp_path):
     assert (config.train.rate, config.name, config.tags) == (1e-3, "some thing", ("z",))
 
 
+def test_an_override_without_a_value_removes_a_key(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text(FORMS[".toml"])
+    removed = ["train.epochs=", "tags=", "train.rate=", "other.key=", "name.key="]
+    assert load_settings(Outer, path, removed) == Outer(name="a")
+    assert load_settings(Outer, path, ["train=", 'name=""']) == Outer(name="", tags=("x", "y"))
+
+
 def test_an_unknown_key_is_reported_with_similar_keys(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text('name = "a"\n[train]\nepoch = 3\n')

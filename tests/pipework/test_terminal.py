@@ -10,8 +10,10 @@ from pipework.data.readers import Columns
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import FallbackLayer, Precision
 from pipework.run_folder.manifest import read_manifest
-from pipework.terminal import show_exported, show_manifest, show_report
+from pipework.run_folder.task import TaskKind
+from pipework.terminal import show_exported, show_manifest, show_report, show_trained
 from pipework.text.encoding import TextEncoder
+from pipework.train.config.run_config import load_config
 from pipework.train.data_report.data_report import data_report
 
 
@@ -30,6 +32,16 @@ def test_a_tolerance_is_shown_in_the_units_of_the_logits(manifest, tmp_path, cap
     shown = capsys.readouterr().out
     assert f"(tolerance {50 * record.tolerance.max_abs:.2g})" in shown
     assert shown.endswith(f"next: pipe serve {tmp_path}\n")
+
+
+def test_the_next_command_after_pretraining_is_valid_for_a_config_with_a_preset(
+    manifest, tmp_path, capsys
+):
+    task = manifest.task.model_copy(update={"kind": TaskKind.PRETRAIN})
+    show_trained({tmp_path: manifest.model_copy(update={"task": task})})
+    command = capsys.readouterr().out.rpartition("next: pipe train CONFIG ")[2]
+    overrides = [word for word in command.split() if word != "--set"]
+    assert load_config("sample", overrides).model.name == str(tmp_path)
 
 
 def test_an_engine_that_was_only_built_is_served_on_a_machine_with_the_gpu(

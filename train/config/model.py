@@ -96,6 +96,7 @@ class ModelSettings(HeadSettings):
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if (self.name is None) == (self.preset is None):
-            message = "expected one of model.name (hub id or folder) and model.preset"
+            message = "expected one of model.name (hub id or folder) and model.preset; "
+            message += "--set model.preset= removes a key"
             raise ValueError(message)
         return self
