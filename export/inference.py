@@ -2,9 +2,12 @@
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Source, validate_example
 from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
@@ -15,6 +18,7 @@ from pipework.scoring.evaluation import (
     Engine,
     Evaluation,
     evaluate,
+    evaluate_leaks,
     infer_all,
     label_array,
     predict_all,
@@ -22,6 +26,7 @@ from pipework.scoring.evaluation import (
 from pipework.scoring.predictions import Prediction, decide, mark_truncated
 from pipework.serve.engines import open_proven
 from pipework.text.encoding import TextEncoder
+from pipework.train.data_report.file_stats import leaked_rows
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +49,8 @@ def evaluate_run(
 ) -> Evaluation:
     """Score the checkpoint, or the engine of that name, on `file` or else on a split of the run.
 
-    `file` is read with the columns and the format of the training data.
+    `file` is read with the columns and the format of the training data. If the train file is still
+    there, rows that are also in train are scored separately, too.
 
     Raises:
         ConfigError: the run has no such split.
@@ -59,7 +65,21 @@ def evaluate_run(
     labels_N = label_array(examples, manifest.task, str(source.path))
     encodings = open_encoder(run, manifest).encode(examples)
     with open_model(run, manifest, engine, checkpoint=engine is None) as model:
-        return evaluate(infer_all(model, encodings, progress), labels_N, manifest.task)
+        logits_NC = infer_all(model, encodings, progress)
+    evaluation = evaluate(logits_NC, labels_N, manifest.task)
+    if file is None and split == "train":
+        return evaluation
+    leaked_N = _leaked_rows(run, manifest, examples)
+    leaked = evaluate_leaks(logits_NC, labels_N, manifest.task, leaked_N)
+    return evaluation.model_copy(update={"leaked": leaked})
+
+
+def _leaked_rows(run: Path, manifest: Manifest, rows: Sequence[Example]) -> NDArray[np.bool_]:
+    """Return which rows are also in train; none if the train file is missing or has changed."""
+    try:
+        return leaked_rows(split_source(run, manifest, "train"), rows)
+    except (ConfigError, DataError):
+        return np.zeros(len(rows), np.bool_)
 
 
 def split_source(run: Path, manifest: Manifest, split: str) -> Source:

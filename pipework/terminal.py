@@ -92,6 +92,13 @@ def _unproven_line(record: EngineRecord) -> str:
 def show_evaluation(evaluation: Evaluation) -> None:
     """Print the scores and, if the task has them, the classes and the confusion matrix."""
     console.print_line(f"rows {evaluation.rows:,}  {format_scores(evaluation.scores)}")
+    leaked = evaluation.leaked
+    if leaked is not None:
+        others = "" if leaked.others is None else f", {leaked.others:.4f} for the others"
+        console.print_line(
+            f"{leaked.rows:,} rows are also in train: "
+            f"{evaluation.metric} {leaked.score:.4f} for them{others}"
+        )
     rows = [
         (
             report.label,

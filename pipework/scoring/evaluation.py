@@ -49,11 +49,25 @@ class ClassReport(BaseModel):
     support: int
 
 
+class LeakedRows(BaseModel):
+    """The rows whose text is also in train: their number, and the scores by the task's metric.
+
+    `score` is that of the leaked rows, `others` that of all other rows; None without such rows.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    rows: int
+    score: float
+    others: float | None
+
+
 class Evaluation(BaseModel):
     """Scores over a split; `metric` is the task's metric.
 
     `classes` is empty for a regression. `confusion` holds the counts [true][predicted] in label
-    order for a single-label task, else it is empty. `losses` are set for pretraining.
+    order for a single-label task, else it is empty. `losses` are set for pretraining. `leaked` is
+    None if no row is known to be in train, too.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -64,6 +78,7 @@ class Evaluation(BaseModel):
     classes: tuple[ClassReport, ...]
     confusion: tuple[tuple[int, ...], ...]
     losses: dict[Loss, float] = {}
+    leaked: LeakedRows | None = None
 
     def metrics(self) -> SplitMetrics:
         """Return the part of the evaluation that a manifest stores."""
@@ -90,6 +105,22 @@ def evaluate(logits_NC: NDArray[np.float32], truth: NDArray[np.generic], task: T
             return _regression(logits_NC[:, 0].astype(np.float64), np.asarray(truth, float), task)
         case TaskKind.PRETRAIN:
             raise not_a_classifier()
+
+
+def evaluate_leaks(
+    logits_NC: NDArray[np.float32],
+    truth: NDArray[np.generic],
+    task: Task,
+    leaked_N: NDArray[np.bool_],
+) -> LeakedRows | None:
+    """Score the leaked rows and the others, each alone; None if there are no leaked rows."""
+    leaked, others = (
+        evaluate(logits_NC[rows_N], truth[rows_N], task).score if rows_N.any() else None
+        for rows_N in (leaked_N, ~leaked_N)
+    )
+    if leaked is None:
+        return None
+    return LeakedRows(rows=int(leaked_N.sum()), score=leaked, others=others)
 
 
 def _single_label(

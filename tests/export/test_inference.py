@@ -2,6 +2,7 @@ import importlib.util
 import json
 import re
 import shutil
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from pipework.export.inference import (
 )
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Part, read_manifest, write_manifest
+from pipework.run_folder.task import Metric
 from pipework.train.config.run_config import SAMPLE
 
 
@@ -101,6 +103,20 @@ def test_an_unknown_label_is_reported(exported_run, tmp_path):
     path.write_text("text\tlabel\nhello\tgardening\n")
     with pytest.raises(DataError, match=r"f\.tsv:2 has label 'gardening'"):
         evaluate_run(exported_run, path, "dev", None, NullProgress())
+
+
+def test_rows_that_are_also_in_train_are_scored_separately(exported_run, tmp_path):
+    train = (SAMPLE / "train.tsv").read_text().splitlines()
+    test = (SAMPLE / "test.tsv").read_text().splitlines()
+    path = tmp_path / "f.tsv"
+    # Case and white space do not matter.
+    leaked = ("\t".join((line.split("\t")[0].upper(), line.split("\t")[1])) for line in train[1:])
+    path.write_text("\n".join([*test[:201], *islice(leaked, 100)]))
+    both = evaluate_run(exported_run, path, "dev", None, NullProgress())
+    assert both.leaked.rows == 100
+    mean = (100 * both.leaked.score + 200 * both.leaked.others) / 300
+    assert both.scores[Metric.ACCURACY] == pytest.approx(mean)
+    assert evaluate_run(exported_run, None, "train", None, NullProgress()).leaked is None
 
 
 def test_a_split_held_out_of_train_is_reconstructed(exported_run, tmp_path):
