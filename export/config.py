@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from pipework.data.kept_rows import CALIBRATION_ROWS
 from pipework.run_folder.engine_record import Precision, Tolerance
 from pipework.settings import NotNegative, Positive, Settings
 
@@ -90,7 +91,7 @@ class ExportSettings(Settings):
 
     tolerances: TolerancesSettings = TolerancesSettings()
     dev_rows: Positive = 10_000
-    calibration_rows: Positive = 300
+    calibration_rows: Positive = CALIBRATION_ROWS
     speed_s: NotNegative = 6.0
     rebuild: bool = True
     capabilities: tuple[Positive, ...] = (80, 86, 89, 120)

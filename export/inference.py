@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Source, validate_example
+from pipework.data.kept_rows import kept_source
 from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
 from pipework.progress import Progress
 from pipework.run_folder.files import file_digest, verify_files
@@ -85,6 +86,8 @@ def _leaked_rows(run: Path, manifest: Manifest, rows: Sequence[Example]) -> NDAr
 def split_source(run: Path, manifest: Manifest, split: str) -> Source:
     """Return the rows of a split, after checking that its file is that of the training.
 
+    Without the file, the dev rows are those that the run has kept.
+
     Raises:
         ConfigError: the run has no such split.
         DataError: the file is missing or has changed.
@@ -96,11 +99,14 @@ def split_source(run: Path, manifest: Manifest, split: str) -> Source:
     path = Path(recorded.path)
     if not path.is_file():
         message = f"{path} is missing: the {split} file that {run} was trained with"
-        raise DataError(message, "restore the file, or use another: pipe eval RUN FILE")
-    if file_digest(path) != recorded.sha256:
+    elif file_digest(path) != recorded.sha256:
         message = f"{path} has changed since {run} was trained with it as the {split} file"
+    else:
+        return Source.of(manifest.data.reading, path, recorded.part)
+    kept = kept_source(run, manifest, split) if split == "dev" else None
+    if kept is None:
         raise DataError(message, "restore the file, or use another: pipe eval RUN FILE")
-    return Source.of(manifest.data.reading, path, recorded.part)
+    return kept
 
 
 def open_model(

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipework.data.kept_rows import CALIBRATION_ROWS, keep_rows, sample_evenly
 from pipework.progress import Progress
 from pipework.run_folder.manifest import (
     BaselineRecord,
     Data,
     Manifest,
     Model,
+    Split,
     SplitMetrics,
     write_manifest,
 )
@@ -224,13 +226,27 @@ def _manifest(
         model=scored.model,
         data=Data(
             reading=config.sources()["train"].read_options(),
-            splits=splits(config, trained.report),
+            splits=_splits(trained),
             findings=(*trained.report.findings, *verdict.findings),
             verdict=verdict.sentence,
             metrics={"dev": scored.metrics},
             baseline=_baseline_record(baseline, verdict),
         ),
     )
+
+
+def _splits(trained: TrainedRun) -> dict[str, Split]:
+    """Return the records of the data files; keep the rows that the export needs."""
+    config, out = trained.config, trained.out
+    records, sources = splits(config, trained.report), config.sources()
+    if not config.data.keep_rows:
+        return records
+    sample = sample_evenly(sources["train"].rows(), records["train"].rows, CALIBRATION_ROWS)
+    kept = {"train": sample.values(), "dev": sources["dev"].rows()}
+    return records | {
+        name: records[name].model_copy(update={"kept": keep_rows(out, name, rows)})
+        for name, rows in kept.items()
+    }
 
 
 def _baseline_record(baseline: LinearBaseline | None, verdict: Verdict) -> BaselineRecord | None:

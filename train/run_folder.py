@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from pipework.data.kept_rows import FOLDER as ROWS
 from pipework.errors import ConfigError, DataError, RunFolderError
 from pipework.progress import Progress
 from pipework.run_folder.files import MANIFEST_FILE, exclusive_lock, write_atomically
@@ -17,7 +18,7 @@ from pipework.train.report.run_log import LOG, TRAIN_LOG, last_line
 
 CONFIG, TOKENIZER, PAGE = "config.toml", "tokenizer.json", "report.html"
 PARTIAL = tuple(f"{name}.partial" for name in (MANIFEST_FILE, CONFIG, PAGE, LOG))
-OWN = (TRAIN_LOG, CONFIG, TOKENIZER, LOG, PAGE, checkpoint.FOLDER, STATE, *PARTIAL)
+OWN = (TRAIN_LOG, CONFIG, TOKENIZER, LOG, PAGE, checkpoint.FOLDER, ROWS, STATE, *PARTIAL)
 # These settings may change when a run is resumed: they do not affect the weights.
 NOT_LEARNED = ("keep", "save_every", "save_minutes", "histograms", "report")
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import onnx
 from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Source, chunks
+from pipework.data.kept_rows import kept_source, sample_evenly, spread
 from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.export.config import ExportSettings
@@ -47,7 +47,6 @@ def _halves(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 CHUNK = 2048
-SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,7 +116,7 @@ class RunRows:
         """
         manifest = self.manifest
         source, encoder = split_source(self.run, manifest, "dev"), open_encoder(self.run, manifest)
-        sampled = set(_spread(manifest.data.splits["dev"].rows, self.settings.dev_rows))
+        sampled = set(spread(manifest.data.splits["dev"].rows, self.settings.dev_rows))
         others = (row for index, row in enumerate(source.rows()) if index not in sampled)
         for chunk in chunks(others, CHUNK):
             yield encoder.encode(chunk), label_array(chunk, manifest.task, str(source.path))
@@ -125,38 +124,35 @@ class RunRows:
     def calibration_rows(self, count: int | None = None) -> list[Encoding]:
         """Return train rows, sampled evenly, for the calibration of activations.
 
+        Without the train file these are the rows that the run has kept, or some of them.
+
         Args:
             count: number of rows; None uses `settings.calibration_rows`.
 
         Raises:
             DataError: the train rows are missing.
         """
-        rows = _rows(self.run, self.manifest, "train", count or self.settings.calibration_rows)
-        return open_encoder(self.run, self.manifest).encode(list(rows.values()))
+        run, manifest = self.run, self.manifest
+        count = count or self.settings.calibration_rows
+        try:
+            rows = _rows(run, manifest, "train", count)
+        except DataError:
+            kept = kept_source(run, manifest, "train")
+            if kept is None:
+                raise
+            examples = list(kept.rows())
+            rows = sample_evenly(examples, len(examples), count)
+        return open_encoder(run, manifest).encode(list(rows.values()))
 
 
 def _rows(run: Path, manifest: Manifest, split: str, most: int) -> dict[int, Example]:
     """Return up to `most` rows of a split, sampled evenly, by their row numbers from 1."""
     source = split_source(run, manifest, split)
-    indices = _spread(manifest.data.splits[split].rows, most)
-    first_rows = islice(source.rows(), max(indices, default=0) + 1)
-    sampled = set(indices)
-    rows = {index + 1: row for index, row in enumerate(first_rows) if index in sampled}
+    rows = sample_evenly(source.rows(), manifest.data.splits[split].rows, most)
     if not rows:
         message = f"{source.path} has no rows: a parity check needs at least one"
         raise DataError(message)
     return rows
-
-
-def _spread(rows: int, most: int) -> list[int]:
-    """Return the sorted indices of up to `most` of `rows` rows; the sample is deterministic."""
-    # One random row from each of `most` stretches of equal length, so that both a file sorted by
-    # label and a file whose labels alternate give all labels.
-    if rows <= most:
-        return list(range(rows))
-    bounds = np.linspace(0, rows, most + 1).astype(np.int64)
-    drawn = np.random.default_rng(SEED).integers(bounds[:-1], bounds[1:])
-    return [int(index) for index in drawn]
 
 
 def spread_over_groups(

@@ -111,7 +111,7 @@ def with_dev(run, **changes):
 
 
 def test_a_missing_or_changed_dev_file_is_reported(run):
-    with_dev(run, path=str(run / "gone.tsv"))
+    with_dev(run, path=str(run / "gone.tsv"), kept=None)
     with pytest.raises(DataError, match=r"gone\.tsv is missing: the dev file"):
         export(run, NullProgress())
     (run / "gone.tsv").write_text("text\tlabel\nother\tfood\n")

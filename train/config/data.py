@@ -72,6 +72,9 @@ class DataSettings(Settings):
     `separator` separates the labels of a multi-label task in csv and tsv. Pretraining reads only
     texts: a column, or a file of format text (a text per line) or documents (a segment per line,
     a blank line between documents; a document is a row).
+
+    With `keep_rows` the run folder gets a copy of the dev rows and of some train rows, so that it
+    can be exported on a machine without the data files.
     """
 
     root: Path | None = None
@@ -85,6 +88,7 @@ class DataSettings(Settings):
     header: bool | None = None
     separator: str | None = None
     marked: bool = False
+    keep_rows: bool = True
     columns: ColumnSettings = ColumnSettings()
 
     @model_validator(mode="after")

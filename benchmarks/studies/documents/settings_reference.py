@@ -66,6 +66,8 @@ MEANINGS = {
     "default: if a column is given by name",
     "data.separator": "text between the labels of a row, for `multi_label` in csv and tsv",
     "data.marked": "whether the text marks two entities with `<e1>..</e1>` and `<e2>..</e2>`",
+    "data.keep_rows": "whether the run folder gets a copy of the dev rows and of some train rows, "
+    "so that it can be exported on a machine without the data files",
     "data.columns.text": "column of the text, by name or by number from 0",
     "data.columns.text_pair": "column of the second text of a pair",
     "data.columns.label": "column of the label",

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pipework.errors import DataError
 from pipework.export.config import ExportSettings
 from pipework.export.inference import open_encoder, split_source
 from pipework.export.rows.run_rows import RunRows, spread_over_groups
@@ -40,6 +41,41 @@ def test_the_remaining_dev_rows_are_all_that_were_not_sampled(part):
     assert len(encodings) == len(truth_N)
     both = np.concatenate([part.truth_N, truth_N])
     assert sorted((both * -4).tolist()) == list(range(part.manifest.data.splits["dev"].rows))
+
+
+def moved(run, **changes):
+    """The manifest of a run on a machine without its data files."""
+    manifest = read_manifest(run)
+    splits = {
+        name: split.model_copy(update={"path": f"/none/{name}.tsv", **changes})
+        for name, split in manifest.data.splits.items()
+    }
+    data = manifest.data.model_copy(update={"splits": splits})
+    return manifest.model_copy(update={"data": data})
+
+
+def test_a_run_without_its_data_files_has_the_same_rows(trained_run):
+    settings = ExportSettings(dev_rows=40)
+    here, there = (
+        RunRows.open(trained_run, manifest, settings)
+        for manifest in (read_manifest(trained_run), moved(trained_run))
+    )
+
+    def ids(rows):
+        return [(row.name, row.encoding.ids.tolist()) for row in rows]
+
+    assert ids(here.dev) == ids(there.dev)
+    assert ids(here.edge_cases) == ids(there.edge_cases)
+    assert here.truth_N.tolist() == there.truth_N.tolist()
+    calibration = [[row.ids.tolist() for row in rows.calibration_rows()] for rows in (here, there)]
+    assert len(calibration[0]) == settings.calibration_rows
+    assert calibration[0] == calibration[1]
+    assert len(there.calibration_rows(7)) == 7
+
+
+def test_without_kept_rows_the_missing_file_is_named(trained_run):
+    with pytest.raises(DataError, match=r"/none/dev\.tsv is missing"):
+        RunRows.open(trained_run, moved(trained_run, kept=None), ExportSettings())
 
 
 def test_calibration_rows_span_the_train_file(trained_run):
