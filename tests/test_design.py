@@ -137,7 +137,8 @@ DOCUMENTS = (
     *("train/README.md", "train/recipes/README.md", "export/README.md", "serve/README.md"),
     *("benchmarks/README.md", "model_repository/README.md"),
 )
-OF_A_RUN = ("engines/", "checkpoint/", "failed-exports/", "state/", "config.toml", "report.html")
+RUN_FOLDERS = ("engines/", "checkpoint/", "failed-exports/", "rows/", "state/")
+OF_A_RUN = (*RUN_FOLDERS, "config.toml", "report.html")
 ELSEWHERE = ("shared/", "runs/", ".triton/", *OF_A_RUN)
 README_LINES, LINE_LENGTH = 200, 120
 

@@ -289,9 +289,8 @@ class FailureNotes(NullProgress):
 
     def note(self, line: str) -> None:
         """Read the name of a failed engine and its error."""
-        word, name, error = (*line.split(": ", 2), "", "")[:3]
-        if word == "failed":
-            self.errors[name] = error
+        if (parts := line.split(": ", 2))[0] == "failed":
+            self.errors[parts[1]] = parts[2]
 
 
 def plant(
@@ -302,21 +301,22 @@ def plant(
     with tempfile.TemporaryDirectory(prefix="pipework-fault-") as name:
         copy = Path(name) / "run"
         shutil.copytree(run, copy, ignore=shutil.ignore_patterns("engines"))
-        manifest = read_manifest(copy).model_copy(update={"engines": ()})
-        write_manifest(copy, manifest)
+        write_manifest(copy, read_manifest(copy).model_copy(update={"engines": ()}))
         try:
             export(copy, notes, variants, settings=SETTINGS, builder=builder)
         except CheckFailedError as error:  # all failed; this is the error of the last
             notes.errors[variants[-1].label] = str(error)
     for variant in variants:
         message = notes.errors.get(variant.label, "")
-        match = re.search(r"^(\S+) failed the parity check \((.*?)\): ", message)
+        match = re.search(r"^(\S+) failed the parity check \((.*?)\): |^$", message)
+        if match is None:  # the fault breaks the export itself
+            raise CheckFailedError(message, f"correct the fault {fault!r} of this study")
         yield PlantedFault(
             run=run.name,
             fault=fault,
             engine=variant.label,
-            limits=message if match is None else match[2],
-            graph=match is not None and match[1] != variant.label,
+            limits=match[2] or "",
+            graph=match[1] not in {None, variant.label},
         )
 
 
@@ -337,8 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for outcome in plant(run, fault, builder, VARIANTS):
                 outcomes.append(outcome)
                 name = f"{outcome.run}, {outcome.fault}, {outcome.engine}"
-                sys.stdout.write(f"{name}: {outcome.limits or 'passed'}\n")
-                sys.stdout.flush()
+                print(f"{name}: {outcome.limits or 'passed'}", flush=True)  # noqa: T201
     result = FaultsResult(
         outcomes=tuple(outcomes), command=command(parser, options), provenance=provenance()
     )
