@@ -12,6 +12,7 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, groupby, islice
@@ -43,11 +44,27 @@ def decoded_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[int, str
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             message = f"{where}:{number}: not UTF-8 (byte {error.start}: {error.reason})"
-            raise DataError(message, "convert it: iconv -f GB18030 -t UTF-8") from error
+            raise DataError(message, _encoding_hint(raw)) from error
         yield number, text.removesuffix("\n").removesuffix("\r")
 
 
+def _encoding_hint(line: bytes) -> str:
+    """Name the probable encoding of a line that is not UTF-8."""
+    encoding = "WINDOWS-1252"
+    if line.startswith(UTF16_MARKS):
+        encoding = "UTF-16"
+    elif GB18030_WORDS.search(line):
+        with suppress(UnicodeDecodeError):
+            line.decode("gb18030")
+            encoding = "GB18030"
+    return f"convert it, probably: iconv -f {encoding} -t UTF-8 FILE > NEW"
+
+
 Column = str | int
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# Three Chinese characters: letters of Western European words have ASCII letters next to them.
+GB18030_WORDS = re.compile(rb"(?:[\x81-\xfe][\x40-\x7e\x80-\xfe]){3}")
+MAX_FIELD = 10_000_000  # characters of a csv field; a quote without its end takes the whole file
 SENTENCE = re.compile(r'[0-9]+\t"(.*)"\s*')
 MAX_SEGMENTS = 1000  # per document, to bound memory; a longer document is split
 HINT = "a record of SemEval-2010 task 8 is a sentence, a relation, a comment and a blank line"
@@ -160,6 +177,9 @@ def _index(path: Path, column: Column | None, names: Sequence[str], width: int) 
         present = ", ".join(names) if names else f"{width} columns, no header"
         message = f"{path}:1: no column {column!r}; found {present}"
         raise DataError(message, "set data.columns to column names or numbers (from 0)")
+    if names.count(column) > 1:
+        message = f"{path}:1: expected one column {column!r}, found {names.count(column)}"
+        raise DataError(message, "set data.columns to column numbers (from 0)")
     return names.index(column)
 
 
@@ -216,6 +236,7 @@ def _documents(path: Path) -> Iterator[RawRow]:
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     lines = (text + "\n" for _, text in numbered_lines(path))
+    csv.field_size_limit(MAX_FIELD)
     reader = csv.reader(lines, strict=True)
     try:
         for cells in reader:

@@ -145,6 +145,9 @@ def _of_checkpoint(settings: ModelSettings, name: str) -> Tokenizer:
         return legacy
     from transformers import AutoTokenizer  # noqa: PLC0415  (slow to import)
 
+    from pipework.train.model.pretrained import check_reachable  # noqa: PLC0415  (as above)
+
+    check_reachable(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True)
     except (OSError, ValueError) as error:

@@ -4,9 +4,14 @@ import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import httpx
 import torch
+from huggingface_hub import constants, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers import (
     MODEL_MAPPING,
@@ -29,6 +34,7 @@ PROBLEMS = {
 }
 # An embedding may be rounded up to more rows than the vocabulary has, but by less than 10 %.
 MIN_VOCABULARY_SHARE = 0.9
+REACH_S = 10  # timeout of the connection to the hub
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,8 +89,12 @@ def opening(name: str) -> Iterator[None]:
     Raises:
         ConfigError: the checkpoint cannot be opened.
     """
+    check_reachable(name)
     try:
         yield
+    except SafetensorError as error:
+        message = f"model.name {name!r}: a safetensors file is damaged: {error}"
+        raise ConfigError(message, "copy or download the weights again") from error
     except pickle.UnpicklingError as error:
         message = f"model.name {name!r}: the weights are a pickle that contains more than tensors"
         raise ConfigError(
@@ -93,6 +103,31 @@ def opening(name: str) -> Iterator[None]:
     except (OSError, ValueError) as error:
         message = f"model.name {name!r} cannot be opened: {str(error).splitlines()[0]}"
         raise ConfigError(message, "expected a hub id or a folder with config.json") from error
+
+
+def check_reachable(name: str) -> None:
+    """Check that a checkpoint is a folder or in the cache, or that its hub can be reached.
+
+    The library would try again for a minute and print a line for each attempt.
+
+    Raises:
+        ConfigError: none of these.
+    """
+    if Path(name).is_dir():
+        return
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        message = f"model.name {name!r} is not a folder"
+        raise ConfigError(message, "expected a folder with config.json, or a hub id")
+    try:
+        if isinstance(try_to_load_from_cache(name, "config.json"), str) or constants.HF_HUB_OFFLINE:
+            return
+        httpx.head(constants.ENDPOINT, timeout=REACH_S)
+    except HFValidationError as error:
+        message = f"model.name {name!r} is neither a folder nor a hub id"
+        raise ConfigError(message, "expected a folder with config.json, or a hub id") from error
+    except httpx.HTTPError as error:
+        message = f"cannot download model.name {name!r} from {constants.ENDPOINT}: {error}"
+        raise ConfigError(message, "check the network, or set model.name to a folder") from error
 
 
 def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:

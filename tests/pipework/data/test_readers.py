@@ -65,3 +65,37 @@ def test_a_very_long_document_is_split(tmp_path):
     rows = list(read_rows(path, Format.DOCUMENTS, Columns(label=None), header=False))
     assert [row.line for row in rows] == [1, 1001, 2001]
     assert sum(len(row.text.split("\n")) for row in rows) == 2500
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("text,label\nÉmile wörld,a\n", "WINDOWS-1252"),
+        ("text,label\n今天天气很好,a\n", "GB18030"),
+        ("text,label\nhello,a\n", "UTF-16"),
+    ],
+)
+def test_the_hint_names_the_probable_encoding(tmp_path, text, encoding):
+    path = tmp_path / "f.csv"
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(DataError, match="not UTF-8") as caught:
+        list(read_rows(path, Format.CSV, Columns(), header=True))
+    assert f"iconv -f {encoding} -t UTF-8" in caught.value.hint
+
+
+def test_a_csv_field_may_be_long(tmp_path):
+    path = tmp_path / "f.csv"
+    path.write_text(f"text,label\n{'word ' * 100_000},a\n")
+    (row,) = read_rows(path, Format.CSV, Columns(), header=True)
+    assert len(row.text) == 500_000
+
+
+@pytest.mark.parametrize("name", ["text", "label"])
+def test_a_repeated_column_name_is_refused(tmp_path, name):
+    path = tmp_path / "f.csv"
+    path.write_text(f"text,{name},label\na,b,c\n")
+    with pytest.raises(DataError, match=f"expected one column '{name}', found 2"):
+        list(read_rows(path, Format.CSV, Columns(), header=True))
+    other = Columns(text=0, label=2)
+    (row,) = read_rows(path, Format.CSV, other, header=True)
+    assert (row.text, row.label) == ("a", "c")

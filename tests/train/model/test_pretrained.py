@@ -1,6 +1,7 @@
 """Old checkpoint folders open, and unsuitable checkpoints are refused before the first step."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -166,3 +167,29 @@ def test_labels_and_problem_type_are_stored_in_the_checkpoint(tmp_path, task, pr
     assert result.classes == len(task.labels)
     result.save(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["problem_type"] == problem
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("./none", "model.name './none' is not a folder"),
+        ("/none/bert", "model.name '/none/bert' is not a folder"),
+        ("a b", "model.name 'a b' is neither a folder nor a hub id"),
+        ("bert-none", r"cannot download model.name 'bert-none' from http://127.0.0.1:9: "),
+    ],
+)
+def test_a_name_that_cannot_be_opened_is_refused_at_once(monkeypatch, name, message):
+    constants = "pipework.train.model.pretrained.constants"
+    monkeypatch.setattr(f"{constants}.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(f"{constants}.HF_HUB_OFFLINE", False)
+    for function in (open_classifier, partial(make_tokenizer, source=SOURCE)):
+        with pytest.raises(ConfigError, match=message):
+            function(ModelSettings(name=name))
+
+
+def test_damaged_safetensors_are_refused(tmp_path):
+    settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
+    (tmp_path / "pytorch_model.bin").unlink()
+    (tmp_path / "model.safetensors").write_bytes(b"\x10" + bytes(100))
+    with pytest.raises(ConfigError, match="a safetensors file is damaged"):
+        open_classifier(settings)
