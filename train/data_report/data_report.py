@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
+from pipework.data.readers import Columns, Format
 from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.task import TaskKind
@@ -49,7 +49,8 @@ class SplitReport(BaseModel):
     `values` replaces `labels` for a regression. `characters` and, with a tokenizer, `tokens` are
     the 50th, 95th and 100th percentiles of the lengths. In a large file only `tokenized` rows,
     evenly spaced, are tokenized: `tokens`, `truncated` and `unknown_rate` cover only these.
-    `truncated` rows are longer than the maximum length.
+    `truncated` rows are longer than the maximum length. `header` is the label of the first row, if
+    it looks like a header.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -65,6 +66,7 @@ class SplitReport(BaseModel):
     empty: int
     duplicates: int
     conflicting: int
+    header: str | None = None
 
     @property
     def truncated_rate(self) -> float | None:
@@ -174,7 +176,13 @@ def _split(stats: FileStats, source: Source, *, duplicates: int) -> SplitReport:
         empty=stats.empty,
         duplicates=duplicates,
         conflicting=stats.conflicting(),
+        header=stats.header() if _may_have_header(source) else None,
     )
+
+
+def _may_have_header(source: Source) -> bool:
+    options = source.read_options()
+    return options.format in (Format.CSV, Format.TSV) and not options.header
 
 
 def _values(values_N: NDArray[np.float64]) -> ValueStats | None:
@@ -206,6 +214,11 @@ def _findings(splits: Mapping[str, SplitReport], shared: Sequence[SharedRows]) -
 
 
 def _split_findings(name: str, split: SplitReport) -> Iterable[str]:
+    if split.header is not None:
+        yield (
+            f"{name}: the first line may be a header, because no other row has the label "
+            f"{split.header!r}: set data.header = true"
+        )
     if split.duplicates:
         yield f"{name}: {split.duplicates} rows repeat the text of an earlier row"
     if split.conflicting:

@@ -23,6 +23,7 @@ from pipework.text.encoding import TextEncoder, truncated_rows
 CHUNK = 4096
 TOKENIZED_ROWS = 200_000
 NO_LABEL = "(none)"
+HEADER_ROWS = 5  # mean rows of a label, from which a label of a single row is unusual
 NAN = float("nan")
 
 
@@ -68,6 +69,7 @@ class FileStats:
         unknown: number of unknown tokens in these rows, or None for a tokenizer without an unknown
             token.
         empty: number of rows with an empty text.
+        first: the label of the first row, if it has one label.
     """
 
     def __init__(self, names: Sequence[str] | None, kind: TaskKind) -> None:
@@ -78,6 +80,7 @@ class FileStats:
         self.truncated = 0
         self.unknown: int | None = None
         self.empty = 0
+        self.first: str | None = None
         self._names = names
         self._index = {label: position for position, label in enumerate(names or ())}
         self._kind = kind
@@ -124,6 +127,9 @@ class FileStats:
         elif self._kind is TaskKind.PRETRAIN:
             self._keys.append(np.zeros(len(chunk_B), np.int64))
         else:
+            label = chunk_B[0].label
+            if not self._keys and isinstance(label, str):
+                self.first = self._name(label)
             self._keys.append(self._classes([row.label for row in chunk_B]))
 
     def tokenize(self, chunk_B: Sequence[Example], encoder: TextEncoder) -> None:
@@ -134,6 +140,12 @@ class FileStats:
         if encoder.unknown_id is not None:
             ids = np.concatenate([encoding.ids for encoding in encodings])
             self.unknown = (self.unknown or 0) + int((ids == encoder.unknown_id).sum())
+
+    def header(self) -> str | None:
+        """Return the label of the first row if it looks like a header: no other row has it."""
+        rows, labels = self.characters.rows, len(self.labels)
+        alone = self.first is not None and self.labels[self.first] == 1
+        return self.first if alone and rows > HEADER_ROWS * labels else None
 
     def values(self) -> NDArray[np.float64]:
         """Return the targets of a regression, float64 [N]; NaN for a row without target."""

@@ -64,6 +64,19 @@ def test_a_label_missing_in_train_is_reported(tmp_path):
     assert "dev has labels that train lacks: c" in report.findings
 
 
+@pytest.mark.parametrize(
+    ("header", "first", "found"),
+    [(False, "label", "label"), (False, "a", None), (True, "label", None)],
+)
+def test_a_header_that_is_read_as_data_is_reported(tmp_path, header, first, found):
+    path = tmp_path / "f.csv"
+    path.write_text(f"text,{first}\n" + "".join(f"row {n},{'ab'[n % 2]}\n" for n in range(30)))
+    source = Source(path=path, columns=Columns(text=0, label=1), header=header)
+    report = report_of({"train": source})
+    assert report.splits["train"].header == found
+    assert ("train: the first line may be a header" in " ".join(report.findings)) == bool(found)
+
+
 def test_label_indices_are_shown_as_names(tmp_path):
     report = report_of(sources(tmp_path, train=[("x", "0"), ("y", "1")]), labels=["no", "yes"])
     assert report.splits["train"].labels == {"no": 1, "yes": 1}
