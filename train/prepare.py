@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from pipework import __version__
 from pipework.data.examples import Source
+from pipework.errors import ConfigError
 from pipework.git import CHECKOUT, git_commit
 from pipework.progress import Progress
 from pipework.run_folder.files import record_file
@@ -117,15 +118,20 @@ def _tokenizer(config: Config, source: Source, progress: Progress) -> str:
 def checked_data_report(
     config: Config, prepared: PreparedRun, model: Classifier, progress: Progress
 ) -> DataReport:
-    """Return the data report after a check of the share of unknown tokens.
+    """Return the data report after a check of the targets and of the share of unknown tokens.
 
     Raises:
-        ConfigError: too many tokens are unknown, so the vocabulary does not match the texts.
+        ConfigError: all targets of a regression are equal, or too many tokens are unknown, so the
+            vocabulary does not match the texts.
     """
     sources = config.sources()
     encoder = prepared.encoder(config, model)
     task = prepared.task
     report = cached_report(sources, encoder, prepared.tokenizer, task.labels, progress)
+    values = report.splits["train"].values
+    if values is not None and values.smallest == values.largest:
+        message = f"expected different targets in train, found {values.smallest:g} in every row"
+        raise ConfigError(message, "check data.columns.label")
     rate = report.splits["train"].unknown_rate
     if rate is not None:
         settings = config.model

@@ -192,11 +192,15 @@ def _check_complete(run: Path) -> None:
     if not run.is_dir():
         message = f"{run} is not a folder; expected a run folder written by `pipe train`"
         raise RunFolderError(message, "check the path, or train first: pipe train sample --out RUN")
-    if not (run / MANIFEST_FILE).is_file():
-        message = (
-            f"{run} holds no {MANIFEST_FILE}: not a run folder, or its training did not finish"
-        )
-        raise RunFolderError(message, f"train again: pipe train CONFIG --out {run}")
+    if (run / MANIFEST_FILE).is_file():
+        return
+    config = run / "config.toml"
+    if config.is_file():
+        message = f"{run} holds no {MANIFEST_FILE}: its training did not finish"
+        hint = f"continue it: pipe train {config} --out {run} --resume"
+        raise RunFolderError(message, hint)
+    message = f"{run} holds no {MANIFEST_FILE}: not a run folder"
+    raise RunFolderError(message, "expected a run folder written by `pipe train`")
 
 
 def read_classifier(run: Path) -> Manifest:

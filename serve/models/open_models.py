@@ -39,9 +39,9 @@ def open_models(target: Path, settings: ServeSettings) -> Models:
 
 
 def _check_run(target: Path) -> None:
-    if target.is_dir() and not (target / MANIFEST).exists():
-        reason = "neither a run folder nor a repository, or its training did not finish"
-        message = f"{target} has no {MANIFEST} and no models: {reason}"
+    unfinished = (target / "config.toml").exists()
+    if target.is_dir() and not (target / MANIFEST).exists() and not unfinished:
+        message = f"{target} has no {MANIFEST} and no models: neither a run folder nor a repository"
         hint = f"expected a run folder, or a repository with NAME/VERSION/{MANIFEST}"
         raise RunFolderError(message, hint)
 

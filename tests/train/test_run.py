@@ -153,6 +153,14 @@ def test_a_run_that_learns_nothing_names_the_setting_to_change(small, tmp_path):
     assert "train.learning_rate (now 1e-09)" in data.findings[-1]
 
 
+def test_equal_targets_of_a_regression_are_refused(small, tmp_path):
+    config = small("task.kind=regression")
+    path = config.sources()["train"].path
+    path.write_text("text\tlabel\n" + "row\t2.50\n" * 20)
+    with pytest.raises(ConfigError, match=r"different targets in train, found 2\.5 in"):
+        train(config, tmp_path / "run", NullProgress())
+
+
 def test_a_run_that_max_steps_shortened_learns_nothing_and_can_be_exported(small, tmp_path):
     recorder = NoteRecorder()
     manifest = learn(small("train.learning_rate=1e-9"), tmp_path / "run", recorder)

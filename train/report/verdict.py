@@ -20,6 +20,7 @@ from pipework.train.report.linear_baseline import LinearBaseline
 
 NAMED_AFTER_PEOPLE = (Metric.MATTHEWS, Metric.PEARSON, Metric.SPEARMAN)
 FALL = 0.98  # a loss that ends above this multiple of its start did not fall
+OVERFITTED = 0.75  # share of the steps before which the best score is early
 USEFUL_MATTHEWS = 0.2
 CERTAIN = 10.0  # a logit
 LINEAR = "a linear baseline trained on the same rows"
@@ -249,12 +250,13 @@ def _diagnosis(history: TrainingHistory) -> str:
     if history.flat:
         rate = f"train.learning_rate (now {history.learning_rate:g})"
         return f"the training loss did not fall {losses}: change {rate} or train.epochs"
-    if history.best_step < history.step:
+    if history.best_step <= OVERFITTED * history.step:
         best = f"the score on dev has not risen since step {history.best_step:,}"
         cause = "the model overfits or has too few rows"
         advice = "add rows, check the labels (pipe check), or lower train.epochs"
         return f"the training loss fell {losses}, but {best} of {history.step:,}: {cause}; {advice}"
-    return "the score on dev was best at the last evaluation: raise train.epochs"
+    steps = f"at step {history.best_step:,} of {history.step:,}"
+    return f"the score on dev was best near the end, {steps}: raise train.epochs, or add rows"
 
 
 def metric_in_words(metric: Metric) -> str:

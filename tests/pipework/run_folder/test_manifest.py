@@ -54,8 +54,13 @@ def test_a_path_that_leaves_the_folder_is_refused(path):
 
 
 def test_a_folder_without_manifest_is_unfinished(tmp_path):
-    with pytest.raises(RunFolderError, match=r"holds no manifest\.json.*did not finish"):
+    with pytest.raises(RunFolderError, match=r"holds no manifest\.json: not a run folder"):
         read_manifest(tmp_path)
+    (tmp_path / "config.toml").touch()
+    with pytest.raises(RunFolderError, match=r"manifest\.json: its training did not") as caught:
+        read_manifest(tmp_path)
+    command = f"pipe train {tmp_path}/config.toml --out {tmp_path} --resume"
+    assert caught.value.hint == f"continue it: {command}"
     with pytest.raises(RunFolderError, match="is not a folder"):
         read_manifest(tmp_path / "none")
 

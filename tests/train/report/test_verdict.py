@@ -84,7 +84,7 @@ ZEROS = np.eye(2, dtype=np.float32)[np.zeros(ROWS, int)]
 CASES = {
     # the verdict; outcome, the begin of the sentence, whether it fails, a part of the findings
     "better": (lambda: judged(logits_of(0.85)), "better", BETTER, False, None),
-    "equal": (lambda: judged(logits_of(0.8)), "undecided", UNDECIDED, False, "best at the last"),
+    "equal": (lambda: judged(logits_of(0.8)), "undecided", UNDECIDED, False, "best near the end"),
     "worse": (
         lambda: judged(logits_of(0.75), history=OVERFITTED),
         "worse",
@@ -104,7 +104,7 @@ CASES = {
         "nothing",
         NOTHING,
         True,
-        "best at the last evaluation: raise train.epochs",
+        "best near the end, at step 90 of 90: raise train.epochs",
     ),
     "flat and at chance": (lambda: judged(RANDOM, history=FLAT), "nothing", NOTHING, True, "fall"),
     "flat and good": (lambda: judged(logits_of(0.9), history=FLAT), "better", BETTER, False, None),
