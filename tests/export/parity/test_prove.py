@@ -116,12 +116,8 @@ def rows_and_logits(exported_run):
     """The rows of a run and its checkpoint's logits."""
     manifest = read_manifest(exported_run)
     run_rows = RunRows.open(exported_run, manifest, ExportSettings(dev_rows=40))
-    return run_rows, ReferenceLogits.of(
-        run_rows,
-        open_reference(exported_run, manifest),
-        [(Precision.INT8, Scaling.DYNAMIC)],
-        NullProgress(),
-    )
+    reference = open_reference(exported_run, manifest)
+    return run_rows, ReferenceLogits.of(run_rows, reference, NullProgress())
 
 
 class Changed(OnnxRuntimeEngine):
