@@ -9,7 +9,7 @@ rows; their labels are not compared.
 Shapes: N inputs, C classes, X results of the engine: one per input and batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,7 +58,8 @@ class ReferenceLogits:
         edge_NC = reference.one_by_one().infer(edge)
         progress.advance(len(edge))
         dev_NC, vocabulary_NC = (
-            _infer_chunks(reference, rows, progress) for rows in (dev, vocabulary)
+            np.concatenate([edge_NC[:0], *_infer_chunks(reference, rows, progress)])
+            for rows in (dev, vocabulary)  # no rows of the vocabulary if no token fits
         )
         progress.end()
         step = max(1, len(dev) // ROUNDED_DEV_ROWS)
@@ -183,12 +184,13 @@ def _served_batches(rows: Sequence[Row], expected_NC: Logits, first_input: int) 
     ]
 
 
-def _infer_chunks(engine: Engine, encodings: Sequence[Encoding], progress: Progress) -> Logits:
-    parts = []
+def _infer_chunks(
+    engine: Engine, encodings: Sequence[Encoding], progress: Progress
+) -> Iterator[Logits]:
     for start in range(0, len(encodings), CHUNK):
-        parts.append(engine.infer(encodings[start : start + CHUNK]))
-        progress.advance(len(parts[-1]))
-    return np.concatenate(parts)
+        logits_NC = engine.infer(encodings[start : start + CHUNK])
+        progress.advance(len(logits_NC))
+        yield logits_NC
 
 
 def _infer(engine: Engine, batch: ProofBatch, progress: Progress) -> Logits:
