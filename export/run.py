@@ -101,11 +101,10 @@ def export_locked(
     try:
         if variants:
             with open_reference(run, manifest) as reference:
-                formats = {(variant.precision, variant.scaling) for variant in variants}
-                expected = ReferenceLogits.of(run_rows, reference, formats, progress)
+                expected = ReferenceLogits.of(run_rows, reference, progress)
                 check_reference(run_rows, reference, expected.dev_NC, progress)
-            checker = ParityChecker(run_rows, expected, progress)
-            names += _build_all(locked, variants, checker, builder, progress)
+                checker = ParityChecker(run_rows, expected, progress)
+                names += _build_all(locked, variants, checker, builder, progress)
         ranked = rank(run_rows, locked.manifest, progress)
         locked.record_engines(ranked)
         return tuple(record for record in ranked if record.name in names)

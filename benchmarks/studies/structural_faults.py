@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -36,7 +36,6 @@ from pipework.export.config import ExportSettings
 from pipework.export.convert import checkpoint2onnx
 from pipework.export.convert.checkpoint2onnx import PackedClassifier, checkpoint_to_onnx
 from pipework.export.parity.prove import ReferenceLogits
-from pipework.export.parity.rounding import NumberFormat
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress, Progress
@@ -268,16 +267,12 @@ class ReferenceCache:
         self._logits: dict[str, ReferenceLogits] = {}
 
     def __call__(
-        self,
-        run_rows: RunRows,
-        reference: CheckpointEngine,
-        formats: Collection[NumberFormat],
-        progress: Progress,
+        self, run_rows: RunRows, reference: CheckpointEngine, progress: Progress
     ) -> ReferenceLogits:
-        """Return the logits of a run; `formats` are always the same."""
+        """Return the logits of a run."""
         key = run_rows.manifest.model.checkpoint[0].sha256
         if key not in self._logits:
-            self._logits[key] = self._compute(run_rows, reference, formats, progress)
+            self._logits[key] = self._compute(run_rows, reference, progress)
         return self._logits[key]
 
 

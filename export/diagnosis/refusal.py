@@ -26,6 +26,7 @@ from pipework.export.parity.prove import ProofResult
 from pipework.export.rows.run_rows import RunRows
 from pipework.run_folder.engine_record import Variant
 from pipework.run_folder.task import Task
+from pipework.scoring.logit_diff import describe_derived
 from pipework.scoring.predictions import decide
 
 FOLDER = "failed-exports"
@@ -63,12 +64,13 @@ def parity_error(candidate: EngineCandidate, result: ProofResult) -> CheckFailed
     if parity.scores is not None:
         score = f"{parity.scores.engine:.4f} instead of {parity.scores.reference:.4f}"
         message += f", {parity.metric} {score}"
+    message += describe_derived(result.breaches)
     breaches = [
-        f"{breach.limit:<20} {breach.found:>12.4g} {breach.allowed:>12.4g}"
+        f"{breach.limit:<28} {breach.found:>12.4g} {breach.allowed:>12.4g}"
         for breach in result.breaches
     ]
     tables = [
-        "\n".join((f"{'limit':<20} {'found':>12} {'allowed':>12}", *breaches)),
+        "\n".join((f"{'limit':<28} {'found':>12} {'allowed':>12}", *breaches)),
         _table(result.worst, candidate.run_rows.manifest.task),
     ]
     try:

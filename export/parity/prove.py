@@ -9,24 +9,19 @@ rows; their labels are not compared.
 Shapes: N inputs, C classes, X results of the engine: one per input and batch.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pipework.cpu import processor
 from pipework.export.parity.case import Case, EngineFailedError, Logits, ProofBatch, batch_mixes
-from pipework.export.parity.rounding import (
-    NumberFormat,
-    RoundedRows,
-    RoundingError,
-    rounding_errors,
-)
+from pipework.export.parity.rounding import RoundedCheckpoint, RoundedRows
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.rows.edge_cases import Row
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import Parity, Tolerance, Variant
+from pipework.run_folder.engine_record import Parity, Precision, Tolerance, Variant
 from pipework.run_folder.task import TaskKind
 from pipework.scoring.evaluation import Engine
 from pipework.scoring.logit_diff import Breach, Comparison
@@ -42,23 +37,19 @@ ROUNDED_DEV_ROWS = 500
 class ReferenceLogits:
     """The checkpoint's logits, float32 [N, C], for the rows of a run; edge cases one by one.
 
-    `rounding` has the errors of the rounded checkpoint, by precision and scaling.
+    `rounding` simulates the number format of an engine; its checkpoint must be open then.
     """
 
     edge_NC: Logits
     dev_NC: Logits
     vocabulary_NC: Logits
-    rounding: Mapping[NumberFormat, RoundingError]
+    rounding: RoundedCheckpoint
 
     @classmethod
     def of(
-        cls,
-        run_rows: RunRows,
-        reference: CheckpointEngine,
-        formats: Collection[NumberFormat],
-        progress: Progress,
+        cls, run_rows: RunRows, reference: CheckpointEngine, progress: Progress
     ) -> "ReferenceLogits":
-        """Run the checkpoint, also rounded to each of the number formats."""
+        """Run the checkpoint."""
         edge, dev, vocabulary = (
             [row.encoding for row in rows]
             for rows in (run_rows.edge_cases, run_rows.dev, run_rows.vocabulary)
@@ -67,28 +58,33 @@ class ReferenceLogits:
         edge_NC = reference.one_by_one().infer(edge)
         progress.advance(len(edge))
         dev_NC, vocabulary_NC = (
-            _infer_chunks(reference, rows, progress) for rows in (dev, vocabulary)
+            np.concatenate([edge_NC[:0], *_infer_chunks(reference, rows, progress)])
+            for rows in (dev, vocabulary)  # no rows of the vocabulary if no token fits
         )
         progress.end()
         step = max(1, len(dev) // ROUNDED_DEV_ROWS)
-        rounding = rounding_errors(
-            reference,
-            RoundedRows(
+        rounding = RoundedCheckpoint(
+            reference=reference,
+            rows=RoundedRows(
                 encodings=[*edge, *dev[::step], *vocabulary],
                 expected_NC=np.concatenate([edge_NC, dev_NC[::step], vocabulary_NC]),
                 calibration=run_rows.calibration_rows,
             ),
-            run_rows.manifest.task,
-            formats,
-            progress,
+            task=run_rows.manifest.task,
+            progress=progress,
         )
         return cls(edge_NC=edge_NC, dev_NC=dev_NC, vocabulary_NC=vocabulary_NC, rounding=rounding)
 
     def tolerance(self, run_rows: RunRows, variant: Variant) -> Tolerance:
-        """Return the limits of an engine, with those that follow from the rounding errors."""
+        """Return the limits of an engine, with those that follow from the rounding errors.
+
+        Raises:
+            DataError: the rows that calibrate static int8 are missing.
+        """
         tolerance = run_rows.tolerance(variant.precision)
-        rounding = self.rounding.get((variant.precision, variant.scaling))
-        return tolerance if rounding is None else rounding.limits(tolerance)
+        if variant.precision is Precision.FP32:
+            return tolerance
+        return self.rounding.error(variant.precision, variant.scaling).limits(tolerance)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -188,12 +184,13 @@ def _served_batches(rows: Sequence[Row], expected_NC: Logits, first_input: int) 
     ]
 
 
-def _infer_chunks(engine: Engine, encodings: Sequence[Encoding], progress: Progress) -> Logits:
-    parts = []
+def _infer_chunks(
+    engine: Engine, encodings: Sequence[Encoding], progress: Progress
+) -> Iterator[Logits]:
     for start in range(0, len(encodings), CHUNK):
-        parts.append(engine.infer(encodings[start : start + CHUNK]))
-        progress.advance(len(parts[-1]))
-    return np.concatenate(parts)
+        logits_NC = engine.infer(encodings[start : start + CHUNK])
+        progress.advance(len(logits_NC))
+        yield logits_NC
 
 
 def _infer(engine: Engine, batch: ProofBatch, progress: Progress) -> Logits:

@@ -8,8 +8,8 @@ Shapes: N inputs, C classes, K inputs and M outputs of a layer.
 """
 
 import copy
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeGuard
 
 import numpy as np
@@ -78,39 +78,43 @@ class RoundedRows:
     calibration: Callable[[], Sequence[Encoding]]
 
 
-def rounding_errors(
-    reference: CheckpointEngine,
-    rows: RoundedRows,
-    task: Task,
-    formats: Collection[NumberFormat],
-    progress: Progress,
-) -> dict[NumberFormat, RoundingError]:
-    """Return the rounding error of each number format but float32.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RoundedCheckpoint:
+    """Simulates each number format once, when its errors are first needed.
 
-    Args:
+    Attributes:
         reference: the checkpoint in float32.
         rows: the inputs.
         task: the task of the run.
-        formats: the formats to simulate.
-        progress: receives the finished formats.
+        progress: receives the finished inputs.
+        done: the errors of the formats that have been simulated.
     """
-    simulated = sorted(
-        ({*formats} - {(Precision.FP32, None)}), key=lambda pair: (pair[0], pair[1] or "")
-    )
-    count = len(rows.encodings)
-    lengths_N = np.array([len(encoding) for encoding in rows.encodings], np.int64)
-    errors = {}
-    progress.begin("rounded checkpoint", len(simulated) * count, "rows")
-    for number_format in simulated:
-        errors[number_format] = RoundingError(
-            task=task,
-            lengths_N=lengths_N,
-            expected_NC=rows.expected_NC,
-            rounded_NC=_rounded_engine(reference, rows, *number_format).infer(rows.encodings),
-        )
-        progress.advance(count)
-    progress.end()
-    return errors
+
+    reference: CheckpointEngine
+    rows: RoundedRows
+    task: Task
+    progress: Progress
+    done: dict[NumberFormat, RoundingError] = field(default_factory=dict)
+
+    def error(self, precision: Precision, scaling: Scaling | None) -> RoundingError:
+        """Return the rounding error of a number format.
+
+        Raises:
+            DataError: the inputs that calibrate static int8 are missing.
+        """
+        if (precision, scaling) not in self.done:
+            rows, encodings = self.rows, self.rows.encodings
+            engine = _rounded_engine(self.reference, rows, precision, scaling)
+            self.progress.begin("rounded checkpoint", len(encodings), "rows")
+            self.done[precision, scaling] = RoundingError(
+                task=self.task,
+                lengths_N=np.array([len(encoding) for encoding in encodings], np.int64),
+                expected_NC=rows.expected_NC,
+                rounded_NC=engine.infer(encodings),
+            )
+            self.progress.advance(len(encodings))
+            self.progress.end()
+        return self.done[precision, scaling]
 
 
 def _rounded_engine(

@@ -217,10 +217,13 @@ class ChangeLimits(Settings):
     range_change: NotNegative = 0.02
 
     def allow(self, engine: "EngineRecord", kind: TaskKind) -> bool:
-        """Return whether an engine may be the default; an engine without parity may."""
+        """Return whether an engine may be the default.
+
+        The changes of an engine without a parity record are unknown, so its precision decides.
+        """
         parity = engine.parity
         if parity is None:
-            return True
+            return engine.precision in (Precision.FP32, Precision.FP16)
         regression = kind is TaskKind.REGRESSION
         change = self.range_change if regression else self.probability_change
         same = 1 - self.label_changes

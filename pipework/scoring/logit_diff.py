@@ -3,6 +3,7 @@
 Shapes: X comparisons, one for each input in each of its batches; N inputs; C classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -31,6 +32,16 @@ class Breach:
     limit: str
     found: float
     allowed: float
+
+
+def describe_derived(breaches: Sequence[Breach]) -> str:
+    """Return the values of the limits by class and length, and the settings that they follow."""
+    return "".join(
+        f", {breach.limit} {breach.found:.3g} (limit {breach.allowed:.3g}, see the export setting "
+        f"tolerances.PRECISION.{'bias_ratio' if breach.limit == 'bias' else 'error_ratio'})"
+        for breach in breaches
+        if breach.limit == "bias" or breach.limit.startswith("rms")
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

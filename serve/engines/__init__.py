@@ -33,6 +33,7 @@ MODELS = {
 
 
 DEFAULT_LIMITS = ChangeLimits()
+FASTER = 1.1  # smaller ratios are noise
 
 
 def choose_engine(manifest: Manifest, name: str | None = None) -> EngineRecord:
@@ -45,9 +46,9 @@ def usable_engines(
 ) -> list[EngineRecord]:
     """Return the named engine, or all engines that may be served here, in the order to try them.
 
-    Engines without a parity record that were built for a machine like this come first, then those
-    within the limits, the fastest first, then the others, and last the engines that this machine
-    cannot run.
+    Engines without a parity record that were built for a machine like this come first if their
+    precision keeps the predictions, then those within the limits, the fastest first, then the
+    others, and last the engines that this machine cannot run.
 
     Raises:
         RunFolderError: there is no such engine, or its parity check failed.
@@ -76,14 +77,19 @@ def usable_engines(
 def faster_engines(
     manifest: Manifest, served: EngineRecord, limits: ChangeLimits = DEFAULT_LIMITS
 ) -> dict[str, str]:
-    """Return the gain and the cost of each faster engine beyond the limits, by name."""
+    """Return the gain and the cost of each faster engine beyond the limits, by name.
+
+    These engines run on this machine, and their speeds were measured on the same processor.
+    """
     kind, costs = manifest.task.kind, dict[str, str]()
     for engine in manifest.engines:
-        parity, speeds = engine.parity, (engine.speed, served.speed)
-        if parity is None or None in speeds or limits.allow(engine, kind):
+        parity, speed = engine.parity, engine.speed
+        if parity is None or limits.allow(engine, kind) or not runs_here(engine):
             continue
-        ratio = speeds[0].texts_per_s / speeds[1].texts_per_s  # type: ignore[union-attr]
-        if ratio > 1:
+        if speed is None or served.speed is None or speed.processor != served.speed.processor:
+            continue
+        ratio = speed.texts_per_s / served.speed.texts_per_s
+        if ratio >= FASTER:
             change = parity.describe_change(kind)
             costs[engine.name] = f"{ratio:.1f} times as fast, changes {change}"
     return costs
@@ -149,8 +155,9 @@ def open_first(
 
 def _log_choice(manifest: Manifest, record: EngineRecord, limits: ChangeLimits) -> None:
     kind = manifest.task.kind
-    if record.parity is not None and not limits.allow(record, kind):
-        change = record.parity.describe_change(kind)
+    if not limits.allow(record, kind):
+        parity = record.parity
+        change = "an unknown share" if parity is None else parity.describe_change(kind)
         log.warning("engine %s exceeds the limits of changes: it changes %s", record.name, change)
     for faster, cost in faster_engines(manifest, record, limits).items():
         log.info("faster engine %s: %s; to use it: --engine %s", faster, cost, faster)

@@ -16,7 +16,7 @@ from pipework.closeable import Closeable
 from pipework.errors import CheckFailedError, NotReadyError
 from pipework.run_folder.engine_record import EngineRecord, Tolerance
 from pipework.run_folder.task import Task
-from pipework.scoring.logit_diff import Comparison
+from pipework.scoring.logit_diff import Comparison, describe_derived
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines.base import CollatedEngine
 from pipework.text.encoding import Encoding
@@ -120,7 +120,9 @@ def prove_here(
         limits = ", ".join(breach.limit for breach in breaches)
         where = f"on {engine.processor}, beyond {limits}"
         subject = f"predictions of engine {record.name}"
-        message = f"{subject} differ from the checkpoint {where}: {figures}"
+        message = (
+            f"{subject} differ from the checkpoint {where}: {figures}{describe_derived(breaches)}"
+        )
         raise CheckFailedError(message, HINT)
     log.info("engine %s proven on %s: %s", record.name, engine.processor, figures)
 

@@ -10,9 +10,16 @@ from pipework.export.config import ExportSettings
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
 from pipework.export.ranking import measure
 from pipework.export.rows.run_rows import RunRows
-from pipework.export.run import export
+from pipework.export.run import ONNX_FP32, export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, ExportTarget, Layout, Precision, Variant
+from pipework.run_folder.engine_record import (
+    EngineFormat,
+    ExportTarget,
+    Layout,
+    Precision,
+    Scaling,
+    Variant,
+)
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import ReferenceRows
@@ -174,6 +181,22 @@ def test_a_failed_build_does_not_stop_the_other_engines(run, error, noting):
     assert records[0].speed is not None
     assert f"failed: openvino-fp32: {error}" in noting.lines
     assert "1 of 2 failed: openvino-fp32" in noting.lines
+
+
+def test_missing_calibration_rows_fail_only_the_engine_that_needs_them(run, noting):
+    manifest = read_manifest(run)
+    train = manifest.data.splits["train"].model_copy(update={"path": str(run / "missing.tsv")})
+    data = manifest.data.model_copy(update={"splits": {**manifest.data.splits, "train": train}})
+    write_manifest(run, manifest.model_copy(update={"data": data}))
+    static = Variant(
+        format=EngineFormat.ONNX,
+        precision=Precision.INT8,
+        layout=Layout.PADDED,
+        scaling=Scaling.STATIC,
+    )
+    (record,) = export(run, noting, [static, ONNX_FP32], settings=QUICK)
+    assert record.precision is Precision.FP32
+    assert any("failed: " in line and "missing.tsv" in line for line in noting.lines)
 
 
 def test_a_broken_existing_engine_is_not_measured_and_does_not_stop_an_export(proven, noting):

@@ -1,6 +1,7 @@
 """Parity checks: each limit of the tolerance rejects an engine by itself."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -116,12 +117,8 @@ def rows_and_logits(exported_run):
     """The rows of a run and its checkpoint's logits."""
     manifest = read_manifest(exported_run)
     run_rows = RunRows.open(exported_run, manifest, ExportSettings(dev_rows=40))
-    return run_rows, ReferenceLogits.of(
-        run_rows,
-        open_reference(exported_run, manifest),
-        [(Precision.INT8, Scaling.DYNAMIC)],
-        NullProgress(),
-    )
+    reference = open_reference(exported_run, manifest)
+    return run_rows, ReferenceLogits.of(run_rows, reference, NullProgress())
 
 
 class Changed(OnnxRuntimeEngine):
@@ -317,6 +314,22 @@ def test_limits_are_set_by_name_and_recorded(run):
     assert record.tolerance == TOLERANCES[Precision.FP32].model_copy(update={"mean_abs": 0.5})
 
 
+def test_a_refusal_names_the_value_and_the_setting_of_a_limit_by_length(run):
+    variant = Variant(
+        format=EngineFormat.ONNX,
+        precision=Precision.INT8,
+        layout=Layout.PADDED,
+        scaling=Scaling.DYNAMIC,
+    )
+    overrides = ["tolerances.int8.error_ratio=0.001", "speed_s=0", "dev_rows=20"]
+    settings = load_settings(ExportSettings, None, overrides)
+    text = r"rms of 1 to \d+ tokens [\d.e-]+ \(limit [\d.e-]+, .*\.error_ratio\)"
+    with pytest.raises(CheckFailedError, match=text) as caught:
+        export(run, NullProgress(), [variant], settings=settings)
+    table = caught.value.details.splitlines()
+    assert len({len(line) for line in table[: table.index("")]}) == 1
+
+
 def test_edge_cases_have_distant_and_empty_entities(marked_run):
     manifest = read_manifest(marked_run)
     encoder = open_encoder(marked_run, manifest)
@@ -352,6 +365,14 @@ def test_every_token_position_and_type_is_run(exported_run, pair_run):
         assert {len(row.encoding) for row in rows} == {manifest.input.max_length}
         types = {*np.concatenate([row.encoding.type_ids for row in rows]).tolist()}
         assert types == ({0, 1} if manifest.input.pair else {0})
+
+
+def test_a_run_without_vocabulary_rows_is_checked(rows_and_logits):
+    run_rows = replace(rows_and_logits[0], vocabulary=[])
+    reference = open_reference(run_rows.run, run_rows.manifest)
+    expected = ReferenceLogits.of(run_rows, reference, NullProgress())
+    assert len(expected.vocabulary_NC) == 0
+    assert proven_with((run_rows, expected), nothing, max_abs=1e-4).parity.passed
 
 
 def int8_limits(rows_and_logits):

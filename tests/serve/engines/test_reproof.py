@@ -96,6 +96,15 @@ def test_logits_that_may_differ_do_not_excuse_labels_that_change(built, limit, w
         open_proven(built, read_manifest(built))
 
 
+def test_a_broken_limit_of_the_bias_is_reported_with_its_value_and_setting(built):
+    rows = kept_rows(built)
+    rows.logits_NC[:] += 0.01
+    change(built, rows=rows, tolerance=WIDE.model_copy(update={"bias": 0.001}))
+    text = r"bias 0\.01 \(limit 0\.001, see the export setting tolerances.PRECISION.bias_ratio\)"
+    with pytest.raises(CheckFailedError, match=text):
+        open_proven(built, read_manifest(built))
+
+
 def test_values_of_a_regression_count_in_the_unit_of_the_first_proof(regression_run, tmp_path):
     run = shutil.copytree(regression_run, tmp_path / "values")
     rows, parity = kept_rows(run), read_manifest(run).engines[0].parity

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipework.errors import MissingDependencyError, RunFolderError
-from pipework.run_folder.engine_record import ChangeLimits, Speed
+from pipework.run_folder.engine_record import ChangeLimits, Precision, Speed, TensorRt
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.run_folder.task import TaskKind
 from pipework.serve.engines import (
@@ -126,6 +126,24 @@ def test_faster_engines_are_listed_with_their_gain_and_cost(ranked):
         "rough": "1.2 times as fast, changes 0.00% of the labels, probabilities by up to 0.11",
     }
     assert faster_engines(ranked, ranked.engines[0]) == {}
+
+
+def test_engines_that_cannot_be_compared_here_are_not_faster(ranked):
+    fast, slow = ranked.engines[0], ranked.engines[-1]
+    elsewhere = fast.speed.model_copy(update={"processor": "another"})
+    noise = fast.speed.model_copy(update={"texts_per_s": 105})
+    target = TensorRt(flavour="tensorrt", version="1.0", target="sm_1", profiles=())
+    for changes in ({"speed": elsewhere}, {"speed": noise}, {"tensorrt": target}):
+        engines = (fast.model_copy(update=changes), slow)
+        assert faster_engines(ranked.model_copy(update={"engines": engines}), slow) == {}
+
+
+def test_an_unproven_engine_of_a_low_precision_is_not_the_default(ranked):
+    unproven = ranked.engines[0].model_copy(update={"parity": None})
+    for precision, default in ((Precision.INT8, "bf16"), (Precision.FP16, "int8")):
+        engine = unproven.model_copy(update={"precision": precision})
+        engines = (engine, *ranked.engines[1:])
+        assert choose_engine(ranked.model_copy(update={"engines": engines})).name == default
 
 
 def test_the_log_names_faster_engines_and_a_default_beyond_the_limits(run, caplog):
