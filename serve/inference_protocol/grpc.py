@@ -23,6 +23,7 @@ INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 HEALTH = "grpc.health.v1.Health"
 UNLIMITED = -1
 SHARE = 4  # part of the limit of connections: one over gRPC carries any number of calls
+MAX_CALLS = 100  # of a connection at a time; clients wait before they send more
 IDLE_S = 30.0  # a connection without a call is closed after this time
 
 
@@ -102,7 +103,7 @@ class GrpcServer:
 def _options(limits: LimitSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.body_bytes),
-        ("grpc.max_concurrent_streams", limits.connections),
+        ("grpc.max_concurrent_streams", MAX_CALLS),
         ("grpc.max_allowed_incoming_connections", -(-limits.connections // SHARE)),
         # An idle connection counts for the limit, and clients connect again with the next call.
         ("grpc.max_connection_idle_ms", round(IDLE_S * 1e3)),

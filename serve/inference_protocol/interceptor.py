@@ -25,6 +25,7 @@ from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import Endpoint
 from pipework.serve.scheduling.loop_bridge import LARGE_BYTES, LARGE_WORK
 
+SHARE = 8  # part of the memory of received messages that is for methods other than inference
 # Bytes of the last message of a stream, for the tasks that process it.
 message_bytes: ContextVar[int] = ContextVar("message_bytes", default=0)
 
@@ -71,14 +72,17 @@ class _Messages:
     """Receives and parses messages within limits."""
 
     def __init__(self, limits: LimitSettings, memory: RequestMemory) -> None:
-        self._receiving = ReceiveLimit(limits)
+        places = limits.received_bytes // limits.body_bytes
+        self._infer = ReceiveLimit(places - places // SHARE, limits.body_s)
+        self._other = ReceiveLimit(places // SHARE, limits.body_s)
         self._processed = memory.processed
         self._texts = limits.texts
 
     @asynccontextmanager
     async def unary(self, handler: Handler, name: str, context: Context) -> AsyncIterator[object]:
         """Receive the message of a unary call, and hold its memory until the end of the block."""
-        message = await self._receiving.receive(context.read)
+        receiving = self._infer if f"/{name}" in INFER else self._other
+        message = await receiving.receive(context.peer(), context.read)
         if not isinstance(message, bytes):  # the client has closed its side of the call
             text = "expected a message, found none"
             raise ProtocolError(text)
