@@ -142,7 +142,9 @@ class ServerConnection(asyncio.Protocol):
         """Close the connection: a client that has closed its side reads no response."""
 
     def data_received(self, data: bytes) -> None:
-        """Parse data, and reject them if they exceed a limit."""
+        """Parse data, and reject them if they exceed a limit. Ignore data after an error."""
+        if self._ended:
+            return
         self._unparsed = bytes(self._unparsed) + data if self._unparsed else data
         self._parse()
 
@@ -158,7 +160,8 @@ class ServerConnection(asyncio.Protocol):
                 self._end(error)
             rest = rest[PARSED_BYTES:]
             self._check_received()
-        self._unparsed = rest
+        # An empty view would keep the whole data in memory.
+        self._unparsed = rest if rest and not self._ended else b""
 
     def _check_received(self) -> None:
         parser = self._parser
@@ -312,7 +315,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _end(self, error: Exception) -> None:
         """Answer the current request with an error after the responses that are due, and close."""
-        self._ended = True
+        self._ended, self._unparsed = True, b""
         exchange, self._receiving = self._receiving, None
         if exchange is None:
             self._exchanges.append(self._handler.begin_rejected(error))
@@ -326,7 +329,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _close(self) -> None:
         """Close after the client has read the responses, or after a timeout."""
-        self._ended = True
+        self._ended, self._unparsed = True, b""
         self._unread.set(self._limits.body_s)
         self._transport.close()
 

@@ -280,6 +280,37 @@ def test_pipelined_requests_of_one_packet_are_parsed_one_after_the_other():
     assert asyncio.run(asyncio.wait_for(send_all(), 120)) < 8192 / 30
 
 
+def test_data_after_an_error_are_not_kept():
+    """The error waits for the response to an earlier request."""
+
+    async def send_all():
+        server = MemoryServer(Models())
+        opened, transport = server.connect()
+        opened.data_received(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nnot HTTP" + bytes(9000))
+        kept = []
+        for _ in range(3):
+            kept.append(len(opened._unparsed))  # noqa: SLF001
+            opened.data_received(bytes(9000))
+        while not transport.closing:
+            transport.changed.clear()
+            await transport.changed.wait()
+        return kept, transport.written
+
+    kept, written = asyncio.run(asyncio.wait_for(send_all(), 60))
+    assert kept == [0, 0, 0]
+    assert [part[:3] for part in written.split(b"HTTP/1.1 ")[1:3]] == [b"200", b"400"]
+
+
+def test_parsed_data_are_not_kept():
+    async def sent():
+        server = MemoryServer(Models())
+        opened, _ = server.connect()
+        opened.data_received(HEAD % 100_000 + bytes(50_000))
+        return opened._unparsed  # noqa: SLF001
+
+    assert isinstance(asyncio.run(sent()), bytes)
+
+
 def test_an_upgrade_to_http_2_is_ignored(bounded):
     upgrade = (
         b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
