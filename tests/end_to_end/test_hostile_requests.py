@@ -328,6 +328,7 @@ STREAMS = {
     "pipelined upgrades": REQUEST.replace(b"Host", b"Upgrade:h2c\r\nConnection:Upgrade\r\nHost")
     * 800,
     "pipelined errors": b"GET /a HTTP/1.1\r\nHost:a\r\n\r\n" * 2400,
+    "requests rejected from their heads": b"GET /%0a HTTP/1.1\r\nHost:\r\n\r\n" * 2340,
     "chunks of a byte": chunked(V1, b" " * 10_000, 1),
     "many headers": head(V1, *["a:"] * 15_000),
     "many keys": head(V1, *["X-API-Key: a"] * 4000),
