@@ -16,7 +16,7 @@ from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.inference_protocol.health import MAX_WATCHES, Health
 from pipework.serve.inference_protocol.interceptor import ErrorInterceptor
 from pipework.serve.inference_protocol.service import InferenceService
-from pipework.serve.inference_protocol.stream import MAX_STREAMS
+from pipework.serve.inference_protocol.stream import MessageLimits
 from pipework.serve.models.registry import Models
 
 INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
@@ -85,13 +85,14 @@ class GrpcServer:
 
     def _build(self) -> grpc.aio.Server:
         limits, queue = self._settings.limits, self._settings.queue
+        streams = MessageLimits.of(limits).streams
         errors = ErrorInterceptor(self._ending, limits, self._service.memory)
         server = grpc.aio.server(
             interceptors=[*self._interceptors, errors],
             options=_options(limits),
             # Streams and watches may stay open forever; they must leave room for requests, and for
             # those that the queue refuses. A response that is not read counts too.
-            maximum_concurrent_rpcs=2 * queue.requests + MAX_STREAMS + MAX_WATCHES,
+            maximum_concurrent_rpcs=2 * queue.requests + streams + MAX_WATCHES,
         )
         health = Health(self._models, (INFERENCE,), self._ending)
         add_GRPCInferenceServiceServicer_to_server(self._service, server)

@@ -19,13 +19,12 @@ from pipework.serve.http.auth import ApiKeys, UnauthorizedError
 from pipework.serve.http.request_bodies import COPIES, HeldBytes, RequestMemory
 from pipework.serve.inference_protocol.grpc_codec import check_values
 from pipework.serve.inference_protocol.grpc_errors import GrpcStatus, request_id_metadata, status_of
-from pipework.serve.inference_protocol.stream import MAX_STREAMS, ConcurrencyLimit, ReceiveLimit
+from pipework.serve.inference_protocol.stream import ConcurrencyLimit, MessageLimits, ReceiveLimit
 from pipework.serve.inference_protocol.tensors import ProtocolError
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import Endpoint
 from pipework.serve.scheduling.loop_bridge import LARGE_BYTES, LARGE_WORK
 
-SHARE = 8  # part of the memory of received messages that is for methods other than inference
 # Bytes of the last message of a stream, for the tasks that process it.
 message_bytes: ContextVar[int] = ContextVar("message_bytes", default=0)
 
@@ -40,7 +39,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
     def __init__(self, ending: asyncio.Event, limits: LimitSettings, memory: RequestMemory) -> None:
         """Stop streams when `ending` is set; hold messages in `memory`."""
         self._ending = ending
-        self._streams = ConcurrencyLimit(MAX_STREAMS, "streams")
+        self._streams = ConcurrencyLimit(MessageLimits.of(limits).streams, "streams")
         self._messages = _Messages(limits, memory)
 
     async def intercept_service(
@@ -72,9 +71,9 @@ class _Messages:
     """Receives and parses messages within limits."""
 
     def __init__(self, limits: LimitSettings, memory: RequestMemory) -> None:
-        places = limits.received_bytes // limits.body_bytes
-        self._infer = ReceiveLimit(places - places // SHARE, limits.body_s)
-        self._other = ReceiveLimit(places // SHARE, limits.body_s)
+        messages = MessageLimits.of(limits)
+        self._infer = ReceiveLimit(messages.infer, limits.body_s)
+        self._other = ReceiveLimit(messages.other, limits.body_s)
         self._processed = memory.processed
         self._texts = limits.texts
 

@@ -7,12 +7,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Self, TypeVar
 
 from pipework.errors import DeadlineError, PipeError, TooBusyError
+from pipework.serve.config import LimitSettings
 
 MAX_PENDING = 64  # requests of a stream that are computed concurrently
-MAX_STREAMS = 64  # open streams, each of which may have an incomplete message in memory
 FAST_CALLS = 2
 SLOW_S = 0.025  # an arrived message is read in less
 R = TypeVar("R")
@@ -67,6 +68,30 @@ def _failed(error: Exception) -> "asyncio.Future[A]":
 
 
 RETRY_AFTER_S = 1
+OTHER_SHARE = 8  # part of the messages that is for methods other than inference
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageLimits:
+    """How many messages may be received at a time; each may have `body_bytes` in memory.
+
+    Attributes:
+        streams: streams, half of all. A stream may wait for a message, or for the rest of one,
+            without a timeout, and gRPC does not tell which.
+        infer: unary calls for inference.
+        other: other calls, so that health checks do not wait for inference.
+    """
+
+    streams: int
+    infer: int
+    other: int
+
+    @classmethod
+    def of(cls, limits: LimitSettings) -> Self:
+        """Return the limits for `received_bytes`."""
+        messages = limits.received_bytes // limits.body_bytes
+        streams, other = max(1, messages // 2), messages // OTHER_SHARE
+        return cls(streams=streams, infer=messages - streams - other, other=other)
 
 
 class ConcurrencyLimit:

@@ -3,10 +3,12 @@ import asyncio
 import pytest
 
 from pipework.errors import DeadlineError, TooBusyError
+from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.stream import (
     FAST_CALLS,
     MAX_PENDING,
     SLOW_S,
+    MessageLimits,
     ReceiveLimit,
     in_order,
 )
@@ -204,3 +206,11 @@ def test_a_call_that_is_cancelled_with_its_turn_passes_the_turn_on():
         return await asyncio.wait_for(limit.receive("other", lambda: asyncio.sleep(0, 1)), 20)
 
     assert asyncio.run(ask()) == 1
+
+
+def test_streams_and_calls_share_the_memory_of_received_messages():
+    limits = LimitSettings()
+    found = MessageLimits.of(limits)
+    assert found == MessageLimits(streams=16, infer=12, other=4)
+    most = found.streams + found.infer + found.other
+    assert most * limits.body_bytes == limits.received_bytes
