@@ -44,8 +44,9 @@ class LimitSettings(Settings):
         body_bytes: maximum bytes of a request body.
         texts: maximum texts per request.
         characters: maximum characters per text, over HTTP and gRPC; at most 100,000.
-        received_bytes: maximum bytes of all bodies that are being received at a time, over HTTP and
-            over gRPC; further bodies get 429.
+        received_bytes: maximum bytes of all bodies that are being received at a time, each over
+            HTTP and over gRPC; further bodies get 429. The number of open gRPC streams is at most
+            half of `received_bytes / body_bytes`.
         processed_bytes: maximum bytes of the texts of all requests that are being processed at a
             time; further requests get 429. A single request is always processed.
         connections: maximum HTTP connections at a time. An idle connection is closed for a new one;

@@ -27,7 +27,8 @@ from pipework.memory import MemoryTrimmer
 from pipework.serve.app import build_app
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import read_keys
-from pipework.serve.http.connection import ConnectionFactory, ServerState
+from pipework.serve.http.connection import ConnectionFactory
+from pipework.serve.http.exchange import ServerState
 from pipework.serve.http.request_bodies import RequestMemory
 from pipework.serve.http.request_handler import RequestHandler
 from pipework.serve.http.shutdown import GracePeriod, drain_s, exit_on_signal

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import TypeVar
 
 import httpx
@@ -18,10 +17,11 @@ from pipework.serve.client.transport import (
     timed_out,
     unreachable,
 )
-from pipework.serve.http.headers import BULK, PRIORITY, TIMEOUT
+from pipework.serve.http.headers import BULK, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 from pipework.serve.schemas import ErrorResponse
 
 MAX_PORT = 65_535
+MAX_TIMEOUT_S = MAX_TIMEOUT_MS / 1e3  # of servers
 KEY = re.compile(r"[!-~]*")  # printable ASCII without spaces, as in an HTTP header
 URL = re.compile(
     r"(?P<scheme>https?|grpcs?)://(?P<host>[^/?#@\s]+)"
@@ -101,8 +101,9 @@ class ClientOptions:
     bulk: bool = False
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.timeout_s) and self.timeout_s > 0):
-            message = f"timeout_s: expected seconds above 0, found {self.timeout_s}"
+        if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
+            expected = f"expected seconds above 0 and at most {MAX_TIMEOUT_S:.0f}"
+            message = f"timeout_s: {expected}, found {self.timeout_s}"
             raise ConfigError(message)
         check_key(self.key)
 

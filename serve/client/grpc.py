@@ -31,6 +31,7 @@ from pipework.serve.client.transport import (
     timed_out,
     unreachable,
 )
+from pipework.serve.http.headers import HTTP_STATUS
 from pipework.serve.text_tensors import TRUNCATED
 
 BULK_PRIORITY = 2  # value of the protocol's parameter; 1 is the highest priority
@@ -50,6 +51,8 @@ UNREACHABLE = re.compile(
     r"failed to connect|resolving|DNS resolution|socket closed|stream removed|reset by peer|goaway",
     re.IGNORECASE,
 )
+# gRPC's own error for a message above the server's limit has the status of a full queue.
+TOO_LARGE = re.compile(r"message larger than max")
 PREFIX = re.compile(r".*last error: \w+: (ipv[46]:\S+: )?")  # before the reason of such a message
 Call = Callable[..., Any]
 
@@ -145,7 +148,12 @@ class GrpcTransport(ProtocolTransport):
         metadata = {pair.key: pair.value for pair in error.trailing_metadata() or ()}
         if error.code() is grpc.StatusCode.UNAVAILABLE and UNREACHABLE.search(message):
             return unreachable(self._url.url, PREFIX.sub("", message))
-        status = STATUSES.get(error.code(), HTTPStatus.INTERNAL_SERVER_ERROR)
+        status: int = STATUSES.get(error.code(), HTTPStatus.INTERNAL_SERVER_ERROR)
+        sent = metadata.get(HTTP_STATUS, "")
+        if sent.isdecimal():
+            status = int(sent)
+        elif error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and TOO_LARGE.search(message):
+            status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         return error_for_status(status, message, metadata.get("retry-after"))
 
 

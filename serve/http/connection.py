@@ -8,29 +8,19 @@ import logging
 from collections import OrderedDict, deque
 from functools import partial
 from math import inf
-from typing import Any, Protocol
 
 from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.auth import HEALTH
 from pipework.serve.http.event_loop import Deadline, EndOfTick, Throttle
-from pipework.serve.http.exchange import CLOSE, CONTINUE, Exchange
+from pipework.serve.http.exchange import CLOSE, CONTINUE, Exchange, ServerState
 from pipework.serve.http.request_bodies import HeldBytes, RequestTimeoutError, too_large_error
 from pipework.serve.http.request_handler import SHUTDOWN_MESSAGE, RequestHandler
-from pipework.serve.http.request_parser import HEAD_BYTES, Headers, RequestHead, RequestParser
+from pipework.serve.http.request_parser import HEAD_BYTES, RequestHead, RequestParser, Unparsed
 from pipework.serve.request.context import activate
 
 log = logging.getLogger(__name__)
 KEEP_ALIVE_S = 5.0  # a connection without a request is closed after this time
-PARSED_BYTES = 8192  # parsed at a time: a packet may contain thousands of pipelined requests
-
-
-class ServerState(Protocol):
-    """The part of uvicorn's server state that connections use."""
-
-    connections: set[Any]
-    tasks: set[asyncio.Task[None]]
-    default_headers: Headers
 
 
 class ConnectionFactory:
@@ -81,9 +71,11 @@ class ServerConnection(asyncio.Protocol):
             last may be incomplete, the others are pipelined.
         _receiving: the request whose body is being received.
         _unparsed: received data that are parsed when there is only one request.
+        _parses_soon: `_parse` is called in the next tick.
         _task: answers the first request.
         _receive: deadline for the next request, or for the rest of a request.
         _unread, _unread_bytes: deadline for the client to read responses, and their memory.
+        _paused: the client has not read all responses that were sent.
         _over_limit: the connection exceeds the limit of connections.
         _stopping: the connection closes after the last request that has started.
         _ended: an error response closes the connection; later data are ignored.
@@ -99,18 +91,19 @@ class ServerConnection(asyncio.Protocol):
         self._parser = RequestParser(self)
         self._exchanges: deque[Exchange] = deque()
         self._receiving: Exchange | None = None
-        self._unparsed: bytes | memoryview = b""
+        self._unparsed = Unparsed()
         self._task: asyncio.Task[None] | None = None
         self._receive = Deadline(self._loop, self._receive_too_slow)
         self._unread = Deadline(self._loop, self._abort_unread)
         self._unread_bytes = HeldBytes(server.handler.memory.unread)
-        self._over_limit = self._stopping = self._ended = self._write_paused = False
+        self._over_limit = self._stopping = self._ended = self._paused = self._parses_soon = False
 
     # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the connection, or abort it if there are far too many."""
         self._transport = transport
+        transport.set_write_buffer_limits(1)  # call `pause_writing` if any response is unread
         connections, limit = self._server.state.connections, self._limits.connections
         connections.add(self)
         self._server.make_room()
@@ -142,23 +135,37 @@ class ServerConnection(asyncio.Protocol):
         """Close the connection: a client that has closed its side reads no response."""
 
     def data_received(self, data: bytes) -> None:
-        """Parse data, and reject them if they exceed a limit."""
-        self._unparsed = bytes(self._unparsed) + data if self._unparsed else data
-        self._parse()
+        """Parse data, and reject them if they exceed a limit. Ignore data after an error."""
+        if self._ended:
+            return
+        self._unparsed.add(data)
+        if not self._parses_soon:
+            self._parse()
 
     def _parse(self) -> None:
         """Parse received data, but no further request while the first of two is answered."""
-        rest = memoryview(self._unparsed)
-        while rest and len(self._exchanges) <= 1 and not self._ended:
+        rejected = self._parses_soon = False
+        # Heads may be rejected, and so answered, at once: those of one part per tick.
+        while self._unparsed and not (rejected or len(self._exchanges) > 1 or self._ended):
             self._parser.state_changed = False
             try:
-                self._parser.feed(rest[:PARSED_BYTES])
+                self._parser.feed(self._unparsed.take())
                 self._check_body()
             except Exception as error:  # noqa: BLE001  (a bug must not leave the connection open)
                 self._end(error)
-            rest = rest[PARSED_BYTES:]
+            rejected = self._parser.state_changed and not self._exchanges
             self._check_received()
-        self._unparsed = rest
+        if self._unparsed or len(self._exchanges) > 1:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+        if self._unparsed and len(self._exchanges) <= 1:
+            self._parse_soon()
+
+    def _parse_soon(self) -> None:
+        if not self._parses_soon:
+            self._parses_soon = True
+            self._loop.call_soon(self._parse)
 
     def _check_received(self) -> None:
         parser = self._parser
@@ -174,7 +181,7 @@ class ServerConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Wait until the client has read responses."""
-        self._write_paused = True
+        self._paused = True
         self._unread.set(self._limits.body_s)
         try:
             self._unread_bytes.resize(self._transport.get_write_buffer_size())
@@ -183,7 +190,7 @@ class ServerConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """Continue to answer."""
-        self._write_paused = False
+        self._paused = False
         self._unread_bytes.resize(0)
         self._unread.set(self._limits.body_s if self._transport.is_closing() else inf)
         self._advance()
@@ -204,8 +211,6 @@ class ServerConnection(asyncio.Protocol):
         exchange.closes |= self._over_limit
         self._receiving = exchange
         self._exchanges.append(exchange)
-        if len(self._exchanges) > 1:
-            self._transport.pause_reading()
         self._advance()
 
     def body_received(self, data: bytes) -> None:
@@ -246,13 +251,15 @@ class ServerConnection(asyncio.Protocol):
 
     def _advance(self) -> None:
         """Send the responses that are ready, in order, and start to answer the next request."""
-        while self._exchanges and not self._write_paused and not self._transport.is_closing():
+        while self._exchanges and not self._paused and not self._transport.is_closing():
             exchange = self._exchanges[0]
             if exchange.response is None:
                 self._start(exchange)
                 return
             self._exchanges.popleft()
             self._send(exchange)
+        if not (self._exchanges or self._paused or self._ended):
+            self._server.idle[self] = None
 
     def _start(self, exchange: Exchange) -> None:
         if exchange.complete and self._task is None:
@@ -299,20 +306,15 @@ class ServerConnection(asyncio.Protocol):
             self._server.end_of_tick.add(partial(self._handler.finish, exchange))
             if closes:
                 self._close()
-        if self._exchanges:
-            if len(self._exchanges) == 1:
-                self._transport.resume_reading()
-                self._loop.call_soon(self._parse)
-        elif not (self._parser.in_head or self._parser.in_body):
+        if len(self._exchanges) == 1:
+            self._parse_soon()
+        elif not (self._exchanges or self._parser.in_head or self._parser.in_body):
             self._receive.set(KEEP_ALIVE_S)
-        unread = closes or self._transport.get_write_buffer_size() > 0
-        self._unread.set(self._limits.body_s if unread else inf)
-        if not self._exchanges and not unread:
-            self._server.idle[self] = None
 
     def _end(self, error: Exception) -> None:
         """Answer the current request with an error after the responses that are due, and close."""
         self._ended = True
+        self._unparsed.clear()
         exchange, self._receiving = self._receiving, None
         if exchange is None:
             self._exchanges.append(self._handler.begin_rejected(error))
@@ -327,10 +329,9 @@ class ServerConnection(asyncio.Protocol):
     def _close(self) -> None:
         """Close after the client has read the responses, or after a timeout."""
         self._ended = True
+        self._unparsed.clear()
         self._unread.set(self._limits.body_s)
         self._transport.close()
-
-    # Limits
 
     def _receive_too_slow(self) -> None:
         parser, limits = self._parser, self._limits
@@ -340,8 +341,7 @@ class ServerConnection(asyncio.Protocol):
             self._receive.set(limits.header_s)  # the client waits for an earlier response
         elif parser.in_head or parser.in_body:
             part, limit_s = ("head", limits.header_s) if parser.in_head else ("body", limits.body_s)
-            message = f"the {part} of the request was not received within {limit_s:g} s"
-            self._end(RequestTimeoutError(message))
+            self._end(RequestTimeoutError(part, limit_s))
         else:
             self._close()
 

@@ -1,9 +1,10 @@
 """One HTTP request and its response."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +23,14 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
+
+
+class ServerState(Protocol):
+    """The part of uvicorn's server state that connections use."""
+
+    connections: set[Any]
+    tasks: set[asyncio.Task[None]]
+    default_headers: Headers
 
 
 class ModelLease:

@@ -10,6 +10,7 @@ from pipework.serve.request.timings import StageTimings
 TIMEOUT = "X-Request-Timeout-Ms"
 PRIORITY = "X-Priority"
 TIMING = "Server-Timing"
+HTTP_STATUS = "http-status"  # of gRPC, whose codes do not tell a request that is too large
 INTERACTIVE, BULK = "interactive", "bulk"
 MAX_TIMEOUT_MS = 86_400_000.0
 TIMEOUT_FIELD, PRIORITY_FIELD = TIMEOUT.lower().encode(), PRIORITY.lower().encode()

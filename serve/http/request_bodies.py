@@ -39,6 +39,9 @@ class RequestTimeoutError(InputError):
 
     http_status = HTTPStatus.REQUEST_TIMEOUT
 
+    def __init__(self, part: str, limit_s: float) -> None:
+        super().__init__(f"the {part} of the request was not received within {limit_s:g} s")
+
 
 class ByteBudget:
     """Limits the bytes that all requests hold together.

@@ -11,6 +11,7 @@ import httptools
 from pipework.errors import InputError
 
 HEAD_BYTES = 64 * 2**10  # limit of target and headers
+PARSED_BYTES = 8192  # parsed at a time: a packet may have thousands of requests
 VERSIONS = ("1.1", "1.0")
 UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 Headers = list[tuple[bytes, bytes]]
@@ -73,6 +74,32 @@ class RequestReceiver(Protocol):
 
     def body_ended(self) -> None:
         """Process the end of the request."""
+
+
+class Unparsed:
+    """Received data that have not been parsed."""
+
+    def __init__(self) -> None:
+        self._data: bytes | memoryview = b""
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._data)
+
+    def add(self, data: bytes) -> None:
+        """Append data."""
+        self._data = bytes(self._data) + data if self._data else data
+
+    def take(self) -> memoryview:
+        """Remove and return the first data, at most PARSED_BYTES."""
+        data = memoryview(self._data)
+        # An empty view would keep the whole data in memory.
+        self._data = data[PARSED_BYTES:] if len(data) > PARSED_BYTES else b""
+        return data[:PARSED_BYTES]
+
+    def clear(self) -> None:
+        """Drop all data."""
+        self._data = b""
 
 
 class RequestParser:

@@ -1,6 +1,5 @@
 """The /v1 API: JSON requests and responses."""
 
-import asyncio
 from functools import partial
 from sys import getsizeof
 from typing import Any
@@ -16,7 +15,7 @@ from pipework.serve.config import LimitSettings
 from pipework.serve.http.exchange import InferenceRequest
 from pipework.serve.http.headers import read_options, timing_headers
 from pipework.serve.http.openapi import OPTION_HEADERS, request_body
-from pipework.serve.scheduling.model_protocol import INLINE_LOGITS
+from pipework.serve.scheduling.model_protocol import run_for_logits
 from pipework.serve.schemas import (
     PREDICT_PATH,
     ErrorResponse,
@@ -83,8 +82,7 @@ def build_router(limits: LimitSettings) -> APIRouter:
         model = request.model.acquire(predict_request.model, predict_request.version)
         result = await model.predict(examples, predict_request.top_k, options)
         write = partial(write_response, model.name, model.version, result.value)
-        large = len(examples) * model.classes > INLINE_LOGITS
-        body = await asyncio.to_thread(write) if large else write()
+        body = await run_for_logits(len(examples) * model.classes, write)
         return Response(body, headers=timing_headers(result.timings), media_type="application/json")
 
     return router

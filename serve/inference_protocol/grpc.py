@@ -16,13 +16,14 @@ from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.inference_protocol.health import MAX_WATCHES, Health
 from pipework.serve.inference_protocol.interceptor import ErrorInterceptor
 from pipework.serve.inference_protocol.service import InferenceService
-from pipework.serve.inference_protocol.stream import MAX_STREAMS
+from pipework.serve.inference_protocol.stream import MessageLimits
 from pipework.serve.models.registry import Models
 
 INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 HEALTH = "grpc.health.v1.Health"
 UNLIMITED = -1
 SHARE = 4  # part of the limit of connections: one over gRPC carries any number of calls
+MAX_CALLS = 100  # of a connection at a time; clients wait before they send more
 IDLE_S = 30.0  # a connection without a call is closed after this time
 
 
@@ -84,13 +85,14 @@ class GrpcServer:
 
     def _build(self) -> grpc.aio.Server:
         limits, queue = self._settings.limits, self._settings.queue
+        streams = MessageLimits.of(limits).streams
         errors = ErrorInterceptor(self._ending, limits, self._service.memory)
         server = grpc.aio.server(
             interceptors=[*self._interceptors, errors],
             options=_options(limits),
             # Streams and watches may stay open forever; they must leave room for requests, and for
             # those that the queue refuses. A response that is not read counts too.
-            maximum_concurrent_rpcs=2 * queue.requests + MAX_STREAMS + MAX_WATCHES,
+            maximum_concurrent_rpcs=2 * queue.requests + streams + MAX_WATCHES,
         )
         health = Health(self._models, (INFERENCE,), self._ending)
         add_GRPCInferenceServiceServicer_to_server(self._service, server)
@@ -102,7 +104,7 @@ class GrpcServer:
 def _options(limits: LimitSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.body_bytes),
-        ("grpc.max_concurrent_streams", limits.connections),
+        ("grpc.max_concurrent_streams", MAX_CALLS),
         ("grpc.max_allowed_incoming_connections", -(-limits.connections // SHARE)),
         # An idle connection counts for the limit, and clients connect again with the next call.
         ("grpc.max_connection_idle_ms", round(IDLE_S * 1e3)),

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 from grpc import StatusCode
 
-from pipework.errors import PipeError, TooBusyError
+from pipework.errors import PipeError, TooBusyError, TooLargeError
+from pipework.serve.http.headers import HTTP_STATUS
 from pipework.serve.request.context import REQUEST_ID, current_request
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,8 @@ class GrpcStatus:
     Attributes:
         code: gRPC status code.
         text: message in one line.
-        metadata: trailing metadata: `retry-after` in seconds if the queue is full.
+        metadata: trailing metadata: `retry-after` in seconds if the queue is full, `http-status`
+            if the request is too large.
     """
 
     code: StatusCode
@@ -87,4 +89,6 @@ def request_id_metadata() -> Metadata:
 def _metadata(error: PipeError) -> Metadata:
     if isinstance(error, TooBusyError):
         return ((RETRY_AFTER, str(error.retry_after_s)),)
+    if isinstance(error, TooLargeError):
+        return ((HTTP_STATUS, f"{error.http_status:d}"),)
     return ()

@@ -11,7 +11,7 @@ from pipework.serve.config import LimitSettings
 from pipework.serve.http.exchange import InferenceRequest
 from pipework.serve.http.headers import read_options, timing_headers
 from pipework.serve.http.openapi import OPTION_HEADERS, header_parameter, request_body
-from pipework.serve.inference_protocol.infer_request import check_texts
+from pipework.serve.inference_protocol.infer_request import ParsedRequest, check_texts
 from pipework.serve.inference_protocol.infer_response import write_response
 from pipework.serve.inference_protocol.json_codec import HEAD_LENGTH, InferRequest, read_infer
 from pipework.serve.inference_protocol.metadata import (
@@ -28,6 +28,7 @@ from pipework.serve.inference_protocol.statistics import (
 )
 from pipework.serve.inference_protocol.tensors import ProtocolError
 from pipework.serve.models.registry import Models
+from pipework.serve.scheduling.model_protocol import run_for_logits
 from pipework.serve.schemas import ErrorResponse
 
 HEAD_LENGTH_FIELD = HEAD_LENGTH.lower().encode()
@@ -206,23 +207,24 @@ def _add_model(router: APIRouter, models: Models, limits: LimitSettings) -> None
 def _add_infer(router: APIRouter, limits: LimitSettings) -> None:
     async def infer(request: InferenceRequest, name: str, version: str = "") -> Response:
         options = read_options(request.fields)
-        head_length = request.fields.get(HEAD_LENGTH_FIELD)
+        field = request.fields.get(HEAD_LENGTH_FIELD)
+        head_length = None if field is None else field.decode("latin-1")
         model = request.model.acquire(name, version)
-        read = partial(
-            read_infer,
-            head_length=None if head_length is None else head_length.decode("latin-1"),
-            names=model.inputs,
-            limits=limits,
-        )
+
+        def read(body: bytes) -> ParsedRequest:
+            parsed = read_infer(body, head_length, model.inputs, limits)
+            check_texts(parsed.texts, limits)
+            return parsed
+
         parsed = await request.read(read)
-        check_texts(parsed.texts, limits)
         try:
             result = await model.answer(parsed.texts, parsed.options(options))
         except TooLargeError:
             raise
         except InputError as error:
             raise ProtocolError(str(error), error.hint) from error
-        written, head = write_response(parsed, result.value, model.name, model.version)
+        write = partial(write_response, parsed, result.value, model.name, model.version)
+        written, head = await run_for_logits(len(parsed.texts.text) * model.classes, write)
         headers = timing_headers(result.timings)
         if head is None:
             return Response(written, headers=headers, media_type="application/json")

@@ -179,8 +179,9 @@ def check_texts(texts: InputTexts, limits: LimitSettings) -> None:
     check_number(found, limits)
     for row, text in enumerate((*texts.text, *(texts.text_pair or ()))):
         # A text has at most as many characters as bytes, so few are decoded.
-        if len(text) > limits.characters and _characters(text) > limits.characters:
-            length = _characters(text)
+        if len(text) <= limits.characters:
+            continue
+        if (length := len(text.decode(errors="replace"))) > limits.characters:
             message = (
                 f"input {row % found}: expected at most {limits.characters} characters, "
                 f"found {length}"
@@ -231,7 +232,3 @@ def read_number(parameters: Parameters, name: str, where: str = "") -> int:
         message = f"{where}parameter {name}: expected a whole number from 0, found {value!r:.20}"
         raise ProtocolError(message)
     return value
-
-
-def _characters(text: bytes) -> int:
-    return len(text.decode(errors="replace"))

@@ -19,7 +19,7 @@ from pipework.serve.http.auth import ApiKeys, UnauthorizedError
 from pipework.serve.http.request_bodies import COPIES, HeldBytes, RequestMemory
 from pipework.serve.inference_protocol.grpc_codec import check_values
 from pipework.serve.inference_protocol.grpc_errors import GrpcStatus, request_id_metadata, status_of
-from pipework.serve.inference_protocol.stream import MAX_STREAMS, ConcurrencyLimit, ReceiveLimit
+from pipework.serve.inference_protocol.stream import ConcurrencyLimit, MessageLimits, ReceiveLimit
 from pipework.serve.inference_protocol.tensors import ProtocolError
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import Endpoint
@@ -39,7 +39,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
     def __init__(self, ending: asyncio.Event, limits: LimitSettings, memory: RequestMemory) -> None:
         """Stop streams when `ending` is set; hold messages in `memory`."""
         self._ending = ending
-        self._streams = ConcurrencyLimit(MAX_STREAMS, "streams")
+        self._streams = ConcurrencyLimit(MessageLimits.of(limits).streams, "streams")
         self._messages = _Messages(limits, memory)
 
     async def intercept_service(
@@ -71,14 +71,17 @@ class _Messages:
     """Receives and parses messages within limits."""
 
     def __init__(self, limits: LimitSettings, memory: RequestMemory) -> None:
-        self._receiving = ReceiveLimit(limits)
+        messages = MessageLimits.of(limits)
+        self._infer = ReceiveLimit(messages.infer, limits.body_s)
+        self._other = ReceiveLimit(messages.other, limits.body_s)
         self._processed = memory.processed
         self._texts = limits.texts
 
     @asynccontextmanager
     async def unary(self, handler: Handler, name: str, context: Context) -> AsyncIterator[object]:
         """Receive the message of a unary call, and hold its memory until the end of the block."""
-        message = await self._receiving.receive(context.read)
+        receiving = self._infer if f"/{name}" in INFER else self._other
+        message = await receiving.receive(context.peer(), context.read)
         if not isinstance(message, bytes):  # the client has closed its side of the call
             text = "expected a message, found none"
             raise ProtocolError(text)

@@ -4,15 +4,16 @@ Limits for open streams, and for the messages of other calls that are being rece
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Self, TypeVar
 
 from pipework.errors import DeadlineError, PipeError, TooBusyError
 from pipework.serve.config import LimitSettings
 
 MAX_PENDING = 64  # requests of a stream that are computed concurrently
-MAX_STREAMS = 64  # open streams, each of which may have an incomplete message in memory
 FAST_CALLS = 2
 SLOW_S = 0.025  # an arrived message is read in less
 R = TypeVar("R")
@@ -67,6 +68,30 @@ def _failed(error: Exception) -> "asyncio.Future[A]":
 
 
 RETRY_AFTER_S = 1
+OTHER_SHARE = 8  # part of the messages that is for methods other than inference
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageLimits:
+    """How many messages may be received at a time; each may have `body_bytes` in memory.
+
+    Attributes:
+        streams: streams, half of all. A stream may wait for a message, or for the rest of one,
+            without a timeout, and gRPC does not tell which.
+        infer: unary calls for inference.
+        other: other calls, so that health checks do not wait for inference.
+    """
+
+    streams: int
+    infer: int
+    other: int
+
+    @classmethod
+    def of(cls, limits: LimitSettings) -> Self:
+        """Return the limits for `received_bytes`."""
+        messages = limits.received_bytes // limits.body_bytes
+        streams, other = max(1, messages // 2), messages // OTHER_SHARE
+        return cls(streams=streams, infer=messages - streams - other, other=other)
 
 
 class ConcurrencyLimit:
@@ -103,22 +128,26 @@ class ReceiveLimit:
     control. So FAST_CALLS calls receive at a time, which takes a moment if the message has arrived.
     A call whose message has not arrived is slow and makes room for others. There is a limit for
     slow calls too: if it is exceeded, the oldest is refused.
+
+    Waiting connections take turns, so that one with many calls without a message, which take SLOW_S
+    each, does not delay the calls of others.
     """
 
-    def __init__(self, limits: LimitSettings) -> None:
-        self._fast = asyncio.Semaphore(FAST_CALLS)
+    def __init__(self, most: int, body_s: float) -> None:
+        """Receive at most `most` messages at a time, but at least one more than FAST_CALLS."""
+        self._fast = _SharedSlots(FAST_CALLS)
         self._slow: dict[_Receiving, None] = {}
-        self._most_slow = max(FAST_CALLS, limits.received_bytes // limits.body_bytes - FAST_CALLS)
-        self._body_s = limits.body_s
+        self._most_slow = max(1, most - FAST_CALLS)
+        self._body_s = body_s
 
-    async def receive(self, read: Callable[[], Awaitable[R]]) -> R:
-        """Return the result of `read`, which receives a message.
+    async def receive(self, peer: str, read: Callable[[], Awaitable[R]]) -> R:
+        """Return the result of `read`, which receives a message from a client connection.
 
         Raises:
             TooBusyError: the call was slow, and there are too many slow calls.
             DeadlineError: the message was not received in time.
         """
-        await self._fast.acquire()
+        await self._fast.acquire(peer)
         receiving = _Receiving(self._slow_down)
         try:
             return await read()
@@ -144,6 +173,48 @@ class ReceiveLimit:
             del self._slow[oldest]
             message = f"more than {self._most_slow} messages are being received"
             oldest.end(TooBusyError(message, RETRY_AFTER_S))
+
+
+class _SharedSlots:
+    """Slots for concurrent calls, which waiting connections get in turn."""
+
+    def __init__(self, slots: int) -> None:
+        self._free = slots  # only if no call waits
+        self._waiting: OrderedDict[str, dict[asyncio.Future[None], None]] = OrderedDict()
+
+    async def acquire(self, peer: str) -> None:
+        """Wait for a slot."""
+        if self._free:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(peer, {})[turn] = None
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._remove(peer, turn)
+            else:  # it got the slot in the same tick
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Give a slot to the first call of the connection that has waited for longest."""
+        while self._waiting:
+            peer = next(iter(self._waiting))
+            turn = next(iter(self._waiting[peer]))
+            self._waiting.move_to_end(peer)
+            self._remove(peer, turn)
+            if not turn.done():  # else it was cancelled in this tick
+                turn.set_result(None)
+                return
+        self._free += 1
+
+    def _remove(self, peer: str, turn: asyncio.Future[None]) -> None:
+        turns = self._waiting.get(peer, {})
+        turns.pop(turn, None)
+        if not turns:
+            self._waiting.pop(peer, None)
 
 
 class _Receiving:

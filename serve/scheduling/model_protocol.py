@@ -1,8 +1,9 @@
 """The interface between the endpoints and one version of a model."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pipework.data.examples import Example
 from pipework.run_folder.engine_record import EngineRecord
@@ -15,6 +16,12 @@ from pipework.serve.request.timings import TimedResult
 from pipework.serve.text_tensors import InputTexts, OutputTensors
 
 INLINE_LOGITS = 20_000  # predictions of more logits are made and written outside of the event loop
+T = TypeVar("T")
+
+
+async def run_for_logits(logits: int, function: Callable[[], T]) -> T:
+    """Return the result of a function that makes or writes predictions of this many logits."""
+    return await asyncio.to_thread(function) if logits > INLINE_LOGITS else function()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,7 @@ from pipework.serve.request.options import RequestOptions, deadline_error
 from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics, Totals
 from pipework.serve.request.timings import StageTimings, TimedResult
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK, LoopBridge
-from pipework.serve.scheduling.model_protocol import INLINE_LOGITS, ModelCard
+from pipework.serve.scheduling.model_protocol import ModelCard, run_for_logits
 from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
@@ -222,10 +222,7 @@ class Predictor(Closeable):
             options.check()
             result = await self._compute(examples, options)
             start_s = time.perf_counter()
-            if result.logits_NC.size > INLINE_LOGITS:
-                value = await asyncio.to_thread(decode, result)
-            else:
-                value = decode(result)
+            value = await run_for_logits(result.logits_NC.size, partial(decode, result))
         except asyncio.CancelledError:
             self._scheduler.count(RefusalReason.CANCELLED)
             raise

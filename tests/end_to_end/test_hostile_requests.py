@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import service_pb2 as proto
 
-from tests.end_to_end.http2 import PREFACE, SETTINGS, Http2Connection, frame, message
+from tests.end_to_end.http2 import INFER, PREFACE, SETTINGS, Http2Connection, frame, message
 from tests.serve.conftest import RUNNER, build_run
 
 WIRE_BYTES = 64 * 2**10
@@ -37,13 +37,20 @@ BURST = 24
 TIMEOUT_S = 120
 REPORT = os.environ.get("PIPEWORK_HOSTILE_REPORT", "")
 V1, V2 = "/v1/predict", "/v2/models/topics/infer"
+HEALTH = "/grpc.health.v1.Health/Check"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+RECEIVED = f"limits.received_bytes={48 * 2**20}"  # of 120 MiB that are sent
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
-# In its own process, because the tests keep this one busy. Each check is a new connection.
+# In its own process, because the tests keep this one busy. Checks over HTTP are new connections.
 PROBER = """
 import json, select, socket, sys, time
-host, port = sys.argv[1:]
-longest, failures, count = 0.0, [], 0
+import grpc
+host, port, address = sys.argv[1:]
+channel = grpc.insecure_channel(address)
+check = channel.unary_unary("/grpc.health.v1.Health/Check")
+check(b"", timeout=60)
+longest, longest_grpc, failures, count = 0.0, 0.0, [], 0
 print("ready", flush=True)
 while not select.select([sys.stdin], [], [], 0.003)[0]:
     start = time.perf_counter()
@@ -58,7 +65,14 @@ while not select.select([sys.stdin], [], [], 0.003)[0]:
     except OSError as error:
         failures.append(repr(error))
     longest, count = max(longest, time.perf_counter() - start), count + 1
-print(json.dumps({"longest_s": longest, "failures": failures, "count": count}))
+    start = time.perf_counter()
+    try:
+        check(b"", timeout=60)
+    except grpc.RpcError as error:
+        failures.append(repr(error))
+    longest_grpc = max(longest_grpc, time.perf_counter() - start)
+found = {"longest_s": longest, "longest_grpc_s": longest_grpc, "failures": failures, "count": count}
+print(json.dumps(found))
 """
 
 
@@ -88,6 +102,7 @@ class Measured:
     """What was measured during an attack."""
 
     longest_s: float = 0.0
+    longest_grpc_s: float = 0.0
     growth: int = 0
     left: int = 0
     failures: list[str] = field(default_factory=list)
@@ -145,7 +160,7 @@ def attack(server: HostileServer, name: str) -> Iterator[Measured]:
     before = server.memory()
     server.forget_peak()
     prober = subprocess.Popen(
-        [sys.executable, "-c", PROBER, *map(str, server.http)],
+        [sys.executable, "-c", PROBER, *map(str, server.http), ":".join(map(str, server.grpc))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -158,7 +173,8 @@ def attack(server: HostileServer, name: str) -> Iterator[Measured]:
     finally:
         output, _ = prober.communicate("\n")
     found = json.loads(output)
-    measured.longest_s, measured.failures = found["longest_s"], found["failures"]
+    measured.longest_s, measured.longest_grpc_s = found["longest_s"], found["longest_grpc_s"]
+    measured.failures = found["failures"]
     measured.growth = server.memory("VmHWM") - before
     give_up_s = time.monotonic() + RETURN_S
     while server.memory() > RETURNED * before and time.monotonic() < give_up_s:
@@ -167,6 +183,7 @@ def attack(server: HostileServer, name: str) -> Iterator[Measured]:
     report(name, measured, before)
     assert measured.failures == []
     assert measured.longest_s < HEALTH_S
+    assert measured.longest_grpc_s < HEALTH_S
     assert measured.growth < MEMORY_BYTES
     assert measured.left < (RETURNED - 1) * before
 
@@ -175,6 +192,7 @@ def report(name: str, measured: Measured, before: int) -> None:
     values = {
         "attack": name,
         "longest_ms": round(measured.longest_s * 1e3, 1),
+        "longest_grpc_ms": round(measured.longest_grpc_s * 1e3, 1),
         "growth_mib": round(measured.growth / 2**20, 1),
         "left_percent": round(100 * measured.left / before, 1),
     }
@@ -328,6 +346,7 @@ STREAMS = {
     "pipelined upgrades": REQUEST.replace(b"Host", b"Upgrade:h2c\r\nConnection:Upgrade\r\nHost")
     * 800,
     "pipelined errors": b"GET /a HTTP/1.1\r\nHost:a\r\n\r\n" * 2400,
+    "requests rejected from their heads": b"GET /%0a HTTP/1.1\r\nHost:\r\n\r\n" * 2340,
     "chunks of a byte": chunked(V1, b" " * 10_000, 1),
     "many headers": head(V1, *["a:"] * 15_000),
     "many keys": head(V1, *["X-API-Key: a"] * 4000),
@@ -445,40 +464,43 @@ def test_many_calls_of_a_connection(server: HostileServer) -> None:
             assert opened.receive(10)
 
 
-@pytest.mark.parametrize("streams", [False, True])
-def test_incomplete_messages(start_server: Callable[..., HostileServer], streams: bool) -> None:
-    """Much more than 64 KiB is sent, so memory grows, but no more than the settings allow."""
-    server = start_server(f"limits.received_bytes={48 * 2**20}")
+@pytest.mark.parametrize("method", [HEALTH, INFER])
+def test_calls_without_a_message(server: HostileServer, method: str) -> None:
+    name = f"grpc: 1000 calls without a message: {method}"
+    with attack(server, name), Http2Connection(server.grpc) as opened:
+        for number in range(1000):
+            opened.call(2 * number + 1, method)
+        time.sleep(2)
+
+
+@pytest.mark.parametrize("method", [HEALTH, INFER, STREAM])
+@pytest.mark.parametrize("one_connection", [False, True])
+def test_incomplete_messages(
+    start_server: Callable[..., HostileServer], method: str, one_connection: bool
+) -> None:
+    """The parts together are much larger than the limit of memory."""
+    server = start_server(RECEIVED)
     part = message(bytes(BODY_BYTES - 1000), size=BODY_BYTES)
-    before = server.memory()
-    with attack(server, f"grpc: incomplete messages, streams {streams}") as measured:
-        with ExitStack() as stack:
-            shared = stack.enter_context(Http2Connection(server.grpc))
-            for number in range(30):
-                stream = 2 * number + 1 if streams else 1
-                opened = shared if streams else stack.enter_context(Http2Connection(server.grpc))
-                opened.call(stream)
-                opened.send(stream, part, timeout_s=1)
-        assert server.memory() - before < 2 * MEMORY_BYTES
-        server.forget_peak()
-    assert measured.left < MEMORY_BYTES
+    kind = "one connection" if one_connection else "many connections"
+    with attack(server, f"grpc: incomplete messages, {kind}: {method}"), ExitStack() as stack:
+        shared = stack.enter_context(Http2Connection(server.grpc))
+        for number in range(30):
+            stream = 2 * number + 1 if one_connection else 1
+            opened = shared if one_connection else stack.enter_context(Http2Connection(server.grpc))
+            opened.call(stream, method)
+            opened.send(stream, part, timeout_s=1)
 
 
 def test_incomplete_bodies(start_server: Callable[..., HostileServer]) -> None:
     """As above, over HTTP."""
-    server = start_server(f"limits.received_bytes={48 * 2**20}")
+    server = start_server(RECEIVED)
     part = head(V1, f"Content-Length: {BODY_BYTES}") + bytes(BODY_BYTES - 1000)
-    before = server.memory()
-    with attack(server, "http: incomplete bodies"):
-        with ExitStack() as stack:
-            for _ in range(30):
-                opened = stack.enter_context(
-                    socket.create_connection(server.http, timeout=TIMEOUT_S)
-                )
-                with suppress(ConnectionError):
-                    opened.sendall(part)
-            assert server.memory() - before < 2 * MEMORY_BYTES
-        server.forget_peak()
+    with attack(server, "http: incomplete bodies"), ExitStack() as stack:
+        for _ in range(30):
+            opened = stack.enter_context(socket.create_connection(server.http, timeout=TIMEOUT_S))
+            with suppress(ConnectionError):
+                opened.sendall(part)
+        time.sleep(0.5)
 
 
 # Idle connections

@@ -39,6 +39,9 @@ class MemoryTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
     def is_closing(self) -> bool:
         return self.closing
 
@@ -60,6 +63,7 @@ class MemoryServer:
 
     Attributes:
         observed: contexts of all inference requests.
+        factory: creates the connections.
     """
 
     def __init__(
@@ -82,10 +86,10 @@ class MemoryServer:
         observers.finish = finish  # type: ignore[method-assign]
         self.handler = build_app(models, settings, keys, observers)
         self.state = ServerState()
-        self._connect = ConnectionFactory(self.handler, settings.limits, self.state)
+        self.factory = ConnectionFactory(self.handler, settings.limits, self.state)
 
     def connect(self) -> tuple[ServerConnection, MemoryTransport]:
-        opened, transport = self._connect(), MemoryTransport()
+        opened, transport = self.factory(), MemoryTransport()
         opened.connection_made(transport)
         return opened, transport
 

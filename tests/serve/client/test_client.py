@@ -103,6 +103,28 @@ def test_a_refused_request_is_an_input_error_with_the_servers_message(server) ->
         client.predict_pairs([("rain", "goal")])
 
 
+@pytest.mark.parametrize("transport", ["http", "v2", "grpc"])
+@pytest.mark.parametrize("texts", [["a"] * 2000, ["a" * 100_001]], ids=["texts", "characters"])
+def test_a_request_that_is_too_large_has_the_same_error_over_all_transports(
+    server, transport: str, texts: list[str]
+) -> None:
+    client = Client(f"grpc://{server.grpc}" if transport == "grpc" else server.url)
+    if transport == "v2":
+        client._transport = HttpTransport(  # noqa: SLF001  (the client selects REST for this server)
+            HttpConnection(server.url, ClientOptions(timeout_s=30)), ServerUrl.of(server.url)
+        )
+    with client, pytest.raises(TooLargeError, match="expected at most 10"):
+        client.predict(texts)
+
+
+def test_a_message_above_the_limit_of_the_server_is_too_large_and_not_retried(server) -> None:
+    with (
+        Client(f"grpc://{server.grpc}", retries=2) as client,
+        pytest.raises(TooLargeError, match="larger than max"),
+    ):
+        client.predict(["a" * 90_000] * 50)
+
+
 def test_an_invalid_request_is_refused_before_it_is_sent() -> None:
     with Client("http://unused") as client:
         with pytest.raises(InputError, match="texts: expected at least one"):
@@ -191,9 +213,9 @@ def test_a_key_that_cannot_be_sent_is_refused_and_not_printed(scheme: str, key: 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), 86_401, 1e12])
 def test_a_timeout_that_cannot_be_sent_is_refused(timeout_s: float) -> None:
-    with pytest.raises(ConfigError, match="timeout_s: expected seconds above 0, found"):
+    with pytest.raises(ConfigError, match="timeout_s: expected seconds above 0 and at most 86400"):
         Client("http://127.0.0.1:9", timeout_s)
 
 

@@ -8,12 +8,15 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
 import pytest
 
 from pipework.serve.config import LimitSettings, QueueSettings
+from pipework.serve.http.auth import ApiKeys
+from pipework.serve.http.request_parser import PARSED_BYTES
 from pipework.serve.models.registry import Models
 from tests.serve.servers import MemoryServer, MemoryTransport
 
@@ -280,6 +283,73 @@ def test_pipelined_requests_of_one_packet_are_parsed_one_after_the_other():
     assert asyncio.run(asyncio.wait_for(send_all(), 120)) < 8192 / 30
 
 
+def test_data_after_an_error_are_not_kept():
+    """The error waits for the response to an earlier request."""
+
+    async def send_all():
+        server = MemoryServer(Models())
+        opened, transport = server.connect()
+        opened.data_received(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nnot HTTP" + bytes(9000))
+        kept = []
+        for _ in range(3):
+            kept.append(bool(opened._unparsed))  # noqa: SLF001
+            opened.data_received(bytes(9000))
+        while not transport.closing:
+            transport.changed.clear()
+            await transport.changed.wait()
+        return kept, transport.written
+
+    kept, written = asyncio.run(asyncio.wait_for(send_all(), 60))
+    assert kept == [False] * 3
+    assert [part[:3] for part in written.split(b"HTTP/1.1 ")[1:3]] == [b"200", b"400"]
+
+
+REJECTED = {
+    "path": b"GET /%0a HTTP/1.1\r\nHost:\r\n\r\n",
+    "key": b"GET /v2 HTTP/1.1\r\nHost:\r\n\r\n",
+}
+
+
+class PausedTransport(MemoryTransport):
+    """Stores whether the server reads."""
+
+    reads = True
+
+    def pause_reading(self):
+        self.reads = False
+
+    def resume_reading(self):
+        self.reads = True
+
+
+@pytest.mark.parametrize("request_", REJECTED.values(), ids=REJECTED.keys())
+def test_requests_that_are_rejected_from_their_heads_are_answered_in_parts(request_):
+    """Otherwise a packet of thousands of them would block the event loop."""
+    count = 5000
+
+    async def send_all():
+        server = MemoryServer(Models(), ApiKeys(["a-key-of-0123456789"]))
+        opened, _ = server.connect()
+        transport = PausedTransport()
+        opened.connection_made(transport)
+        opened.data_received(request_ * count)
+        answered, reads = [transport.written.count(b"HTTP/1.1 ")], [transport.reads]
+        while answered[-1] < count:
+            await asyncio.sleep(0)
+            answered.append(transport.written.count(b"HTTP/1.1 "))
+            reads.append(transport.reads)
+        opened.data_received(b"GET /healthz HTTP/1.1\r\nHost:\r\n\r\n")
+        while b"HTTP/1.1 200" not in transport.written:
+            transport.changed.clear()
+            await transport.changed.wait()
+        steps = [after - before for before, after in pairwise([0, *answered])]
+        return max(steps), reads
+
+    step, reads = asyncio.run(asyncio.wait_for(send_all(), 120))
+    assert step <= PARSED_BYTES / len(request_) + 1
+    assert reads == [False] * (len(reads) - 1) + [True]
+
+
 def test_an_upgrade_to_http_2_is_ignored(bounded):
     upgrade = (
         b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
@@ -382,6 +452,36 @@ def test_an_idle_connection_is_closed_for_a_new_one(crowded):
             assert keeping.get("/healthz").status_code == 200
             request.sendall(BODY[-1:])
             assert request.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs/static/swagger-ui-bundle.js"])
+def test_a_connection_is_idle_when_a_slow_client_has_read_its_response(path):
+    """The sizes are below and above 64 KiB, above which asyncio pauses a protocol by default."""
+
+    async def ask():
+        server = MemoryServer(Models())
+        client, accepted = socket.socketpair()
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        transport, opened = await loop.connect_accepted_socket(server.factory, accepted)
+        await loop.sock_sendall(client, f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        received = await loop.sock_recv(client, 1000)
+        idle_before = opened in server.factory.idle
+        size = int(received.partition(b"content-length: ")[2].split()[0])
+        left = size + received.index(b"\r\n\r\n") + 4 - len(received)
+        while left:
+            left -= len(await loop.sock_recv(client, 65536))
+        await asyncio.sleep(0.1)
+        idle_after = opened in server.factory.idle
+        client.close()
+        transport.abort()
+        await asyncio.sleep(0)
+        return size, idle_before, idle_after
+
+    size, *idle = asyncio.run(asyncio.wait_for(ask(), 60))
+    assert size > 10_000
+    assert idle == [False, True]
 
 
 def test_far_too_many_silent_connections_do_not_matter(crowded):

@@ -51,21 +51,11 @@ def test_without_keys_every_request_is_allowed():
     ApiKeys().check([])
 
 
-def test_each_key_is_compared_with_all_stored_keys(monkeypatch):
-    compared = []
-
-    def record(left, right):
-        compared.append((len(left), len(right)))
-        return left == right
-
-    keys = [f"key-{number}" * (number + 1) for number in range(5)]
-    stored = ApiKeys(keys)
-    monkeypatch.setattr("pipework.serve.http.auth.hmac.compare_digest", record)
-    for key in keys:
-        stored.check([("x-api-key", key)])
-    with pytest.raises(UnauthorizedError):
-        stored.check([("x-api-key", "x")])
-    assert compared == [(32, 32)] * 5 * 6
+def test_a_request_with_many_keys_is_rejected_before_they_are_checked():
+    sent = [("x-api-key", "x"), ("x-api-key", "y"), ("x-api-key", "z"), ("x-api-key", KEY)]
+    ApiKeys([KEY]).check(sent)
+    with pytest.raises(UnauthorizedError, match="expected an API key, found more than 4"):
+        ApiKeys([KEY]).check([sent[0], *sent])
 
 
 def test_neither_the_repr_nor_a_pickle_contains_a_key():

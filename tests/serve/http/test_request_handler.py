@@ -5,8 +5,10 @@ import json
 import logging
 import re
 import socket
+import threading
 import zlib
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,40 @@ def exchange(
 ) -> tuple[MemoryServer, list[tuple[int, dict[str, str], bytes]]]:
     server = MemoryServer(Models([predictor]), ApiKeys(keys))
     return server, asyncio.run(server.exchange(*parts, answers=answers))
+
+
+@pytest.mark.parametrize("url", ["/v1/predict", "/v2/models/topics/infer"])
+def test_a_large_response_is_written_outside_of_the_event_loop(
+    predictor: Predictor, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    module = "pipework.serve." + ("inference_protocol.http" if "v2" in url else "http.rest")
+    inner = import_module(module).write_response
+
+    def write_response(*given: object) -> object:
+        threads.append(threading.current_thread())
+        return inner(*given)
+
+    monkeypatch.setattr(f"{module}.write_response", write_response)
+    monkeypatch.setattr("pipework.serve.scheduling.model_protocol.INLINE_LOGITS", 0)
+    sent = request(INFER if "v2" in url else BODY, url.replace("topics", predictor.name))
+    _, ((status, _, _),) = exchange(predictor, sent)
+    assert status == 200
+    assert threads != [threading.main_thread()]
+
+
+def test_the_texts_of_a_large_body_are_checked_outside_of_the_event_loop(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    checked = "pipework.serve.inference_protocol.http.check_texts"
+    monkeypatch.setattr(checked, lambda *_: threads.append(threading.current_thread()))
+    tensor = TENSOR | {"data": ["rain " * 10_000]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    _, ((status, _, _),) = exchange(predictor, request(body, f"/v2/models/{predictor.name}/infer"))
+    assert status == 200
+    assert len(threads) == 1
+    assert threads != [threading.main_thread()]
 
 
 @pytest.mark.parametrize(

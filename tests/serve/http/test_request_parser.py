@@ -1,8 +1,16 @@
 """Requests are split in the same way wherever the data are cut."""
 
+import sys
+
 import pytest
 
-from pipework.serve.http.request_parser import NotHttpError, RequestHead, RequestParser
+from pipework.serve.http.request_parser import (
+    PARSED_BYTES,
+    NotHttpError,
+    RequestHead,
+    RequestParser,
+    Unparsed,
+)
 
 BODY = b'{"texts": []}'
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
@@ -153,3 +161,21 @@ def test_the_state_follows_the_data() -> None:
         parser.feed(part)
         states.append((parser.in_head, parser.in_body))
     assert states == [(True, False), (False, True), (False, False)]
+
+
+def test_received_data_are_taken_in_parts_and_not_kept():
+    data = bytes(range(256)) * 100
+    references = sys.getrefcount(data)
+    unparsed = Unparsed()
+    unparsed.add(data)
+    first = bytes(unparsed.take())
+    unparsed.add(b"more")
+    parts = [first]
+    while unparsed:
+        parts.append(bytes(unparsed.take()))
+    assert b"".join(parts) == data + b"more"
+    assert max(map(len, parts)) == PARSED_BYTES
+    unparsed.add(data)
+    while unparsed:
+        unparsed.take()
+    assert sys.getrefcount(data) == references

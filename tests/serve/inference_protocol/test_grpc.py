@@ -19,11 +19,13 @@ from tritonclient.grpc import service_pb2 as proto
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
+from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.health import MAX_WATCHES
-from pipework.serve.inference_protocol.stream import MAX_STREAMS
+from pipework.serve.inference_protocol.stream import MessageLimits
 from pipework.serve.inference_protocol.tensors import packed
 
 TEXTS = ["rain", "goal team", "bank of the 雨", ""]
+MAX_STREAMS = MessageLimits.of(LimitSettings()).streams
 LONG = ["rain sun wind goal team match bank rate stock " * 3] * 400
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 INFER = "/inference.GRPCInferenceService/ModelInfer"

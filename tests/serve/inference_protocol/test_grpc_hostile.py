@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import grpc
 import numpy as np
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2 as proto
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -20,6 +21,7 @@ from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.inference_protocol.tensors import packed
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
+from tests.end_to_end.http2 import INFER, Http2Connection
 
 CASES = int(os.environ.get("PIPEWORK_FUZZ_CASES", "500"))
 METHOD = "/inference.GRPCInferenceService/Model{}"
@@ -216,3 +218,18 @@ def test_a_connection_without_a_call_is_closed(monkeypatch):
         return received
 
     assert b"connection idle" in asyncio.run(ask())
+
+
+CHECK = "/grpc.health.v1.Health/Check"
+
+
+@pytest.mark.parametrize("method", [CHECK, INFER])
+def test_calls_without_a_message_do_not_delay_other_connections(server, channel, method):
+    """Each takes 25 ms of one of the places for messages."""
+    host, port = server.grpc.split(":")
+    health = health_pb2_grpc.HealthStub(channel)
+    with Http2Connection((host, int(port))) as silent:
+        for number in range(1000):
+            silent.call(2 * number + 1, method)
+        for _ in range(3):
+            assert health.Check(health_pb2.HealthCheckRequest(), timeout=5).status

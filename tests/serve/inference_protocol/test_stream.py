@@ -8,12 +8,12 @@ from pipework.serve.inference_protocol.stream import (
     FAST_CALLS,
     MAX_PENDING,
     SLOW_S,
+    MessageLimits,
     ReceiveLimit,
     in_order,
 )
 
-LIMITS = LimitSettings(body_bytes=100, received_bytes=1000, body_s=10)
-SLOW_CALLS = 10 - FAST_CALLS
+SLOW_CALLS = 8
 
 
 async def numbers(count, read):
@@ -96,8 +96,12 @@ def test_a_cancelled_stream_cancels_its_requests(count):
     asyncio.run(ask())
 
 
+def limit_of(body_s=10.0):
+    return ReceiveLimit(SLOW_CALLS + FAST_CALLS, body_s)
+
+
 def start(limit, read, count):
-    return [asyncio.create_task(limit.receive(read)) for _ in range(count)]
+    return [asyncio.create_task(limit.receive("peer", read)) for _ in range(count)]
 
 
 def test_messages_are_received_a_few_at_a_time():
@@ -111,7 +115,7 @@ def test_messages_are_received_a_few_at_a_time():
         return b"message"
 
     async def ask():
-        limit = ReceiveLimit(LIMITS)
+        limit = limit_of()
         return await asyncio.gather(*start(limit, read, 50))
 
     assert asyncio.run(ask()) == [b"message"] * 50
@@ -120,10 +124,10 @@ def test_messages_are_received_a_few_at_a_time():
 
 def test_slow_calls_make_room_and_the_oldest_are_refused():
     async def ask():
-        limit = ReceiveLimit(LIMITS)
+        limit = limit_of()
         sent = asyncio.Event()
         slow = start(limit, sent.wait, SLOW_CALLS + 3)
-        await asyncio.wait_for(limit.receive(lambda: asyncio.sleep(0, b"fast")), 20)
+        await asyncio.wait_for(limit.receive("peer", lambda: asyncio.sleep(0, b"fast")), 20)
         done, _ = await asyncio.wait(slow, timeout=10 * SLOW_S)
         assert done == {*slow[:3]}
         for call in done:
@@ -138,10 +142,9 @@ def test_slow_calls_make_room_and_the_oldest_are_refused():
 
 def test_a_message_that_does_not_arrive_is_an_error_after_the_timeout():
     async def ask():
-        limits = LIMITS.model_copy(update={"body_s": 2 * SLOW_S})
-        limit = ReceiveLimit(limits)
-        with pytest.raises(DeadlineError, match=f"not received within {limits.body_s:g} s"):
-            await limit.receive(asyncio.Event().wait)
+        limit = limit_of(2 * SLOW_S)
+        with pytest.raises(DeadlineError, match=f"not received within {2 * SLOW_S:g} s"):
+            await limit.receive("peer", asyncio.Event().wait)
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0
@@ -152,7 +155,7 @@ def test_a_message_that_does_not_arrive_is_an_error_after_the_timeout():
 @pytest.mark.parametrize("wait_s", [0, 2 * SLOW_S])
 def test_a_call_that_ends_before_its_message_makes_room(wait_s):
     async def ask():
-        limit = ReceiveLimit(LIMITS)
+        limit = limit_of()
         for _ in range(3):
             calls = start(limit, asyncio.Event().wait, FAST_CALLS)
             await asyncio.sleep(wait_s)
@@ -160,6 +163,54 @@ def test_a_call_that_ends_before_its_message_makes_room(wait_s):
                 call.cancel()
             await asyncio.wait(calls)
             assert all(call.cancelled() for call in calls)
-        return await asyncio.wait_for(limit.receive(lambda: asyncio.sleep(0, "fast")), 20)
+        return await asyncio.wait_for(limit.receive("peer", lambda: asyncio.sleep(0, "fast")), 20)
 
     assert asyncio.run(ask()) == "fast"
+
+
+def test_connections_receive_in_turn():
+    """A connection may have many calls whose messages do not arrive."""
+    started = []
+
+    async def never():
+        started.append("silent")
+        await asyncio.Event().wait()
+
+    async def ask():
+        limit = limit_of()
+        silent = start(limit, never, 1000)
+        await asyncio.sleep(0)
+        for _ in range(3):
+            await asyncio.wait_for(limit.receive("other", lambda: asyncio.sleep(0)), 20)
+        for call in silent:
+            call.cancel()
+        await asyncio.wait(silent)
+
+    asyncio.run(ask())
+    assert len(started) <= 10 * FAST_CALLS
+
+
+def test_a_call_that_is_cancelled_with_its_turn_passes_the_turn_on():
+    async def ask():
+        limit = limit_of()
+        sent = asyncio.Event()
+        first = start(limit, sent.wait, FAST_CALLS)
+        waiting = start(limit, asyncio.Event().wait, FAST_CALLS)
+        await asyncio.sleep(0)
+        sent.set()
+        await asyncio.sleep(0)  # `first` continue in this tick and release their slots
+        for call in waiting:
+            call.cancel()
+        await asyncio.gather(*first)
+        await asyncio.wait(waiting)
+        return await asyncio.wait_for(limit.receive("other", lambda: asyncio.sleep(0, 1)), 20)
+
+    assert asyncio.run(ask()) == 1
+
+
+def test_streams_and_calls_share_the_memory_of_received_messages():
+    limits = LimitSettings()
+    found = MessageLimits.of(limits)
+    assert found == MessageLimits(streams=16, infer=12, other=4)
+    most = found.streams + found.infer + found.other
+    assert most * limits.body_bytes == limits.received_bytes
