@@ -58,7 +58,8 @@ def usable_engines(
         names = ", ".join(engine.name for engine in manifest.engines) or "none"
         wanted = "engine" if name is None else f"engine {name!r}"
         message = f"run {manifest.identity.name} has no {wanted}; its engines: {names}"
-        raise RunFolderError(message, "export one: pipe export RUN --to onnx")
+        other = "use one of these, or " if manifest.engines else ""
+        raise RunFolderError(message, f"{other}export one: pipe export RUN --to onnx")
     # An engine without a result was built for another machine; it is checked when it is opened.
     usable = [engine for engine in engines if engine.parity is None or engine.parity.passed]
     if not usable:
