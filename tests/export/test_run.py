@@ -185,7 +185,8 @@ def test_a_failed_build_does_not_stop_the_other_engines(run, error, noting):
 
 def test_missing_calibration_rows_fail_only_the_engine_that_needs_them(run, noting):
     manifest = read_manifest(run)
-    train = manifest.data.splits["train"].model_copy(update={"path": str(run / "missing.tsv")})
+    changes = {"path": str(run / "missing.tsv"), "kept": None}
+    train = manifest.data.splits["train"].model_copy(update=changes)
     data = manifest.data.model_copy(update={"splits": {**manifest.data.splits, "train": train}})
     write_manifest(run, manifest.model_copy(update={"data": data}))
     static = Variant(

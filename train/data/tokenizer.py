@@ -23,6 +23,7 @@ from pipework.train.config.model import ModelSettings
 
 # With a vocabulary of the right language, well under 10 % of the tokens of noisy texts are unknown.
 MAX_UNKNOWN_RATE = 0.2
+REACH_S = 10  # timeout of the connection to the hub
 CASED_RATE = 0.01  # a vocabulary with more upper-case tokens is cased
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -143,11 +144,9 @@ def _of_checkpoint(settings: ModelSettings, name: str) -> Tokenizer:
         return Tokenizer.from_file(str(run / "tokenizer.json"))
     if legacy := _of_legacy_folder(settings, Path(name)):
         return legacy
+    check_reachable(name)
     from transformers import AutoTokenizer  # noqa: PLC0415  (slow to import)
 
-    from pipework.train.model.pretrained import check_reachable  # noqa: PLC0415  (as above)
-
-    check_reachable(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True)
     except (OSError, ValueError) as error:
@@ -155,6 +154,35 @@ def _of_checkpoint(settings: ModelSettings, name: str) -> Tokenizer:
         raise ConfigError(message, "expected a hub id or a folder with tokenizer files") from error
     backend: Tokenizer = tokenizer.backend_tokenizer
     return backend
+
+
+def check_reachable(name: str) -> None:
+    """Check that a checkpoint is a folder or in the cache, or that its hub can be reached.
+
+    The library would try again for a minute and print a line for each attempt.
+
+    Raises:
+        ConfigError: none of these.
+    """
+    import httpx  # noqa: PLC0415  (slow to import)
+    from huggingface_hub import constants, try_to_load_from_cache  # noqa: PLC0415  (as above)
+    from huggingface_hub.errors import HFValidationError  # noqa: PLC0415  (as above)
+
+    if Path(name).is_dir():
+        return
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        message = f"model.name {name!r} is not a folder"
+        raise ConfigError(message, "expected a folder with config.json, or a hub id")
+    try:
+        if isinstance(try_to_load_from_cache(name, "config.json"), str) or constants.HF_HUB_OFFLINE:
+            return
+        httpx.head(constants.ENDPOINT, timeout=REACH_S)
+    except HFValidationError as error:
+        message = f"model.name {name!r} is neither a folder nor a hub id"
+        raise ConfigError(message, "expected a folder with config.json, or a hub id") from error
+    except httpx.HTTPError as error:
+        message = f"cannot download model.name {name!r} from {constants.ENDPOINT}: {error}"
+        raise ConfigError(message, "check the network, or set model.name to a folder") from error
 
 
 def _of_legacy_folder(settings: ModelSettings, folder: Path) -> Tokenizer | None:

@@ -4,13 +4,9 @@ import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import httpx
 import torch
-from huggingface_hub import constants, try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers import (
@@ -24,6 +20,7 @@ from transformers import (
 from pipework.errors import ConfigError
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
+from pipework.train.data.tokenizer import check_reachable
 from pipework.train.model.families import set_head_dropout
 from pipework.train.model.legacy_configs import read_config
 
@@ -34,7 +31,6 @@ PROBLEMS = {
 }
 # An embedding may be rounded up to more rows than the vocabulary has, but by less than 10 %.
 MIN_VOCABULARY_SHARE = 0.9
-REACH_S = 10  # timeout of the connection to the hub
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,31 +99,6 @@ def opening(name: str) -> Iterator[None]:
     except (OSError, ValueError) as error:
         message = f"model.name {name!r} cannot be opened: {str(error).splitlines()[0]}"
         raise ConfigError(message, "expected a hub id or a folder with config.json") from error
-
-
-def check_reachable(name: str) -> None:
-    """Check that a checkpoint is a folder or in the cache, or that its hub can be reached.
-
-    The library would try again for a minute and print a line for each attempt.
-
-    Raises:
-        ConfigError: none of these.
-    """
-    if Path(name).is_dir():
-        return
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        message = f"model.name {name!r} is not a folder"
-        raise ConfigError(message, "expected a folder with config.json, or a hub id")
-    try:
-        if isinstance(try_to_load_from_cache(name, "config.json"), str) or constants.HF_HUB_OFFLINE:
-            return
-        httpx.head(constants.ENDPOINT, timeout=REACH_S)
-    except HFValidationError as error:
-        message = f"model.name {name!r} is neither a folder nor a hub id"
-        raise ConfigError(message, "expected a folder with config.json, or a hub id") from error
-    except httpx.HTTPError as error:
-        message = f"cannot download model.name {name!r} from {constants.ENDPOINT}: {error}"
-        raise ConfigError(message, "check the network, or set model.name to a folder") from error
 
 
 def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:

@@ -179,7 +179,7 @@ def test_labels_and_problem_type_are_stored_in_the_checkpoint(tmp_path, task, pr
     ],
 )
 def test_a_name_that_cannot_be_opened_is_refused_at_once(monkeypatch, name, message):
-    constants = "pipework.train.model.pretrained.constants"
+    constants = "huggingface_hub.constants"
     monkeypatch.setattr(f"{constants}.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(f"{constants}.HF_HUB_OFFLINE", False)
     for function in (open_classifier, partial(make_tokenizer, source=SOURCE)):
