@@ -166,7 +166,8 @@ def _judge(
     if split != "dev":
         truth = label_array(examples, scored.task, str(sources[split].path))
     leaked_N = np.zeros(len(examples), np.bool_)
-    if any(pair.rows for pair in trained.report.shared if pair.earlier == "train"):
+    shared = {(pair.earlier, pair.later): pair.rows for pair in trained.report.shared}
+    if shared["train", split]:
         leaked_N = leaked_rows(sources["train"], examples)
     all_steps = trained.per_epoch * settings.epochs
     shortened = settings.max_steps is not None and settings.max_steps < all_steps
