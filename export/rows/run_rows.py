@@ -160,7 +160,8 @@ def spread_over_groups(
 ) -> list[int]:
     """Return up to `most` indices that cover all groups and, in each group, all lengths.
 
-    Small groups are complete; the others have the same number of inputs.
+    Small groups are complete; the others have the same number of inputs. If there are more groups
+    than `most`, the smallest are left out.
     """
     members: dict[Hashable, list[int]] = {}
     for index in sorted(range(len(groups_N)), key=lengths_N.__getitem__):

@@ -1,4 +1,4 @@
-"""Rows of the data files that a run folder keeps: it is exported on machines without these files.
+"""Rows of the data files that a run folder keeps, for an export on a machine without these files.
 
 The parity check needs the dev rows, and static int8 some train rows.
 """
@@ -61,11 +61,11 @@ def kept_source(run: Path, manifest: Manifest, split: str) -> Source | None:
     return Source.of(options, run / record.path)
 
 
-def sample_evenly(sources_rows: Iterable[Example], count: int, most: int) -> dict[int, Example]:
+def sample_evenly(rows: Iterable[Example], count: int, most: int) -> dict[int, Example]:
     """Return up to `most` of `count` rows, sampled evenly, by their row numbers from 1."""
     indices = spread(count, most)
     sampled = set(indices)
-    first_rows = islice(sources_rows, max(indices, default=0) + 1)
+    first_rows = islice(rows, max(indices, default=0) + 1)
     return {index + 1: row for index, row in enumerate(first_rows) if index in sampled}
 
 
