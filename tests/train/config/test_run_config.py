@@ -24,7 +24,7 @@ def test_a_root_override_is_relative_to_the_working_directory(tmp_path, monkeypa
 
 
 def test_the_resolved_config_reads_back_equal(tmp_path):
-    resolved = config(tmp_path, overrides=['task.labels="names.txt"', "data.columns.text=0"])
+    resolved = config(tmp_path, overrides=['task.labels="names.txt"', "train.warmup_steps=5"])
     (tmp_path / "config.toml").write_text(dump_settings(resolved), encoding="utf-8")
     assert run_config(tmp_path) == resolved
 
@@ -72,6 +72,11 @@ def test_an_unknown_name_lists_the_recipes():
     [
         (["model.head=entity"], r"model\.head entity needs data with entities"),
         (["model.freeze=true", "train.token_dropout=0.1"], r"remove model\.freeze"),
+        (["train.warmup=0.2", "train.warmup_steps=9"], r"one of train\.warmup .* found both"),
+        (["train.eta_min=1", "train.schedule=cosine"], r"at most train\.learning_rate 5e-05"),
+        (["train.eta_min=1e-6"], r"eta_min needs train\.schedule cosine or .*, found linear"),
+        (["train.step_size=9"], r"step_size needs train\.schedule step, found linear"),
+        (["train.loss_scale=9"], r"loss_scale needs train\.precision fp16, found auto"),
     ],
 )
 def test_contradictory_sections_are_rejected(tmp_path, overrides, message):
