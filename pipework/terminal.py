@@ -227,7 +227,10 @@ def _summary(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _labels(task: Task) -> Sequence[str]:
-    """Return the labels, each with its threshold if it has one."""
+    """Return the labels, each with its threshold if it has one; mark a positive label."""
+    if task.metric is Metric.F1:
+        positive = task.labels[task.positive_index]
+        return [f"{label} (positive)" if label == positive else label for label in task.labels]
     if not task.thresholds:
         return task.labels
     pairs = zip(task.labels, task.thresholds, strict=True)

@@ -66,7 +66,8 @@ def prepare(config: Config, progress: Progress) -> PreparedRun:
     source = config.sources()["train"]
     labels = _labels(config, source, progress)
     kind = config.task.kind
-    task = Task(kind=kind, labels=labels, metric=config.task.metric_for(labels))
+    metric, positive = config.task.metric_for(labels), config.task.positive_for(labels)
+    task = Task(kind=kind, labels=labels, metric=metric, positive=positive)
     tokenizer = _tokenizer(config, source, progress)
     read = dict(config.sources())
     if (unlabelled := config.data.unlabelled_source()) is not None:

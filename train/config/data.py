@@ -5,12 +5,12 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from pipework.data.examples import Source
+from pipework.data.examples import Source, resolve_label
 from pipework.data.readers import Column, Columns, Format
 from pipework.errors import ConfigError
 from pipework.run_folder.manifest import Part
 from pipework.run_folder.task import Metric, TaskKind
-from pipework.scoring.metrics import check_metric, default_metric
+from pipework.scoring.metrics import applicable_metrics, check_metric, default_metric
 from pipework.settings import Positive, Settings
 
 WITHOUT_COLUMNS = (Format.SEMEVAL, Format.TEXT, Format.DOCUMENTS)
@@ -24,11 +24,15 @@ class TaskSettings(Settings):
 
     `labels` fixes the classes and their order: a list, or a file with a name per line. Without it
     they are the labels of the train file, sorted. A regression has none.
+
+    `positive` is the label whose F1 the metric f1 is, by name or by its number in the order of the
+    labels; without it, the second of the two labels.
     """
 
     kind: TaskKind = TaskKind.SINGLE_LABEL
     labels: tuple[str, ...] | Path | None = None
     metric: Metric | None = None
+    positive: str | int | None = None
 
     @model_validator(mode="after")
     def _labels_fit(self) -> Self:
@@ -49,6 +53,21 @@ class TaskSettings(Settings):
         metric = self.metric or default_metric(self.kind, labels)
         check_metric(metric, self.kind, labels)
         return metric
+
+    def positive_for(self, labels: tuple[str, ...]) -> str | None:
+        """Return the configured positive label, or None.
+
+        Raises:
+            ConfigError: it is not one of two labels.
+        """
+        if self.positive is None:
+            return None
+        index = resolve_label(str(self.positive), {name: i for i, name in enumerate(labels)})
+        if index is None or Metric.F1 not in applicable_metrics(self.kind, labels):
+            found = ", ".join(labels[:5]) or "none"
+            message = f"expected task.positive to be one of two labels, found {self.positive!r}"
+            raise ConfigError(message, f"labels of this {self.kind} task: {found}")
+        return labels[index]
 
 
 class ColumnSettings(Settings):

@@ -54,6 +54,8 @@ MEANINGS = {
     "task.labels": "classes in the order of the logits, or a file with one name per line; "
     "default: the labels of the train file, sorted",
     "task.metric": "dev score that selects the checkpoint; default: depends on the task",
+    "task.positive": "for two labels: the label that the metric `f1` counts, by name or by number "
+    "in the order of the labels; default: the second",
     "data.root": "folder of all files below; default: the folder of the config file",
     "data.train": "file with the train rows",
     "data.dev": "file with the dev rows, which select the checkpoint",

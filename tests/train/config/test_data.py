@@ -91,6 +91,23 @@ def test_the_metric_is_the_configured_or_the_default_metric():
         TaskSettings(metric=Metric.PEARSON).metric_for(("a", "b"))
 
 
+def test_the_positive_label_is_one_of_two_by_name_or_number():
+    assert TaskSettings().positive_for(("no", "yes")) is None
+    assert TaskSettings(positive="no").positive_for(("no", "yes")) == "no"
+    assert TaskSettings(positive=0).positive_for(("no", "yes")) == "no"
+    assert TaskSettings(positive=1).positive_for(("1", "0")) == "1"
+    for settings, labels in (
+        ({"positive": "maybe"}, ("no", "yes")),
+        ({"positive": "a"}, ("a", "b", "c")),
+        ({"positive": "a", "kind": "multi_label"}, ("a", "b")),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"task\.positive to be one of two labels, found"
+        ) as e:
+            TaskSettings(**settings).positive_for(labels)
+        assert ", ".join(labels) in e.value.hint
+
+
 REAL = {
     "thucnews": ("thucnews_headlines", (45_000, 10_000, 10_000)),
     "mrpc": ("mrpc", (3668, 408, 1725)),
