@@ -142,27 +142,26 @@ def predict(
             help="run folder (not with --url), then texts; a tab separates the texts of a pair",
         ),
     ] = None,
-    file: Annotated[
-        Path | None, typer.Option(help="data file with the columns of training")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help=".tsv or .jsonl file to write")] = None,
+    file: Annotated[Path | None, typer.Option(help="data file, or .txt file of texts")] = None,
+    out: Annotated[Path | None, typer.Option(help=".csv, .tsv or .jsonl file to write")] = None,
     url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
     columns: Annotated[
-        str | None, typer.Option(help="columns of --file, with --url: text=NAME")
+        str | None, typer.Option(help="columns of --file if not those of training: text=NAME")
     ] = None,
     engine: EngineName = None,
 ) -> None:
     """Classify texts from the command line, a file, or standard input (a text per line)."""
     from pipework import console
     from pipework.export.inference import format_prediction, write_predictions
-    from pipework.export.predict import PredictionSource, predict_inputs
+    from pipework.export.predict import PredictionSource, input_source, predict_inputs
 
     progress = console.progress()
     try:
         source = PredictionSource(url=url, columns=columns, engine=engine)
         results = predict_inputs(words or [], file, source, progress=progress)
         if out is not None:
-            write_predictions(results, out, progress)
+            rows = input_source(words or [], file, source)
+            write_predictions(results, out, progress, rows)
             return
         for example, prediction in results:
             sys.stdout.write(format_prediction(example, prediction) + "\n")

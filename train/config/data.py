@@ -6,14 +6,13 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from pipework.data.examples import Source, resolve_label
-from pipework.data.readers import Column, Columns, Format
+from pipework.data.readers import WITHOUT_COLUMNS, Column, Columns, Format
 from pipework.errors import ConfigError
 from pipework.run_folder.manifest import Part
 from pipework.run_folder.task import Metric, TaskKind
 from pipework.scoring.metrics import applicable_metrics, check_metric, default_metric
 from pipework.settings import Positive, Settings
 
-WITHOUT_COLUMNS = (Format.SEMEVAL, Format.TEXT, Format.DOCUMENTS)
 UNLABELLED = (Format.TEXT, Format.DOCUMENTS)
 
 
