@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from pipework.text.encoding import TextEncoder
 from pipework.train.data_report.file_stats import leaked_rows
 
 log = logging.getLogger(__name__)
+KEPT = re.compile(r"step-[0-9]+")
 PREDICTED = ("predicted_label", "predicted_score")
 
 
@@ -115,15 +117,18 @@ def open_model(
 ) -> Engine:
     """Open the checkpoint, the proven engine of that name, or the first engine that runs here.
 
+    The name step-N is that of a checkpoint kept by `train.keep_every`.
+
     Raises:
         RunFolderError: files of the run folder do not match its manifest.
         MissingDependencyError: a package that the engine needs is not installed.
     """
-    if not checkpoint:
+    kept = name if name is not None and KEPT.fullmatch(name) else None
+    if not checkpoint and kept is None:
         return open_proven(run, manifest, name)
     from pipework.train.model.checkpoint_engine import open_reference  # noqa: PLC0415  (torch is optional for servers)
 
-    return open_reference(run, manifest)
+    return open_reference(run, manifest, kept=kept)
 
 
 def open_best_model(run: Path, manifest: Manifest) -> Engine:

@@ -35,7 +35,7 @@ Sets = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value; section.key= removes it")
 ]
 EngineName = Annotated[
-    str | None, typer.Option("--engine", help="name of a proven engine, see pipe show")
+    str | None, typer.Option("--engine", help="name of a proven engine or kept step, see pipe show")
 ]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 

@@ -223,6 +223,7 @@ def _summary(manifest: Manifest) -> list[tuple[str, str]]:
         ),
         ("model", f"{model.family}, {model.head} head, {model.parameters / 1e6:.1f} M{base}"),
         ("data", ", ".join(f"{n} {s.rows:,} rows" for n, s in manifest.data.splits.items())),
+        *([("kept", ", ".join(model.kept))] if model.kept else []),
     ]
 
 

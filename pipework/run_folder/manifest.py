@@ -59,7 +59,10 @@ class Input(Record):
 
 
 class Model(Record):
-    """The checkpoint: model family, head, and files with digests."""
+    """The checkpoint: model family, head, and files with digests.
+
+    `kept` are the files of the checkpoints of `train.keep_every`, by name: step-300.
+    """
 
     family: str
     head: str
@@ -67,6 +70,7 @@ class Model(Record):
     parameters: int
     dtype: str
     checkpoint: tuple[FileRecord, ...]
+    kept: dict[str, tuple[FileRecord, ...]] = Field(default_factory=dict)
 
     @property
     def takes_spans(self) -> bool:

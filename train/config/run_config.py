@@ -18,7 +18,7 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 SAMPLE = Path(__file__).parents[1] / "sample"
 ENTITY_MARKS = 4  # before and after each of the two entities
 
-SAVED = "train.save_every and train.keep"
+SAVED = "train.save_every, or train.keep_every to keep the weights"
 EVALUATED = "train.eval_every"
 UNNEEDED = "not needed"
 # Keys of the Trainer of transformers, its example scripts, and other projects for classification.

@@ -78,9 +78,10 @@ class TrainSettings(Settings):
     an epoch.
 
     Checkpoints for --resume are written at each evaluation, every `save_every` steps and every
-    `save_minutes`; the last `keep` are stored until the run is complete. `early_stop` ends a run
-    after this number of evaluations without a better score. `seeds` trains a run per seed.
-    `report` writes report.html, with a linear baseline trained on the same rows.
+    `save_minutes`; the last `keep` are stored until the run is complete. The weights of every
+    `keep_every` steps stay in RUN/steps; `pipe eval RUN --engine step-N` scores them. `early_stop`
+    ends a run after this number of evaluations without a better score. `seeds` trains a run per
+    seed. `report` writes report.html, with a linear baseline trained on the same rows.
     """
 
     epochs: Positive = 3
@@ -127,6 +128,7 @@ class TrainSettings(Settings):
     save_every: Positive | None = None
     save_minutes: Annotated[float, Field(gt=0)] = 10.0
     keep: Positive = 1
+    keep_every: Positive | None = None
     early_stop: Positive | None = None
     histograms: bool = False
     report: bool = True

@@ -109,6 +109,8 @@ class Loop:
         if evaluating and not (stop and not last):
             self._evaluate()
         self._update_state(evaluation_due=evaluating and stop and not last)
+        if self._settings.keep_every is not None and step % self._settings.keep_every == 0:
+            self._world.lead(lambda: self._checkpoints.keep_step(self._model, step))
         if evaluating or due or stop:
             self._save()
         if stop and not last:

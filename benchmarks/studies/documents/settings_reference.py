@@ -138,6 +138,8 @@ MEANINGS = {
     "train.save_every": "steps between checkpoints for `--resume`, in addition to evaluations",
     "train.save_minutes": "minutes between checkpoints for `--resume`",
     "train.keep": "number of checkpoints in `state/` until the run is complete",
+    "train.keep_every": "steps between weights that stay in `steps/` after the run, see "
+    "`pipe eval --engine step-N`",
     "train.early_stop": "stop after this number of evaluations without a better score",
     "train.histograms": "write histograms of weights and gradients for TensorBoard",
     "train.report": "write `report.html`, with a linear model trained on the same rows",

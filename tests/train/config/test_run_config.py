@@ -92,7 +92,8 @@ ANSWER = (
     "per_gpu_train_batch_size -> train.batch_size, over all processes, "
     "gradient_accumulation_steps -> train.accumulate, learning_rate -> train.learning_rate, "
     "adam_epsilon -> train.eps, warmup_steps -> train.warmup_steps, "
-    "save_steps -> train.save_every and train.keep, logging_steps -> not needed, "
+    "save_steps -> train.save_every, or train.keep_every to keep the weights, "
+    "logging_steps -> not needed, "
     'fp16 -> train.precision = "fp16", data_dir -> data.root, '
     "model_type -> model.name, whose config.json has it, or model.family with model.preset, "
     "model_name_or_path -> model.name, max_seq_length -> model.max_length, output_dir -> --out, "
