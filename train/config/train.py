@@ -81,7 +81,8 @@ class TrainSettings(Settings):
     `save_minutes`; the last `keep` are stored until the run is complete. The weights of every
     `keep_every` steps stay in RUN/steps; `pipe eval RUN --engine step-N` scores them. `early_stop`
     ends a run after this number of evaluations without a better score. `seeds` trains a run per
-    seed. `report` writes report.html, with a linear baseline trained on the same rows.
+    seed. `report` writes report.html: the curves at each evaluation, and at the end all, with a
+    linear baseline trained on the same rows.
     """
 
     epochs: Positive = 3

@@ -153,6 +153,7 @@ class Loop:
             self._world.lead(lambda: self._checkpoints.save_best(self._model, step))
         else:
             self._update_state(evals_without_gain=self._state.evals_without_gain + 1)
+        self._logger.page({"step": f"{step:,} of {self._steps:,}", **self._figures()})
         trim_memory()  # an epoch starts with its longest batch
         self._window.restart_clock()
 
