@@ -105,7 +105,9 @@ def split_source(run: Path, manifest: Manifest, split: str) -> Source:
     elif file_digest(path) != recorded.sha256:
         message = f"{path} has changed since {run} was trained with it as the {split} file"
     else:
-        return Source.of(manifest.data.reading, path, recorded.part)
+        names = () if recorded.part is None else recorded.part.without
+        excluded = tuple(split_source(run, manifest, name) for name in names)
+        return Source.of(manifest.data.reading, path, recorded.part, excluded)
     kept = kept_source(run, manifest, split) if split == "dev" else None
     if kept is None:
         raise DataError(message, "restore the file, or use another: pipe eval RUN FILE")

@@ -44,6 +44,9 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 def check(
     inputs: Annotated[list[str], typer.Argument(help="config file, recipe name, or data files")],
     overrides: Sets = None,
+    rows: Annotated[
+        Path | None, typer.Option(help=".csv file to write, with the rows that are in two splits")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check the data: rows, labels, lengths, duplicates, leaks, conflicts, unknown tokens."""
@@ -54,9 +57,10 @@ def check(
     progress = console.progress()
     try:
         if len(inputs) == 1 and is_config(inputs[0]):
-            report = check_config(inputs[0], overrides or [], progress)
+            report = check_config(inputs[0], overrides or [], progress, rows)
         else:
-            report = check_files([Path(name) for name in inputs], overrides or [], progress)
+            paths = [Path(name) for name in inputs]
+            report = check_files(paths, overrides or [], progress, rows)
     finally:
         progress.close()
     if as_json:

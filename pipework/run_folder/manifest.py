@@ -81,12 +81,16 @@ class Model(Record):
 class Part(Record):
     """A part of a file: the `rows` rows held out by `seed`, or all other rows.
 
-    The held-out rows depend on the seed and their texts, not on their order.
+    The held-out rows depend on the seed and their texts, not on their order. Of this part, the rows
+    are left out whose text is in one of the splits `without`; at most `limit` rows are taken from
+    the rest, by their texts.
     """
 
-    rows: int
-    seed: int
-    held_out: bool
+    rows: int | None = None
+    seed: int = 0
+    held_out: bool = False
+    without: tuple[str, ...] = ()
+    limit: int | None = None
 
 
 class Split(Record):

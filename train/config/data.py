@@ -1,5 +1,6 @@
 """Settings of [task] and [data]: the task and the data files."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -91,6 +92,9 @@ class DataSettings(Settings):
     texts: a column, or a file of format text (a text per line) or documents (a segment per line,
     a blank line between documents; a document is a row).
 
+    For a quick trial, `rows` takes at most this number of rows from each split. With `drop_leaked`,
+    train rows whose text is also in dev or test are left out.
+
     With `keep_rows` the run folder gets a copy of the dev rows and of some train rows, so that it
     can be exported on a machine without the data files.
     """
@@ -102,6 +106,8 @@ class DataSettings(Settings):
     dev_seed: Annotated[int, Field(ge=0)] = 0
     test: Path | None = None
     unlabelled: Path | None = None
+    rows: Positive | None = None
+    drop_leaked: bool = False
     format: Format | None = None
     header: bool | None = None
     separator: str | None = None
@@ -142,26 +148,26 @@ class DataSettings(Settings):
         if self.separator is not None and kind is not TaskKind.MULTI_LABEL:
             message = f"data.separator needs a multi_label task, and this task is {kind}"
             raise ConfigError(message, "set task.kind to multi_label, or remove data.separator")
-        held_out: Part | None = None
-        rest: Part | None = None
+        rest = Part(limit=self.rows)
         if self.dev_rows is not None:
-            held_out = Part(rows=self.dev_rows, seed=self.dev_seed, held_out=True)
-            rest = Part(rows=self.dev_rows, seed=self.dev_seed, held_out=False)
-        sources = {
-            "train": self._source(self.train, kind, rest),
-            "dev": self._source(self.dev or self.train, kind, held_out),
-        }
+            rest = Part(rows=self.dev_rows, seed=self.dev_seed, limit=self.rows)
+        dev = rest.model_copy(update={"held_out": self.dev_rows is not None})
+        others = {"dev": self._source(self.dev or self.train, kind, dev)}
         if self.test is not None:
-            sources["test"] = self._source(self.test, kind, None)
-        return sources
+            others["test"] = self._source(self.test, kind, Part(limit=self.rows))
+        left_out = others if self.drop_leaked else {}
+        train = rest.model_copy(update={"without": tuple(left_out)})
+        source = self._source(self.train, kind, train)
+        return {"train": replace(source, excluded=tuple(left_out.values())), **others}
 
     def unlabelled_source(self) -> Source | None:
         """Return the texts that are labelled by a teacher, or None."""
         if self.unlabelled is None:
             return None
-        return self._source(self.unlabelled, TaskKind.SINGLE_LABEL, None).unlabelled()
+        part = Part(limit=self.rows)
+        return self._source(self.unlabelled, TaskKind.SINGLE_LABEL, part).unlabelled()
 
-    def _source(self, path: Path, kind: TaskKind, part: Part | None) -> Source:
+    def _source(self, path: Path, kind: TaskKind, part: Part) -> Source:
         columns = Columns(**self.columns.model_dump())
         if kind is TaskKind.PRETRAIN:
             columns = Columns(text=columns.text, label=None)
@@ -173,7 +179,7 @@ class DataSettings(Settings):
             kind=kind,
             separator=self.separator,
             marked=self.marked,
-            part=part,
+            part=None if part == Part() else part,
         )
 
     @property

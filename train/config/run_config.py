@@ -76,6 +76,7 @@ EQUIVALENTS = {
     "dev_path": "data.dev",
     "test_file": "data.test",
     "test_path": "data.test",
+    "max_train_samples": "data.rows",
     "task_name": "the recipe, or task.kind",
     "num_labels": "task.labels",
     "class_list": "task.labels",

@@ -63,6 +63,8 @@ MEANINGS = {
     "data.dev_seed": "seed that selects the held-out rows (together with their texts)",
     "data.test": "file with the test rows, which select nothing",
     "data.unlabelled": "file with texts that only `train.teacher` labels",
+    "data.rows": "for a quick trial: largest number of rows of each split",
+    "data.drop_leaked": "whether train rows are left out whose text is also in dev or test",
     "data.format": "file format; default: from the suffix (csv, tsv, txt = tsv, jsonl)",
     "data.header": "whether the first line of a csv or tsv file is a header; "
     "default: if a column is given by name",
