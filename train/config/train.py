@@ -183,8 +183,15 @@ class PretrainSettings(Settings):
     1, 2, ... tokens: the default is MacBERT's (Cui et al. 2020, https://arxiv.org/abs/2004.13922).
     ALBERT uses 6, 3, 2 for both, which is 1/n (Lan et al. 2020, https://arxiv.org/abs/1909.11942).
 
-    `sentence_order`: if data.format is documents, predict whether two consecutive segments are
-    swapped (as in ALBERT).
+    Attributes:
+        row_tokens: tokens of a packed row, at least `model.max_length`; `train.batch_size` counts
+            these rows.
+        mask_rate: share of tokens to predict: 80 % masked, 10 % replaced by a random token, 10 %
+            unchanged.
+        words: weights of masking 1, 2, ... neighbouring words.
+        characters: the same for tokens in scripts without spaces (MacBERT's weights).
+        sentence_order: with `data.format = documents`, predict whether two neighbouring segments
+            were swapped.
     """
 
     row_tokens: Positive = 128

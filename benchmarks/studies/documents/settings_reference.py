@@ -1,8 +1,8 @@
 """Generate the tables of settings in the package documents from the settings classes.
 
 `python -m pipework.benchmarks.studies.documents.settings_reference [--check]` replaces the lines
-between `<!-- settings:NAME -->` and `<!-- /settings:NAME -->`. The meaning of a key is
-read from the `Attributes` section of its class, otherwise from `MEANINGS`.
+between `<!-- settings:NAME -->` and `<!-- /settings:NAME -->`. The meaning of a key is read from
+the `Attributes` section of its class, else from `MEANINGS`; features from `training_features.toml`.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -43,8 +44,9 @@ BOUNDS = (
     (annotated_types.Le, "le", "≤"),
     (annotated_types.Lt, "lt", "<"),
 )
+TRAINING = ("task", "data", "model", "train", "pretrain")
 DOCUMENTS = {
-    "train/README.md": ("task", "data", "model", "train", "pretrain"),
+    "train/README.md": (*TRAINING, "features"),
     "export/README.md": ("export", "tolerances"),
     "serve/README.md": ("serve",),
 }
@@ -147,14 +149,6 @@ MEANINGS = {
     "train.report": "write `report.html`, with a linear model trained on the same rows",
     "train.seed": "random seed",
     "train.seeds": "train once with each of these seeds",
-    "pretrain.row_tokens": "tokens of a packed row, at least `model.max_length`; "
-    "`train.batch_size` counts these rows",
-    "pretrain.mask_rate": "share of tokens to predict: 80 % masked, 10 % replaced by a random "
-    "token, 10 % unchanged",
-    "pretrain.words": "weights of masking 1, 2, ... neighbouring words",
-    "pretrain.characters": "the same for tokens in scripts without spaces (MacBERT's weights)",
-    "pretrain.sentence_order": "with `data.format = documents`, predict whether two "
-    "neighbouring segments were swapped",
 }
 
 
@@ -320,6 +314,21 @@ def _tolerances() -> str:
     return markdown(("limit", *TOLERANCES, "meaning"), rows)
 
 
+def features() -> list[dict[str, Any]]:
+    """Return the features of training: name, keys, and the test as path::name."""
+    path = Path(__file__).with_name("training_features.toml")
+    return [*tomllib.loads(path.read_text(encoding="utf-8"))["feature"]]
+
+
+def _features() -> str:
+    rows = []
+    for feature in features():
+        path, _, test = feature["test"].partition("::")
+        keys = ", ".join(f"`{key}`" for key in feature["keys"])
+        rows.append((feature["name"], keys, f"[{test}](../{path})"))
+    return markdown(("feature", "config key or option", "test"), rows)
+
+
 def _number(limit: float | None) -> str:
     return "" if limit is None else f"{limit:g}"
 
@@ -329,7 +338,8 @@ def _train(name: str) -> Callable[[], str]:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
-    **{name: _train(name) for name in DOCUMENTS["train/README.md"]},
+    **{name: _train(name) for name in TRAINING},
+    "features": _features,
     "export": lambda: _settings(rows_of(ExportSettings)),
     "tolerances": _tolerances,
     "serve": lambda: _settings(rows_of(ServeSettings)),
