@@ -29,6 +29,7 @@ from pipework.train.report.worst_errors import WrongPrediction
 
 REFRESH_S = 10
 TEXT_LIMIT = 600
+SHORT_LABEL = 3  # characters of a label that needs no rotation above a column
 CURVES = (
     ("Loss", "Mean training loss since the previous point. Lower is better.", "loss"),
     ("Learning rate", "Set by the schedule.", "learning_rate"),
@@ -214,7 +215,9 @@ def _confusion(evaluation: Evaluation) -> str:
     note += "A deeper colour is a larger share of the true class."
     if len(matrix.labels) < len(evaluation.classes):
         note += " Only the classes with the most errors are listed; the others are summed."
-    table = frame.table(["", *matrix.labels], rows, kind="matrix")
+    short = all(len(label) <= SHORT_LABEL for label in matrix.labels)
+    kind = "matrix upright" if short else "matrix"
+    table = frame.table(["", *matrix.labels], rows, kind=kind)
     pairs = (
         frame.cells((true, predicted, f"{count:,}", f"{share:.1%}"))
         for true, predicted, count, share in most_confused(evaluation)
