@@ -243,7 +243,9 @@ def serve(
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="HTTP port; 0 for any free port")] = 8000,
     grpc_port: Annotated[int, typer.Option(help="gRPC port; 0 for any free port")] = 8001,
-    engine: EngineName = None,
+    engine: Annotated[
+        str | None, typer.Option(help="name of a proven engine, see pipe show")
+    ] = None,
     overrides: Sets = None,
 ) -> None:
     """Serve proven engines over HTTP and gRPC until SIGTERM or Ctrl-C."""
