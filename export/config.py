@@ -94,5 +94,5 @@ class ExportSettings(Settings):
     calibration_rows: Positive = CALIBRATION_ROWS
     speed_s: NotNegative = 6.0
     rebuild: bool = True
-    capabilities: tuple[Positive, ...] = (80, 86, 89, 120)
+    capabilities: tuple[Positive, ...] = (75, 80, 86, 89, 120)
     triton: TritonSettings = TritonSettings()
