@@ -41,6 +41,19 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 @app.command()
+def doctor(as_json: Json = False) -> None:
+    """Show the devices, stages and engines usable on this machine, and how to add the others."""
+    from pipework.export.doctor import diagnose
+    from pipework.terminal import show_diagnosis
+
+    diagnosis = diagnose()
+    if as_json:
+        sys.stdout.write(diagnosis.model_dump_json(indent=2) + "\n")
+    else:
+        show_diagnosis(diagnosis)
+
+
+@app.command()
 def check(
     inputs: Annotated[list[str], typer.Argument(help="config file, recipe name, or data files")],
     overrides: Sets = None,

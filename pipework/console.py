@@ -209,13 +209,15 @@ def progress() -> Bars | Lines:
     return Bars() if errors.is_terminal else Lines()
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table; the first column is left-aligned, the others right-aligned."""
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, text_columns: int = 1
+) -> None:
+    """Print a table; the first `text_columns` are left-aligned, the others right-aligned."""
     rendered = Table(
-        title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True
+        title=title or None, title_justify="left", box=None, pad_edge=False, collapse_padding=True
     )
     for index, column in enumerate(columns):
-        justify: JustifyMethod = "right" if index else "left"
+        justify: JustifyMethod = "right" if index >= text_columns else "left"
         rendered.add_column(column, justify=justify, overflow="fold")  # for narrow terminals
     for row in rows:
         rendered.add_row(*(escape(str(cell)) for cell in row))

@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from pipework import console
+from pipework.export.doctor import DoctorReport
 from pipework.run_folder.engine_record import EngineRecord, FallbackLayer, Parity
 from pipework.run_folder.manifest import Manifest, SplitMetrics
 from pipework.run_folder.task import Metric, Task, TaskKind
@@ -263,3 +264,25 @@ def _truncated(split: SplitReport) -> str:
 
 def _rate(value: float | None) -> str:
     return "" if value is None else f"{value:.2%}"
+
+
+def show_diagnosis(diagnosis: DoctorReport) -> None:
+    """Print the usable parts of this machine, then how to add the others."""
+    console.print_line(
+        f"pipework {diagnosis.pipework}, Python {diagnosis.python}, {diagnosis.system}"
+    )
+    sections = {
+        "device": diagnosis.devices,
+        "stage": diagnosis.stages,
+        "engine": diagnosis.engines,
+    }
+    hints: dict[str, list[str]] = {}
+    for title, parts in sections.items():
+        console.print_line("")
+        rows = [(part.name, part.usable, part.details) for part in parts]
+        console.table("", (title, "usable", "details"), rows, text_columns=3)
+        for part in parts:
+            if part.hint is not None:
+                hints.setdefault(part.hint, []).append(part.name)
+    for hint, names in hints.items():
+        console.print_line(f"for {', '.join(names)}: {hint}")

@@ -138,12 +138,12 @@ $(RESULTS)/%-offline.json: $(WORK)/exported/%
 
 $(RESULTS)/%-serving-1.json: $(WORK)/exported/%
 	$(begin)
-	python -m pipework.benchmarks.studies.served_run $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 1 --concurrency 1,4,16 --seconds 6 --json $(part)
+	python -m pipework.benchmarks.studies.pipe_serve $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 1 --concurrency 1,4,16 --seconds 6 --json $(part)
 	$(end)
 
 $(RESULTS)/%-serving-8.json: $(WORK)/exported/%
 	$(begin)
-	python -m pipework.benchmarks.studies.served_run $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 8 --concurrency 1,4,16 --seconds 6 --json $(part)
+	python -m pipework.benchmarks.studies.pipe_serve $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 8 --concurrency 1,4,16 --seconds 6 --json $(part)
 	$(end)
 
 $(RESULTS)/structural-faults.json: $(WORK)/trained/sample $(WORK)/trained/sst2-300

@@ -17,6 +17,7 @@ FROZEN = {
     "bench": "target against compare file columns words batch concurrency rate arrivals trace slo"
     " price template seconds json html",
     "check": "inputs overrides as_json",
+    "doctor": "as_json",
     "eval": "run file split engine as_json",
     "export": "run to precision layout repository overrides",
     "predict": "words file out url columns engine",

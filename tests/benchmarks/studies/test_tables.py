@@ -56,7 +56,7 @@ def options(text):
 def options_of(program):
     """Return the options of `pipe COMMAND` or of a module."""
     if (
-        program == "pipework.benchmarks.studies.served_run"
+        program == "pipework.benchmarks.studies.pipe_serve"
     ):  # it passes its options on to pipe bench
         return options_of("bench")
     module = ("-m", program) if program.startswith("pipework.") else ("-m", "pipework.cli", program)
