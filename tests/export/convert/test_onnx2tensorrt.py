@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import onnx
@@ -135,21 +136,10 @@ REWRITE = {Precision.FP16: halved, Precision.INT8: quantized}
 KERNELS_MB = 20  # upper limit for the kernels of all profiles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "precision"),
-    [
-        (Layout.PACKED, Precision.FP16),
-        *(
-            pytest.param(*other, marks=pytest.mark.slow)
-            for other in (
-                (Layout.PADDED, Precision.INT8),
-                (Layout.PADDED, Precision.FP32),
-                (Layout.PADDED, Precision.FP16),
-                (Layout.PACKED, Precision.FP32),
-                (Layout.PACKED, Precision.INT8),
-            )
-        ),
-    ],
+    list(product(LAYOUTS, PRECISIONS)),
 )
 def test_an_engine_of_minilm_size_is_about_as_large_as_its_weights(
     run_rows, six_layers, tmp_path, layout, precision

@@ -71,6 +71,7 @@ def fallback_precision(run, engine):
     return openvino.Core().read_model(path).get_rt_info(PRECISION_PATH).value
 
 
+@pytest.mark.slow
 def test_layers_fall_back_to_bf16_first(run, noting, monkeypatch):
     monkeypatch.setattr(
         "pipework.export.quantize.onnx2int8.int8_fallback_precision", lambda _: Precision.BF16
@@ -97,6 +98,7 @@ def test_layers_fall_back_to_bf16_first(run, noting, monkeypatch):
     assert "in float32" not in log
 
 
+@pytest.mark.slow
 def test_float32_is_tried_if_bf16_layers_are_not_enough(run, noting, monkeypatch):
     monkeypatch.setattr(
         "pipework.export.quantize.onnx2int8.int8_fallback_precision", lambda _: Precision.BF16
@@ -124,6 +126,7 @@ def test_float32_is_tried_if_bf16_layers_are_not_enough(run, noting, monkeypatch
     assert len(integers) == 11 + 1  # of 12 layers, and the table of words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degraded", [False, True])
 def test_float32_is_used_if_bf16_fallback_layers_do_not_help(run, noting, monkeypatch, degraded):
     monkeypatch.setattr(
