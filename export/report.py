@@ -47,15 +47,16 @@ def page(manifest: Manifest) -> str:
         for engine in engines
         for layer in engine.kept
     ]
+    rows = (cells(_row(engine, manifest)) for engine in engines)
     parts = [
         header(f"Engines of {name}", subtitle),
         tiles(_headline(engines)),
         plots(charts),
-        section("Engines", table(COLUMNS, (cells(_row(engine, manifest)) for engine in engines))),
+        section("Engines", table(COLUMNS, rows, kind="compact")),
     ]
     if fallback_layers:
-        rows = table(("",), map(_cell, fallback_layers))
-        parts.append(section("Layers in a higher precision", rows))
+        layers = table(("",), map(_cell, fallback_layers))
+        parts.append(section("Layers in a higher precision", layers))
     return render_page(f"Engines of {name}", parts)
 
 

@@ -35,7 +35,7 @@ Sets = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value; section.key= removes it")
 ]
 EngineName = Annotated[
-    str | None, typer.Option("--engine", help="name of a proven engine, see pipe show")
+    str | None, typer.Option("--engine", help="name of a proven engine or kept step, see pipe show")
 ]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -57,6 +57,9 @@ def doctor(as_json: Json = False) -> None:
 def check(
     inputs: Annotated[list[str], typer.Argument(help="config file, recipe name, or data files")],
     overrides: Sets = None,
+    rows: Annotated[
+        Path | None, typer.Option(help=".csv file to write, with the rows that are in two splits")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check the data: rows, labels, lengths, duplicates, leaks, conflicts, unknown tokens."""
@@ -67,9 +70,10 @@ def check(
     progress = console.progress()
     try:
         if len(inputs) == 1 and is_config(inputs[0]):
-            report = check_config(inputs[0], overrides or [], progress)
+            report = check_config(inputs[0], overrides or [], progress, rows)
         else:
-            report = check_files([Path(name) for name in inputs], overrides or [], progress)
+            paths = [Path(name) for name in inputs]
+            report = check_files(paths, overrides or [], progress, rows)
     finally:
         progress.close()
     if as_json:
@@ -155,27 +159,26 @@ def predict(
             help="run folder (not with --url), then texts; a tab separates the texts of a pair",
         ),
     ] = None,
-    file: Annotated[
-        Path | None, typer.Option(help="data file with the columns of training")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help=".tsv or .jsonl file to write")] = None,
+    file: Annotated[Path | None, typer.Option(help="data file, or .txt file of texts")] = None,
+    out: Annotated[Path | None, typer.Option(help=".csv, .tsv or .jsonl file to write")] = None,
     url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
     columns: Annotated[
-        str | None, typer.Option(help="columns of --file, with --url: text=NAME")
+        str | None, typer.Option(help="columns of --file if not those of training: text=NAME")
     ] = None,
     engine: EngineName = None,
 ) -> None:
     """Classify texts from the command line, a file, or standard input (a text per line)."""
     from pipework import console
     from pipework.export.inference import format_prediction, write_predictions
-    from pipework.export.predict import PredictionSource, predict_inputs
+    from pipework.export.predict import PredictionSource, input_source, predict_inputs
 
     progress = console.progress()
     try:
         source = PredictionSource(url=url, columns=columns, engine=engine)
         results = predict_inputs(words or [], file, source, progress=progress)
         if out is not None:
-            write_predictions(results, out, progress)
+            rows = input_source(words or [], file, source)
+            write_predictions(results, out, progress, rows)
             return
         for example, prediction in results:
             sys.stdout.write(format_prediction(example, prediction) + "\n")

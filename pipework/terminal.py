@@ -224,11 +224,15 @@ def _summary(manifest: Manifest) -> list[tuple[str, str]]:
         ),
         ("model", f"{model.family}, {model.head} head, {model.parameters / 1e6:.1f} M{base}"),
         ("data", ", ".join(f"{n} {s.rows:,} rows" for n, s in manifest.data.splits.items())),
+        *([("kept", ", ".join(model.kept))] if model.kept else []),
     ]
 
 
 def _labels(task: Task) -> Sequence[str]:
-    """Return the labels, each with its threshold if it has one."""
+    """Return the labels, each with its threshold if it has one; mark a positive label."""
+    if task.metric is Metric.F1:
+        positive = task.labels[task.positive_index]
+        return [f"{label} (positive)" if label == positive else label for label in task.labels]
     if not task.thresholds:
         return task.labels
     pairs = zip(task.labels, task.thresholds, strict=True)

@@ -271,4 +271,5 @@ def _model(trained: TrainedRun, model: Classifier) -> Model:
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         dtype="float32",
         checkpoint=checkpoint.records(trained.out),
+        kept=checkpoint.kept_records(trained.out),
     )

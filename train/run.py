@@ -69,7 +69,7 @@ def train(
     with ExitStack() as stack:
         folder = run_folder(out, config, progress, resume=resume)
         snapshot = world.lead(lambda: stack.enter_context(folder))
-        logger = stack.enter_context(_logger(out, snapshot, world))
+        logger = stack.enter_context(_logger(out, config, snapshot, world))
         run = TrainingRun(out=out, config=config, world=world, progress=progress, logger=logger)
         manifest, failures = _train(run, snapshot)
     if failures:
@@ -88,11 +88,12 @@ def _complete(out: Path, config: Config) -> Manifest:
     return manifest
 
 
-def _logger(out: Path, snapshot: Snapshot | None, world: World) -> NullLogger:
+def _logger(out: Path, config: Config, snapshot: Snapshot | None, world: World) -> NullLogger:
     if not world.leads:
         return NullLogger()
     state = TrainState() if snapshot is None else snapshot.state
-    return RunLogger(out, step=state.step, elapsed_s=state.elapsed_s)
+    report = config.train.report
+    return RunLogger(out, step=state.step, elapsed_s=state.elapsed_s, report=report)
 
 
 def _train(run: TrainingRun, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ...]]:

@@ -59,7 +59,10 @@ class Input(Record):
 
 
 class Model(Record):
-    """The checkpoint: model family, head, and files with digests."""
+    """The checkpoint: model family, head, and files with digests.
+
+    `kept` are the files of the checkpoints of `train.keep_every`, by name: step-300.
+    """
 
     family: str
     head: str
@@ -67,6 +70,7 @@ class Model(Record):
     parameters: int
     dtype: str
     checkpoint: tuple[FileRecord, ...]
+    kept: dict[str, tuple[FileRecord, ...]] = Field(default_factory=dict)
 
     @property
     def takes_spans(self) -> bool:
@@ -77,12 +81,16 @@ class Model(Record):
 class Part(Record):
     """A part of a file: the `rows` rows held out by `seed`, or all other rows.
 
-    The held-out rows depend on the seed and their texts, not on their order.
+    The held-out rows depend on the seed and their texts, not on their order. Of this part, the rows
+    are left out whose text is in one of the splits `without`; at most `limit` rows are taken from
+    the rest, by their texts.
     """
 
-    rows: int
-    seed: int
-    held_out: bool
+    rows: int | None = None
+    seed: int = 0
+    held_out: bool = False
+    without: tuple[str, ...] = ()
+    limit: int | None = None
 
 
 class Split(Record):

@@ -1,6 +1,8 @@
 import re
+import shutil
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 from pipework.errors import ConfigError
 from pipework.export.report import page, write_page
@@ -13,6 +15,25 @@ def test_every_engine_is_plotted_and_listed(exported_run):
     assert drawn.count("<svg") == 2
     assert drawn.count("onnx-fp32") >= 3
     assert "proven" in drawn
+
+
+def test_no_column_is_cut_in_a_window_of_1200_pixels(exported_run, tmp_path):
+    chromium = shutil.which("chromium")
+    if not chromium:
+        pytest.skip("chromium is absent: apt-get install chromium")
+    manifest = read_manifest(exported_run)
+    (engine,) = manifest.engines
+    names = ("openvino-int8-packed", "onnx-int8-dynamic-packed", "tensorrt-fp16-packed")
+    engines = tuple(engine.model_copy(update={"name": name}) for name in names)
+    write_page(tmp_path / "e.html", manifest.model_copy(update={"engines": (engine, *engines)}))
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu"]
+        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        page = browser.new_page(viewport={"width": 1200, "height": 800})
+        page.goto(f"file://{tmp_path}/e.html")
+        hidden = "[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
+        assert page.evaluate(hidden) == [0]
+        browser.close()
 
 
 def test_the_page_has_no_external_resources(exported_run):

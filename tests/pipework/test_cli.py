@@ -16,7 +16,7 @@ URL = "http://127.0.0.1:9"
 FROZEN = {
     "bench": "target against compare file columns words batch concurrency rate arrivals trace slo"
     " price template seconds json html",
-    "check": "inputs overrides as_json",
+    "check": "inputs overrides rows as_json",
     "doctor": "as_json",
     "eval": "run file split engine as_json",
     "export": "run to precision layout repository overrides",

@@ -10,7 +10,7 @@ from pipework.data.readers import Columns
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import FallbackLayer, Precision
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import TaskKind
+from pipework.run_folder.task import Metric, TaskKind
 from pipework.terminal import show_exported, show_manifest, show_report, show_trained
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import load_config
@@ -42,6 +42,14 @@ def test_the_next_command_after_pretraining_is_valid_for_a_config_with_a_preset(
     command = capsys.readouterr().out.rpartition("next: pipe train CONFIG ")[2]
     overrides = [word for word in command.split() if word != "--set"]
     assert load_config("sample", overrides).model.name == str(tmp_path)
+
+
+def test_show_marks_the_positive_label_if_the_metric_counts_it(manifest, tmp_path, capsys):
+    changes = {"labels": ("ham", "spam"), "metric": Metric.F1, "positive": "ham"}
+    task = manifest.task.model_copy(update=changes)
+    data = manifest.data.model_copy(update={"baseline": None})
+    show_manifest(tmp_path, manifest.model_copy(update={"task": task, "data": data}))
+    assert "single_label: ham (positive), spam" in capsys.readouterr().out
 
 
 def test_an_engine_that_was_only_built_is_served_on_a_machine_with_the_gpu(

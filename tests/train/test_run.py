@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedTokenizer
 
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, RunFolderError
-from pipework.export.inference import open_encoder
+from pipework.export.inference import evaluate_run, open_encoder, split_source
 from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest
@@ -73,6 +73,55 @@ def test_the_final_checkpoint_has_the_best_dev_score(trained_run):
     lines = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
     best = max(line["accuracy"] for line in lines if line["group"] == "dev")
     assert read_manifest(trained_run).data.metrics["dev"].scores["accuracy"] == best
+
+
+def test_the_weights_of_every_n_steps_are_kept_and_scored(small, forked, tmp_path):
+    config = small("train.keep_every=2", "train.eval_every=2")
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    learn(config, whole)
+    assert forked(config, run, kill_at=6) != [0]
+    assert forked(config, run, resume=True) == [0]
+    manifest = read_manifest(run)
+    assert list(manifest.model.kept) == ["step-2", "step-4", "step-6"]
+    scores = [
+        line for line in map(json.loads, (run / "log.jsonl").open()) if line["group"] == "dev"
+    ]
+    for name, line in zip(manifest.model.kept, scores, strict=True):
+        evaluation = evaluate_run(run, None, "dev", name, NullProgress())
+        assert evaluation.score == line["accuracy"]
+        folder = f"steps/{name}/model.safetensors"
+        assert (run / folder).read_bytes() == (whole / folder).read_bytes()
+    assert len({file.sha256 for files in manifest.model.kept.values() for file in files}) > 3
+    with pytest.raises(RunFolderError, match="no checkpoint 'step-3'; it keeps step-2, step-4"):
+        evaluate_run(run, None, "dev", "step-3", NullProgress())
+    continued = small(
+        f"model.name={run / 'steps' / 'step-2'}", "model.preset=", "train.max_steps=1"
+    )
+    assert learn(continued, tmp_path / "continued").model.base.endswith("step-2")
+    (run / "steps" / "step-4" / "config.json").write_text("{}")
+    with pytest.raises(RunFolderError, match=r"steps/step-4/config\.json"):
+        evaluate_run(run, None, "dev", "step-4", NullProgress())
+
+
+def test_rows_that_are_also_in_dev_or_test_are_left_out_of_train(small, tmp_path):
+    short = ("train.max_steps=2", "data.drop_leaked=true")
+    progress = NoteRecorder()
+    manifest = learn(small(*short), tmp_path / "run", progress)
+    # The texts of dev (12 rows) and test (8 rows) are the first of train (40 rows).
+    assert manifest.data.splits["train"].rows == 28
+    finding = "train: 12 rows are left out: their text is also in dev or test"
+    assert manifest.data.findings[0] == finding
+    assert f"data: {finding}" in progress.lines
+    for split in ("dev", "test"):
+        assert evaluate_run(tmp_path / "run", None, split, None, NullProgress()).leaked is None
+    rows = split_source(tmp_path / "run", manifest, "train").rows()
+    assert next(row.text for row in rows).endswith("number 12")
+    few = learn(small(*short, "data.rows=10"), tmp_path / "few")
+    assert {name: split.rows for name, split in few.data.splits.items()} == {
+        "train": 10,
+        "dev": 10,
+        "test": 8,
+    }
 
 
 def test_best_weights_are_saved_only_when_the_dev_score_improves(small, tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ from pipework.run_folder.files import exclusive_lock, write_atomically
 from pipework.run_folder.task import Task, TaskKind
 from pipework.scoring.evaluation import label_array
 from pipework.text.encoding import Encoding, TextEncoder
-from pipework.train.data.disk_cache import cache_folder, cache_key, data_file_digest, ensure_folder
+from pipework.train.data.disk_cache import cache_folder, cache_key, ensure_folder, source_content
 
 CHUNK = 4096
 COMPLETE = "complete"
@@ -152,7 +152,7 @@ def _token_cache_key(
 ) -> str:
     parts = (
         version("tokenizers"),
-        (data_file_digest(source.path), source.read_options(), source.part, tokenizer),
+        (source_content(source), tokenizer),
         (encoder.max_length, encoder.has_type_ids),
         None if task is None else (task.kind, task.labels),
     )

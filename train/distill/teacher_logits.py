@@ -22,8 +22,8 @@ from pipework.train.data.disk_cache import (
     allocate_file,
     cache_folder,
     cache_key,
-    data_file_digest,
     ensure_folder,
+    source_content,
 )
 from pipework.train.data.token_cache import COMPLETE, TokenSet, open_token_cache
 from pipework.train.distill.teacher import Teacher
@@ -57,10 +57,8 @@ def teacher_logits(
     shape = (len(tokens), len(teacher.manifest.task.labels))
     autocast = torch.bfloat16 if has_bf16_matmul(device) else None
     arithmetic = (version("torch"), version("transformers"), device.type, autocast)
-    content = (rows.read_options(), rows.part, data_file_digest(rows.path))
-    folder = ensure_folder(
-        cache_folder() / cache_key(("answers", teacher.digest, *arithmetic, *content))
-    )
+    key = cache_key(("answers", teacher.digest, *arithmetic, source_content(rows)))
+    folder = ensure_folder(cache_folder() / key)
     with exclusive_lock(folder, wait=True):
         if not (folder / COMPLETE).is_file():
             logits_NC = _open_partial(folder / LOGITS, shape)

@@ -20,7 +20,7 @@ from transformers import (
 from pipework.errors import ConfigError
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
-from pipework.train.data.tokenizer import check_reachable
+from pipework.train.data.tokenizer import check_openable
 from pipework.train.model.families import set_head_dropout
 from pipework.train.model.legacy_configs import read_config
 
@@ -85,7 +85,7 @@ def opening(name: str) -> Iterator[None]:
     Raises:
         ConfigError: the checkpoint cannot be opened.
     """
-    check_reachable(name)
+    check_openable(name)
     try:
         yield
     except SafetensorError as error:

@@ -24,7 +24,7 @@ from pipework.run_folder.files import exclusive_lock, write_atomically
 from pipework.text.encoding import TextEncoder
 from pipework.text.packing import best_fit_bins
 from pipework.text.special_tokens import SpecialTokens
-from pipework.train.data.disk_cache import cache_folder, cache_key, data_file_digest, ensure_folder
+from pipework.train.data.disk_cache import cache_folder, cache_key, ensure_folder, source_content
 from pipework.train.data.token_cache import COMPLETE
 from pipework.train.pretrain.segments import PretrainInput, cut_documents, cut_texts, unspaced_ids
 
@@ -110,7 +110,7 @@ def corpus(source: Source, tokenizer: str, options: PackingOptions, progress: Pr
         DataError: as `Source.rows`, and if the file contains no text.
     """
     parts = ("corpus", version("tokenizers"), tokenizer, options)
-    name = cache_key((*parts, data_file_digest(source.path), source.read_options(), source.part))
+    name = cache_key((*parts, source_content(source)))
     folder = ensure_folder(cache_folder() / name)
     loaded = Tokenizer.from_str(tokenizer)
     special_tokens = SpecialTokens.of(loaded)

@@ -12,6 +12,7 @@ from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.data.tokenizer import SPECIAL_TOKENS, check_unknown_rate, make_tokenizer
 from pipework.train.model.classifier import build
+from pipework.train.model.pretrained import LabelNames, open_pretrained
 
 WORDS = [*SPECIAL_TOKENS, "hello", "world", "Hello", "é", "e", *(f"w{n}" for n in range(30))]
 SIZES = {
@@ -185,6 +186,28 @@ def test_a_name_that_cannot_be_opened_is_refused_at_once(monkeypatch, name, mess
     for function in (open_classifier, partial(make_tokenizer, source=SOURCE)):
         with pytest.raises(ConfigError, match=message):
             function(ModelSettings(name=name))
+
+
+@pytest.mark.parametrize("file", ["bert_model.ckpt.index", "model.ckpt-best.index"])
+def test_a_folder_with_a_tensorflow_checkpoint_is_recognised(tmp_path, file):
+    for name in (file, "bert_config.json"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL_TOKENS))
+    settings = ModelSettings(name=str(tmp_path))
+    with pytest.raises(ConfigError, match="is a TensorFlow checkpoint") as caught:
+        make_tokenizer(settings, SOURCE)
+    assert f"({file}), expected PyTorch's" in str(caught.value)
+    assert caught.value.hint.startswith("convert it first")
+    with pytest.raises(ConfigError, match="is a TensorFlow checkpoint"):
+        open_pretrained(settings, settings.name, LabelNames.of(TASK))
+    (tmp_path / "pytorch_model.bin").write_text("")
+    assert make_tokenizer(settings, SOURCE).get_vocab_size() == len(SPECIAL_TOKENS)
+
+
+@pytest.mark.parametrize("name", ["chinese/bert_model.ckpt", "a/b/model.ckpt-100.index"])
+def test_the_name_of_a_tensorflow_checkpoint_is_recognised(name):
+    with pytest.raises(ConfigError, match=r"is a TensorFlow checkpoint \((bert_)?model\.ckpt"):
+        make_tokenizer(ModelSettings(name=name), SOURCE)
 
 
 def test_damaged_safetensors_are_refused(tmp_path):
