@@ -1,8 +1,10 @@
 """Build the files of one engine from a checkpoint."""
 
+import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import onnx
 import onnxruntime as ort
 
-from pipework.errors import ConfigError
+from pipework.errors import FULL, ConfigError, RunFolderError
 from pipework.export.convert.checkpoint2onnx import EXPORTER, OPSET, checkpoint_to_onnx
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
@@ -25,6 +27,7 @@ from pipework.run_folder.engine_record import (
     TensorRt,
     Variant,
 )
+from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines import MODELS
 
 # Runtimes match subgraphs by their structure, so another exporter, opset or version can silently
@@ -32,6 +35,7 @@ from pipework.serve.engines import MODELS
 
 # Weights in a separate file: graphs over 2 GB cannot be written otherwise.
 EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers_file_name"
+COPIES, MB = 2, 10**6  # of the weights on the disk: a graph, and the same graph with fusions
 ERRORS_ONLY = 3  # log level; hides the warning that the optimised graph is machine-specific
 
 
@@ -123,6 +127,28 @@ def build(variant: Variant, run_rows: RunRows, folder: Path, progress: Progress)
             tensorrt = onnx_to_tensorrt(graph, main, run_rows, progress)
             versions = built.built_with | {tensorrt.flavour: tensorrt.version}
             return replace(built, tensorrt=tensorrt, graph=graph, built_with=versions)
+
+
+@contextmanager
+def disk_space(folder: Path, manifest: Manifest) -> Iterator[None]:
+    """Check before a build that its files fit on the disk.
+
+    Raises:
+        RunFolderError: they do not, or the disk becomes full.
+    """
+    needed = COPIES * sum(file.size for file in manifest.model.checkpoint)
+    free = shutil.disk_usage(folder).free
+    message = f"an engine in {folder.parents[1]} needs about {needed / MB:,.1f} MB"
+    if free < needed:
+        message += f", but {free / MB:,.1f} MB are free"
+        raise RunFolderError(message, "free space on the disk")
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        message += f", which cannot be written: {error.strerror}"
+        raise RunFolderError(message, "free space on the disk") from error
 
 
 def _graph(variant: Variant, run_rows: RunRows, path: Path, progress: Progress) -> BuildResult:

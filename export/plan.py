@@ -14,7 +14,7 @@ from pipework.run_folder.engine_record import (
     Variant,
 )
 from pipework.run_folder.manifest import Manifest
-from pipework.serve.engines.tensorrt_packages import builds_here, gpu_or_none
+from pipework.serve.engines.tensorrt_packages import builder_flavour, builds_here, gpu_or_none
 
 PRECISIONS = {
     EngineFormat.ONNX: (Precision.FP32, Precision.FP16, Precision.INT8),
@@ -33,6 +33,7 @@ def select_variants(
 
     Raises:
         ConfigError: no variant matches.
+        MissingDependencyError: no package that builds TensorRT engines is installed.
     """
     if to is ExportTarget.TRITON:
         return ()
@@ -57,6 +58,8 @@ def select_variants(
         )
         message = f"no engine variant matches {command}"
         raise ConfigError(message, f"supported precisions: {supported}")
+    if to is ExportTarget.TENSORRT:
+        builder_flavour()
     return chosen
 
 

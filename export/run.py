@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pipework.errors import CheckFailedError, PipeError, RunFolderError
-from pipework.export.build import BuildResult, EngineBuilder, build, lost_fusions
+from pipework.export.build import BuildResult, EngineBuilder, build, disk_space, lost_fusions
 from pipework.export.config import ExportSettings
 from pipework.export.diagnosis.refusal import (
     EngineCandidate,
@@ -153,7 +153,8 @@ def _build_one(
     run_rows = checker.run_rows
     folder = run_rows.run / ENGINES / variant.label / UNFINISHED
     folder.mkdir(parents=True)
-    built = builder(variant, run_rows, folder, progress)
+    with disk_space(folder, run_rows.manifest):
+        built = builder(variant, run_rows, folder, progress)
     _compare_fusions(variant, run_rows.manifest, built, progress)
     if built.float_graph is not None:
         checker.check_float_graph(variant, built.float_graph)

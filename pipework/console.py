@@ -159,14 +159,18 @@ class Lines:
     def advance(self, count: int, figures: Mapping[str, str] | None = None) -> None:
         """Print a line when one is due."""
         stage = self._stages[-1]
-        stage.done += count
+        stage.done = min(stage.done + count, stage.total)
         self._figures = _figures(figures) if figures else self._figures
         if time.monotonic() - stage.printed >= LINE_EVERY_S:
             self._print(stage)
 
     def end(self) -> None:
-        """End a stage; print the last line if it was the outermost stage."""
+        """End a stage; print the last line if it was the outermost stage.
+
+        A stage that ends early, such as a training, ends with the units that are done.
+        """
         stage = self._stages.pop()
+        stage.total = stage.done
         if not self._stages:
             self._print(stage)
             self._figures = ""
@@ -176,7 +180,8 @@ class Lines:
         errors.print(escape(line))
 
     def close(self) -> None:
-        """Do nothing: there is no terminal state to restore."""
+        """Forget the stages that an error has interrupted."""
+        self._stages.clear()
 
     def _print(self, stage: _Stage) -> None:
         now = time.monotonic()

@@ -27,7 +27,7 @@ from pipework.train.loop.losses import LabelLosses, Losses, Objective, class_wei
 from pipework.train.loop.model_inputs import BatchLoader, HeadOnly, StateLoader, TokenLoader
 from pipework.train.loop.resume import Snapshot, TrainState
 from pipework.train.loop.step import StepSpec
-from pipework.train.loop.training import make_stepper, run_loop
+from pipework.train.loop.training import limited_memory, make_stepper, run_loop
 from pipework.train.model.classifier import Classifier, build, unused_parameters
 from pipework.train.model.families import reinitialise
 from pipework.train.model.fast_dropout import use_fast_dropout
@@ -56,7 +56,8 @@ def train(
     The manifest is written last: without it no other stage accepts the folder as a finished run.
 
     Raises:
-        PipeError: the config, the data or the folder cannot be used (before the first step).
+        PipeError: the config, the data or the folder cannot be used (before the first step), or the
+            memory is too small.
         CheckFailedError: the loss is not finite; or the run is complete, but its model is not
             better than a constant prediction.
         StoppedError: stopped by a signal; `resume` continues from the checkpoint.
@@ -71,7 +72,8 @@ def train(
         snapshot = world.lead(lambda: stack.enter_context(folder))
         logger = stack.enter_context(_logger(out, config, snapshot, world))
         run = TrainingRun(out=out, config=config, world=world, progress=progress, logger=logger)
-        manifest, failures = _train(run, snapshot)
+        with limited_memory(config.train, world.device):
+            manifest, failures = _train(run, snapshot)
     if failures:
         message = f"the run is complete. {' '.join(failures)}"
         raise CheckFailedError(message, f"inspect it with: pipe eval {out}")

@@ -4,7 +4,6 @@ The first device that CUDA lists is used; CUDA_VISIBLE_DEVICES selects another.
 """
 
 import ctypes
-import importlib.util
 import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -65,11 +64,11 @@ def _driver_version() -> str | None:
 
 
 def _runtime() -> ModuleType:
-    if importlib.util.find_spec("cuda") is None:
+    try:  # other packages of NVIDIA also install into the namespace `cuda`
+        from cuda.bindings import runtime  # noqa: PLC0415  (optional)
+    except ImportError as error:
         message = "cuda-python is not installed; it is needed to use a GPU"
-        raise MissingDependencyError(message, "pip install cuda-python")
-    from cuda.bindings import runtime  # noqa: PLC0415  (optional)
-
+        raise MissingDependencyError(message, "pip install cuda-python") from error
     module: ModuleType = runtime
     return module
 

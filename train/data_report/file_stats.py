@@ -119,6 +119,7 @@ class FileStats:
             if encoder is not None:
                 stats.tokenize(chunk[::stride], encoder)
             progress.advance(read)
+        progress.advance(size)  # the rest, such as columns that were not read
         progress.end()
         if not stats._texts:
             message = f"{source.path} holds no rows"

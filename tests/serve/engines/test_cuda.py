@@ -1,6 +1,7 @@
 """GPU memory: with a fake of CUDA on host memory, and with a real GPU if there is one."""
 
 import importlib.util
+import sys
 
 import numpy as np
 import pytest
@@ -66,8 +67,16 @@ def test_an_old_driver_is_not_reported_as_a_missing_gpu(gpu, monkeypatch, tmp_pa
     assert not isinstance(caught.value, NoGpuError)
 
 
-def test_without_cuda_python_the_install_command_is_given(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+@pytest.mark.parametrize("present", [False, True])
+def test_without_cuda_python_the_install_command_is_given(present, tmp_path, monkeypatch):
+    """Other packages of NVIDIA also install into the namespace `cuda`."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cuda"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    if present:
+        (tmp_path / "cuda" / "pathfinder").mkdir(parents=True)
+    assert (importlib.util.find_spec("cuda") is not None) is present
+    assert gpu_or_none() is None
     with pytest.raises(MissingDependencyError, match="cuda-python is not installed") as caught:
         find_gpu()
     assert caught.value.hint == "pip install cuda-python"

@@ -116,9 +116,7 @@ def test_a_full_disk_is_reported(parts, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pipework.train.data.disk_cache.os.posix_fallocate", full)
-    with pytest.raises(
-        DataError, match=r"cannot write .* GiB of encoder states to .* No space left"
-    ):
+    with pytest.raises(DataError, match=r"cannot write about .* MB to the cache .*: No space left"):
         encoder_states(model, tokens, NullProgress())
     assert not list(cache_folder().rglob("complete"))
 
