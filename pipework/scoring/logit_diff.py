@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.run_folder.engine_record import Tolerance
+from pipework.run_folder.engine_record import PredictionChange, Tolerance
 from pipework.run_folder.task import Task, TaskKind, not_a_classifier
 from pipework.scoring.predictions import (
     THRESHOLD,
@@ -97,11 +97,26 @@ class Comparison:
         squares_NC = np.square(self._signed[self._first[inside_N]])
         return float(np.sqrt(squares_NC.mean(axis=0)).max())
 
+    def change(self, target_range: float) -> PredictionChange:
+        """Return how far the predictions changed.
+
+        Args:
+            target_range: range of the targets of a regression; ignored for labels.
+        """
+        flips, regression = int(self.flipped.sum()), self.task.kind is TaskKind.REGRESSION
+        return PredictionChange(
+            argmax_agreement=1 - flips / len(self.flipped),
+            flips=flips,
+            max_change=(
+                float(self.max_differences.max()) / target_range
+                if regression
+                else self._max_probability_change
+            ),
+            target_range=target_range if regression else None,
+        )
+
     @property
-    def max_probability_change(self) -> float:
-        """The largest change of a probability; 0 for a regression."""
-        if self.task.kind is TaskKind.REGRESSION:
-            return 0.0
+    def _max_probability_change(self) -> float:
         before, after = (
             probabilities(np.nan_to_num(logits_XC), self.task)
             for logits_XC in (self.expected_XC, self.found_XC)
@@ -234,6 +249,11 @@ class Comparison:
         np.maximum.at(highest_NC, self.input_X, numbers_XC)
         np.minimum.at(lowest_NC, self.input_X, numbers_XC)
         return float(np.nan_to_num(highest_NC - lowest_NC, nan=np.inf, posinf=np.inf).max())
+
+
+def value_range(values: NDArray[np.generic]) -> float:
+    """Return the difference of the largest and the smallest value; 1 if they are the same."""
+    return float(np.ptp(np.asarray(values, np.float64))) or 1.0
 
 
 def _log_probabilities(logits_XC: Logits, task: Task) -> Floats:

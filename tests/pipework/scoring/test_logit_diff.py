@@ -176,6 +176,12 @@ def test_labels_of_unlabelled_inputs_do_not_count():
 
 def test_the_change_of_probabilities_is_the_largest_of_a_class():
     p, q = np.array([0.7, 0.2, 0.1]), np.array([0.4, 0.3, 0.3])
-    compared = compare([np.log(p), np.log(p)], [np.log(q), np.log(p) + 3])
-    assert compared.max_probability_change == pytest.approx(0.3, abs=1e-6)
-    assert compare([[1]], [[2]], VALUE).max_probability_change == 0
+    changed = compare([np.log(p), np.log(p)], [np.log(q), np.log(p) + 3]).change(9)
+    assert changed.max_change == pytest.approx(0.3, abs=1e-6)
+    assert (changed.flips, changed.target_range) == (0, None)
+
+
+def test_the_change_of_a_value_is_a_share_of_the_range_of_the_targets():
+    changed = compare([[1], [2]], [[1], [2.5]], VALUE).change(4)
+    assert (changed.max_change, changed.target_range, changed.flips) == (0.125, 4, 0)
+    assert changed.describe_change(VALUE.kind) == "values by up to 0.5 (12.5% of the target range)"

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from pipework.errors import MissingDependencyError, RunFolderError
-from pipework.run_folder.engine_record import ChangeLimits, Precision, Speed, TensorRt
+from pipework.run_folder.engine_record import Precision, Speed, TensorRt
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.run_folder.task import TaskKind
+from pipework.serve.config import ChangeLimits
 from pipework.serve.engines import (
     choose_engine,
     faster_engines,
@@ -81,7 +82,7 @@ def test_a_missing_runtime_is_reported_with_the_install_command(
 def engine(record, name, speed, *, labels=0.0, change=0.0):
     """Return a record with another speed, share of changed labels and change of probabilities."""
     parity = record.parity.model_copy(
-        update={"argmax_agreement": 1 - labels, "max_change": change, "max_abs": change}
+        update={"argmax_agreement": 1 - labels, "flips": 1000 * labels, "max_change": change}
     )
     speed = Speed(
         texts_per_s=speed, batch=8, p50_ms=1, rows=9, threads=1, processor="any", variation=0
