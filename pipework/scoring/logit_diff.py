@@ -52,8 +52,8 @@ class Comparison:
 
     Attributes:
         lengths_X: tokens of the input of each row, [X].
-        labelled: number of inputs whose labels are compared; the labels of later inputs, random
-            sequences of tokens, mean nothing. None for all.
+        labelled: number of inputs whose predictions are compared; the predictions of later inputs,
+            random sequences of tokens, mean nothing. None for all.
     """
 
     task: Task
@@ -80,6 +80,11 @@ class Comparison:
         return np.unique(self.input_X, return_index=True)[1]
 
     @property
+    def _compared(self) -> NDArray[np.bool_]:
+        """Whether the predictions of a row are compared, [X]."""
+        return np.asarray(self.input_X < len(self.flipped))
+
+    @property
     def bias(self) -> float:
         """The largest mean signed difference of a class; each input counts once."""
         return float(np.abs(self._signed[self._first].mean(axis=0)).max())
@@ -98,7 +103,7 @@ class Comparison:
         return float(np.sqrt(squares_NC.mean(axis=0)).max())
 
     def change(self, target_range: float) -> PredictionChange:
-        """Return how far the predictions changed.
+        """Return how far the predictions of the inputs with compared labels changed.
 
         Args:
             target_range: range of the targets of a regression; ignored for labels.
@@ -108,7 +113,7 @@ class Comparison:
             argmax_agreement=1 - flips / len(self.flipped),
             flips=flips,
             max_change=(
-                float(self.max_differences.max()) / target_range
+                float(self.max_differences[self._compared].max()) / target_range
                 if regression
                 else self._max_probability_change
             ),
@@ -118,7 +123,7 @@ class Comparison:
     @property
     def _max_probability_change(self) -> float:
         before, after = (
-            probabilities(np.nan_to_num(logits_XC), self.task)
+            probabilities(np.nan_to_num(logits_XC[self._compared]), self.task)
             for logits_XC in (self.expected_XC, self.found_XC)
         )
         return float(np.abs(after - before).max())

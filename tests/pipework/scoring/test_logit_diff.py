@@ -181,6 +181,17 @@ def test_the_change_of_probabilities_is_the_largest_of_a_class():
     assert (changed.flips, changed.target_range) == (0, None)
 
 
+@pytest.mark.parametrize(("task", "width"), [(LABELS, 3), (MULTI, 2), (VALUE, 1)])
+def test_labels_and_probabilities_are_compared_on_the_same_inputs(task, width):
+    expected = random.normal(0, 1, (20, width))
+    found = expected.copy()
+    found[15:] += random.normal(0, 9, (5, width))
+    inputs = [*range(14), 3, *range(14, 19)]
+    changed = compare(expected, found, task, inputs, labelled=14).change(2)
+    assert (changed.flips, changed.max_change) == (0, 0)
+    assert compare(expected, found, task, inputs).change(2).max_change > 0.1
+
+
 def test_the_change_of_a_value_is_a_share_of_the_range_of_the_targets():
     changed = compare([[1], [2]], [[1], [2.5]], VALUE).change(4)
     assert (changed.max_change, changed.target_range, changed.flips) == (0.125, 4, 0)

@@ -115,6 +115,15 @@ def test_the_default_engine_is_the_fastest_within_the_limits_of_changes(ranked):
     assert choose_engine(ranked, "int8").name == "int8"
 
 
+def test_one_label_may_change_however_few_the_rows(ranked):
+    parity = ranked.engines[0].parity
+    for flips, rows, allowed in ((1, 10, True), (2, 999, False), (2, 1000, True), (3, 1000, False)):
+        change = {"flips": flips, "argmax_agreement": 1 - flips / rows, "max_change": 0.1}
+        record = ranked.engines[0].model_copy(update={"parity": parity.model_copy(update=change)})
+        assert ChangeLimits().allow(record, TaskKind.SINGLE_LABEL) is allowed
+        assert not ChangeLimits(label_changes=0).allow(record, TaskKind.SINGLE_LABEL)
+
+
 def test_the_limit_of_a_regression_is_a_share_of_the_range_of_its_targets(ranked):
     task = ranked.task.model_copy(update={"kind": TaskKind.REGRESSION})
     assert choose_engine(ranked.model_copy(update={"task": task})).name == "fp32"
