@@ -104,6 +104,13 @@ class ChangeLimits(Settings):
             return engine.precision in (Precision.FP32, Precision.FP16)
         return all(self._hold(change, kind) for change in changes)
 
+    def describe(self, kind: TaskKind) -> str:
+        """Return the limits of a kind of task, as text."""
+        if kind is TaskKind.REGRESSION:
+            return f"values by up to {self.range_change:.3g} of the target range"
+        labels = f"{self.label_changes:.3%} of the labels"
+        return f"{labels}, probabilities by up to {self.probability_change:.3g}"
+
     def _hold(self, change: PredictionChange, kind: TaskKind) -> bool:
         regression = kind is TaskKind.REGRESSION
         largest = self.range_change if regression else self.probability_change

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.run_folder.engine_record import PredictionChange, Tolerance
+from pipework.run_folder.engine_record import Precision, PredictionChange, Tolerance
 from pipework.run_folder.task import Task, TaskKind, not_a_classifier
 from pipework.scoring.predictions import (
     THRESHOLD,
@@ -27,18 +27,21 @@ BAND_INPUTS = 8  # a length band with fewer inputs is not checked
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Breach:
-    """A limit of the tolerance that does not hold: its name, the measured and the allowed value."""
+    """A limit of the tolerance that does not hold: its name, the measured and the allowed value.
+
+    Differences are those of the logits, not in units.
+    """
 
     limit: str
     found: float
     allowed: float
 
 
-def describe_derived(breaches: Sequence[Breach]) -> str:
+def describe_derived(breaches: Sequence[Breach], precision: Precision) -> str:
     """Return the values of the limits by class and length, and the settings that they follow."""
     return "".join(
         f", {breach.limit} {breach.found:.3g} (limit {breach.allowed:.3g}, see the export setting "
-        f"tolerances.PRECISION.{'bias_ratio' if breach.limit == 'bias' else 'error_ratio'})"
+        f"tolerances.{precision}.{'bias_ratio' if breach.limit == 'bias' else 'error_ratio'})"
         for breach in breaches
         if breach.limit == "bias" or breach.limit.startswith("rms")
     )
@@ -215,23 +218,22 @@ class Comparison:
     def breaches(
         self, tolerance: Tolerance, *, unit: float | None = None, score_drop: float = 0.0
     ) -> tuple[Breach, ...]:
-        """Return the limits that do not hold; differences are in `unit`, default `self.unit`."""
+        """Return the limits that do not hold; differences have `unit`, or else `self.unit`."""
         unit, inputs = unit or self.unit, len(self.flipped)
-        measured = {
-            "max_abs": float(self.max_differences.max()) / unit,
-            "mean_abs": float(self.differences.mean()) / unit,
-            "spread": self.spread / unit,
-            "flips": int(self.flipped.sum()) / inputs,
-            "flips_outside": self.flips_outside / inputs,
-            "score_drop": score_drop,
-        }
+        limits = [
+            ("max_abs", float(self.max_differences.max()), tolerance.max_abs * unit),
+            ("mean_abs", float(self.differences.mean()), tolerance.mean_abs * unit),
+            ("spread", self.spread, tolerance.spread * unit),
+            ("flips", int(self.flipped.sum()) / inputs, tolerance.flips),
+            ("flips_outside", self.flips_outside / inputs, tolerance.flips_outside),
+            ("score_drop", score_drop, tolerance.score_drop),
+        ]
         if tolerance.bias is not None:
-            measured["bias"] = self.bias / unit
-        limits = [(limit, found, getattr(tolerance, limit)) for limit, found in measured.items()]
+            limits.append(("bias", self.bias, tolerance.bias * unit))
         start = 0
         for band in tolerance.bands:
-            rms = self.band_rms(start, band.longest) / unit
-            limits.append((f"rms of {start + 1} to {band.longest} tokens", rms, band.rms))
+            rms = self.band_rms(start, band.longest)
+            limits.append((f"rms of {start + 1} to {band.longest} tokens", rms, band.rms * unit))
             start = band.longest
         return tuple(
             Breach(limit=limit, found=found, allowed=allowed)

@@ -39,9 +39,11 @@ DEFAULT_LIMITS = ChangeLimits()
 FASTER = 1.1  # smaller ratios are noise
 
 
-def choose_engine(manifest: Manifest, name: str | None = None) -> EngineRecord:
+def choose_engine(
+    manifest: Manifest, name: str | None = None, limits: ChangeLimits = DEFAULT_LIMITS
+) -> EngineRecord:
     """Return the named engine, or the preferred one on this machine: see `usable_engines`."""
-    return usable_engines(manifest, name)[0]
+    return usable_engines(manifest, name, limits)[0]
 
 
 def usable_engines(

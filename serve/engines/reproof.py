@@ -125,10 +125,9 @@ def prove_here(
     if breaches:
         limits = ", ".join(breach.limit for breach in breaches)
         where = f"on {engine.processor}, beyond {limits}"
+        derived = describe_derived(breaches, record.precision)
         subject = f"predictions of engine {record.name}"
-        message = (
-            f"{subject} differ from the checkpoint {where}: {figures}{describe_derived(breaches)}"
-        )
+        message = f"{subject} differ from the checkpoint {where}: {figures}{derived}"
         raise CheckFailedError(message, HINT)
     log.info(
         "engine %s proven on %s: %s; changes %s",

@@ -120,6 +120,13 @@ def limits_broken(compared, **limits):
     return [breach.limit for breach in compared.breaches(WIDE.model_copy(update=limits))]
 
 
+def test_a_broken_limit_of_a_regression_is_on_the_scale_of_its_values():
+    values = random.normal(0, 10, (500, 1))
+    compared = compare(values, values + 4, VALUE)
+    (breach,) = compared.breaches(WIDE.model_copy(update={"bias": 0.1}), unit=20)
+    assert (breach.limit, breach.found, breach.allowed) == ("bias", pytest.approx(4, rel=1e-3), 2)
+
+
 def test_a_constant_shift_of_one_class_is_a_bias():
     expected, found = many()
     assert compare(expected, found).bias < 0.002

@@ -101,7 +101,7 @@ def test_a_broken_limit_of_the_bias_is_reported_with_its_value_and_setting(built
     rows = kept_rows(built)
     rows.logits_NC[:] += 0.01
     change(built, rows=rows, tolerance=WIDE.model_copy(update={"bias": 0.001}))
-    text = r"bias 0\.01 \(limit 0\.001, see the export setting tolerances.PRECISION.bias_ratio\)"
+    text = r"bias 0\.01 \(limit 0\.001, see the export setting tolerances\.fp32\.bias_ratio\)"
     with pytest.raises(CheckFailedError, match=text):
         open_proven(built, read_manifest(built))
 
