@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from pipework.errors import CheckFailedError, PipeError
-from pipework.export.convert.node_names import strip_model_prefix
+from pipework.export.convert.checkpoint2onnx import strip_model_prefix
 from pipework.export.diagnosis import reproduce
 from pipework.export.diagnosis.findings import Diagnosis, diagnose, error_line, inspect_engine
 from pipework.export.diagnosis.first_divergence import InputPosition, locate_input
