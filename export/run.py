@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from pipework.errors import CheckFailedError, PipeError, RunFolderError
-from pipework.export.build import BuildResult, EngineBuilder, build, disk_space, lost_fusions
+from pipework.export.build import (
+    BuildResult,
+    EngineBuilder,
+    build,
+    build_float_engine,
+    disk_space,
+    lost_fusions,
+)
 from pipework.export.config import ExportSettings
 from pipework.export.diagnosis.refusal import (
     EngineCandidate,
@@ -163,14 +170,14 @@ def _build_one(
     opener = partial(open_engine, path, variant, manifest, tensorrt=built.tensorrt)
     parity: Parity | None
     try:
-        parity = checker.check(candidate, opener)
+        parity = checker.check(candidate, opener, built.float_digest)
     except NoGpuError as reason:
         if built.graph is None:
             raise
         # Without the GPU, check the ONNX graph instead: it runs on any machine.
         onnx_variant = variant.model_copy(update={"format": EngineFormat.ONNX})
         opener = partial(open_engine, built.graph, onnx_variant, manifest)
-        checker.check(candidate, opener)
+        checker.check(candidate, opener, built.float_digest)
         parity = None
         progress.note(f"built, not run: {variant.label}; its ONNX graph passed; {reason}")
     if built.graph is not None:
@@ -192,8 +199,9 @@ class ParityChecker:
     """Checks the engines of one export against the checkpoint.
 
     A lower precision hides faults of the float32 graph that it was converted from, so this graph is
-    checked too, with the limits of float32. Graphs with the same content are checked once; the
-    error of a wrong graph is raised for each engine.
+    checked too, with the limits of float32: with OpenVINO for its engines, which OpenVINO compiles
+    from a converted graph, else with onnxruntime. Graphs with the same content are checked once;
+    the error of a wrong graph is raised for each engine.
 
     Attributes:
         run_rows: the run and the rows.
@@ -203,29 +211,35 @@ class ParityChecker:
         self.run_rows = run_rows
         self._expected = expected
         self._progress = progress
-        self._graphs: dict[str, CheckFailedError | None] = {}
+        self._graphs: dict[tuple[EngineFormat, str], CheckFailedError | None] = {}
 
     def tolerance(self, variant: Variant) -> Tolerance:
         """Return the limits of an engine."""
         return self._expected.tolerance(self.run_rows, variant)
 
-    def check(self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine]) -> Parity:
+    def check(
+        self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine], float_digest: str
+    ) -> Parity:
         """Return the parity record of an engine that passes the check.
+
+        Args:
+            candidate: the engine.
+            opener: opens it.
+            float_digest: digest of the float32 graph that it was made from.
 
         Raises:
             CheckFailedError: the engine's logits differ from the checkpoint's, or it fails.
             NoGpuError: the engine needs a GPU that is not available.
         """
-        form = candidate.variant.format, candidate.variant.precision
-        if form != (EngineFormat.ONNX, Precision.FP32):
+        if candidate.variant.precision is not Precision.FP32:
             return self._check(candidate, opener)
-        digest = file_digest(candidate.folder / MODELS[EngineFormat.ONNX])
+        key = candidate.variant.format, float_digest
         try:
             parity = self._check(candidate, opener)
         except CheckFailedError as error:
-            self._graphs[digest] = error
+            self._graphs[key] = error
             raise
-        self._graphs[digest] = None
+        self._graphs[key] = None
         return parity
 
     def _check(self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine]) -> Parity:
@@ -254,23 +268,25 @@ class ParityChecker:
             CheckFailedError: its logits differ from the checkpoint's, or it fails.
         """
         digest = file_digest(graph)
-        if digest not in self._graphs:
-            float_variant = ONNX_FP32.model_copy(update={"layout": variant.layout})
+        openvino = variant.format is EngineFormat.OPENVINO
+        format_ = EngineFormat.OPENVINO if openvino else EngineFormat.ONNX
+        if (format_, digest) not in self._graphs:
             self._progress.note(f"{variant.label}: checking the float32 graph it is converted from")
+            update = {"format": format_, "layout": variant.layout}
+            float_variant = ONNX_FP32.model_copy(update=update)
             folder = self.run_rows.run / ENGINES / float_variant.label / "float-graph"
             folder.mkdir(parents=True)
-            path = graph.rename(folder / MODELS[EngineFormat.ONNX])
-            candidate = EngineCandidate(
-                run_rows=self.run_rows, variant=float_variant, folder=folder
-            )
             try:
-                self.check(
-                    candidate, partial(open_engine, path, float_variant, self.run_rows.manifest)
+                path = build_float_engine(float_variant, graph, folder)
+                candidate = EngineCandidate(
+                    run_rows=self.run_rows, variant=float_variant, folder=folder
                 )
+                opener = partial(open_engine, path, float_variant, self.run_rows.manifest)
+                self.check(candidate, opener, digest)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
         graph.unlink(missing_ok=True)
-        fault = self._graphs[digest]
+        fault = self._graphs[format_, digest]
         if fault is not None:
             raise fault
 

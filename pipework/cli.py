@@ -297,22 +297,28 @@ def show(
     html: Annotated[
         Path | None, typer.Option(help="HTML page with plots of the engines to write")
     ] = None,
+    overrides: Sets = None,
 ) -> None:
-    """Show the contents of a run folder: model, data, scores, engines with parity and speed."""
+    """Show the contents of a run folder: model, data, scores, engines with parity and speed.
+
+    With the settings engine.* of a server, the default engine is that of this server.
+    """
     from pipework import console
     from pipework.run_folder.manifest import read_manifest
+    from pipework.serve.config import ServeSettings
+    from pipework.settings import load_settings
     from pipework.terminal import show_manifest
 
-    manifest = read_manifest(run)
+    manifest, settings = read_manifest(run), load_settings(ServeSettings, None, overrides or [])
     if html is not None:
         from pipework.export.report import write_page
 
-        write_page(html, manifest)
+        write_page(html, manifest, settings.engine)
         console.print_line(f"page: {html}")
     elif as_json:
         sys.stdout.write(manifest.model_dump_json(indent=2) + "\n")
     else:
-        show_manifest(run, manifest)
+        show_manifest(run, manifest, settings.engine)
 
 
 def main() -> NoReturn:

@@ -64,7 +64,7 @@ def parity_error(candidate: EngineCandidate, result: ProofResult) -> CheckFailed
     if parity.scores is not None:
         score = f"{parity.scores.engine:.4f} instead of {parity.scores.reference:.4f}"
         message += f", {parity.metric} {score}"
-    message += describe_derived(result.breaches)
+    message += describe_derived(result.breaches, candidate.variant.precision)
     breaches = [
         f"{breach.limit:<28} {breach.found:>12.4g} {breach.allowed:>12.4g}"
         for breach in result.breaches

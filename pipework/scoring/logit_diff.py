@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.run_folder.engine_record import Tolerance
+from pipework.run_folder.engine_record import Precision, PredictionChange, Tolerance
 from pipework.run_folder.task import Task, TaskKind, not_a_classifier
 from pipework.scoring.predictions import (
     THRESHOLD,
@@ -27,18 +27,21 @@ BAND_INPUTS = 8  # a length band with fewer inputs is not checked
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Breach:
-    """A limit of the tolerance that does not hold: its name, the measured and the allowed value."""
+    """A limit of the tolerance that does not hold: its name, the measured and the allowed value.
+
+    Differences are those of the logits, not in units.
+    """
 
     limit: str
     found: float
     allowed: float
 
 
-def describe_derived(breaches: Sequence[Breach]) -> str:
+def describe_derived(breaches: Sequence[Breach], precision: Precision) -> str:
     """Return the values of the limits by class and length, and the settings that they follow."""
     return "".join(
         f", {breach.limit} {breach.found:.3g} (limit {breach.allowed:.3g}, see the export setting "
-        f"tolerances.PRECISION.{'bias_ratio' if breach.limit == 'bias' else 'error_ratio'})"
+        f"tolerances.{precision}.{'bias_ratio' if breach.limit == 'bias' else 'error_ratio'})"
         for breach in breaches
         if breach.limit == "bias" or breach.limit.startswith("rms")
     )
@@ -52,8 +55,8 @@ class Comparison:
 
     Attributes:
         lengths_X: tokens of the input of each row, [X].
-        labelled: number of inputs whose labels are compared; the labels of later inputs, random
-            sequences of tokens, mean nothing. None for all.
+        labelled: number of inputs whose predictions are compared; the predictions of later inputs,
+            random sequences of tokens, mean nothing. None for all.
     """
 
     task: Task
@@ -80,6 +83,11 @@ class Comparison:
         return np.unique(self.input_X, return_index=True)[1]
 
     @property
+    def _compared(self) -> NDArray[np.bool_]:
+        """Whether the predictions of a row are compared, [X]."""
+        return np.asarray(self.input_X < len(self.flipped))
+
+    @property
     def bias(self) -> float:
         """The largest mean signed difference of a class; each input counts once."""
         return float(np.abs(self._signed[self._first].mean(axis=0)).max())
@@ -97,13 +105,28 @@ class Comparison:
         squares_NC = np.square(self._signed[self._first[inside_N]])
         return float(np.sqrt(squares_NC.mean(axis=0)).max())
 
+    def change(self, target_range: float) -> PredictionChange:
+        """Return how far the predictions of the inputs with compared labels changed.
+
+        Args:
+            target_range: range of the targets of a regression; ignored for labels.
+        """
+        flips, regression = int(self.flipped.sum()), self.task.kind is TaskKind.REGRESSION
+        return PredictionChange(
+            argmax_agreement=1 - flips / len(self.flipped),
+            flips=flips,
+            max_change=(
+                float(self.max_differences[self._compared].max()) / target_range
+                if regression
+                else self._max_probability_change
+            ),
+            target_range=target_range if regression else None,
+        )
+
     @property
-    def max_probability_change(self) -> float:
-        """The largest change of a probability; 0 for a regression."""
-        if self.task.kind is TaskKind.REGRESSION:
-            return 0.0
+    def _max_probability_change(self) -> float:
         before, after = (
-            probabilities(np.nan_to_num(logits_XC), self.task)
+            probabilities(np.nan_to_num(logits_XC[self._compared]), self.task)
             for logits_XC in (self.expected_XC, self.found_XC)
         )
         return float(np.abs(after - before).max())
@@ -195,23 +218,22 @@ class Comparison:
     def breaches(
         self, tolerance: Tolerance, *, unit: float | None = None, score_drop: float = 0.0
     ) -> tuple[Breach, ...]:
-        """Return the limits that do not hold; differences are in `unit`, default `self.unit`."""
+        """Return the limits that do not hold; differences have `unit`, or else `self.unit`."""
         unit, inputs = unit or self.unit, len(self.flipped)
-        measured = {
-            "max_abs": float(self.max_differences.max()) / unit,
-            "mean_abs": float(self.differences.mean()) / unit,
-            "spread": self.spread / unit,
-            "flips": int(self.flipped.sum()) / inputs,
-            "flips_outside": self.flips_outside / inputs,
-            "score_drop": score_drop,
-        }
+        limits = [
+            ("max_abs", float(self.max_differences.max()), tolerance.max_abs * unit),
+            ("mean_abs", float(self.differences.mean()), tolerance.mean_abs * unit),
+            ("spread", self.spread, tolerance.spread * unit),
+            ("flips", int(self.flipped.sum()) / inputs, tolerance.flips),
+            ("flips_outside", self.flips_outside / inputs, tolerance.flips_outside),
+            ("score_drop", score_drop, tolerance.score_drop),
+        ]
         if tolerance.bias is not None:
-            measured["bias"] = self.bias / unit
-        limits = [(limit, found, getattr(tolerance, limit)) for limit, found in measured.items()]
+            limits.append(("bias", self.bias, tolerance.bias * unit))
         start = 0
         for band in tolerance.bands:
-            rms = self.band_rms(start, band.longest) / unit
-            limits.append((f"rms of {start + 1} to {band.longest} tokens", rms, band.rms))
+            rms = self.band_rms(start, band.longest)
+            limits.append((f"rms of {start + 1} to {band.longest} tokens", rms, band.rms * unit))
             start = band.longest
         return tuple(
             Breach(limit=limit, found=found, allowed=allowed)
@@ -234,6 +256,11 @@ class Comparison:
         np.maximum.at(highest_NC, self.input_X, numbers_XC)
         np.minimum.at(lowest_NC, self.input_X, numbers_XC)
         return float(np.nan_to_num(highest_NC - lowest_NC, nan=np.inf, posinf=np.inf).max())
+
+
+def value_range(values: NDArray[np.generic]) -> float:
+    """Return the difference of the largest and the smallest value; 1 if they are the same."""
+    return float(np.ptp(np.asarray(values, np.float64))) or 1.0
 
 
 def _log_probabilities(logits_XC: Logits, task: Task) -> Floats:

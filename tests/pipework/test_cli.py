@@ -22,7 +22,7 @@ FROZEN = {
     "export": "run to precision layout repository overrides",
     "predict": "words file out url columns engine",
     "serve": "target backend host port grpc_port engine overrides",
-    "show": "run as_json html",
+    "show": "run as_json html overrides",
     "train": "config out overrides nproc resume",
 }
 

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pipework.errors import CheckFailedError
-from pipework.export.config import ExportSettings, ToleranceSettings, TolerancesSettings
+from pipework.export.config import ExportSettings, RoundedToleranceSettings, TolerancesSettings
 from pipework.export.quantize.mixed_precision import SENSITIVITY_ROWS, CandidateRunner
 from pipework.export.run import export
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
@@ -154,7 +154,7 @@ def test_float32_is_used_if_bf16_fallback_layers_do_not_help(run, noting, monkey
 
 def test_an_engine_that_fallback_layers_do_not_repair_is_rejected(run, noting):
     # An impossible limit, which --set would not accept.
-    never = TolerancesSettings(int8=ToleranceSettings.model_construct(score_drop=-1.0))
+    never = TolerancesSettings(int8=RoundedToleranceSettings.model_construct(score_drop=-1.0))
     settings = QUICK.model_copy(update={"tolerances": never})
     with pytest.raises(CheckFailedError) as caught:
         export(run, noting, [DYNAMIC], settings=settings)

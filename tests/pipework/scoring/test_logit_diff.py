@@ -120,6 +120,13 @@ def limits_broken(compared, **limits):
     return [breach.limit for breach in compared.breaches(WIDE.model_copy(update=limits))]
 
 
+def test_a_broken_limit_of_a_regression_is_on_the_scale_of_its_values():
+    values = random.normal(0, 10, (500, 1))
+    compared = compare(values, values + 4, VALUE)
+    (breach,) = compared.breaches(WIDE.model_copy(update={"bias": 0.1}), unit=20)
+    assert (breach.limit, breach.found, breach.allowed) == ("bias", pytest.approx(4, rel=1e-3), 2)
+
+
 def test_a_constant_shift_of_one_class_is_a_bias():
     expected, found = many()
     assert compare(expected, found).bias < 0.002
@@ -176,6 +183,23 @@ def test_labels_of_unlabelled_inputs_do_not_count():
 
 def test_the_change_of_probabilities_is_the_largest_of_a_class():
     p, q = np.array([0.7, 0.2, 0.1]), np.array([0.4, 0.3, 0.3])
-    compared = compare([np.log(p), np.log(p)], [np.log(q), np.log(p) + 3])
-    assert compared.max_probability_change == pytest.approx(0.3, abs=1e-6)
-    assert compare([[1]], [[2]], VALUE).max_probability_change == 0
+    changed = compare([np.log(p), np.log(p)], [np.log(q), np.log(p) + 3]).change(9)
+    assert changed.max_change == pytest.approx(0.3, abs=1e-6)
+    assert (changed.flips, changed.target_range) == (0, None)
+
+
+@pytest.mark.parametrize(("task", "width"), [(LABELS, 3), (MULTI, 2), (VALUE, 1)])
+def test_labels_and_probabilities_are_compared_on_the_same_inputs(task, width):
+    expected = random.normal(0, 1, (20, width))
+    found = expected.copy()
+    found[15:] += random.normal(0, 9, (5, width))
+    inputs = [*range(14), 3, *range(14, 19)]
+    changed = compare(expected, found, task, inputs, labelled=14).change(2)
+    assert (changed.flips, changed.max_change) == (0, 0)
+    assert compare(expected, found, task, inputs).change(2).max_change > 0.1
+
+
+def test_the_change_of_a_value_is_a_share_of_the_range_of_the_targets():
+    changed = compare([[1], [2]], [[1], [2.5]], VALUE).change(4)
+    assert (changed.max_change, changed.target_range, changed.flips) == (0.125, 4, 0)
+    assert changed.describe_change(VALUE.kind) == "values by up to 0.5 (12.5% of the target range)"
