@@ -186,10 +186,3 @@ def _merge_aliases(path: Path) -> None:
     del graph.node[:]
     graph.node.extend(nodes)
     onnx.save(model, path)
-
-
-def strip_model_prefix(path: str) -> str:
-    """Return a module path of a graph without the leading wrappers, which are all named `model`."""
-    while path == "model" or path.startswith("model."):
-        path = path.removeprefix("model").removeprefix(".")
-    return path
