@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipework.benchmarks.studies.documents.readme import RESULTS
-from pipework.benchmarks.studies.documents.schema import PATH
-from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.benchmarks.studies.records.stored_results import PATH, read_stored
 from pipework.train.config.run_config import load_config
 
 ROOT = Path(__file__).parents[3]
