@@ -23,7 +23,14 @@ from pipework.train.loop.distributed import World, is_elastic
 from pipework.train.loop.encoder_states import encoder_states
 from pipework.train.loop.evaluator import ClassifierEvaluator
 from pipework.train.loop.loop import LoopSpec, TrainingRun
-from pipework.train.loop.losses import LabelLosses, Losses, Objective, class_weights
+from pipework.train.loop.losses import (
+    LabelLosses,
+    Losses,
+    Objective,
+    StandardisedLosses,
+    class_weights,
+    target_scale,
+)
 from pipework.train.loop.model_inputs import BatchLoader, HeadOnly, StateLoader, TokenLoader
 from pipework.train.loop.resume import Snapshot, TrainState
 from pipework.train.loop.step import StepSpec
@@ -119,6 +126,9 @@ def _train_classifier(
     for finding in report.findings:
         run.logger.log_text(f"data: {finding}")
         run.progress.note(f"data: {finding}")
+    scale = target_scale(prepared.task, data.train.truth)
+    if scale is not None:
+        model.standardise(scale)
     model.to(world.device)
     if world.device.type == "cpu":
         use_fast_dropout(model.model)
@@ -161,11 +171,12 @@ def _run_loop(
     )
     if settings.gradient_checkpointing:
         model.gradient_checkpointing()
+    losses, scale = _losses(run, prepared, data), model.target_scale
     step = StepSpec(
         model=loaders.module,
         layers=model.layers(),
         loader=loaders.train,
-        losses=_losses(run, prepared, data),
+        losses=losses if scale is None else StandardisedLosses(losses, scale),
     )
     loop = LoopSpec(
         model=model,

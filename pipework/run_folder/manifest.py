@@ -58,10 +58,22 @@ class Input(Record):
         return "text_pair" in self.fields
 
 
+class TargetScale(Record):
+    """Mean and standard deviation of the train targets of a regression.
+
+    The model is trained on (target - mean) / std. Its last layer contains the inverse, so the
+    checkpoint and the engines return values on the scale of the targets.
+    """
+
+    mean: float
+    std: float
+
+
 class Model(Record):
     """The checkpoint: model family, head, and files with digests.
 
     `kept` are the files of the checkpoints of `train.keep_every`, by name: step-300.
+    `target_scale` is set for a regression.
     """
 
     family: str
@@ -71,6 +83,7 @@ class Model(Record):
     dtype: str
     checkpoint: tuple[FileRecord, ...]
     kept: dict[str, tuple[FileRecord, ...]] = Field(default_factory=dict)
+    target_scale: TargetScale | None = None
 
     @property
     def takes_spans(self) -> bool:
