@@ -9,7 +9,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreT
 
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, RunFolderError
-from pipework.export.inference import evaluate_run, open_encoder, split_source
+from pipework.export.inference import (
+    evaluate_run,
+    open_encoder,
+    predict_run,
+    split_source,
+)
 from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest
@@ -83,9 +88,14 @@ def test_the_weights_of_every_n_steps_are_kept_and_scored(small, forked, tmp_pat
     assert forked(config, run, resume=True) == [0]
     manifest = read_manifest(run)
     assert list(manifest.model.kept) == ["step-2", "step-4", "step-6"]
-    scores = [
-        line for line in map(json.loads, (run / "log.jsonl").open()) if line["group"] == "dev"
-    ]
+    logged = map(json.loads, (run / "log.jsonl").read_text().splitlines())
+    scores = [line for line in logged if line["group"] == "dev"]
+    (best, *others) = (
+        [prediction.score for _, prediction in predict_run(run, [Example(text="good")], name)]
+        for name in (None, *manifest.model.kept)
+    )
+    assert best in others
+    assert len({*map(tuple, others)}) == 3
     for name, line in zip(manifest.model.kept, scores, strict=True):
         evaluation = evaluate_run(run, None, "dev", name, NullProgress())
         assert evaluation.score == line["accuracy"]

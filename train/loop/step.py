@@ -24,8 +24,7 @@ from pipework.train.loop.model_inputs import BatchLoader
 from pipework.train.loop.optim import make_optimizer, parameter_groups, set_rate
 from pipework.train.loop.schedule import Schedule
 
-DYNAMIC_SCALE = 2.0**16
-MAX_OVERFLOWS = 30  # in a row; each one halves a scale that is not constant
+MAX_OVERFLOWS = 30  # in a row; each one halves the scale, which starts at 2**16 unless constant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +79,10 @@ class Stepper:
         self.optimizer = make_optimizer(groups, settings)
         self.autocast = autocast_type(settings, world.device)
         wanted = self.autocast is torch.float16
-        scale = settings.loss_scale or DYNAMIC_SCALE
-        self.scaler = torch.amp.GradScaler(world.device.type, scale, enabled=wanted)
+        device, scale = world.device.type, settings.loss_scale
+        self.scaler = torch.amp.GradScaler(device, enabled=wanted)
+        if scale is not None:
+            self.scaler = torch.amp.GradScaler(device, scale, enabled=wanted)
         self.updates = 0
         self._overflows = 0
         self.model = spec.model
