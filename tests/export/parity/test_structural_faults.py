@@ -11,6 +11,7 @@ from openvino import opset13
 from pipework.benchmarks.studies.planted_faults import FAULTS as ALL_FAULTS
 from pipework.benchmarks.studies.structural_faults import VARIANTS
 from pipework.errors import CheckFailedError
+from pipework.export import build as build_module
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
 from pipework.export.convert import onnx2openvino
@@ -71,6 +72,13 @@ def test_a_float32_graph_is_checked_once_per_layout(run, noting):
     export(run, noting, [*DYNAMIC, STATIC, *OPENVINO], settings=QUICK)
     checks = [line for line in noting.lines if "checking the float32 graph" in line]
     assert [line.split(":")[0] for line in checks] == [variant.label for variant in DYNAMIC]
+
+
+def test_nothing_is_converted_from_a_float32_graph_that_was_refused(run, noting, monkeypatch):
+    monkeypatch.setattr(build_module, "onnx_to_int8", None)  # an error if it is called
+    variants = [BY_NAME["onnx-fp32-packed"], DYNAMIC[1]]
+    with pytest.raises(CheckFailedError, match=r"^onnx-fp32-packed failed"):
+        export(run, noting, variants, settings=QUICK, builder=FAULTS["two classes swapped"])
 
 
 def test_a_fault_of_the_graph_that_openvino_compiles_is_refused_before_int8(run, monkeypatch):
