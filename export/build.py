@@ -182,11 +182,21 @@ def _graph(variant: Variant, run_rows: RunRows, path: Path, progress: Progress) 
     )
 
 
+def float_variant(variant: Variant) -> Variant:
+    """Return the float32 engine of the same format and layout; for TensorRT, that of ONNX."""
+    openvino = variant.format is EngineFormat.OPENVINO
+    return Variant(
+        format=EngineFormat.OPENVINO if openvino else EngineFormat.ONNX,
+        precision=Precision.FP32,
+        layout=variant.layout,
+    )
+
+
 def build_float_engine(variant: Variant, graph: Path, folder: Path) -> Path:
     """Write the float32 engine of a format to `folder` and return its main file.
 
     Args:
-        variant: the variant of the engine; that of TensorRT is an ONNX engine.
+        variant: the variant of the engine, ONNX or OpenVINO.
         graph: the float32 graph, which is moved.
         folder: the folder.
     """

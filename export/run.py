@@ -14,6 +14,7 @@ from pipework.export.build import (
     build,
     build_float_engine,
     disk_space,
+    float_variant,
     lost_fusions,
 )
 from pipework.export.config import ExportSettings
@@ -159,6 +160,8 @@ def _build_one(
 ) -> EngineRecord:
     run_rows = checker.run_rows
     folder = run_rows.run / ENGINES / variant.label / UNFINISHED
+    if variant.precision is not Precision.FP32:
+        checker.raise_known_fault(variant)
     folder.mkdir(parents=True)
     with disk_space(folder, run_rows.manifest):
         built = builder(variant, run_rows, folder, progress)
@@ -211,7 +214,8 @@ class ParityChecker:
         self.run_rows = run_rows
         self._expected = expected
         self._progress = progress
-        self._graphs: dict[tuple[EngineFormat, str], CheckFailedError | None] = {}
+        self._graphs: dict[tuple[str, str], CheckFailedError | None] = {}
+        self._faults: dict[str, CheckFailedError] = {}
 
     def tolerance(self, variant: Variant) -> Tolerance:
         """Return the limits of an engine."""
@@ -233,14 +237,13 @@ class ParityChecker:
         """
         if candidate.variant.precision is not Precision.FP32:
             return self._check(candidate, opener)
-        key = candidate.variant.format, float_digest
-        try:
-            parity = self._check(candidate, opener)
-        except CheckFailedError as error:
-            self._graphs[key] = error
-            raise
+        key = candidate.variant.label, float_digest
         self._graphs[key] = None
-        return parity
+        try:
+            return self._check(candidate, opener)
+        except CheckFailedError as error:
+            self._graphs[key] = self._faults[key[0]] = error
+            raise
 
     def _check(self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine]) -> Parity:
         try:
@@ -261,33 +264,31 @@ class ParityChecker:
         remove_failed_export(candidate)
         return result.parity.model_copy(update={"processor": processor})
 
+    def raise_known_fault(self, variant: Variant) -> None:
+        """Raise the error of the float32 graph if it has failed for the same format and layout."""
+        if fault := self._faults.get(float_variant(variant).label):
+            raise fault
+
     def check_float_graph(self, variant: Variant, graph: Path) -> None:
         """Check the float32 graph that `variant` was converted from, and delete it.
 
         Raises:
             CheckFailedError: its logits differ from the checkpoint's, or it fails.
         """
-        digest = file_digest(graph)
-        openvino = variant.format is EngineFormat.OPENVINO
-        format_ = EngineFormat.OPENVINO if openvino else EngineFormat.ONNX
-        if (format_, digest) not in self._graphs:
+        digest, checked = file_digest(graph), float_variant(variant)
+        if (checked.label, digest) not in self._graphs:
             self._progress.note(f"{variant.label}: checking the float32 graph it is converted from")
-            update = {"format": format_, "layout": variant.layout}
-            float_variant = ONNX_FP32.model_copy(update=update)
-            folder = self.run_rows.run / ENGINES / float_variant.label / "float-graph"
+            folder = self.run_rows.run / ENGINES / checked.label / "float-graph"
             folder.mkdir(parents=True)
+            candidate = EngineCandidate(run_rows=self.run_rows, variant=checked, folder=folder)
             try:
-                path = build_float_engine(float_variant, graph, folder)
-                candidate = EngineCandidate(
-                    run_rows=self.run_rows, variant=float_variant, folder=folder
-                )
-                opener = partial(open_engine, path, float_variant, self.run_rows.manifest)
+                path = build_float_engine(checked, graph, folder)
+                opener = partial(open_engine, path, checked, self.run_rows.manifest)
                 self.check(candidate, opener, digest)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
         graph.unlink(missing_ok=True)
-        fault = self._graphs[format_, digest]
-        if fault is not None:
+        if fault := self._graphs[checked.label, digest]:
             raise fault
 
     def reference_rows(self) -> ReferenceRows:

@@ -76,11 +76,11 @@ class LengthBand(Record):
 
     Attributes:
         longest: most tokens of an input; the band starts above the longest of the previous band.
-        rms: largest root mean square of the differences of a class.
+        rms: largest root mean square of the differences, of each class or of any.
     """
 
     longest: int
-    rms: float
+    rms: float | tuple[float, ...]
 
 
 class Tolerance(Record):
@@ -102,11 +102,12 @@ class Tolerance(Record):
         score_drop: the accepted decrease of the task's metric on dev, 0 to 1. A decrease that one
             row causes does not count.
         error_ratio: the largest root mean square of the differences of a class, in each range of
-            lengths, as a multiple of the error of a correct conversion to the precision; see
-            `pipework.export.parity.rounding`.
+            lengths, as a multiple of the error of a correct conversion to the precision in this
+            class and range; see `pipework.export.parity.rounding`. Two standard errors are allowed.
         bias_ratio: the largest mean signed difference of a class, as a multiple of the root mean
-            square of that error. A constant shift is a fault even if it changes no label.
-        bias: the limit that results from `bias_ratio`.
+            square of that error in all lengths. A constant shift is a fault even if it changes no
+            label. Two standard errors are allowed.
+        bias: the limit that results from `bias_ratio`, of each class or of any.
         bands: the limits that result from `error_ratio`, by length, shortest first.
     """
 
@@ -118,7 +119,7 @@ class Tolerance(Record):
     flips: float = 0
     error_ratio: float | None = None
     bias_ratio: float | None = None
-    bias: float | None = None
+    bias: float | tuple[float, ...] | None = None
     bands: tuple[LengthBand, ...] = ()
 
 

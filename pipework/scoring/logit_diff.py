@@ -23,6 +23,7 @@ Logits = NDArray[np.float32]
 Floats = NDArray[np.float64]
 BOUND_PERCENTILE = 99  # the error bound holds for this percentage of the inputs
 BAND_INPUTS = 8  # a length band with fewer inputs is not checked
+STANDARD_ERRORS = 2  # of a mean over few inputs, in favour of the engine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,22 +89,26 @@ class Comparison:
         return np.asarray(self.input_X < len(self.flipped))
 
     @property
-    def bias(self) -> float:
-        """The largest mean signed difference of a class; each input counts once."""
-        return float(np.abs(self._signed[self._first].mean(axis=0)).max())
+    def bias(self) -> Floats:
+        """The size of the mean signed difference of each class, [C], less `STANDARD_ERRORS`.
 
-    def band_rms(self, start: int, end: int) -> float:
-        """Return the largest root mean square difference of a class, of inputs of similar length.
+        Each input counts once.
+        """
+        mean_C, error_C = _mean(self._signed[self._first])
+        return np.asarray(np.maximum(np.abs(mean_C) - STANDARD_ERRORS * error_C, 0))
+
+    def band_rms(self, start: int, end: int, standard_errors: float = -STANDARD_ERRORS) -> Floats:
+        """Return the root mean square difference of each class, [C], of inputs of similar length.
 
         These have more than `start` and at most `end` tokens, and each counts once. 0 if they are
-        too few.
+        too few. The mean square is increased by a number of standard errors.
         """
         lengths_N = self.lengths_X[self._first]
         inside_N = (lengths_N > start) & (lengths_N <= end)
         if inside_N.sum() < BAND_INPUTS:
-            return 0.0
-        squares_NC = np.square(self._signed[self._first[inside_N]])
-        return float(np.sqrt(squares_NC.mean(axis=0)).max())
+            return np.zeros(self.found_XC.shape[1])
+        mean_C, error_C = _mean(np.square(self._signed[self._first[inside_N]]))
+        return np.asarray(np.sqrt(np.maximum(mean_C + standard_errors * error_C, 0)))
 
     def change(self, target_range: float) -> PredictionChange:
         """Return how far the predictions of the inputs with compared labels changed.
@@ -229,11 +234,11 @@ class Comparison:
             ("score_drop", score_drop, tolerance.score_drop),
         ]
         if tolerance.bias is not None:
-            limits.append(("bias", self.bias, tolerance.bias * unit))
+            limits.append(("bias", *_worst(self.bias, tolerance.bias, unit)))
         start = 0
         for band in tolerance.bands:
-            rms = self.band_rms(start, band.longest)
-            limits.append((f"rms of {start + 1} to {band.longest} tokens", rms, band.rms * unit))
+            rms = _worst(self.band_rms(start, band.longest), band.rms, unit)
+            limits.append((f"rms of {start + 1} to {band.longest} tokens", *rms))
             start = band.longest
         return tuple(
             Breach(limit=limit, found=found, allowed=allowed)
@@ -256,6 +261,19 @@ class Comparison:
         np.maximum.at(highest_NC, self.input_X, numbers_XC)
         np.minimum.at(lowest_NC, self.input_X, numbers_XC)
         return float(np.nan_to_num(highest_NC - lowest_NC, nan=np.inf, posinf=np.inf).max())
+
+
+def _mean(values_NC: Floats) -> tuple[Floats, Floats]:
+    """Return mean and standard error of each class; NaN if a value is infinite."""
+    with np.errstate(invalid="ignore"):
+        return values_NC.mean(axis=0), values_NC.std(axis=0) / np.sqrt(len(values_NC))
+
+
+def _worst(found_C: Floats, allowed: float | tuple[float, ...], unit: float) -> tuple[float, float]:
+    """Return measured and allowed value of the class that exceeds its limit most, or least fits."""
+    allowed_C = np.broadcast_to(unit * np.asarray(allowed, np.float64), found_C.shape)
+    worst = int(np.argmax(found_C - allowed_C))  # the first NaN if there is one
+    return float(found_C[worst]), float(allowed_C[worst])
 
 
 def value_range(values: NDArray[np.generic]) -> float:
