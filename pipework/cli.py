@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from typer.exceptions import TyperException
 
 from pipework.benchmarks.command import bench
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, as_pipe_error
@@ -289,8 +290,10 @@ def show(
 
     manifest = read_manifest(run)
     if html is not None:
+        from pipework.benchmarks.results_schema.results import check_writable
         from pipework.export.report import write_page
 
+        check_writable(html)
         write_page(html, manifest)
         console.print_line(f"page: {html}")
     elif as_json:
@@ -313,12 +316,17 @@ def main() -> NoReturn:
         if not pipe_error.reported:
             print_error(pipe_error)
         sys.exit(pipe_error.exit_code)
-    sys.exit(0)
 
 
-def _run() -> None:
+def _run() -> NoReturn:
+    without_words = len(sys.argv) == 1  # prints the help
     try:
-        app()
+        sys.exit(app(standalone_mode=without_words) or 0)
+    except TyperException as error:
+        context = getattr(error, "ctx", None)
+        command = "pipe" if context is None else context.command_path
+        message = " ".join(error.format_message().replace("Value error, ", "").split())
+        raise ConfigError(message, f"{command} --help") from error
     except SystemExit:
         sys.stdout.flush()
         raise

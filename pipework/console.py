@@ -32,8 +32,9 @@ from pipework.errors import OutputError, PipeError
 
 LINE_EVERY_S = 10.0
 STDOUT = 1  # file descriptor
-output = Console(highlight=False, soft_wrap=True)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+# Without emoji, which would replace the port in "127.0.0.1:-1:".
+output = Console(highlight=False, soft_wrap=True, emoji=False)
+errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 class StandardOutput(FileIO):
@@ -89,14 +90,14 @@ class Bars:
 
     def __init__(self) -> None:
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.percentage:>3.0f}%"),
             _Rate(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             console=errors,
         )
         self._tasks: list[TaskID] = []
