@@ -10,7 +10,7 @@ from pipework.settings import Fraction, Positive, Settings
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Weight = Annotated[float, Field(gt=0)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Runs = Annotated[
     tuple[Path, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 ]

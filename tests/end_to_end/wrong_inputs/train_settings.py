@@ -99,8 +99,7 @@ SETTINGS = {
     ),
     "a huge seed": settings(
         "train.seed=99999999999999999999",
-        "--set train.seed: Input should be less than 9223372036854775808, found "
-        "99999999999999999999",
+        "--set train.seed: Input should be less than 4294967296, found 99999999999999999999",
     ),
     "negative weights of classes": settings(
         "train.class_weights=[1, -1]",
