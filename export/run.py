@@ -135,8 +135,7 @@ def _build_all(
     Raises:
         PipeError: all variants failed; this is the error of the last.
     """
-    names: list[str] = []
-    failed: list[str] = []
+    names, failed = list[str](), list[str]()
     for number, variant in enumerate(variants, start=1):
         progress.note(f"building {variant.label} ({number} of {len(variants)})")
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from typer.exceptions import TyperException
 
 from pipework.benchmarks.command import bench
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, as_pipe_error
@@ -67,15 +68,12 @@ def check(
     from pipework.terminal import show_report
     from pipework.train.data_report.data_report import check_config, check_files, is_config
 
-    progress = console.progress()
-    try:
+    with console.progress() as progress:
         if len(inputs) == 1 and is_config(inputs[0]):
             report = check_config(inputs[0], overrides or [], progress, rows)
         else:
             paths = [Path(name) for name in inputs]
             report = check_files(paths, overrides or [], progress, rows)
-    finally:
-        progress.close()
     if as_json:
         sys.stdout.write(report.model_dump_json(indent=2) + "\n")
     else:
@@ -139,11 +137,8 @@ def evaluate(
     from pipework.export.inference import evaluate_run
     from pipework.terminal import show_evaluation
 
-    progress = console.progress()
-    try:
+    with console.progress() as progress:
         evaluation = evaluate_run(run, file, split or "dev", engine, progress)
-    finally:
-        progress.close()
     if as_json:
         sys.stdout.write(evaluation.model_dump_json(indent=2) + "\n")
     else:
@@ -172,8 +167,7 @@ def predict(
     from pipework.export.inference import format_prediction, write_predictions
     from pipework.export.predict import PredictionSource, input_source, predict_inputs
 
-    progress = console.progress()
-    try:
+    with console.progress() as progress:
         source = PredictionSource(url=url, columns=columns, engine=engine)
         results = predict_inputs(words or [], file, source, progress=progress)
         if out is not None:
@@ -182,8 +176,6 @@ def predict(
             return
         for example, prediction in results:
             sys.stdout.write(format_prediction(example, prediction) + "\n")
-    finally:
-        progress.close()
 
 
 @app.command()
@@ -216,14 +208,11 @@ def export(
     settings = load_settings(ExportSettings, None, overrides or [])
     with LockedRun.open(run) as locked:
         variants = select_variants(locked.manifest, to, precision, layout)
-        progress = console.progress()
-        progress.note("loading torch")
-        from pipework.export.run import export_locked  # imports torch: seconds
+        with console.progress() as progress:
+            progress.note("loading torch")
+            from pipework.export.run import export_locked  # imports torch: seconds
 
-        try:
             records = export_locked(locked, progress, variants, settings=settings)
-        finally:
-            progress.close()
         show_exported(run, locked.manifest, records)
 
 
@@ -311,8 +300,10 @@ def show(
 
     manifest, settings = read_manifest(run), load_settings(ServeSettings, None, overrides or [])
     if html is not None:
+        from pipework.benchmarks.results_schema.results import check_writable
         from pipework.export.report import write_page
 
+        check_writable(html)
         write_page(html, manifest, settings.engine)
         console.print_line(f"page: {html}")
     elif as_json:
@@ -335,12 +326,17 @@ def main() -> NoReturn:
         if not pipe_error.reported:
             print_error(pipe_error)
         sys.exit(pipe_error.exit_code)
-    sys.exit(0)
 
 
-def _run() -> None:
+def _run() -> NoReturn:
+    without_words = len(sys.argv) == 1  # prints the help
     try:
-        app()
+        sys.exit(app(standalone_mode=without_words) or 0)
+    except TyperException as error:
+        context = getattr(error, "ctx", None)
+        command = "pipe" if context is None else context.command_path
+        message = " ".join(error.format_message().replace("Value error, ", "").split())
+        raise ConfigError(message, f"{command} --help") from error
     except SystemExit:
         sys.stdout.flush()
         raise

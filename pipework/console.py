@@ -28,12 +28,14 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from pipework.closeable import Closeable
 from pipework.errors import OutputError, PipeError
 
 LINE_EVERY_S = 10.0
 STDOUT = 1  # file descriptor
-output = Console(highlight=False, soft_wrap=True)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+# Without emoji, which would replace the port in "127.0.0.1:-1:".
+output = Console(highlight=False, soft_wrap=True, emoji=False)
+errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 class StandardOutput(FileIO):
@@ -84,19 +86,19 @@ class _Rate(ProgressColumn):
         return Text(_rate(speed, unit) if speed and unit != "s" else "", style="cyan")
 
 
-class Bars:
+class Bars(Closeable):
     """Progress bars on a terminal; stages may nest."""
 
     def __init__(self) -> None:
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.percentage:>3.0f}%"),
             _Rate(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             console=errors,
         )
         self._tasks: list[TaskID] = []
@@ -145,7 +147,7 @@ class _Stage:
 
 
 @dataclass
-class Lines:
+class Lines(Closeable):
     """Progress lines in a log: one every LINE_EVERY_S seconds, and one at the end of a stage."""
 
     _stages: list[_Stage] = field(default_factory=list)

@@ -101,10 +101,10 @@ def cache_entry(key: str, needed: int = 0) -> Iterator[Path]:
             message = f"cannot write{size} to the cache {folder}: {error.strerror}"
             hint = "free space on the disk, or set PIPEWORK_CACHE to a folder with more free space"
             raise DataError(message, hint) from error
-        with suppress(OSError):  # a cache of another user
+        with suppress(OSError):  # a cache of another user, or deleted meanwhile
             os.utime(folder)  # the time of the last use
-        if _size(folder) > before:
-            _evict(limit, folder)
+            if _size(folder) > before:
+                _evict(limit, folder)
 
 
 def _lock(folder: Path, stack: ExitStack) -> None:

@@ -164,18 +164,19 @@ def _token_cache_key(
 def _write(
     folder: Path, source: Source, encoder: TextEncoder, task: Task | None, progress: Progress
 ) -> None:
-    end, total = 0, source.path.stat().st_size
-    progress.begin(f"tokenize {source.path.name}", total, "bytes")
+    end, rest = 0, source.path.stat().st_size
+    progress.begin(f"tokenize {source.path.name}", rest, "bytes")
     with write_streams(folder, (*FILES, "truth")) as streams:
         write_array(streams["offsets"], np.zeros(1, np.int64))
         for chunk in chunks(source.rows(), CHUNK):
             labels = NO_LABELS if task is None else label_array(chunk, task, str(source.path))
             end = _write_chunk(streams, chunk, encoder, labels, end)
-            progress.advance(sum(_bytes(example) for example in chunk))
+            progress.advance(read := sum(map(row_bytes, chunk)))
+            rest -= read
     if end == 0:
         message = f"{source.path} holds no rows"
         raise DataError(message, "check the file, and whether its first line is a header")
-    progress.advance(total)  # the rest, such as columns that were not read
+    progress.advance(max(0, rest))  # columns that were not read
     progress.end()
 
 
@@ -215,8 +216,11 @@ def write_array(stream: BinaryIO, array: NDArray[Any]) -> None:
     stream.write(np.ascontiguousarray(array).data)
 
 
-def _bytes(example: Example) -> int:
-    texts = (example.text, example.text_pair or "", str(example.label or ""))
+def row_bytes(example: Example) -> int:
+    """Estimate the size of a row in its file: the fields that were read, with separators."""
+    label = example.label or ""
+    labels = label if isinstance(label, str) else ",".join(label)
+    texts = (example.text, example.text_pair or "", labels)
     return sum(len(text.encode()) + 1 for text in texts if text)
 
 

@@ -20,7 +20,7 @@ from transformers import (
 from pipework.errors import ConfigError
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
-from pipework.train.data.tokenizer import check_openable
+from pipework.train.data.tokenizer import check_openable, library_errors, summary
 from pipework.train.model.families import set_head_dropout
 from pipework.train.model.legacy_configs import read_config
 
@@ -101,8 +101,8 @@ def opening(name: str) -> Iterator[None]:
         raise ConfigError(
             message, "a pickle can execute code: save the weights as safetensors first"
         ) from error
-    except (OSError, ValueError) as error:
-        message = f"model.name {name!r} cannot be opened: {str(error).splitlines()[0]}"
+    except library_errors() as error:
+        message = f"model.name {name!r} cannot be opened: {summary(error)}"
         raise ConfigError(message, "expected a hub id or a folder with config.json") from error
 
 

@@ -147,8 +147,8 @@ def _write(
     unspaced_V: NDArray[np.bool_],
     progress: Progress,
 ) -> None:
-    end, total = 0, source.path.stat().st_size
-    progress.begin(f"tokenize {source.path.name}", total, "bytes")
+    end, rest = 0, source.path.stat().st_size
+    progress.begin(f"tokenize {source.path.name}", rest, "bytes")
     with write_streams(folder, ("ids", "units", "offsets", "middles")) as streams:
         write_array(streams["offsets"], np.zeros(1, np.int64))
         while batch := list(islice(pieces, PACKED)):
@@ -160,11 +160,12 @@ def _write(
             middles = np.array([piece.middle for piece in batch], np.int32)
             write_array(streams["middles"], middles)
             end = int(offsets[-1])
-            progress.advance(sum(piece.size for piece in batch))
+            progress.advance(read := sum(piece.size for piece in batch))
+            rest -= read
     if end == 0:
         message = f"{source.path} contains no text"
         raise DataError(message, "check the file and data.columns.text")
-    progress.advance(total)  # the rest, such as columns that were not read
+    progress.advance(max(0, rest))  # columns that were not read
     progress.end()
 
 

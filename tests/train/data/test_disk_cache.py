@@ -7,12 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pipework.errors import ConfigError, DataError
+from pipework.run_folder.files import exclusive_lock
 from pipework.train.data.disk_cache import (
     cache_entry,
     cache_folder,
     cache_key,
     cached_text,
     data_file_digest,
+    ensure_folder,
 )
 
 
@@ -81,7 +83,7 @@ def set_last_use(folder, at):
 
 
 def test_the_least_recently_used_entries_are_deleted_beyond_the_limit(monkeypatch, caplog):
-    monkeypatch.setenv("PIPEWORK_CACHE_GB", "0.0000035")
+    monkeypatch.setenv("PIPEWORK_CACHE_GB", "0.000003")
     first, second, third = map(filled, "abc")
     for at, folder in enumerate((first, second, third)):
         set_last_use(folder, at)
@@ -94,7 +96,7 @@ def test_the_least_recently_used_entries_are_deleted_beyond_the_limit(monkeypatc
     assert present == {first.name, newest.name, "tensorrt"}
     (line,) = caplog.messages
     assert line.startswith("deleted 2 entries (2e-06 GB) of the cache ")
-    assert line.endswith("which exceeded 3.5e-06 GB (PIPEWORK_CACHE_GB)")
+    assert line.endswith("which exceeded 3e-06 GB (PIPEWORK_CACHE_GB)")
 
 
 def test_an_entry_in_use_is_not_deleted(monkeypatch):
@@ -109,7 +111,8 @@ def test_an_entry_in_use_is_not_deleted(monkeypatch):
 
 def test_a_process_that_waits_for_a_deleted_entry_creates_it_again():
     key = cache_key(["waiting"])
-    with cache_entry(key) as folder, ThreadPoolExecutor(1) as pool:
+    folder = ensure_folder(cache_folder() / key)
+    with ThreadPoolExecutor(1) as pool, exclusive_lock(folder):  # as a process that deletes it
         started = threading.Event()
 
         def wait():

@@ -18,7 +18,8 @@ from pipework.benchmarks.studies.families import (
 from pipework.errors import DataError
 from pipework.progress import NullProgress
 from pipework.train.config.model import Head
-from pipework.train.data.token_cache import TokenSet, cache_folder
+from pipework.train.data.disk_cache import cache_folder
+from pipework.train.data.token_cache import TokenSet
 from pipework.train.loop.encoder_states import encoder_states
 from pipework.train.model.checkpoint_engine import model_inputs
 from pipework.train.model.classifier import padding_of
