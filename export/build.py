@@ -1,8 +1,10 @@
 """Build the files of one engine from a checkpoint."""
 
+import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import onnx
 import onnxruntime as ort
 
-from pipework.errors import ConfigError
+from pipework.errors import FULL, ConfigError, RunFolderError
 from pipework.export.convert.checkpoint2onnx import EXPORTER, OPSET, checkpoint_to_onnx
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
@@ -25,6 +27,8 @@ from pipework.run_folder.engine_record import (
     TensorRt,
     Variant,
 )
+from pipework.run_folder.files import file_digest
+from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines import MODELS
 
 # Runtimes match subgraphs by their structure, so another exporter, opset or version can silently
@@ -32,6 +36,7 @@ from pipework.serve.engines import MODELS
 
 # Weights in a separate file: graphs over 2 GB cannot be written otherwise.
 EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers_file_name"
+COPIES, MB = 2, 10**6  # of the weights on the disk: a graph, and the same graph with fusions
 ERRORS_ONLY = 3  # log level; hides the warning that the optimised graph is machine-specific
 
 
@@ -78,6 +83,7 @@ class BuildResult:
         tensorrt: build record of a TensorRT engine.
         graph: ONNX graph of a TensorRT engine, which runs on any machine.
         float_graph: the float32 graph that a lower precision was converted from.
+        float_digest: digest of the float32 graph, also of a float32 engine.
     """
 
     built_with: dict[str, str]
@@ -88,6 +94,7 @@ class BuildResult:
     tensorrt: TensorRt | None = None
     graph: Path | None = None
     float_graph: Path | None = None
+    float_digest: str = ""
 
 
 INTERMEDIATE, FLOAT_GRAPH = MODELS[EngineFormat.ONNX], "fp32.onnx"
@@ -125,10 +132,33 @@ def build(variant: Variant, run_rows: RunRows, folder: Path, progress: Progress)
             return replace(built, tensorrt=tensorrt, graph=graph, built_with=versions)
 
 
+@contextmanager
+def disk_space(folder: Path, manifest: Manifest) -> Iterator[None]:
+    """Check before a build that its files fit on the disk.
+
+    Raises:
+        RunFolderError: they do not, or the disk becomes full.
+    """
+    needed = COPIES * sum(file.size for file in manifest.model.checkpoint)
+    free = shutil.disk_usage(folder).free
+    message = f"an engine in {folder.parents[1]} needs about {needed / MB:,.1f} MB"
+    if free < needed:
+        message += f", but {free / MB:,.1f} MB are free"
+        raise RunFolderError(message, "free space on the disk")
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        message += f", which cannot be written: {error.strerror}"
+        raise RunFolderError(message, "free space on the disk") from error
+
+
 def _graph(variant: Variant, run_rows: RunRows, path: Path, progress: Progress) -> BuildResult:
     """Write the ONNX graph in the variant's precision to `path`, and beside it that in float32."""
     plain = path.with_name(FLOAT_GRAPH)
     checkpoint_to_onnx(run_rows.run, run_rows.manifest, plain, variant.layout)
+    digest = file_digest(plain)
     fallback_layers, fallback_precision = tuple[FallbackLayer, ...](), Precision.FP32
     match variant.precision:
         case Precision.FP32:
@@ -148,7 +178,35 @@ def _graph(variant: Variant, run_rows: RunRows, path: Path, progress: Progress) 
         fallback_layers=fallback_layers,
         fallback_precision=fallback_precision,
         float_graph=plain if plain.is_file() else None,
+        float_digest=digest,
     )
+
+
+def float_variant(variant: Variant) -> Variant:
+    """Return the float32 engine of the same format and layout; for TensorRT, that of ONNX."""
+    openvino = variant.format is EngineFormat.OPENVINO
+    return Variant(
+        format=EngineFormat.OPENVINO if openvino else EngineFormat.ONNX,
+        precision=Precision.FP32,
+        layout=variant.layout,
+    )
+
+
+def build_float_engine(variant: Variant, graph: Path, folder: Path) -> Path:
+    """Write the float32 engine of a format to `folder` and return its main file.
+
+    Args:
+        variant: the variant of the engine, ONNX or OpenVINO.
+        graph: the float32 graph, which is moved.
+        folder: the folder.
+    """
+    path = folder / MODELS[variant.format]
+    if variant.format is EngineFormat.OPENVINO:
+        onnx_to_openvino(graph, path, Precision.FP32)
+        graph.unlink()
+    else:
+        graph.rename(path)
+    return path
 
 
 def package_versions(*packages: str) -> dict[str, str]:

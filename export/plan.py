@@ -14,8 +14,7 @@ from pipework.run_folder.engine_record import (
     Variant,
 )
 from pipework.run_folder.manifest import Manifest
-from pipework.serve.engines.tensorrt_packages import builds_here, gpu_or_none
-from pipework.train.model.packed_encoder import PACKABLE
+from pipework.serve.engines.tensorrt_packages import builder_flavour, builds_here, gpu_or_none
 
 PRECISIONS = {
     EngineFormat.ONNX: (Precision.FP32, Precision.FP16, Precision.INT8),
@@ -34,10 +33,13 @@ def select_variants(
 
     Raises:
         ConfigError: no variant matches.
+        MissingDependencyError: no package that builds TensorRT engines is installed.
     """
     if to is ExportTarget.TRITON:
         return ()
     if to is ExportTarget.AUTO:
+        from pipework.train.model.packed_encoder import PACKABLE  # noqa: PLC0415  (imports torch)
+
         formats = tuple(format_ for format_ in EngineFormat if _available(format_))
         packable = manifest.model.family in PACKABLE
         layouts = (Layout.PADDED, Layout.PACKED) if packable else (Layout.PADDED,)
@@ -56,6 +58,8 @@ def select_variants(
         )
         message = f"no engine variant matches {command}"
         raise ConfigError(message, f"supported precisions: {supported}")
+    if to is ExportTarget.TENSORRT:
+        builder_flavour()
     return chosen
 
 

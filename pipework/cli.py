@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from typer.exceptions import TyperException
 
 from pipework.benchmarks.command import bench
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, as_pipe_error
@@ -41,6 +42,19 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 @app.command()
+def doctor(as_json: Json = False) -> None:
+    """Show the devices, stages and engines usable on this machine, and how to add the others."""
+    from pipework.export.doctor import diagnose
+    from pipework.terminal import show_diagnosis
+
+    diagnosis = diagnose()
+    if as_json:
+        sys.stdout.write(diagnosis.model_dump_json(indent=2) + "\n")
+    else:
+        show_diagnosis(diagnosis)
+
+
+@app.command()
 def check(
     inputs: Annotated[list[str], typer.Argument(help="config file, recipe name, or data files")],
     overrides: Sets = None,
@@ -54,15 +68,12 @@ def check(
     from pipework.terminal import show_report
     from pipework.train.data_report.data_report import check_config, check_files, is_config
 
-    progress = console.progress()
-    try:
+    with console.progress() as progress:
         if len(inputs) == 1 and is_config(inputs[0]):
             report = check_config(inputs[0], overrides or [], progress, rows)
         else:
             paths = [Path(name) for name in inputs]
             report = check_files(paths, overrides or [], progress, rows)
-    finally:
-        progress.close()
     if as_json:
         sys.stdout.write(report.model_dump_json(indent=2) + "\n")
     else:
@@ -126,11 +137,8 @@ def evaluate(
     from pipework.export.inference import evaluate_run
     from pipework.terminal import show_evaluation
 
-    progress = console.progress()
-    try:
+    with console.progress() as progress:
         evaluation = evaluate_run(run, file, split or "dev", engine, progress)
-    finally:
-        progress.close()
     if as_json:
         sys.stdout.write(evaluation.model_dump_json(indent=2) + "\n")
     else:
@@ -159,8 +167,7 @@ def predict(
     from pipework.export.inference import format_prediction, write_predictions
     from pipework.export.predict import PredictionSource, input_source, predict_inputs
 
-    progress = console.progress()
-    try:
+    with console.progress() as progress:
         source = PredictionSource(url=url, columns=columns, engine=engine)
         results = predict_inputs(words or [], file, source, progress=progress)
         if out is not None:
@@ -169,8 +176,6 @@ def predict(
             return
         for example, prediction in results:
             sys.stdout.write(format_prediction(example, prediction) + "\n")
-    finally:
-        progress.close()
 
 
 @app.command()
@@ -203,14 +208,11 @@ def export(
     settings = load_settings(ExportSettings, None, overrides or [])
     with LockedRun.open(run) as locked:
         variants = select_variants(locked.manifest, to, precision, layout)
-        progress = console.progress()
-        progress.note("loading torch")
-        from pipework.export.run import export_locked  # imports torch: seconds
+        with console.progress() as progress:
+            progress.note("loading torch")
+            from pipework.export.run import export_locked  # imports torch: seconds
 
-        try:
             records = export_locked(locked, progress, variants, settings=settings)
-        finally:
-            progress.close()
         show_exported(run, locked.manifest, records)
 
 
@@ -286,22 +288,30 @@ def show(
     html: Annotated[
         Path | None, typer.Option(help="HTML page with plots of the engines to write")
     ] = None,
+    overrides: Sets = None,
 ) -> None:
-    """Show the contents of a run folder: model, data, scores, engines with parity and speed."""
+    """Show the contents of a run folder: model, data, scores, engines with parity and speed.
+
+    With the settings engine.* of a server, the default engine is that of this server.
+    """
     from pipework import console
     from pipework.run_folder.manifest import read_manifest
+    from pipework.serve.config import ServeSettings
+    from pipework.settings import load_settings
     from pipework.terminal import show_manifest
 
-    manifest = read_manifest(run)
+    manifest, settings = read_manifest(run), load_settings(ServeSettings, None, overrides or [])
     if html is not None:
+        from pipework.benchmarks.results_schema.results import check_writable
         from pipework.export.report import write_page
 
-        write_page(html, manifest)
+        check_writable(html)
+        write_page(html, manifest, settings.engine)
         console.print_line(f"page: {html}")
     elif as_json:
         sys.stdout.write(manifest.model_dump_json(indent=2) + "\n")
     else:
-        show_manifest(run, manifest)
+        show_manifest(run, manifest, settings.engine)
 
 
 def main() -> NoReturn:
@@ -318,12 +328,17 @@ def main() -> NoReturn:
         if not pipe_error.reported:
             print_error(pipe_error)
         sys.exit(pipe_error.exit_code)
-    sys.exit(0)
 
 
-def _run() -> None:
+def _run() -> NoReturn:
+    without_words = len(sys.argv) == 1  # prints the help
     try:
-        app()
+        sys.exit(app(standalone_mode=without_words) or 0)
+    except TyperException as error:
+        context = getattr(error, "ctx", None)
+        command = "pipe" if context is None else context.command_path
+        message = " ".join(error.format_message().replace("Value error, ", "").split())
+        raise ConfigError(message, f"{command} --help") from error
     except SystemExit:
         sys.stdout.flush()
         raise

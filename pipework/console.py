@@ -28,12 +28,14 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from pipework.closeable import Closeable
 from pipework.errors import OutputError, PipeError
 
 LINE_EVERY_S = 10.0
 STDOUT = 1  # file descriptor
-output = Console(highlight=False, soft_wrap=True)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+# Without emoji, which would replace the port in "127.0.0.1:-1:".
+output = Console(highlight=False, soft_wrap=True, emoji=False)
+errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 class StandardOutput(FileIO):
@@ -84,19 +86,19 @@ class _Rate(ProgressColumn):
         return Text(_rate(speed, unit) if speed and unit != "s" else "", style="cyan")
 
 
-class Bars:
+class Bars(Closeable):
     """Progress bars on a terminal; stages may nest."""
 
     def __init__(self) -> None:
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.percentage:>3.0f}%"),
             _Rate(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             console=errors,
         )
         self._tasks: list[TaskID] = []
@@ -145,7 +147,7 @@ class _Stage:
 
 
 @dataclass
-class Lines:
+class Lines(Closeable):
     """Progress lines in a log: one every LINE_EVERY_S seconds, and one at the end of a stage."""
 
     _stages: list[_Stage] = field(default_factory=list)
@@ -159,14 +161,18 @@ class Lines:
     def advance(self, count: int, figures: Mapping[str, str] | None = None) -> None:
         """Print a line when one is due."""
         stage = self._stages[-1]
-        stage.done += count
+        stage.done = min(stage.done + count, stage.total)
         self._figures = _figures(figures) if figures else self._figures
         if time.monotonic() - stage.printed >= LINE_EVERY_S:
             self._print(stage)
 
     def end(self) -> None:
-        """End a stage; print the last line if it was the outermost stage."""
+        """End a stage; print the last line if it was the outermost stage.
+
+        A stage that ends early, such as a training, ends with the units that are done.
+        """
         stage = self._stages.pop()
+        stage.total = stage.done
         if not self._stages:
             self._print(stage)
             self._figures = ""
@@ -176,7 +182,8 @@ class Lines:
         errors.print(escape(line))
 
     def close(self) -> None:
-        """Do nothing: there is no terminal state to restore."""
+        """Forget the stages that an error has interrupted."""
+        self._stages.clear()
 
     def _print(self, stage: _Stage) -> None:
         now = time.monotonic()
@@ -209,13 +216,15 @@ def progress() -> Bars | Lines:
     return Bars() if errors.is_terminal else Lines()
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table; the first column is left-aligned, the others right-aligned."""
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, text_columns: int = 1
+) -> None:
+    """Print a table; the first `text_columns` are left-aligned, the others right-aligned."""
     rendered = Table(
-        title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True
+        title=title or None, title_justify="left", box=None, pad_edge=False, collapse_padding=True
     )
     for index, column in enumerate(columns):
-        justify: JustifyMethod = "right" if index else "left"
+        justify: JustifyMethod = "right" if index >= text_columns else "left"
         rendered.add_column(column, justify=justify, overflow="fold")  # for narrow terminals
     for row in rows:
         rendered.add_row(*(escape(str(cell)) for cell in row))

@@ -121,6 +121,7 @@ EXTRAS = {
     "matplotlib": "bench",
     "onnx": "export",
     "onnxruntime": "cpu",
+    "openvino": "cpu",
     "sklearn": "train",
     "tensorboard": "train",
     "torch": "train",
@@ -143,7 +144,9 @@ def as_pipe_error(error: Exception) -> PipeError | None:
             message = f"{package} is required and not installed"
             return MissingDependencyError(message, f"pip install 'pipework[{EXTRAS[package]}]'")
         case OSError(filename=str() as name, strerror=str() as reason):
-            return ConfigError(f"{name}: {reason}", "check the path and its permissions")
+            full = error.errno in FULL
+            hint = "free space on the disk" if full else "check the path and its permissions"
+            return ConfigError(f"{name}: {reason}", hint)
         case OSError(errno=number, strerror=str() as reason) if number in FULL:
             return ConfigError(f"a file cannot be written: {reason}", "free space on the disk")
         case _:

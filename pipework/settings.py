@@ -11,9 +11,16 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import ErrorDetails
 
 from pipework.errors import ConfigError
@@ -26,9 +33,18 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
-    """A frozen section of a config; unknown keys, inf and nan are errors."""
+    """A frozen section of a config; unknown keys, inf, nan and true as a number are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_as_number(cls, value: object, info: ValidationInfo) -> object:
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and bool not in (kind, *get_args(kind)):
+            message = "expected no boolean"
+            raise ValueError(message)
+        return value
 
 
 S = TypeVar("S", bound=Settings)
@@ -75,9 +91,12 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(message)
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"{path} cannot be read: {error}"
+    except OSError as error:
+        message = f"{path} cannot be read: {error.strerror}"
         raise ConfigError(message) from error
+    except UnicodeDecodeError as error:
+        message = f"{path}: not UTF-8 (byte {error.start}: {error.reason})"
+        raise ConfigError(message, "save it as UTF-8") from error
     try:
         match path.suffix:
             case ".toml":
@@ -86,7 +105,7 @@ def _read(path: Path) -> dict[str, Any]:
                 return _object(json.loads(text))
             case _:
                 return _read_ini(text)
-    except (ValueError, configparser.Error) as error:
+    except (ValueError, RecursionError, configparser.Error) as error:
         message = f"{path} is not valid {path.suffix[1:].upper()}: {error}"
         raise ConfigError(message) from error
 
@@ -118,10 +137,10 @@ def _value(text: str) -> object:
 
 def _override(mapping: dict[str, Any], override: str) -> None:
     key, equals, value = override.partition("=")
-    if not equals or not key.strip():
+    keys = [part.strip() for part in key.split(".")]
+    if not equals or not all(keys):
         message = f"--set {override}: expected section.key=value"
         raise ConfigError(message, "for example --set train.epochs=3")
-    keys = key.strip().split(".")
     if value.strip():
         _place(mapping, keys, _value(value.strip()))
     else:
@@ -173,9 +192,8 @@ def _explain(
 ) -> ConfigError:
     keys = [str(part) for part in error["loc"]]
     name = ".".join(keys) or "the file"
-    overridden = path is None or any(
-        override.partition("=")[0].strip() == name for override in overrides
-    )
+    set_keys = (override.partition("=")[0].strip() for override in overrides)
+    overridden = path is None or any(f"{name}.".startswith(f"{key}.") for key in set_keys)
     where = f"--set {name}" if overridden else f"{path}: {name}"
     if error["type"] == "extra_forbidden":
         known = _known_keys(model, keys[:-1])

@@ -202,7 +202,8 @@ def _bound(host: str, port: int, option: str) -> Iterator[socket.socket]:
         try:
             _bind(listener, (host, port))
         except (OSError, OverflowError) as error:
-            message = f"cannot listen on {host}:{port}: {error}"
+            reason = error.strerror if isinstance(error, OSError) else error
+            message = f"cannot listen on {host}:{port}: {reason}"
             raise ConfigError(message, f"choose another {option} (0 for any free one)") from error
         yield listener
 

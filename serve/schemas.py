@@ -139,7 +139,7 @@ def explain(error: ValidationError) -> str:
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
     match first["type"]:
-        case "value_error":
+        case "value_error" | "json_invalid":
             fault = message
         case "missing":
             fault = "is missing"

@@ -7,7 +7,7 @@ import socket
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +49,13 @@ def pipe(*words: object, stdin: bytes = b"") -> FinishedCommand:
 class ForkedPipe:
     """A command in a fork of this process, which can be signalled like the command of a shell.
 
-    It does not suit gRPC and OpenVINO, whose threads a fork lacks.
+    It does not suit gRPC and OpenVINO, whose threads a fork lacks. `before` is called in the fork
+    before the command.
     """
 
-    def __init__(self, *words: object, **environment: str) -> None:
+    def __init__(
+        self, *words: object, before: Callable[[], object] | None = None, **environment: str
+    ) -> None:
         import pipework.export.run  # noqa: PLC0415
         import pipework.train.run  # noqa: F401, PLC0415  (once, for all forks)
 
@@ -60,7 +63,7 @@ class ForkedPipe:
             tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (__exit__ closes it)
             for _ in range(2)
         ]
-        arguments = (["pipe", *map(str, words)], environment, self._files)
+        arguments = (["pipe", *map(str, words)], environment, self._files, before)
         self._process = multiprocessing.get_context("fork").Process(target=_run, args=arguments)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads
@@ -121,7 +124,12 @@ def fork_ranks(*words: object, processes: int = 2) -> list[FinishedCommand]:
         return [rank.finish() for rank in ranks]
 
 
-def _run(argv: Sequence[str], environment: Mapping[str, str], files: Sequence[IO[str]]) -> None:
+def _run(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    files: Sequence[IO[str]],
+    before: Callable[[], object] | None,
+) -> None:
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
     for number, file in enumerate(files, 1):
@@ -129,4 +137,6 @@ def _run(argv: Sequence[str], environment: Mapping[str, str], files: Sequence[IO
     sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
     sys.argv = [*argv]
     os.environ.update(environment)
+    if before is not None:
+        before()
     main()

@@ -23,11 +23,18 @@ from pipework.train.loop.distributed import World, is_elastic
 from pipework.train.loop.encoder_states import encoder_states
 from pipework.train.loop.evaluator import ClassifierEvaluator
 from pipework.train.loop.loop import LoopSpec, TrainingRun
-from pipework.train.loop.losses import LabelLosses, Losses, Objective, class_weights
+from pipework.train.loop.losses import (
+    LabelLosses,
+    Losses,
+    Objective,
+    StandardisedLosses,
+    class_weights,
+    target_scale,
+)
 from pipework.train.loop.model_inputs import BatchLoader, HeadOnly, StateLoader, TokenLoader
 from pipework.train.loop.resume import Snapshot, TrainState
 from pipework.train.loop.step import StepSpec
-from pipework.train.loop.training import make_stepper, run_loop
+from pipework.train.loop.training import limited_memory, make_stepper, run_loop
 from pipework.train.model.classifier import Classifier, build, unused_parameters
 from pipework.train.model.families import reinitialise
 from pipework.train.model.fast_dropout import use_fast_dropout
@@ -56,7 +63,8 @@ def train(
     The manifest is written last: without it no other stage accepts the folder as a finished run.
 
     Raises:
-        PipeError: the config, the data or the folder cannot be used (before the first step).
+        PipeError: the config, the data or the folder cannot be used (before the first step), or the
+            memory is too small.
         CheckFailedError: the loss is not finite; or the run is complete, but its model is not
             better than a constant prediction.
         StoppedError: stopped by a signal; `resume` continues from the checkpoint.
@@ -71,7 +79,8 @@ def train(
         snapshot = world.lead(lambda: stack.enter_context(folder))
         logger = stack.enter_context(_logger(out, config, snapshot, world))
         run = TrainingRun(out=out, config=config, world=world, progress=progress, logger=logger)
-        manifest, failures = _train(run, snapshot)
+        with limited_memory(config.train, world.device):
+            manifest, failures = _train(run, snapshot)
     if failures:
         message = f"the run is complete. {' '.join(failures)}"
         raise CheckFailedError(message, f"inspect it with: pipe eval {out}")
@@ -117,6 +126,9 @@ def _train_classifier(
     for finding in report.findings:
         run.logger.log_text(f"data: {finding}")
         run.progress.note(f"data: {finding}")
+    scale = target_scale(prepared.task, data.train.truth)
+    if scale is not None:
+        model.standardise(scale)
     model.to(world.device)
     if world.device.type == "cpu":
         use_fast_dropout(model.model)
@@ -159,11 +171,12 @@ def _run_loop(
     )
     if settings.gradient_checkpointing:
         model.gradient_checkpointing()
+    losses, scale = _losses(run, prepared, data), model.target_scale
     step = StepSpec(
         model=loaders.module,
         layers=model.layers(),
         loader=loaders.train,
-        losses=_losses(run, prepared, data),
+        losses=losses if scale is None else StandardisedLosses(losses, scale),
     )
     loop = LoopSpec(
         model=model,

@@ -78,7 +78,8 @@ def check_writable(path: Path) -> None:
     """
     if path.is_dir() or not path.parent.is_dir():
         message = f"{path} cannot be written: expected a file path in an existing folder"
-        raise ConfigError(message, f"create the folder first: mkdir -p {path.parent}")
+        create = f"create the folder first: mkdir -p {path.parent}"
+        raise ConfigError(message, "add the name of a file" if path.is_dir() else create)
 
 
 def write_result(path: Path, result: Record) -> None:

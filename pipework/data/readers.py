@@ -40,12 +40,26 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 def decoded_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[int, str]]:
     """Decode lines as `numbered_lines` does; `where` names their source in errors."""
     for number, raw in enumerate(lines, start=1):
+        if number == 1:
+            _check_text(raw, where)
         try:
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             message = f"{where}:{number}: not UTF-8 (byte {error.start}: {error.reason})"
             raise DataError(message, _encoding_hint(raw)) from error
         yield number, text.removesuffix("\n").removesuffix("\r")
+
+
+def _check_text(line: bytes, where: str) -> None:
+    """Check that a first line is not that of a packed file or of another binary format."""
+    if line.startswith(PACKED_MARKS):
+        message = f"{where}:1: expected text, found a packed file"
+        raise DataError(message, "unpack it first, for example with gunzip or unzip")
+    if b"\0" in line and not line.startswith(UTF16_MARKS):  # NUL is valid UTF-8
+        utf16 = not any(line[1:16:2]) or not any(line[0:16:2])
+        hint = _encoding_hint(UTF16_MARKS[0]) if utf16 else "check the path"
+        message = f"{where}:1: expected text, found the character NUL"
+        raise DataError(message, hint)
 
 
 def _encoding_hint(line: bytes) -> str:
@@ -61,6 +75,7 @@ def _encoding_hint(line: bytes) -> str:
 
 
 Column = str | int
+PACKED_MARKS = (b"\x1f\x8b", b"PK\x03\x04")
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # Three Chinese characters: letters of Western European words have ASCII letters next to them.
 GB18030_WORDS = re.compile(rb"(?:[\x81-\xfe][\x40-\x7e\x80-\xfe]){3}")
@@ -230,7 +245,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
             continue
         try:
             row = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             message = f"{path}:{line}: not JSON: {error}"
             raise DataError(message) from error
         if not isinstance(row, dict):

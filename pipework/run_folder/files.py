@@ -54,13 +54,22 @@ def record_file(run: Path, path: Path) -> FileRecord:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file atomically: write and sync a temporary file, then rename it."""
+    """Replace a file atomically: write and sync a temporary file, then rename it.
+
+    Raises:
+        OSError: it cannot be written; the error names the file, and the temporary file is deleted.
+    """
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        error.filename = str(path)  # a failed write has none
+        raise
 
 
 def verify_files(run: Path, files: tuple[FileRecord, ...]) -> None:

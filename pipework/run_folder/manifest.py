@@ -5,12 +5,12 @@ changes the entries of another stage.
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from pipework.errors import RunFolderError
 from pipework.run_folder.engine_record import EngineRecord
@@ -41,7 +41,7 @@ class Input(Record):
 
     fields: tuple[str, ...]
     tokenizer: FileRecord
-    max_length: int
+    max_length: Annotated[int, Field(ge=1)]
     pad_id: int
     type_ids: bool
     pad_type_id: int = 0
@@ -58,10 +58,22 @@ class Input(Record):
         return "text_pair" in self.fields
 
 
+class TargetScale(Record):
+    """Mean and standard deviation of the train targets of a regression.
+
+    The model is trained on (target - mean) / std. Its last layer contains the inverse, so the
+    checkpoint and the engines return values on the scale of the targets.
+    """
+
+    mean: float
+    std: float
+
+
 class Model(Record):
     """The checkpoint: model family, head, and files with digests.
 
     `kept` are the files of the checkpoints of `train.keep_every`, by name: step-300.
+    `target_scale` is set for a regression.
     """
 
     family: str
@@ -71,6 +83,7 @@ class Model(Record):
     dtype: str
     checkpoint: tuple[FileRecord, ...]
     kept: dict[str, tuple[FileRecord, ...]] = Field(default_factory=dict)
+    target_scale: TargetScale | None = None
 
     @property
     def takes_spans(self) -> bool:
@@ -187,13 +200,7 @@ def read_manifest(run: Path) -> Manifest:
     """
     _check_complete(run)
     path = run / MANIFEST_FILE
-    manifest = _parse(path.read_bytes(), path)
-    if manifest.schema_version != SCHEMA_VERSION:
-        message = (
-            f"{path} has schema {manifest.schema_version}; this version reads {SCHEMA_VERSION}"
-        )
-        raise RunFolderError(message, "train and export again with this version")
-    return manifest
+    return _parse(path.read_bytes(), path)
 
 
 def _check_complete(run: Path) -> None:
@@ -267,11 +274,23 @@ class LockedRun:
         self.manifest = manifest
 
 
+class _AnyManifest(BaseModel):
+    """The version of a manifest, whose other fields another version may have changed."""
+
+    schema_version: int
+
+
 def _parse(content: bytes, path: Path) -> Manifest:
+    hint = "train and export again with this version"
+    with suppress(ValidationError):
+        schema = _AnyManifest.model_validate_json(content).schema_version
+        if schema != SCHEMA_VERSION:
+            message = f"{path} has schema {schema}; this version reads {SCHEMA_VERSION}"
+            raise RunFolderError(message, hint)
     try:
         return Manifest.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         message = f"{path} is not a manifest of schema {SCHEMA_VERSION}: {where}: {first['msg']}"
-        raise RunFolderError(message, "train and export again with this version") from error
+        raise RunFolderError(message, hint) from error

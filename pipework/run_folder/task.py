@@ -1,6 +1,9 @@
 """The task of a model: its kind, labels and metric."""
 
 from enum import StrEnum
+from typing import Self
+
+from pydantic import model_validator
 
 from pipework.errors import RunFolderError
 from pipework.run_folder.files import Record
@@ -62,6 +65,14 @@ class Task(Record):
     def positive_index(self) -> int:
         """The index of the positive label of two."""
         return 1 if self.positive is None else self.labels.index(self.positive)
+
+    @model_validator(mode="after")
+    def _valid_labels(self) -> Self:
+        labels = self.labels
+        if len(set(labels)) != len(labels) or bool(labels) is (self.kind is TaskKind.PRETRAIN):
+            message = f"expected distinct labels, and none for pretraining; found {labels}"
+            raise ValueError(message)
+        return self
 
 
 def not_a_classifier(where: str = "this run") -> RunFolderError:

@@ -4,11 +4,11 @@ The first device that CUDA lists is used; CUDA_VISIBLE_DEVICES selects another.
 """
 
 import ctypes
-import importlib.util
 import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +17,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from pipework.closeable import Closeable
 from pipework.errors import MissingDependencyError
+
+NVIDIA_VERSION = Path("/sys/module/nvidia/version")
 
 
 class NoGpuError(MissingDependencyError):
@@ -36,10 +38,14 @@ def find_gpu() -> Gpu:
 
     Raises:
         NoGpuError: CUDA finds no GPU; the message has its reason.
-        MissingDependencyError: cuda-python is not installed.
+        MissingDependencyError: cuda-python is not installed, or the GPU's driver is too old for it.
     """
     cuda = _runtime()
     error, count = cuda.cudaGetDeviceCount()
+    if error == cuda.cudaError_t.cudaErrorInsufficientDriver and _driver_version() is not None:
+        message = f"the NVIDIA driver {_driver_version()} is too old for the installed CUDA"
+        hint = "install a newer driver, or a cuda-python of the driver's CUDA version"
+        raise MissingDependencyError(message, hint)
     if error != cuda.cudaError_t.cudaSuccess or not count:
         _, name = cuda.cudaGetErrorName(error)
         message = f"there is no NVIDIA GPU here ({name.decode()})"
@@ -48,12 +54,21 @@ def find_gpu() -> Gpu:
     return Gpu(name=properties.name.decode(), capability=10 * properties.major + properties.minor)
 
 
-def _runtime() -> ModuleType:
-    if importlib.util.find_spec("cuda") is None:
-        message = "cuda-python is not installed; it is needed to use a GPU"
-        raise MissingDependencyError(message, "pip install cuda-python")
-    from cuda.bindings import runtime  # noqa: PLC0415  (optional)
+def _driver_version() -> str | None:
+    """Return the version of the loaded kernel module of NVIDIA's driver; None without one."""
+    # CUDA has one error for "no driver" and "an old driver".
+    try:
+        return NVIDIA_VERSION.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
 
+
+def _runtime() -> ModuleType:
+    try:  # other packages of NVIDIA also install into the namespace `cuda`
+        from cuda.bindings import runtime  # noqa: PLC0415  (optional)
+    except ImportError as error:
+        message = "cuda-python is not installed; it is needed to use a GPU"
+        raise MissingDependencyError(message, "pip install cuda-python") from error
     module: ModuleType = runtime
     return module
 

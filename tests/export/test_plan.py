@@ -1,6 +1,8 @@
+import sys
+
 import pytest
 
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, MissingDependencyError
 from pipework.export import plan
 from pipework.export.plan import select_variants
 from pipework.run_folder.engine_record import EngineFormat, ExportTarget, Layout, Precision, Scaling
@@ -36,6 +38,16 @@ def test_an_unsupported_variant_is_reported_with_the_supported_precisions(manife
     ) as caught:
         select_variants(manifest, ExportTarget.ONNX, Precision.BF16, None)
     assert "openvino: fp32, bf16, int8" in caught.value.hint
+
+
+def test_tensorrt_without_a_builder_is_refused_at_once(manifest, monkeypatch):
+    variants = select_variants(manifest, ExportTarget.TENSORRT, None, None)
+    assert labels(variants) == ["tensorrt-fp32"]
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
+    with pytest.raises(MissingDependencyError, match="no package that builds TensorRT") as caught:
+        select_variants(manifest, ExportTarget.TENSORRT, None, None)
+    assert "pip install 'pipework[tensorrt-rtx]'" in caught.value.hint
 
 
 def test_auto_selects_all_variants_that_run_here(manifest, monkeypatch):

@@ -1,3 +1,6 @@
+import errno
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -277,3 +280,27 @@ def test_other_tokens_than_those_of_the_training_are_rejected(run):
     with pytest.raises(CheckFailedError, match="token ids of the dev rows differ") as caught:
         export(run, NullProgress(), settings=QUICK)
     assert "tokenizers" in caught.value.hint
+
+
+def test_a_disk_with_too_little_space_is_refused_before_the_build(run, monkeypatch):
+    weights = sum(file.size for file in read_manifest(run).model.checkpoint)
+    usage = shutil.disk_usage(run)._replace(free=2 * weights - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    message = rf"an engine in {run}/engines needs about .* MB, but .* MB are free"
+    with pytest.raises(RunFolderError, match=message) as caught:
+        export(run, NullProgress(), settings=QUICK)
+    assert caught.value.hint == "free space on the disk"
+    assert not (run / "engines").exists()
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, RunFolderError), (errno.EIO, OSError)])
+def test_a_disk_that_becomes_full_is_reported_and_leaves_no_files(run, number, kind):
+    def full(variant, run_rows, folder, progress):
+        del variant, run_rows, progress
+        (folder / "model.onnx").write_bytes(bytes(99))
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(kind, match=os.strerror(number)):
+        export(run, NullProgress(), settings=QUICK, builder=full)
+    assert not (run / "engines").exists()
+    assert read_manifest(run).engines == ()

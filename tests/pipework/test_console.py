@@ -36,6 +36,39 @@ def test_a_slow_stage_has_a_rate_per_minute_and_none_before_its_first_unit(capsy
     ]
 
 
+def test_a_stage_does_not_exceed_its_total_and_ends_at_100_percent(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("pipework.console.time.monotonic", lambda: now[0])
+    lines = Lines()
+    for counts in (
+        (60, 60),
+        (20, 30),
+    ):  # an estimate that is too small, and a stage that ends early
+        lines.begin("read", 100, "bytes")
+        for count in counts:
+            now[0] += 10
+            lines.advance(count)
+        lines.end()
+    assert capsys.readouterr().err.splitlines() == [
+        "read: 60 of 100 bytes, 6 bytes/s, 7 s left",
+        "read: 100 of 100 bytes, 5 bytes/s, took 20.0 s",
+        "read: 100 of 100 bytes, 5 bytes/s, took 20.0 s",
+        "read: 20 of 100 bytes, 2 bytes/s, 40 s left",
+        "read: 50 of 100 bytes, 2 bytes/s, 20 s left",
+        "read: 50 of 50 bytes, 2 bytes/s, took 20.0 s",
+    ]
+
+
+def test_a_stage_after_an_error_is_reported(capsys):
+    lines = Lines()
+    lines.begin("interrupted", 10, "rows")
+    lines.close()
+    lines.begin("read", 5, "rows")
+    lines.advance(5)
+    lines.end()
+    assert capsys.readouterr().err.startswith("read: 5 of 5 rows")
+
+
 def test_a_quick_inner_stage_prints_nothing(capsys):
     lines = Lines()
     lines.begin("train", 10, "examples")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, RunFolderError
@@ -218,6 +218,30 @@ def test_equal_targets_of_a_regression_are_refused(small, tmp_path):
     path.write_text("text\tlabel\n" + "row\t2.50\n" * 20)
     with pytest.raises(ConfigError, match=r"different targets in train, found 2\.5 in"):
         train(config, tmp_path / "run", NullProgress())
+
+
+def test_the_scale_of_the_targets_does_not_change_what_a_regression_learns(small, tmp_path):
+    predictions = {}
+    for factor in (1, 2000):
+        config = small("task.kind=regression", "train.max_steps=40", "train.batch_size=8")
+        for source in config.sources().values():
+            lines = (
+                f"{'high' if n % 2 else 'low'} number {n}\t{factor * (n % 2 + 10)}\n"
+                for n in range(40)
+            )
+            source.path.write_text("text\tlabel\n" + "".join(lines))
+        run = tmp_path / f"times-{factor}"
+        manifest = train(config, run, NullProgress())
+        scale = manifest.model.target_scale
+        assert (scale.mean, scale.std) == pytest.approx((10.5 * factor, 0.5 * factor))
+        assert manifest.data.metrics["dev"].scores["pearson"] > 0.9
+        model = AutoModelForSequenceClassification.from_pretrained(run / "checkpoint")
+        tokenizer = AutoTokenizer.from_pretrained(run / "checkpoint")
+        with torch.inference_mode():
+            batch = tokenizer(["high number 3", "low number 8"], padding=True, return_tensors="pt")
+            predictions[factor] = model(**batch).logits[:, 0].numpy()
+    assert predictions[1] == pytest.approx([11, 10], abs=0.3)
+    np.testing.assert_allclose(predictions[2000], 2000 * predictions[1], rtol=1e-3)
 
 
 def test_a_run_that_max_steps_shortened_learns_nothing_and_can_be_exported(small, tmp_path):

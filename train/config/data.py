@@ -42,6 +42,11 @@ class TaskSettings(Settings):
         if self.kind is TaskKind.PRETRAIN and self.labels is not None:
             message = "pretraining has no task.labels"
             raise ValueError(message)
+        if isinstance(self.labels, tuple) and any(
+            label != label.strip() or not label for label in self.labels
+        ):
+            message = "expected task.labels without empty labels and spaces around them"
+            raise ValueError(message)
         return self
 
     def metric_for(self, labels: tuple[str, ...]) -> Metric:

@@ -118,6 +118,19 @@ class Config(Settings):
         return self
 
     @model_validator(mode="after")
+    def _distinct_columns(self) -> Self:
+        columns = self.data.columns.model_dump(exclude_none=True)
+        if self.task.kind is TaskKind.PRETRAIN:
+            columns = {"text": self.data.columns.text}
+        by_column = {column: field for field, column in columns.items()}
+        for field, column in columns.items():
+            if by_column[column] != field:
+                both = f"data.columns.{field} and data.columns.{by_column[column]}"
+                message = f"{both} are the same column, {column!r}"
+                raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         if self.model.freeze and self.train.token_dropout:
             message = "train.token_dropout needs an encoder that is trained: remove model.freeze"

@@ -4,12 +4,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pipework.settings import AboveZero, Fraction, NotNegative, Positive, Settings
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Weight = Annotated[float, Field(gt=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Runs = Annotated[
     tuple[Path, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 ]
@@ -133,8 +134,8 @@ class TrainSettings(Settings):
     early_stop: Positive | None = None
     histograms: bool = False
     report: bool = True
-    seed: Annotated[int, Field(ge=0)] = 0
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    seed: Seed = 0
+    seeds: tuple[Seed, ...] = ()
 
     @model_validator(mode="after")
     def _distinct_seeds(self) -> Self:
@@ -167,7 +168,14 @@ class TrainSettings(Settings):
         return self
 
 
-Weights = Annotated[tuple[NotNegative, ...], Field(min_length=1)]
+def _check_sum(weights: tuple[float, ...]) -> tuple[float, ...]:
+    if not any(weights):
+        message = "expected at least one weight above 0"
+        raise ValueError(message)
+    return weights
+
+
+Weights = Annotated[tuple[NotNegative, ...], AfterValidator(_check_sum)]
 
 
 class PretrainSettings(Settings):

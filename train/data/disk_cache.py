@@ -1,18 +1,28 @@
 """Cache data derived from data files on disk, under a digest of everything it depends on.
 
 An edited file, a changed setting or changed code gives another key, so that no stale data is read.
+If the cache is larger than $PIPEWORK_CACHE_GB, the least recently used entries are deleted.
 """
 
 import hashlib
+import logging
 import os
-from collections.abc import Callable, Sequence
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
 import pipework
 from pipework.data.examples import Source
-from pipework.errors import DataError
+from pipework.errors import FULL, ConfigError, DataError, RunFolderError
 from pipework.run_folder.files import exclusive_lock, file_digest, write_atomically
+
+log = logging.getLogger(__name__)
+KEY = re.compile("[0-9a-f]{32}")  # the name of an entry
+LIMIT, DEFAULT_GB = "PIPEWORK_CACHE_GB", 20.0
+MB, GB = 10**6, 10**9
 
 # These packages do not influence cached data; in a wheel they are folders of `pipework`.
 OTHER_STAGES = {"benchmarks", "export", "serve"}
@@ -54,12 +64,98 @@ def cached_text(key: str, compute: Callable[[], str]) -> str:
     Raises:
         DataError: the cache folder cannot be written.
     """
-    folder = ensure_folder(cache_folder() / key)
-    path = folder / "kept.json"
-    with exclusive_lock(folder, wait=True):  # a concurrent run on the same data waits for it
+    with cache_entry(key) as folder:
+        path = folder / "kept.json"
         if not path.is_file():
             write_atomically(path, compute().encode())
-    return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
+
+
+@contextmanager
+def cache_entry(key: str, needed: int = 0) -> Iterator[Path]:
+    """Yield the locked folder of an entry, which is created if it is missing.
+
+    A concurrent run that needs the same entry waits. Files of an entry stay readable through a
+    memory map after another process has deleted them.
+
+    Args:
+        key: a digest of everything that the entry depends on.
+        needed: approximate size of the entry in bytes, for an error message.
+
+    Raises:
+        DataError: the folder cannot be written, or the disk is full; then the entry is deleted.
+        ConfigError: the size limit is not a number.
+    """
+    limit = _limit()
+    folder = cache_folder() / key
+    with ExitStack() as stack:
+        _lock(folder, stack)
+        before = _size(folder)
+        try:
+            yield folder
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            shutil.rmtree(folder, ignore_errors=True)
+            size = f" about {needed / MB:,.1f} MB" if needed else ""
+            message = f"cannot write{size} to the cache {folder}: {error.strerror}"
+            hint = "free space on the disk, or set PIPEWORK_CACHE to a folder with more free space"
+            raise DataError(message, hint) from error
+        with suppress(OSError):  # a cache of another user, or deleted meanwhile
+            os.utime(folder)  # the time of the last use
+            if _size(folder) > before:
+                _evict(limit, folder)
+
+
+def _lock(folder: Path, stack: ExitStack) -> None:
+    """Lock a folder, which is created if missing, until the stack is closed."""
+    while True:
+        ensure_folder(folder)
+        with ExitStack() as attempt, suppress(RunFolderError):  # deleted before it was opened
+            attempt.enter_context(exclusive_lock(folder, wait=True))
+            if folder.is_dir():  # not deleted while this process waited
+                stack.enter_context(attempt.pop_all())
+                return
+
+
+def _limit() -> float:
+    """Return the size limit of the cache in bytes."""
+    text = os.environ.get(LIMIT, "") or str(DEFAULT_GB)
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = -1
+    if not limit >= 0:
+        message = f"{LIMIT}: expected a number of at least 0, found {text!r}"
+        raise ConfigError(message, f"the default is {DEFAULT_GB:g}")
+    return limit * GB
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+
+def _evict(limit: float, current: Path) -> None:
+    """Delete the least recently used entries except `current` until the cache fits the limit."""
+    used: dict[Path, tuple[float, int]] = {}
+    for folder in current.parent.iterdir():
+        with suppress(OSError):  # another process has deleted it
+            if KEY.fullmatch(folder.name):
+                used[folder] = folder.stat().st_mtime, _size(folder)
+    total = sum(size for _, size in used.values())
+    used.pop(current, None)
+    deleted = freed = 0
+    for folder, (_, size) in sorted(used.items(), key=lambda entry: entry[1]):
+        if total - freed <= limit:
+            break
+        with suppress(RunFolderError), exclusive_lock(folder):  # an entry in use stays
+            shutil.rmtree(folder, ignore_errors=True)
+            deleted, freed = deleted + 1, freed + size
+    if deleted:
+        log.warning(
+            "deleted %d entries (%.3g GB) of the cache %s, which exceeded %g GB (%s)",
+            *(deleted, freed / GB, current.parent, limit / GB, LIMIT),
+        )
 
 
 def ensure_folder(folder: Path) -> Path:

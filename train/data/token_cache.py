@@ -7,7 +7,8 @@ Shapes: N rows, C classes.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -20,13 +21,14 @@ from pipework.data.entities import Spans
 from pipework.data.examples import Example, Source, chunks
 from pipework.errors import DataError
 from pipework.progress import Progress
-from pipework.run_folder.files import exclusive_lock, write_atomically
+from pipework.run_folder.files import write_atomically
 from pipework.run_folder.task import Task, TaskKind
 from pipework.scoring.evaluation import label_array
 from pipework.text.encoding import Encoding, TextEncoder
-from pipework.train.data.disk_cache import cache_folder, cache_key, ensure_folder, source_content
+from pipework.train.data.disk_cache import cache_entry, cache_key, source_content
 
 CHUNK = 4096
+CACHE_RATIO = 2  # approximate bytes of the cache per byte of the data file
 COMPLETE = "complete"
 FILES: dict[str, type[np.generic]] = {
     "ids": np.int32,
@@ -136,15 +138,15 @@ def open_token_cache(
     `tokenizer` is the encoder's tokenizer as JSON. Without a task no labels are read.
 
     Raises:
-        DataError: as `Source.rows`; or a label is unknown, or the file has no rows.
+        DataError: as `Source.rows`; or a label is unknown, the file has no rows, or the disk is
+            full.
     """
     key = _token_cache_key(source, tokenizer, encoder, task)
-    folder = ensure_folder(cache_folder() / key)
-    with exclusive_lock(folder, wait=True):  # a concurrent run on the same data waits for it
+    with cache_entry(key, CACHE_RATIO * source.path.stat().st_size) as folder:
         if not (folder / COMPLETE).is_file():
             _write(folder, source, encoder, task, progress)
             write_atomically(folder / COMPLETE, b"")
-    return _open(folder, task)
+        return _open(folder, task)
 
 
 def _token_cache_key(
@@ -162,24 +164,20 @@ def _token_cache_key(
 def _write(
     folder: Path, source: Source, encoder: TextEncoder, task: Task | None, progress: Progress
 ) -> None:
-    streams = {name: (folder / name).open("wb") for name in (*FILES, "truth")}
-    end = 0
-    progress.begin(f"tokenize {source.path.name}", source.path.stat().st_size, "bytes")
-    try:
-        np.zeros(1, np.int64).tofile(streams["offsets"])
+    end, rest = 0, source.path.stat().st_size
+    progress.begin(f"tokenize {source.path.name}", rest, "bytes")
+    with write_streams(folder, (*FILES, "truth")) as streams:
+        write_array(streams["offsets"], np.zeros(1, np.int64))
         for chunk in chunks(source.rows(), CHUNK):
             labels = NO_LABELS if task is None else label_array(chunk, task, str(source.path))
             end = _write_chunk(streams, chunk, encoder, labels, end)
-            progress.advance(sum(_bytes(example) for example in chunk))
-        if end == 0:
-            message = f"{source.path} holds no rows"
-            raise DataError(message, "check the file, and whether its first line is a header")
-    finally:
-        for stream in streams.values():
-            stream.flush()
-            os.fsync(stream.fileno())
-            stream.close()
-        progress.end()
+            progress.advance(read := sum(map(row_bytes, chunk)))
+            rest -= read
+    if end == 0:
+        message = f"{source.path} holds no rows"
+        raise DataError(message, "check the file, and whether its first line is a header")
+    progress.advance(max(0, rest))  # columns that were not read
+    progress.end()
 
 
 def _write_chunk(
@@ -191,19 +189,38 @@ def _write_chunk(
 ) -> int:
     encodings = encoder.encode(chunk)
     offsets_N = end + np.cumsum([len(encoding) for encoding in encodings], dtype=np.int64)
-    np.concatenate([encoding.ids for encoding in encodings]).tofile(streams["ids"])
+    write_array(streams["ids"], np.concatenate([encoding.ids for encoding in encodings]))
     types = [encoding.type_ids for encoding in encodings if encoding.type_ids is not None]
     if types:
-        np.concatenate(types).tofile(streams["type_ids"])
-    offsets_N.tofile(streams["offsets"])
-    labels.tofile(streams["truth"])
+        write_array(streams["type_ids"], np.concatenate(types))
+    write_array(streams["offsets"], offsets_N)
+    write_array(streams["truth"], labels)
     spans = [encoding.entity_spans for encoding in encodings if encoding.entity_spans is not None]
-    np.array(spans, np.int32).tofile(streams["spans"])
+    write_array(streams["spans"], np.array(spans, np.int32))
     return int(offsets_N[-1])
 
 
-def _bytes(example: Example) -> int:
-    texts = (example.text, example.text_pair or "", str(example.label or ""))
+@contextmanager
+def write_streams(folder: Path, names: Iterable[str]) -> Iterator[Mapping[str, BinaryIO]]:
+    """Open files of a folder for writing; close them, and sync them unless there is an error."""
+    with ExitStack() as stack:
+        streams = {name: stack.enter_context((folder / name).open("wb")) for name in names}
+        yield streams
+        for stream in streams.values():
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def write_array(stream: BinaryIO, array: NDArray[Any]) -> None:
+    """Append an array to a file. The errors of `tofile` lack the number of the system's error."""
+    stream.write(np.ascontiguousarray(array).data)
+
+
+def row_bytes(example: Example) -> int:
+    """Estimate the size of a row in its file: the fields that were read, with separators."""
+    label = example.label or ""
+    labels = label if isinstance(label, str) else ",".join(label)
+    texts = (example.text, example.text_pair or "", labels)
     return sum(len(text.encode()) + 1 for text in texts if text)
 
 

@@ -149,15 +149,41 @@ def _of_checkpoint(settings: ModelSettings, name: str) -> Tokenizer:
     check_openable(name)
     if legacy := _of_legacy_folder(settings, Path(name)):
         return legacy
+    hint = "expected a hub id or a folder with tokenizer files"
+    if Path(name).is_dir() and not _tokenizer_files(Path(name)):
+        message = f"no tokenizer found at model.name {name!r}"
+        raise ConfigError(message, hint)
     from transformers import AutoTokenizer  # noqa: PLC0415  (slow to import)
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True)
-    except (OSError, ValueError) as error:
-        message = f"no tokenizer found at model.name {name!r}: {str(error).splitlines()[0]}"
-        raise ConfigError(message, "expected a hub id or a folder with tokenizer files") from error
+    except library_errors() as error:
+        message = f"the tokenizer of model.name {name!r} cannot be opened: {summary(error)}"
+        raise ConfigError(message, hint) from error
     backend: Tokenizer = tokenizer.backend_tokenizer
     return backend
+
+
+def _tokenizer_files(folder: Path) -> list[Path]:
+    # Without any, the library builds an empty tokenizer for some families.
+    names = ("tokenizer*", "vocab*", "*.model", "*.codes")
+    return [path for name in names for path in folder.glob(name)]
+
+
+def library_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of libraries that open a damaged file, or one with unexpected content."""
+    from huggingface_hub.errors import StrictDataclassError  # noqa: PLC0415  (slow to import)
+
+    usual = (AttributeError, EOFError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+    return *usual, StrictDataclassError
+
+
+def summary(error: Exception) -> str:
+    """Return the first line of an error of a library, or two if the first introduces the second."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    own = isinstance(error, OSError | ValueError)  # the others do not explain themselves
+    return text if own and text else f"{type(error).__name__} {text}".strip()
 
 
 def check_openable(name: str) -> None:

@@ -24,6 +24,7 @@ from pipework.progress import Progress
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.task import TaskKind
 from pipework.text.encoding import TextEncoder, truncated_rows
+from pipework.train.data.token_cache import row_bytes
 
 LEAK_COLUMNS = (
     *("split", "line", "label", "earlier split", "earlier line", "earlier label"),
@@ -111,14 +112,17 @@ class FileStats:
         """
         stats = cls(names, source.kind)
         size, stride = _size(source), 0
+        rest = size
         progress.begin(f"read {source.path.name}", size, "bytes")
         for chunk in chunks(source.rows(), CHUNK):
-            read = _bytes(chunk)
+            read = sum(map(row_bytes, chunk))
             stride = stride or max(1, _rows(source, size * len(chunk) // read) // TOKENIZED_ROWS)
             stats.add(chunk)
             if encoder is not None:
                 stats.tokenize(chunk[::stride], encoder)
             progress.advance(read)
+            rest -= read
+        progress.advance(max(0, rest))  # columns that were not read
         progress.end()
         if not stats._texts:
             message = f"{source.path} holds no rows"
@@ -259,12 +263,6 @@ def _label(row: Example) -> str:
 
 def _label_tuple(label: Label | None) -> Iterable[str]:
     return (NO_LABEL,) if label is None else (label,) if isinstance(label, str) else label
-
-
-def _bytes(chunk: Sequence[Example]) -> int:
-    """Estimate the size of rows in their file."""
-    texts = "\n".join(f"{row.text}\t{row.text_pair or ''}\t{row.label or ''}" for row in chunk)
-    return len(texts.encode("utf-8", "surrogatepass"))
 
 
 def _rows(source: Source, rows_of_file: int) -> int:

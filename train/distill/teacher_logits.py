@@ -14,15 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from pipework.data.examples import Source
-from pipework.errors import CheckFailedError, DataError
+from pipework.errors import CheckFailedError
 from pipework.progress import Progress
-from pipework.run_folder.files import exclusive_lock, write_atomically
+from pipework.run_folder.files import write_atomically
 from pipework.train.data.batches import BATCH_TOKENS, token_batches
 from pipework.train.data.disk_cache import (
     allocate_file,
-    cache_folder,
+    cache_entry,
     cache_key,
-    ensure_folder,
     source_content,
 )
 from pipework.train.data.token_cache import COMPLETE, TokenSet, open_token_cache
@@ -58,8 +57,7 @@ def teacher_logits(
     autocast = torch.bfloat16 if has_bf16_matmul(device) else None
     arithmetic = (version("torch"), version("transformers"), device.type, autocast)
     key = cache_key(("answers", teacher.digest, *arithmetic, source_content(rows)))
-    folder = ensure_folder(cache_folder() / key)
-    with exclusive_lock(folder, wait=True):
+    with cache_entry(key, shape[0] * shape[1] * FLOAT_BYTES) as folder:
         if not (folder / COMPLETE).is_file():
             logits_NC = _open_partial(folder / LOGITS, shape)
             engine = open_reference(teacher.run, teacher.manifest, device=device, autocast=autocast)
@@ -67,7 +65,7 @@ def teacher_logits(
             _compute(engine, tokens, logits_NC, progress)
             logits_NC.flush()
             write_atomically(folder / COMPLETE, b"")
-    return np.memmap(folder / LOGITS, np.float32, mode="r", shape=shape)
+        return np.memmap(folder / LOGITS, np.float32, mode="r", shape=shape)
 
 
 def _open_partial(
@@ -76,13 +74,7 @@ def _open_partial(
     """Open the file of logits, which is created if missing; rows of NaN are not computed yet."""
     if not path.is_file():
         partial = path.with_suffix(".partial")
-        try:
-            allocate_file(partial, shape[0] * shape[1] * FLOAT_BYTES)
-        except OSError as error:
-            message = f"cannot write teacher logits to {path.parent}: {error.strerror}"
-            raise DataError(
-                message, "set PIPEWORK_CACHE to a folder with more free space"
-            ) from error
+        allocate_file(partial, shape[0] * shape[1] * FLOAT_BYTES)
         empty = np.memmap(partial, np.float32, mode="r+", shape=shape)
         for start in range(0, shape[0], CHUNK):
             empty[start : start + CHUNK] = np.nan
@@ -97,13 +89,11 @@ def _compute(
     missing = np.flatnonzero(np.isnan(logits_NC[:, 0]))
     order = missing[np.argsort(tokens.lengths[missing], kind="stable")]
     progress.begin("compute teacher logits", len(order), "rows")
-    try:
-        for rows in token_batches(tokens.lengths, order, BATCH_TOKENS):
-            logits_BC = engine.infer(tokens.encodings(rows))
-            if not np.isfinite(logits_BC).all():
-                message = "a logit of the teacher is not finite"
-                raise CheckFailedError(message, "inspect the teacher with: pipe eval TEACHER")
-            logits_NC[rows] = logits_BC
-            progress.advance(len(rows))
-    finally:
-        progress.end()
+    for rows in token_batches(tokens.lengths, order, BATCH_TOKENS):
+        logits_BC = engine.infer(tokens.encodings(rows))
+        if not np.isfinite(logits_BC).all():
+            message = "a logit of the teacher is not finite"
+            raise CheckFailedError(message, "inspect the teacher with: pipe eval TEACHER")
+        logits_NC[rows] = logits_BC
+        progress.advance(len(rows))
+    progress.end()

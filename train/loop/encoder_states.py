@@ -16,17 +16,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipework.errors import DataError
 from pipework.progress import Progress
-from pipework.run_folder.files import exclusive_lock, file_digest, write_atomically
+from pipework.run_folder.files import file_digest, write_atomically
 from pipework.train.data.batches import BATCH_TOKENS, token_batches
-from pipework.train.data.disk_cache import allocate_file, cache_folder, ensure_folder
+from pipework.train.data.disk_cache import allocate_file, cache_entry
 from pipework.train.data.token_cache import COMPLETE, TokenSet
 from pipework.train.model.checkpoint_engine import model_inputs
 from pipework.train.model.classifier import Classifier, padding_of
 
 STATES = "states"
-GIB = 1 << 30
 FLOAT_BYTES = 4
 
 
@@ -78,23 +76,18 @@ def encoder_states(model: Classifier, tokens: TokenSet, progress: Progress) -> E
         DataError: the cache does not fit on the disk, or cannot be written.
     """
     shape = (int(tokens.offsets[-1]), int(model.config.hidden_size))
-    folder = ensure_folder(cache_folder() / _name(model, tokens))
-    try:
-        with exclusive_lock(folder, wait=True):
-            if not (folder / COMPLETE).is_file():
-                allocate_file(folder / STATES, shape[0] * shape[1] * FLOAT_BYTES)
-                flat = np.memmap(folder / STATES, np.float32, mode="r+", shape=shape)
-                _compute(flat, model, tokens, progress)
-                write_atomically(folder / COMPLETE, b"")
-    except OSError as error:
-        size = shape[0] * shape[1] * FLOAT_BYTES / GIB
-        message = f"cannot write {size:.1f} GiB of encoder states to {folder}: {error.strerror}"
-        raise DataError(message, "set PIPEWORK_CACHE to a folder with more free space") from error
-    return EncoderStates(
-        flat=np.memmap(folder / STATES, np.float32, mode="r", shape=shape),
-        offsets=tokens.offsets,
-        left=padding_of(model).left,
-    )
+    size = shape[0] * shape[1] * FLOAT_BYTES
+    with cache_entry(_name(model, tokens), size) as folder:
+        if not (folder / COMPLETE).is_file():
+            allocate_file(folder / STATES, size)
+            flat = np.memmap(folder / STATES, np.float32, mode="r+", shape=shape)
+            _compute(flat, model, tokens, progress)
+            write_atomically(folder / COMPLETE, b"")
+        return EncoderStates(
+            flat=np.memmap(folder / STATES, np.float32, mode="r", shape=shape),
+            offsets=tokens.offsets,
+            left=padding_of(model).left,
+        )
 
 
 def _compute(
@@ -116,7 +109,7 @@ def _compute(
             progress.advance(len(rows))
     finally:
         model.train(was_training)
-        progress.end()
+    progress.end()
 
 
 def _name(model: Classifier, tokens: TokenSet) -> str:

@@ -177,12 +177,19 @@ def restore(
 
     Returns:
         The random state of this process; None if the number of processes has changed.
+
+    Raises:
+        RunFolderError: a file is missing or damaged, or does not match the model.
     """
     content = world.lead(lambda: _read(snapshot.folder, world.size))
-    load_model_bytes(model, content.model)
-    optimizer.load_state_dict(_nested(load(content.optimizer), json.loads(content.rest)))
-    own = content.random[world.rank]
-    return None if own is None else load(own)
+    try:
+        load_model_bytes(model, content.model)
+        optimizer.load_state_dict(_nested(load(content.optimizer), json.loads(content.rest)))
+        own = content.random[world.rank]
+        return None if own is None else load(own)
+    except (SafetensorError, LookupError, ValueError) as error:
+        message = f"{snapshot.folder} is damaged: {error}"
+        raise RunFolderError(message, "train again without --resume") from error
 
 
 @dataclass(frozen=True, kw_only=True)

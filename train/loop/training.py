@@ -1,13 +1,47 @@
 """Set-up of the training loop, shared by fine-tuning and pretraining."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
+from pipework.errors import ConfigError
+from pipework.train.config.train import TrainSettings
 from pipework.train.loop.determinism import restore_random, seed_process
 from pipework.train.loop.loop import Loop, LoopSpec, TrainingRun, total_steps
 from pipework.train.loop.resume import Snapshot, TrainState, restore
 from pipework.train.loop.schedule import schedule
 from pipework.train.loop.step import Stepper, StepSpec
 from pipework.train.loop.stop_signal import catch_stop_signals
+
+# Parts of the messages of RuntimeErrors: of the allocator of CPU memory, and of CUDA libraries.
+NO_MEMORY = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+
+
+@contextmanager
+def limited_memory(settings: TrainSettings, device: torch.device) -> Iterator[None]:
+    """Convert the errors of an allocation that fails.
+
+    Raises:
+        ConfigError: the memory of the device is too small; the hint names settings that reduce it.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        text = str(error)
+        if not isinstance(error, MemoryError) and not any(part in text for part in NO_MEMORY):
+            raise
+        rows, accumulate = settings.batch_size, settings.accumulate
+        message = (
+            f"out of memory on {device}: train.batch_size is {rows}, train.accumulate {accumulate}"
+        )
+        hints = ["set train.gradient_checkpointing=true", "lower model.max_length"]
+        if settings.gradient_checkpointing:
+            del hints[0]
+        if rows > 1:
+            smaller = f"train.batch_size={-(-rows // 2)} and train.accumulate={2 * accumulate}"
+            hints.insert(0, f"set {smaller} for the same steps")
+        raise ConfigError(message, ", or ".join(hints)) from error
 
 
 def make_stepper(run: TrainingRun, spec: StepSpec, per_epoch: int) -> Stepper:

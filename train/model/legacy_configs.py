@@ -65,7 +65,7 @@ def _candidates(folder: Path) -> list[Path]:
 def _fields(path: Path) -> dict[str, Any]:
     try:
         fields = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         message = f"{path} is not JSON: {error}"
         raise ConfigError(message) from error
     if not isinstance(fields, dict):

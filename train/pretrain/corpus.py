@@ -5,13 +5,12 @@ The cache consists of flat memory-mapped arrays, as in `train.data`, built in co
 Shapes: N inputs, S tokens of all of them, R rows.
 """
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +19,12 @@ from tokenizers import Tokenizer
 from pipework.data.examples import Source, chunks
 from pipework.errors import ConfigError, DataError
 from pipework.progress import Progress
-from pipework.run_folder.files import exclusive_lock, write_atomically
+from pipework.run_folder.files import write_atomically
 from pipework.text.encoding import TextEncoder
 from pipework.text.packing import best_fit_bins
 from pipework.text.special_tokens import SpecialTokens
-from pipework.train.data.disk_cache import cache_folder, cache_key, ensure_folder, source_content
-from pipework.train.data.token_cache import COMPLETE
+from pipework.train.data.disk_cache import cache_entry, cache_key, source_content
+from pipework.train.data.token_cache import CACHE_RATIO, COMPLETE, write_array, write_streams
 from pipework.train.pretrain.segments import PretrainInput, cut_documents, cut_texts, unspaced_ids
 
 CHUNK = 512  # rows of a file; a long document has a thousand segments
@@ -107,22 +106,20 @@ def corpus(source: Source, tokenizer: str, options: PackingOptions, progress: Pr
     beginning. `tokenizer` is JSON.
 
     Raises:
-        DataError: as `Source.rows`, and if the file contains no text.
+        DataError: as `Source.rows`, and if the file contains no text or the disk is full.
     """
     parts = ("corpus", version("tokenizers"), tokenizer, options)
     name = cache_key((*parts, source_content(source)))
-    folder = ensure_folder(cache_folder() / name)
     loaded = Tokenizer.from_str(tokenizer)
     special_tokens = SpecialTokens.of(loaded)
-    # A second run on the same data waits and finds the cache complete.
-    with exclusive_lock(folder, wait=True):
+    with cache_entry(name, CACHE_RATIO * source.path.stat().st_size) as folder:
         if not (folder / COMPLETE).is_file():
             encoder = TextEncoder(loaded, max_length=options.max_length, type_ids=False)
             pieces = _split(source, encoder, special_tokens, options)
             _write(folder, source, pieces, unspaced_ids(loaded), progress)
             _pack(folder, special_tokens, options)
             write_atomically(folder / COMPLETE, b"")
-    return _open(folder, special_tokens)
+        return _open(folder, special_tokens)
 
 
 def _split(
@@ -150,25 +147,26 @@ def _write(
     unspaced_V: NDArray[np.bool_],
     progress: Progress,
 ) -> None:
-    streams = {name: (folder / name).open("wb") for name in ("ids", "units", "offsets", "middles")}
-    end = 0
-    progress.begin(f"tokenize {source.path.name}", source.path.stat().st_size, "bytes")
-    try:
-        np.zeros(1, np.int64).tofile(streams["offsets"])
+    end, rest = 0, source.path.stat().st_size
+    progress.begin(f"tokenize {source.path.name}", rest, "bytes")
+    with write_streams(folder, ("ids", "units", "offsets", "middles")) as streams:
+        write_array(streams["offsets"], np.zeros(1, np.int64))
         while batch := list(islice(pieces, PACKED)):
-            np.concatenate([piece.ids for piece in batch]).tofile(streams["ids"])
-            np.concatenate([_units(piece, unspaced_V) for piece in batch]).tofile(streams["units"])
+            write_array(streams["ids"], np.concatenate([piece.ids for piece in batch]))
+            units = [_units(piece, unspaced_V) for piece in batch]
+            write_array(streams["units"], np.concatenate(units))
             offsets = end + np.cumsum([len(piece.ids) for piece in batch], dtype=np.int64)
-            offsets.tofile(streams["offsets"])
-            np.array([piece.middle for piece in batch], np.int32).tofile(streams["middles"])
+            write_array(streams["offsets"], offsets)
+            middles = np.array([piece.middle for piece in batch], np.int32)
+            write_array(streams["middles"], middles)
             end = int(offsets[-1])
-            progress.advance(sum(piece.size for piece in batch))
-        if end == 0:
-            message = f"{source.path} contains no text"
-            raise DataError(message, "check the file and data.columns.text")
-    finally:
-        _close(streams.values())
-        progress.end()
+            progress.advance(read := sum(piece.size for piece in batch))
+            rest -= read
+    if end == 0:
+        message = f"{source.path} contains no text"
+        raise DataError(message, "check the file and data.columns.text")
+    progress.advance(max(0, rest))  # columns that were not read
+    progress.end()
 
 
 def _units(piece: PretrainInput, unspaced_V: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -183,19 +181,16 @@ def _pack(folder: Path, special_tokens: SpecialTokens, options: PackingOptions) 
     """Pack inputs into rows, PACKED at a time so that sorting is fast."""
     lengths_N = _lengths(_array(folder, "offsets"), _array(folder, "middles"), special_tokens)
     max_tokens = max(options.row_tokens, options.max_length)
-    streams = {name: (folder / name).open("wb") for name in ("order", "rows")}
     end = 0
-    try:
-        np.zeros(1, np.int64).tofile(streams["rows"])
+    with write_streams(folder, ("order", "rows")) as streams:
+        write_array(streams["rows"], np.zeros(1, np.int64))
         for start in range(0, len(lengths_N), PACKED):
             rows = best_fit_bins(lengths_N[start : start + PACKED].tolist(), max_tokens)
             order = [index + start for row in rows for index in row]
-            np.array(order, np.int64).tofile(streams["order"])
+            write_array(streams["order"], np.array(order, np.int64))
             ends = end + np.cumsum([len(row) for row in rows], dtype=np.int64)
-            ends.tofile(streams["rows"])
+            write_array(streams["rows"], ends)
             end = int(ends[-1])
-    finally:
-        _close(streams.values())
 
 
 def _lengths(
@@ -216,10 +211,3 @@ def _open(folder: Path, special_tokens: SpecialTokens) -> Corpus:
 
 def _array(folder: Path, name: str) -> NDArray[Any]:
     return np.memmap(folder / name, FILES[name], mode="r")
-
-
-def _close(streams: Iterable[BinaryIO]) -> None:
-    for stream in streams:
-        stream.flush()
-        os.fsync(stream.fileno())
-        stream.close()

@@ -25,7 +25,7 @@ from pydantic_core import PydanticUndefined
 from pipework.benchmarks.studies.documents.study_tables import markdown
 from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import CheckFailedError, ConfigError
-from pipework.export.config import ExportSettings, ToleranceSettings
+from pipework.export.config import ExportSettings, RoundedToleranceSettings
 from pipework.export.rows.tolerances import TOLERANCES
 from pipework.git import CHECKOUT
 from pipework.run_folder.engine_record import Tolerance
@@ -309,7 +309,7 @@ def _tolerances() -> str:
     meanings, tables = attributes(Tolerance), TOLERANCES.values()
     rows = (
         (f"`{limit}`", *(_number(getattr(table, limit)) for table in tables), meanings[limit])
-        for limit in ToleranceSettings.model_fields
+        for limit in RoundedToleranceSettings.model_fields
     )
     return markdown(("limit", *TOLERANCES, "meaning"), rows)
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from pipework.errors import RunFolderError
+from pipework.errors import RunFolderError, as_pipe_error
 from pipework.run_folder.files import (
     FileRecord,
     Record,
@@ -123,3 +123,14 @@ def test_a_folder_that_does_not_exist_cannot_be_locked(tmp_path):
         exclusive_lock(tmp_path / "absent"),
     ):
         pass
+
+
+def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path):
+    path = tmp_path / "manifest.json"
+    path.with_name("manifest.json.partial").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_atomically(path, b"{}")
+    error = as_pipe_error(caught.value)
+    assert str(error) == f"{path}: No space left on device"
+    assert error.hint == "free space on the disk"
+    assert not list(tmp_path.iterdir())

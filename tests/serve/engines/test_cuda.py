@@ -1,11 +1,13 @@
 """GPU memory: with a fake of CUDA on host memory, and with a real GPU if there is one."""
 
 import importlib.util
+import sys
 
 import numpy as np
 import pytest
 
 from pipework.errors import MissingDependencyError
+from pipework.serve.engines import cuda
 from pipework.serve.engines.cuda import DeviceArrays, Gpu, NoGpuError, checked, find_gpu
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 
@@ -53,8 +55,28 @@ def test_without_a_gpu_the_reason_is_given():
         find_gpu()
 
 
-def test_without_cuda_python_the_install_command_is_given(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+def test_an_old_driver_is_not_reported_as_a_missing_gpu(gpu, monkeypatch, tmp_path):
+    old = gpu.cuda.cudaError_t.cudaErrorInsufficientDriver, 0
+    monkeypatch.setattr(gpu.cuda, "cudaGetDeviceCount", lambda: old)
+    monkeypatch.setattr(cuda, "NVIDIA_VERSION", tmp_path / "version")
+    with pytest.raises(NoGpuError, match="there is no NVIDIA GPU"):
+        find_gpu()
+    (tmp_path / "version").write_text("470.82.01\n")
+    with pytest.raises(MissingDependencyError, match=r"driver 470\.82\.01 is too old") as caught:
+        find_gpu()
+    assert not isinstance(caught.value, NoGpuError)
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_without_cuda_python_the_install_command_is_given(present, tmp_path, monkeypatch):
+    """Other packages of NVIDIA also install into the namespace `cuda`."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cuda"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    if present:
+        (tmp_path / "cuda" / "pathfinder").mkdir(parents=True)
+    assert (importlib.util.find_spec("cuda") is not None) is present
+    assert gpu_or_none() is None
     with pytest.raises(MissingDependencyError, match="cuda-python is not installed") as caught:
         find_gpu()
     assert caught.value.hint == "pip install cuda-python"

@@ -1,9 +1,21 @@
+import errno
+import os
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pipework.errors import DataError
-from pipework.train.data.disk_cache import cache_key, cached_text, data_file_digest
+from pipework.errors import ConfigError, DataError
+from pipework.run_folder.files import exclusive_lock
+from pipework.train.data.disk_cache import (
+    cache_entry,
+    cache_folder,
+    cache_key,
+    cached_text,
+    data_file_digest,
+    ensure_folder,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +68,81 @@ def test_a_cache_that_cannot_be_written_is_reported_with_a_hint(tmp_path, monkey
     with pytest.raises(DataError, match="cannot be written") as error:
         cached_text("name", str)
     assert "PIPEWORK_CACHE" in error.value.hint
+
+
+def filled(name, size=1000):
+    """Write an entry, unless it exists."""
+    key = cache_key([name])
+    with cache_entry(key) as folder:
+        (folder / "data").write_bytes(bytes(size))
+    return folder
+
+
+def set_last_use(folder, at):
+    os.utime(folder, (at, at))
+
+
+def test_the_least_recently_used_entries_are_deleted_beyond_the_limit(monkeypatch, caplog):
+    monkeypatch.setenv("PIPEWORK_CACHE_GB", "0.000003")
+    first, second, third = map(filled, "abc")
+    for at, folder in enumerate((first, second, third)):
+        set_last_use(folder, at)
+    with cache_entry(first.name):  # it becomes the last used
+        pass
+    assert caplog.text == ""
+    (cache_folder() / "tensorrt").mkdir()  # not an entry
+    newest = filled("d", 1500)
+    present = {folder.name for folder in cache_folder().iterdir()}
+    assert present == {first.name, newest.name, "tensorrt"}
+    (line,) = caplog.messages
+    assert line.startswith("deleted 2 entries (2e-06 GB) of the cache ")
+    assert line.endswith("which exceeded 3e-06 GB (PIPEWORK_CACHE_GB)")
+
+
+def test_an_entry_in_use_is_not_deleted(monkeypatch):
+    monkeypatch.setenv("PIPEWORK_CACHE_GB", "0")
+    with cache_entry(cache_key(["used"])) as used:
+        (used / "data").write_bytes(bytes(9))
+        other = filled("other")
+        assert used.is_dir()
+    assert used.is_dir()  # an entry never deletes itself
+    assert not other.is_dir()
+
+
+def test_a_process_that_waits_for_a_deleted_entry_creates_it_again():
+    key = cache_key(["waiting"])
+    folder = ensure_folder(cache_folder() / key)
+    with ThreadPoolExecutor(1) as pool, exclusive_lock(folder):  # as a process that deletes it
+        started = threading.Event()
+
+        def wait():
+            started.set()
+            return filled("waiting")
+
+        waiting = pool.submit(wait)
+        started.wait()
+        time.sleep(0.05)
+        folder.rmdir()
+    assert (waiting.result() / "data").is_file()
+
+
+def test_an_entry_is_deleted_if_the_disk_is_full():
+    key = cache_key(["full"])
+
+    def write():
+        with cache_entry(key, 3_000_000) as folder:
+            (folder / "data").write_bytes(bytes(9))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    message = f"cannot write about 3.0 MB to the cache .*{key}: No space left"
+    with pytest.raises(DataError, match=message) as caught:
+        write()
+    assert "PIPEWORK_CACHE" in caught.value.hint
+    assert not list(cache_folder().iterdir())
+
+
+@pytest.mark.parametrize("limit", ["much", "-1", "nan"])
+def test_a_limit_that_is_no_number_is_reported(limit, monkeypatch):
+    monkeypatch.setenv("PIPEWORK_CACHE_GB", limit)
+    with pytest.raises(ConfigError, match=f"PIPEWORK_CACHE_GB: .* found '{limit}'"):
+        cached_text("key", str)

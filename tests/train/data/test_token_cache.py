@@ -1,3 +1,4 @@
+import resource
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -94,3 +95,42 @@ def test_an_error_in_a_late_chunk_names_its_line(parts):
     source.path.write_text("text\tlabel\n" + "word\tyes\n" * 5000 + "word\tmaybe\n")
     with pytest.raises(DataError, match=r"rows\.tsv:5002 has label 'maybe'"):
         open_token_cache(source, tokenizer, encoder, TASK, NullProgress())
+
+
+@pytest.fixture
+def small_files():
+    """Limit the size of files that this process writes, as a full disk does."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_is_reported_and_leaves_no_files(parts, request):
+    source, tokenizer, encoder = parts
+    source.path.write_text("text\tlabel\n" + "word word word\tyes\n" * 5000)
+    request.getfixturevalue("small_files")
+    with pytest.raises(
+        DataError, match=r"cannot write about 0.2 MB to the cache .*: File too large"
+    ):
+        open_token_cache(source, tokenizer, encoder, TASK, NullProgress())
+    assert not list(cache_folder().iterdir())
+
+
+class Totals(NullProgress):
+    """The units of a stage."""
+
+    def __init__(self):
+        self.total = self.done = 0
+
+    def begin(self, title, total, unit):  # noqa: ARG002
+        self.total = total
+
+    def advance(self, count, figures=None):  # noqa: ARG002
+        self.done += count
+
+
+def test_the_progress_reaches_the_size_of_the_file(parts):
+    source, tokenizer, encoder = parts
+    open_token_cache(source, tokenizer, encoder, TASK, totals := Totals())
+    assert totals.done >= totals.total > 0

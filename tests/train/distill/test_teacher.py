@@ -9,6 +9,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.train.data.batches import BATCH_TOKENS
+from pipework.train.data.disk_cache import cache_folder
 from pipework.train.distill import teacher_logits as module
 from pipework.train.distill.teacher import open_teachers
 from pipework.train.distill.teacher_logits import teacher_logits
@@ -60,7 +61,7 @@ def test_an_interrupted_computation_continues_with_the_missing_rows(
     teacher, source = teacher_and_source
     monkeypatch.setattr(module, "BATCH_TOKENS", 40)
     whole_NC = np.array(teacher_logits(teacher, source, CPU, NullProgress()))
-    for path in module.cache_folder().glob(f"*/{module.LOGITS}"):
+    for path in cache_folder().glob(f"*/{module.LOGITS}"):
         path.unlink()
         (path.parent / module.COMPLETE).unlink()
     with pytest.raises(KeyboardInterrupt):

@@ -18,7 +18,8 @@ from pipework.benchmarks.studies.families import (
 from pipework.errors import DataError
 from pipework.progress import NullProgress
 from pipework.train.config.model import Head
-from pipework.train.data.token_cache import TokenSet, cache_folder
+from pipework.train.data.disk_cache import cache_folder
+from pipework.train.data.token_cache import TokenSet
 from pipework.train.loop.encoder_states import encoder_states
 from pipework.train.model.checkpoint_engine import model_inputs
 from pipework.train.model.classifier import padding_of
@@ -116,9 +117,7 @@ def test_a_full_disk_is_reported(parts, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pipework.train.data.disk_cache.os.posix_fallocate", full)
-    with pytest.raises(
-        DataError, match=r"cannot write .* GiB of encoder states to .* No space left"
-    ):
+    with pytest.raises(DataError, match=r"cannot write about .* MB to the cache .*: No space left"):
         encoder_states(model, tokens, NullProgress())
     assert not list(cache_folder().rglob("complete"))
 

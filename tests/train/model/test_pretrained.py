@@ -1,6 +1,7 @@
 """Old checkpoint folders open, and unsuitable checkpoints are refused before the first step."""
 
 import json
+import shutil
 from functools import partial
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from transformers import BertConfig, BertForPreTraining, BertModel, PreTrainedTokenizerFast
 
 from pipework.errors import ConfigError
+from pipework.run_folder.manifest import TargetScale
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.data.tokenizer import SPECIAL_TOKENS, check_unknown_rate, make_tokenizer
@@ -168,6 +170,24 @@ def test_labels_and_problem_type_are_stored_in_the_checkpoint(tmp_path, task, pr
     assert result.classes == len(task.labels)
     result.save(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["problem_type"] == problem
+
+
+def test_a_regression_that_is_trained_further_starts_with_the_values_of_its_checkpoint(tmp_path):
+    task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+    settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
+    first = open_classifier(settings, task)
+    first.standardise(TargetScale(mean=300, std=5))
+    ids = torch.tensor([[1, 4, 5]])
+    with torch.inference_mode():
+        expected = first.eval()(ids, torch.ones_like(ids)).item()
+        first.save(tmp_path / "saved")
+        shutil.copyfile(tmp_path / "vocab.txt", tmp_path / "saved" / "vocab.txt")
+        second = open_classifier(
+            settings.model_copy(update={"name": str(tmp_path / "saved")}), task
+        )
+        second.standardise(TargetScale(mean=400, std=20))
+        assert second.eval()(ids, torch.ones_like(ids)).item() == pytest.approx(expected, rel=1e-5)
+    assert expected == pytest.approx(300, abs=10)
 
 
 @pytest.mark.parametrize(

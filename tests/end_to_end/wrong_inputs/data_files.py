@@ -1,0 +1,280 @@
+"""Wrong data files of `pipe train` and `pipe check`."""
+
+import json
+
+from tests.end_to_end.wrong_inputs.wrong_input import DEV, TRAIN, TRAIN_COMMAND, WrongInput
+
+REGRESSION = " --set task.kind=regression"
+MULTI = " --set task.kind=multi_label"
+JSONL = " --set data.train=train.jsonl"
+CSV = " --set data.train=train.csv"
+SEMEVAL = " --set data.format=semeval"
+MARKED = " --set data.marked=true"
+CHECK = "check config.toml"
+
+
+def data(
+    content: str | bytes | None, error: str, more: str = "", name: str = "train.tsv"
+) -> WrongInput:
+    """Return a training whose file `name` has this content."""
+    return WrongInput(command=TRAIN_COMMAND + more, files={name: content}, error=error)
+
+
+def jsonl(row: object, error: str, more: str = "") -> WrongInput:
+    """Return a training whose second row in train.jsonl is `row`."""
+    good = {"text": "a b", "label": ["a"] if more == MULTI else "a", "e": [[0, 1], [2, 3]]}
+    content = "\n".join((json.dumps(good), row if isinstance(row, str) else json.dumps(row), ""))
+    return data(content, error, JSONL + more, "train.jsonl")
+
+
+def csv(content: str, error: str) -> WrongInput:
+    """Return a training with train.csv."""
+    return data(content, error, CSV, "train.csv")
+
+
+def semeval(content: str, error: str) -> WrongInput:
+    """Return a training with a file of SemEval-2010 task 8."""
+    return data(content, error, SEMEVAL)
+
+
+def marked(text: str, error: str) -> WrongInput:
+    """Return a training with a text whose entities are wrong."""
+    return data(f"text\tlabel\n{text}\ta\n", error, MARKED)
+
+
+FILES = {
+    "no train file": data(None, "train.tsv is not a file"),
+    "no dev file": data(None, "dev.tsv is not a file", name="dev.tsv"),
+    "no test file": data(None, "test.tsv is not a file", " --set data.test=test.tsv", "test.tsv"),
+    "an empty train file": data("", "train.tsv is empty, expected rows"),
+    "an empty dev file": data("", "dev.tsv is empty, expected rows", name="dev.tsv"),
+    "blank lines only": data("\n\n\n", "train.tsv is empty, expected rows"),
+    "a header without rows": data(
+        "text\tlabel\n", "expected 2 or more distinct labels, found 0: ()"
+    ),
+    "a dev header without rows": data("text\tlabel\n", "dev.tsv holds no rows", name="dev.tsv"),
+    "a missing column": data(
+        TRAIN.replace("label", "topic", 1), "train.tsv:1: no column 'label'; found text, topic"
+    ),
+    "a column twice": data(
+        "text\ttext\tlabel\na\tb\tc\n", "train.tsv:1: expected one column 'text', found 2"
+    ),
+    "a row with a column less": data(
+        TRAIN + "alone\n", "train.tsv:18: expected 2 columns as in the first line, found 1"
+    ),
+    "a row with a column more": data(
+        TRAIN + "a\tb\tc\n", "train.tsv:18: expected 2 columns as in the first line, found 3"
+    ),
+    "another header in dev": data(
+        "sentence\tlabel\na\tb\n",
+        "dev.tsv:1: no column 'text'; found sentence, label",
+        name="dev.tsv",
+    ),
+    "a label that train lacks": data(
+        DEV + "a\tpolitics\n",
+        "dev.tsv:6 has label 'politics', which the model lacks",
+        name="dev.tsv",
+    ),
+    "a label that is empty": data(TRAIN + "no label\t\n", "train.tsv:18: the label is empty"),
+    "a label of spaces": data(TRAIN + "no label\t  \n", "train.tsv:18: the label is empty"),
+    "one label in all rows": data(
+        "text\tlabel\na\tx\nb\tx\n", "expected 2 or more distinct labels, found 1: ('x',)"
+    ),
+    "an unknown suffix": data(
+        TRAIN,
+        "train.dat: no file format is known for the suffix '.dat'",
+        " --set data.train=train.dat",
+        "train.dat",
+    ),
+    "a packed file": data(
+        b"\x1f\x8b\x08\0\0\0",
+        "t.gz:1: expected text, found a packed file",
+        " --set data.train=t.gz --set data.format=tsv",
+        "t.gz",
+    ),
+    "a folder as file": data(
+        TRAIN, ".: no file format is known for the suffix ''", " --set data.train=.", "train.tsv"
+    ),
+    "Latin-1": data(
+        TRAIN.encode() + "déjà vu\tweather\n".encode("latin-1"),
+        "train.tsv:18: not UTF-8 (byte 1: invalid continuation byte)",
+    ),
+    "UTF-16": data(TRAIN.encode("utf-16"), "train.tsv:1: not UTF-8 (byte 0: invalid start byte)"),
+    "UTF-16 without a mark": data(
+        TRAIN.encode("utf-16-le"), "train.tsv:1: expected text, found the character NUL"
+    ),
+    "GB18030": data(
+        TRAIN.encode() + "今天下雨\tweather\n".encode("gb18030"),
+        "train.tsv:18: not UTF-8 (byte 0: invalid start byte)",
+    ),
+    "bytes cut in a character": data(
+        TRAIN.encode() + "é".encode()[:1] + b"\tweather\n",
+        "train.tsv:18: not UTF-8 (byte 0: invalid continuation byte)",
+    ),
+    "a database": data(
+        b"SQLite format 3\0" + bytes(range(256)),
+        "train.tsv:1: expected text, found the character NUL",
+    ),
+    "a web page": data(
+        "<!doctype html>\n<html>\n", "train.tsv:1: no column 'text'; found <!doctype html>"
+    ),
+}
+TABLES = {
+    "csv without the end of a quote": csv(
+        'text,label\n"a,x\nb,y\n', "train.csv:3: not CSV: unexpected end of data"
+    ),
+    "csv with text after a quote": csv(
+        'text,label\n"a"b,x\n', "train.csv:2: not CSV: ',' expected after '\"'"
+    ),
+    "csv separated by semicolons": csv(
+        "text;label\na;x\n", "train.csv:1: no column 'text'; found text;label"
+    ),
+    "json that is cut": jsonl(
+        '{"text": "a"',
+        "train.jsonl:2: not JSON: Expecting ',' delimiter: line 1 column 13 (char 12)",
+    ),
+    "json that is a list": jsonl([1], "train.jsonl:2: expected an object, found list"),
+    "json without text": jsonl(
+        {"label": "a"}, "train.jsonl:2: expected a value at 'text', found nothing"
+    ),
+    "json without label": jsonl(
+        {"text": "a"}, "train.jsonl:2: expected a value at 'label', found nothing"
+    ),
+    "json with null": jsonl(
+        {"text": None, "label": "a"}, "train.jsonl:2: expected a value at 'text', found nothing"
+    ),
+    "json with a number as text": jsonl(
+        {"text": 1.5, "label": "a"}, "train.jsonl:2: expected a string at 'text', found float"
+    ),
+    "json with a list as text": jsonl(
+        {"text": ["a"], "label": "a"}, "train.jsonl:2: expected a string at 'text', found list"
+    ),
+    "json with true as label": jsonl(
+        {"text": "a", "label": True}, "train.jsonl:2: expected a label, found bool"
+    ),
+    "json with a list of labels": jsonl(
+        {"text": "a", "label": ["a"]}, "train.jsonl:2: expected a label, found list"
+    ),
+    "json with half a character": jsonl(
+        '{"text": "\\ud800", "label": "a"}',
+        "train.jsonl:2: a text is not valid Unicode: it contains a lone surrogate (\\uD800)",
+    ),
+    "json of great depth": jsonl(
+        '{"text": ' + "[" * 100_000,
+        "train.jsonl:2: not JSON: maximum recursion depth exceeded while decoding a "
+        "JSON array from a unicode string",
+    ),
+    "json with a long number": jsonl(
+        '{"text": ' + "1" * 5000 + ', "label": "a"}',
+        "train.jsonl:2: not JSON: Exceeds the limit (4300 digits) for integer string "
+        "conversion: value has 5000 digits; use sys.set_int_max_str_digits() to "
+        "increase the limit",
+    ),
+    "a word as target": data(
+        TRAIN, "train.tsv:2: expected a number as label, found 'weather'", REGRESSION
+    ),
+    "an infinite target": data(
+        "text\tlabel\na\tinf\nb\t1\n",
+        "train.tsv:2: expected a number as label, found 'inf'",
+        REGRESSION,
+    ),
+    "a target of 1e40": data(
+        "text\tlabel\na\t1e40\nb\t1\n",
+        "train.tsv:2: expected a number as label, found '1e40'",
+        REGRESSION,
+    ),
+    "equal targets": WrongInput(
+        command=TRAIN_COMMAND + REGRESSION,
+        files=dict.fromkeys(("train.tsv", "dev.tsv"), "text\tlabel\na\t1\nb\t1\n"),
+        error="expected different targets in train, found 1 in every row",
+    ),
+    "labels in one cell": data(
+        TRAIN, "train.tsv:2: expected a list of labels, found a string", MULTI
+    ),
+    "labels with an empty one": jsonl(
+        {"text": "a", "label": ["a", ""]}, "train.jsonl:2: the label is empty", MULTI
+    ),
+    "labels as an object": jsonl(
+        {"text": "a", "label": {"a": 1}},
+        "train.jsonl:2: expected a list of labels, found dict",
+        MULTI,
+    ),
+    "semeval without quotes": semeval(
+        "1\ttext\nOther\nComment:\n",
+        "train.tsv:1: expected NUMBER<TAB>\"SENTENCE\", found '1\\ttext'",
+    ),
+    "semeval without comment": semeval(
+        '1\t"<e1>a</e1> <e2>b</e2>"\nOther\n',
+        "train.tsv:1: expected relation and Comment: next, found Other",
+    ),
+    "semeval without marks": semeval(
+        '1\t"a b"\nOther\nComment:\n', "train.tsv:1: expected <e1> once, found it 0 times"
+    ),
+    "a text without marks": marked("a b", "train.tsv:2: expected <e1> once, found it 0 times"),
+    "a text with one mark": marked(
+        "<e1>a</e1> b", "train.tsv:2: expected <e2> once, found it 0 times"
+    ),
+    "a mark without end": marked(
+        "<e1>a <e2>b</e2>", "train.tsv:2: expected </e1> once, found it 0 times"
+    ),
+    "a mark twice": marked(
+        "<e1>a</e1> <e1>a</e1> <e2>b</e2>", "train.tsv:2: expected <e1> once, found it 2 times"
+    ),
+    "an empty entity": marked(
+        "<e1></e1> <e2>b</e2>", "train.tsv:2: entity e1 is [0, 0], in a text of 2 characters"
+    ),
+    "spans beyond the text": jsonl(
+        {"text": "a b", "label": "a", "e": [[0, 1], [2, 9]]},
+        "train.jsonl:2: entity e2 is [2, 9], in a text of 3 characters",
+        " --set data.columns.entities=e",
+    ),
+    "spans of words": jsonl(
+        {"text": "a b", "label": "a", "e": [["0", "1"], ["2", "3"]]},
+        "train.jsonl:2: expected [[start, end], [start, end]] at 'e', found [['0', "
+        "'1'], ['2', '3']]",
+        " --set data.columns.entities=e",
+    ),
+    "one span": jsonl(
+        {"text": "a b", "label": "a", "e": [[0, 1]]},
+        "train.jsonl:2: expected [[start, end], [start, end]] at 'e', found [[0, 1]]",
+        " --set data.columns.entities=e",
+    ),
+}
+CHECKS = {
+    "check without input": WrongInput(command="check", error="Missing argument 'inputs'."),
+    "check of an absent file": WrongInput(
+        command="check absent.tsv", error="absent.tsv cannot be read: No such file or directory"
+    ),
+    "check of a folder": WrongInput(
+        command="check .", error=".: no file format is known for the suffix ''"
+    ),
+    "check of a config and a file": WrongInput(
+        command="check config.toml dev.tsv",
+        error="config.toml: no file format is known for the suffix '.toml'",
+    ),
+    "check of two configs": WrongInput(
+        command="check config.toml config.toml",
+        error="config.toml: no file format is known for the suffix '.toml'",
+    ),
+    "check of a picture": WrongInput(
+        command="check x.png",
+        files={"x.png": b"\x89PNG"},
+        error="x.png: no file format is known for the suffix '.png'",
+    ),
+    "check of files with a wrong key": WrongInput(
+        command="check train.tsv --set data.colums.text=a",
+        error="--set data.colums.text=a: with data files only columns can be set",
+    ),
+    "check of files with a wrong column": WrongInput(
+        command="check train.tsv --set data.columns.text=a",
+        error="train.tsv:1: no column 'a'; found text, label",
+    ),
+    "check of a config with a wrong key": WrongInput(
+        command=f"{CHECK} --set train.epochz=3", error="--set train.epochz: unknown key"
+    ),
+    "check of an empty file": WrongInput(
+        command="check train.tsv",
+        files={"train.tsv": ""},
+        error="train.tsv is empty, expected rows",
+    ),
+}

@@ -1,0 +1,298 @@
+"""Wrong options of `pipe serve` and `pipe bench`, and of the command line in general."""
+
+from tests.end_to_end.wrong_inputs.run_folders import flipped, manifest, pretrained, removed, run
+from tests.end_to_end.wrong_inputs.wrong_input import WrongInput
+
+SERVE = "serve ENGINE --port 0 --grpc-port 0"
+URL = "http://127.0.0.1:9"
+
+
+def bench(options: str, error: str, **files: str) -> WrongInput:
+    """Return a measurement with options that are refused."""
+    return WrongInput(command=f"bench {options}", files=files, error=error)
+
+
+def serve(options: str, error: str, **files: str) -> WrongInput:
+    """Return a server of a proven run with options that are refused."""
+    return WrongInput(command=f"{SERVE} {options}", files=files, error=error)
+
+
+GENERAL = {
+    "an unknown command": WrongInput(
+        command="tarin config.toml", error="No such command 'tarin'. Did you mean 'train'?"
+    ),
+    "an unknown option": WrongInput(
+        command="train config.toml --output out",
+        error="No such option: --output (Possible options: --out)",
+    ),
+    "an option without value": WrongInput(
+        command="train config.toml --out", error="Option '--out' requires an argument."
+    ),
+    "an argument too many": WrongInput(
+        command="show a b", error="Got unexpected extra argument(s) (b)"
+    ),
+    "an evaluation without run": WrongInput(command="eval", error="Missing argument 'run'."),
+    "a flag with a value": WrongInput(
+        command="show . --json=yes", error="Option '--json' does not take a value."
+    ),
+}
+SERVERS = {
+    "a server of an absent run": WrongInput(
+        command="serve absent",
+        error="absent is not a folder; expected a run folder written by `pipe train`",
+    ),
+    "a server of a file": WrongInput(
+        command="serve train.tsv",
+        error="train.tsv is not a folder; expected a run folder written by `pipe train`",
+    ),
+    "a server of an empty folder": WrongInput(
+        command="serve models",
+        error="models has no manifest.json and no models: neither a run folder nor a repository",
+        change=lambda folder: (folder / "models").mkdir(),
+    ),
+    "a server of a run without engine": run(
+        "serve RUN --port 0 --grpc-port 0", None, "run trained has no engine; its engines: none"
+    ),
+    "a server of a pretraining": run(
+        "serve RUN --port 0 --grpc-port 0",
+        pretrained,
+        "RUN is of pretraining: it has an encoder and no classifier",
+    ),
+    "a server of an unfinished run": run(
+        "serve RUN --port 0 --grpc-port 0",
+        removed("manifest.json"),
+        "RUN holds no manifest.json: its training did not finish",
+    ),
+    "a server with a changed engine": run(
+        SERVE,
+        flipped("model.onnx"),
+        "ENGINE/engines/onnx-fp32/DIGEST/model.onnx changed: sha256 DIGEST, expected "
+        "DIGEST as in manifest.json",
+        3,
+    ),
+    "a server with a removed tokenizer": run(
+        SERVE,
+        removed("tokenizer.json"),
+        "ENGINE/tokenizer.json is missing, but manifest.json lists it",
+        3,
+    ),
+    "a server with a refused engine": run(
+        SERVE,
+        manifest(engines__0__parity__passed=False),
+        "engine onnx-fp32 did not pass parity, so it is not served",
+    ),
+    "a server with an unknown engine": serve(
+        "--engine onnx", "run trained has no engine 'onnx'; its engines: onnx-fp32"
+    ),
+    "a port of words": WrongInput(
+        command="serve ENGINE --port http",
+        error="Invalid value for '--port': Input should be a valid integer, unable to parse "
+        "string as an integer",
+    ),
+    "a negative port": WrongInput(
+        command="serve ENGINE --port -1",
+        error="cannot listen on 127.0.0.1:-1: bind(): port must be 0-65535.",
+    ),
+    "a port of 70000": WrongInput(
+        command="serve ENGINE --port 70000",
+        error="cannot listen on 127.0.0.1:70000: bind(): port must be 0-65535.",
+    ),
+    "an address of another machine": serve(
+        "--host 192.0.2.1", "cannot listen on 192.0.2.1:0: Cannot assign requested address"
+    ),
+    "an unknown backend": serve(
+        "--backend torchserve",
+        "Invalid value for '--backend': 'torchserve' is not one of 'builtin', 'triton'.",
+    ),
+    "a run for Triton": serve(
+        "--backend triton", "ENGINE is a run folder, but tritonserver needs a model repository"
+    ),
+    "an unknown setting of the server": serve(
+        "--set queue.batch=8", "--set queue.batch: unknown key"
+    ),
+    "a queue of 0 requests": serve(
+        "--set queue.requests=0",
+        "--set queue.requests: Input should be greater than or equal to 1, found 0",
+    ),
+    "texts longer than the limit": serve(
+        "--set limits.characters=1000001",
+        "--set limits.characters: Input should be less than or equal to 100000, found 1000001",
+    ),
+    "a grace of 0 s": serve(
+        "--set grace_s=0", "--set grace_s: Input should be greater than or equal to 1, found 0"
+    ),
+    "an unknown format of logs": serve(
+        "--set logs.format=xml", "--set logs.format: Input should be 'text' or 'json', found 'xml'"
+    ),
+    "an absent file of keys": serve(
+        "--set security.keys_file=keys.txt",
+        "security.keys_file: keys.txt cannot be read: No such file or directory",
+    ),
+    "an empty file of keys": serve(
+        "--set security.keys_file=keys.txt",
+        "keys.txt: expected at least one API key, found none",
+        **{"keys.txt": "\n"},
+    ),
+    "a key with a space": serve(
+        "--set security.keys_file=keys.txt",
+        "keys.txt:1: expected an API key of printable ASCII characters without spaces",
+        **{"keys.txt": "a b\n"},
+    ),
+    "a certificate without key": serve(
+        "--set security.certificate=train.tsv",
+        "security.certificate is set, but security.private_key is not; TLS needs both",
+    ),
+    "an absent certificate": serve(
+        "--set security.certificate=a.pem --set security.private_key=b.pem",
+        "security.certificate: a.pem cannot be read: No such file or directory",
+    ),
+    "a certificate that is text": serve(
+        "--set security.certificate=train.tsv --set security.private_key=dev.tsv",
+        "security.certificate: train.tsv with dev.tsv: expected PEM, found something else",
+    ),
+}
+BENCHES = {
+    "a measurement without target": bench(
+        "", "expected a TARGET to measure, or --compare A.json B.json"
+    ),
+    "a measurement of an absent run": bench(
+        "absent", "absent is not a folder; expected a run folder written by `pipe train`"
+    ),
+    "a measurement of a run without engines": run("bench RUN", None, "RUN has no proven engine"),
+    "a measurement of a server that does not listen": bench(
+        URL, "no response from http://127.0.0.1:9: no connection"
+    ),
+    "a measurement with a wrong address": bench(
+        "http://", "http:// is not a valid http, https, grpc or grpcs URL"
+    ),
+    "a measurement of an unknown endpoint": bench(
+        f"{URL}/unknown", "http://127.0.0.1:9/unknown: unknown endpoint /unknown"
+    ),
+    "clients as a word": bench(
+        f"{URL} --concurrency many", "--concurrency many: expected numbers separated by commas"
+    ),
+    "no clients": bench(f"{URL} --concurrency 0", "--concurrency: expected 1 to 256, found 0"),
+    "an empty list of clients": bench(
+        f'{URL} --concurrency ","', "--concurrency: expected at least one number of clients"
+    ),
+    "a million clients": bench(
+        f"{URL} --concurrency 1000000", "--concurrency: expected 1 to 256, found 1e+06"
+    ),
+    "a rate of 0": bench(f"{URL} --rate 0", "--rate: expected 0.1 to 100000, found 0"),
+    "a rate as a word": bench(
+        f"{URL} --rate fast", "--rate fast: expected numbers separated by commas"
+    ),
+    "a rate that is no number": bench(
+        f"{URL} --rate nan", "--rate: expected 0.1 to 100000, found nan"
+    ),
+    "rates of a run": bench(". --rate 5", "--rate needs the URL of a server, found ."),
+    "levels of 0 s": bench(f"{URL} --seconds 0", "--seconds: expected 0.1 to 600, found 0"),
+    "levels of a negative time": bench(
+        f"{URL} --seconds -1", "--seconds: expected 0.1 to 600, found -1"
+    ),
+    "an endless level": bench(f"{URL} --seconds inf", "--seconds: expected 0.1 to 600, found inf"),
+    "batches of 0 texts": bench(f"{URL} --batch 0", "--batch: expected 1 to 1024, found 0"),
+    "texts of 0 words": bench(f"{URL} --words 0", "--words: expected 1 to 200, found 0"),
+    "texts of many words": bench(f"{URL} --words 1e9", "--words: expected 1 to 200, found 1e+09"),
+    "words and a file": bench(
+        f"{URL} --words 5 --file dev.tsv",
+        "--words is for synthetic texts: it cannot be combined with --file",
+    ),
+    "columns without file": bench(
+        f"{URL} --columns text=0",
+        "--columns names the columns of --file: expected --file, found none",
+    ),
+    "columns of an unknown field": bench(
+        f"{URL} --file dev.tsv --columns label=1",
+        "columns 'label=1': expected text=COLUMN, and text_pair=COLUMN for pairs",
+    ),
+    "an absent file of texts": bench(
+        f"{URL} --file absent.tsv", "absent.tsv cannot be read: No such file or directory"
+    ),
+    "an empty file of texts": bench(
+        f"{URL} --file x.tsv", "x.tsv contains no rows", **{"x.tsv": "text\n"}
+    ),
+    "an objective of an unknown statistic": bench(
+        f"{URL} --slo p98=1s",
+        "--slo p98=1s: expected STATISTIC=TIME, with one of p50, p90, p95, p99, p99.9, "
+        "mean and ms or s",
+    ),
+    "an objective without unit": bench(
+        f"{URL} --slo p99=50",
+        "--slo p99=50: expected STATISTIC=TIME, with one of p50, p90, p95, p99, p99.9, "
+        "mean and ms or s",
+    ),
+    "an objective twice": bench(f"{URL} --slo p99=1s --slo p99=2s", "--slo limits p99 twice"),
+    "an objective of a short level": bench(
+        f"{URL} --rate 5 --slo p99=1s", "25 requests are too few for p99: expected at least 200"
+    ),
+    "an objective and a comparison": bench(
+        f"{URL} --slo p99=1s --against {URL}",
+        "--against cannot be combined with --slo: expected one of them",
+    ),
+    "arrivals without rate": bench(
+        f"{URL} --arrivals constant",
+        "--arrivals applies to open-loop requests: expected --rate or --slo",
+    ),
+    "unknown arrivals": bench(
+        f"{URL} --rate 5 --arrivals random",
+        "Invalid value for '--arrivals': 'random' is not one of 'poisson', 'constant', 'trace'.",
+    ),
+    "a trace without file": bench(
+        f"{URL} --rate 5 --arrivals trace", "--arrivals trace: expected --trace FILE, found none"
+    ),
+    "an absent trace": bench(
+        f"{URL} --trace absent.jsonl", "absent.jsonl cannot be read: No such file or directory"
+    ),
+    "an empty trace": bench(
+        f"{URL} --trace x.jsonl", "x.jsonl contains no requests", **{"x.jsonl": ""}
+    ),
+    "a trace that is not JSON": bench(
+        f"{URL} --trace dev.tsv", "dev.tsv:1: body: Invalid JSON: expected ident at line 1 column 2"
+    ),
+    "a trace out of order": bench(
+        f"{URL} --trace x.jsonl",
+        "x.jsonl:2: at_s: expected 2 or later",
+        **{"x.jsonl": '{"at_s": 2, "texts": ["a"]}\n{"at_s": 1, "texts": ["a"]}\n'},
+    ),
+    "a trace and a file": bench(
+        f"{URL} --trace x.jsonl --file dev.tsv", "--trace cannot be combined with --file"
+    ),
+    "a price too many": bench(
+        f"{URL} --price 1 --price 2", "--price: expected at most 1 (one per server), found 2"
+    ),
+    "a negative price": bench(f"{URL} --price -1", "--price: expected 0 to 1e+06, found -1"),
+    "a template that is not JSON": bench(
+        f"{URL}/x --template x", "x is not JSON: Expecting value: line 1 column 1 (char 0)"
+    ),
+    "a template without texts": bench(
+        f"{URL}/x --template '{{}}'", '{} has no placeholder: expected "$TEXTS" or "$TEXT"'
+    ),
+    "a template for one text": bench(
+        f'{URL}/x --batch 4 --template \'{{"a": "$TEXT"}}\'',
+        '{"a": "$TEXT"} takes one text per request, found 4',
+    ),
+    "a comparison of absent results": bench(
+        "--compare a.json b.json", "a.json cannot be read: No such file or directory"
+    ),
+    "a comparison of one result": bench(
+        "--compare a.json", "Option '--compare' requires 2 arguments."
+    ),
+    "a comparison of other files": bench(
+        "--compare a.json b.json",
+        "a.json is not a result of schema 1: the file: Unable to extract tag using "
+        "discriminator 'kind'",
+        **{"a.json": "{}", "b.json": "{}"},
+    ),
+    "a comparison and a target": bench(
+        f"{URL} --compare a.json b.json",
+        "--compare reads two stored results: it cannot be combined with a TARGET",
+    ),
+    "a result in an absent folder": bench(
+        f"{URL} --json no/such/f.json",
+        "no/such/f.json cannot be written: expected a file path in an existing folder",
+    ),
+    "a page as a folder": bench(
+        f"{URL} --html .", ". cannot be written: expected a file path in an existing folder"
+    ),
+}

@@ -1,0 +1,276 @@
+"""Wrong run folders and files of `pipe show` and `pipe eval`, and changes of run folders."""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.end_to_end.wrong_inputs.wrong_input import DEV, WrongInput
+
+Change = Callable[[Path], object]
+
+
+def run(command: str, change: Change | None, error: str, code: int = 2) -> WrongInput:
+    """Return a command whose run is changed first."""
+
+    def prepare(folder: Path) -> None:
+        if change is not None:
+            change(folder / ("ENGINE" if "ENGINE" in command else "RUN"))
+
+    return WrongInput(command=command, error=error, code=code, change=prepare)
+
+
+def manifest(**changes: object) -> Change:
+    """Return a change of values in manifest.json, by key; `a__b` is the key b in the section a."""
+
+    def edit(folder: Path) -> None:
+        path = folder / "manifest.json"
+        content = json.loads(path.read_text())
+        for key, value in changes.items():
+            *sections, last = key.split("__")
+            section = content
+            for name in sections:
+                section = section[int(name) if name.isdecimal() else name]
+            section[last] = value
+        path.write_text(json.dumps(content))
+
+    return edit
+
+
+def written(name: str, content: str | bytes) -> Change:
+    """Return a change that writes a file."""
+    return lambda folder: (folder / name).write_bytes(
+        content if isinstance(content, bytes) else content.encode()
+    )
+
+
+def removed(name: str) -> Change:
+    """Return a change that removes a file or a folder."""
+
+    def remove(folder: Path) -> None:
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return remove
+
+
+def flipped(pattern: str) -> Change:
+    """Return a change of a byte in the middle of the first file of a name."""
+
+    def flip(folder: Path) -> None:
+        path = next(folder.rglob(pattern))
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+    return flip
+
+
+def locked(folder: Path) -> None:
+    """Lock a run, as another process does; the lock ends with the test process."""
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
+
+
+def pretrained(folder: Path) -> None:
+    """Make the manifest of a run that of a pretraining."""
+    manifest(task__kind="pretrain", task__labels=[], task__metric="masked_accuracy")(folder)
+
+
+MANIFESTS = {
+    "an absent run": WrongInput(
+        command="show absent",
+        error="absent is not a folder; expected a run folder written by `pipe train`",
+    ),
+    "a file as run": WrongInput(
+        command="show train.tsv",
+        error="train.tsv is not a folder; expected a run folder written by `pipe train`",
+    ),
+    "an empty folder as run": WrongInput(
+        command="show .",
+        files={"config.toml": None},
+        error=". holds no manifest.json: not a run folder",
+    ),
+    "an unfinished run": run(
+        "show RUN",
+        removed("manifest.json"),
+        "RUN holds no manifest.json: its training did not finish",
+    ),
+    "an empty manifest": run(
+        "show RUN",
+        written("manifest.json", ""),
+        "RUN/manifest.json is not a manifest of schema 3: the file: Invalid JSON: EOF "
+        "while parsing a value at line 1 column 0",
+    ),
+    "a manifest that is a list": run(
+        "show RUN",
+        written("manifest.json", "[]"),
+        "RUN/manifest.json is not a manifest of schema 3: the file: Input should be an object",
+    ),
+    "a manifest that is not UTF-8": run(
+        "show RUN",
+        written("manifest.json", b'{"a": "\xff"}'),
+        "RUN/manifest.json is not a manifest of schema 3: the file: Invalid JSON: "
+        "invalid unicode code point at line 1 column 8",
+    ),
+    "a manifest of an older schema": run(
+        "show RUN",
+        manifest(schema_version=2),
+        "RUN/manifest.json has schema 2; this version reads 3",
+    ),
+    "a manifest of a newer schema": run(
+        "show RUN",
+        manifest(schema_version=99, more=1),
+        "RUN/manifest.json has schema 99; this version reads 3",
+    ),
+    "a manifest with an unknown key": run(
+        "show RUN",
+        manifest(more=1),
+        "RUN/manifest.json is not a manifest of schema 3: more: Extra inputs are not permitted",
+    ),
+    "a manifest without labels": run(
+        "show RUN",
+        manifest(task__labels=[]),
+        "RUN/manifest.json is not a manifest of schema 3: task: Value error, expected "
+        "distinct labels, and none for pretraining; found ()",
+    ),
+    "a manifest with a label twice": run(
+        "show RUN",
+        manifest(task__labels=["a"] * 8),
+        "RUN/manifest.json is not a manifest of schema 3: task: Value error, expected "
+        "distinct labels, and none for pretraining; found ('a', 'a', 'a', 'a', 'a', "
+        "'a', 'a', 'a')",
+    ),
+    "a manifest with a path outside": run(
+        "show RUN",
+        manifest(input__tokenizer__path="../x"),
+        "RUN/manifest.json is not a manifest of schema 3: input.tokenizer.path: Value "
+        "error, '../x' leaves the run folder",
+    ),
+    "a manifest with an absolute path": run(
+        "show RUN",
+        manifest(input__tokenizer__path="/x"),
+        "RUN/manifest.json is not a manifest of schema 3: input.tokenizer.path: Value "
+        "error, '/x' leaves the run folder",
+    ),
+    "a manifest with a length of 0": run(
+        "predict RUN rain",
+        manifest(input__max_length=0),
+        "RUN/manifest.json is not a manifest of schema 3: input.max_length: Input "
+        "should be greater than or equal to 1",
+    ),
+    "a manifest with an unknown engine": run(
+        "show ENGINE",
+        manifest(engines__0__format="tflite"),
+        "ENGINE/manifest.json is not a manifest of schema 3: engines.0.format: Input "
+        "should be 'onnx', 'openvino' or 'tensorrt'",
+    ),
+    "a manifest with other labels": run(
+        "predict RUN rain",
+        manifest(task__labels=list("abcdefgh")),
+        "RUN: checkpoint labels ('arts', 'food', 'health', 'money', 'sports', "
+        "'technology', 'travel', 'weather') differ from the labels of the manifest",
+    ),
+    "a page in an absent folder": run(
+        "show RUN --html no/page.html",
+        None,
+        "no/page.html cannot be written: expected a file path in an existing folder",
+    ),
+    "a folder as page": run(
+        "show RUN --html .", None, ". cannot be written: expected a file path in an existing folder"
+    ),
+}
+EVAL = {
+    "an unknown split": run(
+        "eval RUN --split validation", None, "RUN was trained without a split 'validation'"
+    ),
+    "a split that the run lacks": run(
+        "eval RUN --split unlabelled", None, "RUN was trained without a split 'unlabelled'"
+    ),
+    "a file and a split": run(
+        "eval RUN dev.tsv --split dev", None, "expected a file or --split, found both"
+    ),
+    "an absent file to evaluate": run(
+        "eval RUN absent.tsv", None, "absent.tsv cannot be read: No such file or directory"
+    ),
+    "a file without labels": WrongInput(
+        command="eval RUN x.tsv",
+        files={"x.tsv": "text\na\n"},
+        error="x.tsv:1: no column 'label'; found text",
+    ),
+    "a file with other labels": WrongInput(
+        command="eval RUN dev.tsv",
+        files={"dev.tsv": DEV + "a\tnone\n"},
+        error="dev.tsv:6 has label 'none', which the model lacks",
+    ),
+    "a file of one row less than a header": WrongInput(
+        command="eval RUN x.tsv", files={"x.tsv": "text\tlabel\n"}, error="x.tsv holds no rows"
+    ),
+    "an unknown engine": run(
+        "eval ENGINE --engine onnx-int8",
+        None,
+        "run trained has no engine 'onnx-int8'; its engines: onnx-fp32",
+    ),
+    "an engine of a run without engines": run(
+        "eval RUN --engine onnx-fp32",
+        None,
+        "run trained has no engine 'onnx-fp32'; its engines: none",
+    ),
+    "an engine that was refused": run(
+        "eval ENGINE --engine onnx-fp32",
+        manifest(engines__0__parity__passed=False),
+        "engine onnx-fp32 did not pass parity, so it is not served",
+    ),
+    "a changed checkpoint": run(
+        "eval RUN",
+        flipped("model.safetensors"),
+        "RUN/checkpoint/model.safetensors changed: sha256 DIGEST, expected DIGEST as "
+        "in manifest.json",
+        3,
+    ),
+    "a removed checkpoint": run(
+        "eval RUN",
+        removed("checkpoint"),
+        "RUN/checkpoint/config.json is missing, but manifest.json lists it",
+        3,
+    ),
+    "a changed tokenizer": run(
+        "eval RUN",
+        flipped("tokenizer.json"),
+        "RUN/tokenizer.json changed: sha256 DIGEST, expected DIGEST as in manifest.json",
+        3,
+    ),
+    "a removed tokenizer": run(
+        "eval RUN",
+        removed("tokenizer.json"),
+        "RUN/tokenizer.json is missing, but manifest.json lists it",
+        3,
+    ),
+    "a changed engine": run(
+        "eval ENGINE --engine onnx-fp32",
+        flipped("model.onnx"),
+        "ENGINE/engines/onnx-fp32/DIGEST/model.onnx changed: sha256 DIGEST, expected "
+        "DIGEST as in manifest.json",
+        3,
+    ),
+    "a removed engine": run(
+        "eval ENGINE --engine onnx-fp32",
+        removed("engines"),
+        "ENGINE/engines/onnx-fp32/DIGEST/model.onnx is missing, but manifest.json lists it",
+        3,
+    ),
+    "a test file that is gone": run(
+        "eval RUN --split test",
+        manifest(data__splits__test__path="/nowhere/test.tsv"),
+        "/nowhere/test.tsv is missing: the test file that RUN was trained with",
+    ),
+    "a test file that changed": run(
+        "eval RUN --split test",
+        manifest(data__splits__test__path="dev.tsv"),
+        "dev.tsv has changed since RUN was trained with it as the test file",
+    ),
+    "an evaluation of a pretraining": run(
+        "eval RUN", pretrained, "RUN is of pretraining: it has an encoder and no classifier"
+    ),
+}

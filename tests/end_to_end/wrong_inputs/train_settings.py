@@ -1,0 +1,343 @@
+"""Wrong settings of `pipe train`."""
+
+from tests.end_to_end.wrong_inputs.wrong_input import TRAIN_COMMAND, WrongInput, settings
+
+SETTINGS = {
+    "a setting without value": settings(
+        "train.epochs", "--set train.epochs: expected section.key=value"
+    ),
+    "a setting without key": settings("=3", "--set =3: expected section.key=value"),
+    "a setting with an empty part": settings(
+        "train..epochs=3", "--set train..epochs=3: expected section.key=value"
+    ),
+    "a key below a value": settings(
+        "train.epochs.more=3", "train.epochs.more: epochs is a value, not a section"
+    ),
+    "a value for a section": settings(
+        "train=3",
+        "--set train: Input should be a valid dictionary or instance of TrainSettings, found 3",
+    ),
+    "an unknown key": settings("train.epochz=3", "--set train.epochz: unknown key"),
+    "a key without similar ones": settings("train.zzz=3", "--set train.zzz: unknown key"),
+    "a key in the wrong section": settings("model.epochs=3", "--set model.epochs: unknown key"),
+    "a word as number": settings(
+        "train.epochs=three",
+        "--set train.epochs: Input should be a valid integer, unable to parse string "
+        "as an integer, found 'three'",
+    ),
+    "no epochs": settings(
+        "train.epochs=0", "--set train.epochs: Input should be greater than or equal to 1, found 0"
+    ),
+    "half an epoch": settings(
+        "train.epochs=0.5",
+        "--set train.epochs: Input should be a valid integer, got a number with a "
+        "fractional part, found 0.5",
+    ),
+    "true as a number": settings(
+        "train.batch_size=true", "--set train.batch_size: expected no boolean, found True"
+    ),
+    "no rows in a batch": settings(
+        "train.batch_size=0",
+        "--set train.batch_size: Input should be greater than or equal to 1, found 0",
+    ),
+    "no learning rate": settings(
+        "train.learning_rate=0",
+        "--set train.learning_rate: Input should be greater than 0, found 0",
+    ),
+    "a learning rate that is no number": settings(
+        "train.learning_rate=nan",
+        "--set train.learning_rate: Input should be a finite number, found nan",
+    ),
+    "an infinite learning rate": settings(
+        "train.learning_rate=inf",
+        "--set train.learning_rate: Input should be a finite number, found inf",
+    ),
+    "an unknown optimizer": settings(
+        "train.optimizer=adamv",
+        "--set train.optimizer: Input should be 'adamw', 'sgd' or 'adafactor', found 'adamv'",
+    ),
+    "an unknown schedule": settings(
+        "train.schedule=cosin",
+        "--set train.schedule: Input should be 'constant', 'linear', 'cosine', "
+        "'cosine_restarts', 'polynomial', 'step', 'multi_step' or 'exponential', found "
+        "'cosin'",
+    ),
+    "one beta": settings("train.betas=[0.9]", "--set train.betas.1: Field required, found [0.9]"),
+    "a beta of 1": settings(
+        "train.betas=[0.9, 1.0]", "--set train.betas.1: Input should be less than 1, found 1.0"
+    ),
+    "a milestone above 1": settings(
+        "train.milestones=[0.5, 1.5]",
+        "--set train.milestones.1: Input should be less than 1, found 1.5",
+    ),
+    "a warmup of all steps": settings(
+        "train.warmup=1.0", "--set train.warmup: Input should be less than 1, found 1.0"
+    ),
+    "no cycles": settings(
+        "train.cycles=0", "--set train.cycles: Input should be greater than or equal to 1, found 0"
+    ),
+    "a gamma above 1": settings(
+        "train.gamma=1.5", "--set train.gamma: Input should be less than or equal to 1, found 1.5"
+    ),
+    "an unknown precision": settings(
+        "train.precision=fp64",
+        "--set train.precision: Input should be 'auto', 'fp32', 'bf16' or 'fp16', found 'fp64'",
+    ),
+    "no steps": settings(
+        "train.max_steps=0",
+        "--set train.max_steps: Input should be greater than or equal to 1, found 0",
+    ),
+    "no patience": settings(
+        "train.early_stop=0",
+        "--set train.early_stop: Input should be greater than or equal to 1, found 0",
+    ),
+    "a seed twice": settings(
+        "train.seeds=[1, 1]", "config.toml: train: expected distinct train.seeds, found [1, 1]"
+    ),
+    "a negative seed": settings(
+        "train.seed=-1", "--set train.seed: Input should be greater than or equal to 0, found -1"
+    ),
+    "a huge seed": settings(
+        "train.seed=99999999999999999999",
+        "--set train.seed: Input should be less than 4294967296, found 99999999999999999999",
+    ),
+    "negative weights of classes": settings(
+        "train.class_weights=[1, -1]",
+        "--set train.class_weights.literal['equal','balanced']: Input should be "
+        "'equal' or 'balanced', found [1, -1]",
+    ),
+    "too many weights of classes": settings(
+        "train.class_weights=[1, 1, 1]", "train.class_weights: found 3 weights for 2 labels"
+    ),
+    "an unknown way to weight classes": settings(
+        "train.class_weights=equally",
+        "--set train.class_weights.literal['equal','balanced']: Input should be "
+        "'equal' or 'balanced', found 'equally'",
+    ),
+    "a preset and a checkpoint": settings(
+        "model.name=x",
+        "config.toml: model: expected one of model.name (hub id or folder) and "
+        "model.preset; --set model.preset= removes a key",
+    ),
+    "neither preset nor checkpoint": settings(
+        "model.preset=",
+        "config.toml: model: expected one of model.name (hub id or folder) and "
+        "model.preset; --set model.preset= removes a key",
+    ),
+    "an unknown preset": settings(
+        "model.preset=huge",
+        "--set model.preset: Input should be 'tiny', 'mini', 'small', 'medium' or "
+        "'base', found 'huge'",
+    ),
+    "an unknown family": settings(
+        "model.family=gpt", "--set model.family: Input should be 'bert' or 'albert', found 'gpt'"
+    ),
+    "an unknown head": settings(
+        "model.head=mlp",
+        "--set model.head: Input should be 'linear', 'cnn', 'lstm', 'gru' or 'entity', found 'mlp'",
+    ),
+    "an entity head without entities": settings(
+        "model.head=entity",
+        "config.toml: the file: model.head entity needs data with entities: set "
+        "data.marked, data.columns.entities or data.format semeval",
+    ),
+    "a cnn without filters": settings(
+        "model.cnn.filter_sizes=[]",
+        "--set model.cnn.filter_sizes: Tuple should have at least 1 item after "
+        "validation, not 0, found []",
+    ),
+    "a negative size of n-grams": settings(
+        "model.ngrams=-1",
+        "--set model.ngrams: Input should be greater than or equal to 0, found -1",
+    ),
+    "layers of a preset": settings(
+        "train.reinit_layers=1",
+        "config.toml: the file: train.reinit_layers needs a pretrained model.name that "
+        "is not frozen",
+    ),
+    "dropped tokens with a frozen encoder": settings(
+        "model.freeze=true & train.token_dropout=0.1",
+        "config.toml: the file: train.token_dropout needs an encoder that is trained: "
+        "remove model.freeze",
+    ),
+    "texts of two tokens": settings(
+        "model.max_length=2",
+        "--set model.max_length: Input should be greater than or equal to 3, found 2",
+    ),
+    "pairs without room": settings(
+        "model.max_length=4 & data.columns.text_pair=label",
+        "config.toml: the file: model.max_length 4 leaves no token for the text: 3 are "
+        "special tokens",
+    ),
+    "a vocabulary smaller than its characters": settings(
+        "model.vocab_size=0",
+        "--set model.vocab_size: Input should be greater than or equal to 1, found 0",
+    ),
+    "an absent vocabulary": settings(
+        "model.vocab=vocab.txt", "vocab.txt cannot be read: No such file or directory"
+    ),
+    "a vocabulary without special tokens": settings(
+        "model.vocab=train.tsv",
+        "train.tsv lacks [PAD], [UNK], [CLS], [SEP], [MASK]: not a BERT vocabulary",
+    ),
+    "an unknown kind": settings(
+        "task.kind=clustering",
+        "--set task.kind: Input should be 'single_label', 'multi_label', 'regression' "
+        "or 'pretrain', found 'clustering'",
+    ),
+    "an unknown metric": settings(
+        "task.metric=auc",
+        "--set task.metric: Input should be 'accuracy', 'macro_f1', 'micro_f1', "
+        "'matthews', 'directional_f1', 'pearson', 'spearman', 'masked_accuracy' or "
+        "'order_accuracy', found 'auc'",
+    ),
+    "a metric of another kind": settings(
+        "task.metric=pearson",
+        "task.metric pearson does not apply to a single_label task with these labels",
+    ),
+    "labels of a regression": settings(
+        'task.kind=regression & task.labels=["a", "b"]',
+        "config.toml: task: a regression has no task.labels: it learns the numbers in "
+        "data.columns.label",
+    ),
+    "smoothed targets of a regression": settings(
+        "task.kind=regression & train.label_smoothing=0.1",
+        "config.toml: the file: train.class_weights and train.label_smoothing do not "
+        "apply to a regression",
+    ),
+    "labels of a pretraining": settings(
+        'task.kind=pretrain & task.labels=["a"]',
+        "config.toml: task: pretraining has no task.labels",
+    ),
+    "a label twice": settings(
+        'task.labels=["sports", "sports", "weather"]',
+        "expected 2 or more distinct labels, found 3: ('sports', 'sports', 'weather')",
+    ),
+    "an empty label in the list": settings(
+        'task.labels=["sports", "weather", ""]',
+        "config.toml: task: expected task.labels without empty labels and spaces around them",
+    ),
+    "one label": settings(
+        'task.labels=["sports"]', "expected 2 or more distinct labels, found 1: ('sports',)"
+    ),
+    "labels that the rows lack": settings(
+        'task.labels=["a", "b"]', "train.tsv:2 has label 'weather', which the model lacks"
+    ),
+    "an absent file of labels": settings("task.labels=labels.txt", "labels.txt is not a file"),
+    "an empty file of labels": settings(
+        "task.labels=labels.txt",
+        "expected 2 or more distinct labels, found 0: ()",
+        **{"labels.txt": ""},
+    ),
+    "a mask rate of 1": settings(
+        "task.kind=pretrain & pretrain.mask_rate=1",
+        "--set pretrain.mask_rate: Input should be less than 1, found 1",
+    ),
+    "no weights of spans": settings(
+        "task.kind=pretrain & pretrain.words=[]",
+        "--set pretrain.words: expected at least one weight above 0, found []",
+    ),
+    "weights of spans that are all 0": settings(
+        "task.kind=pretrain & pretrain.words=[0]",
+        "--set pretrain.words: expected at least one weight above 0, found [0]",
+    ),
+    "a head of a pretraining": settings(
+        "task.kind=pretrain & model.head=cnn",
+        "config.toml: the file: model.head applies only to classifiers, not to task.kind pretrain",
+    ),
+    "pairs of a pretraining": settings(
+        "task.kind=pretrain & data.columns.text_pair=label",
+        "config.toml: the file: data.columns.text_pair applies only to classifiers, "
+        "not to task.kind pretrain",
+    ),
+    "short rows of a pretraining": settings(
+        "task.kind=pretrain & pretrain.row_tokens=0",
+        "--set pretrain.row_tokens: Input should be greater than or equal to 1, found 0",
+    ),
+    "an absent root": settings("data.root=nowhere", "nowhere/train.tsv is not a file"),
+    "a root that is a file": settings("data.root=train.tsv", "train.tsv/train.tsv is not a file"),
+    "dev rows twice": settings(
+        "data.dev_rows=2",
+        "config.toml: data: expected one of data.dev (a file) and data.dev_rows (rows "
+        "held out of train)",
+    ),
+    "no dev rows": settings(
+        "data.dev=",
+        "config.toml: data: expected one of data.dev (a file) and data.dev_rows (rows "
+        "held out of train)",
+    ),
+    "more dev rows than rows": settings(
+        "data.dev= & data.dev_rows=99", "train.tsv holds 16 rows: cannot hold out 99 of them"
+    ),
+    "a separator for one label": settings(
+        'data.separator=","',
+        "data.separator needs a multi_label task, and this task is single_label",
+    ),
+    "an empty separator": settings(
+        'task.kind=multi_label & data.separator=""',
+        "config.toml: data: expected a data.separator of at least one character",
+    ),
+    "an unknown format": settings(
+        "data.format=xml",
+        "--set data.format: Input should be 'csv', 'tsv', 'jsonl', 'semeval', 'text' "
+        "or 'documents', found 'xml'",
+    ),
+    "texts without labels": settings(
+        "data.format=text",
+        "config.toml: the file: format text has no labels: set task.kind to pretrain",
+    ),
+    "semeval with columns": settings(
+        "data.format=semeval & data.columns.text=a",
+        "config.toml: data: format semeval has no data.columns: remove them",
+    ),
+    "entities twice": settings(
+        "data.marked=true & data.columns.entities=e",
+        "config.toml: data: expected one of data.marked and data.columns.entities, found both",
+    ),
+    "entities of a pair": settings(
+        "data.marked=true & data.columns.text_pair=label",
+        "config.toml: data: a pair of texts cannot have entities: remove data.columns.text_pair",
+    ),
+    "an empty name of a column": settings(
+        'data.columns.text=""', "train.tsv:1: no column ''; found text, label"
+    ),
+    "a negative column": settings(
+        "data.columns.text=-1", "train.tsv:1: no column -1; found text, label"
+    ),
+    "a column beyond the last": settings(
+        "data.columns.text=2 & data.columns.label=1",
+        "train.tsv:1: no column 2; found 2 columns, no header",
+    ),
+    "text and label in one column": settings(
+        "data.columns.text=label",
+        "config.toml: the file: data.columns.text and data.columns.label are the same "
+        "column, 'label'",
+    ),
+    "text and pair in one column": settings(
+        "data.columns.text_pair=text",
+        "config.toml: the file: data.columns.text and data.columns.text_pair are the "
+        "same column, 'text'",
+    ),
+    "unlabelled rows without teacher": settings(
+        "data.unlabelled=dev.tsv",
+        "config.toml: the file: data.unlabelled needs a train.teacher and an encoder "
+        "that is not frozen",
+    ),
+    "an absent teacher": settings(
+        "train.teacher=nowhere",
+        "nowhere is not a folder; expected a run folder written by `pipe train`",
+    ),
+    "a folder without run as teacher": settings(
+        "train.teacher=.", ". holds no manifest.json: its training did not finish"
+    ),
+    "no temperature": settings(
+        "train.temperature=0", "--set train.temperature: Input should be greater than 0, found 0"
+    ),
+    "labels without weight": settings(
+        "train.soft_weight=0", "--set train.soft_weight: Input should be greater than 0, found 0"
+    ),
+    "a teacher of other labels": WrongInput(
+        command=f"{TRAIN_COMMAND} --set train.teacher=RUN",
+        error="train.teacher RUN has 'arts' as label 0, this run has 'sports'",
+    ),
+}
