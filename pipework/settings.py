@@ -72,8 +72,11 @@ def load_settings(
         return model.model_validate(mapping)
     except ValidationError as error:
         if foreign := _foreign_keys(error.errors(), model, equivalents or {}):
-            where = "--set" if path is None else str(path)
-            message = f"{where} has keys of other programs, here: {', '.join(foreign)}"
+            given = {
+                override.partition("=")[0].strip().rpartition(".")[2] for override in overrides
+            }
+            where = "--set" if path is None or set(foreign) <= given else str(path)
+            message = f"{where} has keys of other programs, here: {', '.join(foreign.values())}"
             raise ConfigError(message, f"sections: {', '.join(model.model_fields)}") from error
         raise _explain(error.errors()[0], model, path, overrides) from error
 
@@ -167,14 +170,14 @@ def _place(mapping: dict[str, Any], keys: Sequence[str], value: object) -> None:
 
 def _foreign_keys(
     errors: Sequence[ErrorDetails], model: type[BaseModel], equivalents: Mapping[str, str]
-) -> list[str]:
+) -> dict[str, str]:
     """Return the unknown keys with their equivalents; empty if no key is one of another program."""
     unknown = [str(error["loc"][-1]) for error in errors if error["type"] == "extra_forbidden"]
     if not any(name in equivalents for name in unknown):
-        return []
+        return {}
     own = {key.rpartition(".")[2]: key for key in setting_keys(model)}
     known = {name: equivalents.get(name) or own.get(name) for name in unknown}
-    return [f"{name} -> {key or '(unknown)'}" for name, key in known.items()]
+    return {name: f"{name} -> {key or '(unknown)'}" for name, key in known.items()}
 
 
 def setting_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:

@@ -22,6 +22,12 @@ FILES = {
     ),
     "no config": WrongInput(command="train --out out", error="Missing argument 'config'."),
     "no run folder": WrongInput(command="train config.toml", error="Missing option '--out'."),
+    "a config of the Trainer": config(
+        '{"data_dir": "data", "fp16": true, "mine": 1}',
+        "config.json has keys of other programs, here: data_dir -> data.root, "
+        'fp16 -> train.precision = "fp16", mine -> (unknown)',
+        "config.json",
+    ),
     "a recipe without data": WrongInput(
         command="train thucnews --out out",
         error="this recipe reads your own data files: data.root is not set",

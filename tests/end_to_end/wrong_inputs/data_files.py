@@ -245,6 +245,13 @@ CHECKS = {
     "check of an absent file": WrongInput(
         command="check absent.tsv", error="absent.tsv cannot be read: No such file or directory"
     ),
+    "a list of leaked rows as text": WrongInput(
+        command="check train.tsv --rows out.txt", error="out.txt: expected a file ending in .csv"
+    ),
+    "a list of leaked rows in an absent folder": WrongInput(
+        command="check train.tsv --rows no/out.csv",
+        error="no/out.csv cannot be written: No such file or directory",
+    ),
     "check of a folder": WrongInput(
         command="check .", error=".: no file format is known for the suffix ''"
     ),

@@ -33,8 +33,10 @@ PREDICT = {
         files={"x.tsv": "sentence\na\n"},
         error="x.tsv:1: no column 'text'; found sentence",
     ),
-    "an output as csv": run(
-        "predict RUN rain --out out.xls", None, "out.xls: expected a file ending in .tsv or .jsonl"
+    "an output as xls": run(
+        "predict RUN rain --out out.xls",
+        None,
+        "out.xls: expected a file ending in .tsv, .csv or .jsonl",
     ),
     "an output in an absent folder": run(
         "predict RUN rain --out no/out.tsv",
@@ -46,8 +48,21 @@ PREDICT = {
         error="out.tsv cannot be written: expected a file in an existing folder",
         change=lambda folder: (folder / "out.tsv").mkdir(),
     ),
-    "columns without a server": run(
-        "predict RUN --file dev.tsv --columns text=text", None, "--columns needs --url and --file"
+    "columns without a file": run(
+        "predict RUN rain --columns text=text", None, "--columns needs --file"
+    ),
+    "columns that the file lacks": run(
+        "predict RUN --file dev.tsv --columns text=body",
+        None,
+        "dev.tsv:1: no column 'body'; found text, label",
+    ),
+    "a column with the name of a predicted one": WrongInput(
+        command="predict RUN --file x.csv --out out.csv",
+        files={"x.csv": "text,predicted_label\na,b\n"},
+        error="x.csv: column 'predicted_label' has the name of a predicted one",
+    ),
+    "a step that was not kept": run(
+        "predict RUN rain --engine step-7", None, "RUN has no checkpoint 'step-7'; it keeps none"
     ),
     "an engine of a server": WrongInput(
         command="predict --url http://127.0.0.1:9 --engine a rain",

@@ -187,9 +187,35 @@ SETTINGS = {
     ),
     "an unknown metric": settings(
         "task.metric=auc",
-        "--set task.metric: Input should be 'accuracy', 'macro_f1', 'micro_f1', "
+        "--set task.metric: Input should be 'accuracy', 'macro_f1', 'micro_f1', 'f1', "
         "'matthews', 'directional_f1', 'pearson', 'spearman', 'masked_accuracy' or "
         "'order_accuracy', found 'auc'",
+    ),
+    "a positive label that is none": settings(
+        "task.metric=f1 & task.positive=snow",
+        "expected task.positive to be one of two labels, found 'snow'",
+    ),
+    "a warmup in steps and as a share": settings(
+        "train.warmup=0.2 & train.warmup_steps=9",
+        "config.toml: train: expected one of train.warmup (a share) and train.warmup_steps, "
+        "found both",
+    ),
+    "a lowest rate above the highest": settings(
+        "train.eta_min=1 & train.schedule=cosine",
+        "config.toml: train: expected train.eta_min of at most train.learning_rate 5e-05, found 1",
+    ),
+    "a lowest rate of a linear schedule": settings(
+        "train.eta_min=1e-6",
+        "config.toml: train: train.eta_min needs train.schedule cosine or cosine_restarts, "
+        "found linear",
+    ),
+    "a loss scale without fp16": settings(
+        "train.loss_scale=128",
+        "config.toml: train: train.loss_scale needs train.precision fp16, found auto",
+    ),
+    "a key of the Trainer": settings(
+        "train.num_train_epochs=3",
+        "--set has keys of other programs, here: num_train_epochs -> train.epochs",
     ),
     "a metric of another kind": settings(
         "task.metric=pearson",
