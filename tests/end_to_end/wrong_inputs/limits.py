@@ -99,8 +99,8 @@ PERMISSIONS = {
         before=obey_permissions,
     ),
     "a result without rights": WrongInput(
-        command="bench ENGINE --seconds 0.1 --json new/result.json",
-        error="new/result.json: Permission denied",
+        command="bench ENGINE --json new/result.json",
+        error="new/result.json cannot be written: Permission denied",
         change=read_only("new"),
         before=obey_permissions,
     ),
