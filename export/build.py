@@ -27,6 +27,7 @@ from pipework.run_folder.engine_record import (
     TensorRt,
     Variant,
 )
+from pipework.run_folder.files import file_digest
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines import MODELS
 
@@ -82,6 +83,7 @@ class BuildResult:
         tensorrt: build record of a TensorRT engine.
         graph: ONNX graph of a TensorRT engine, which runs on any machine.
         float_graph: the float32 graph that a lower precision was converted from.
+        float_digest: digest of the float32 graph, also of a float32 engine.
     """
 
     built_with: dict[str, str]
@@ -92,6 +94,7 @@ class BuildResult:
     tensorrt: TensorRt | None = None
     graph: Path | None = None
     float_graph: Path | None = None
+    float_digest: str = ""
 
 
 INTERMEDIATE, FLOAT_GRAPH = MODELS[EngineFormat.ONNX], "fp32.onnx"
@@ -155,6 +158,7 @@ def _graph(variant: Variant, run_rows: RunRows, path: Path, progress: Progress) 
     """Write the ONNX graph in the variant's precision to `path`, and beside it that in float32."""
     plain = path.with_name(FLOAT_GRAPH)
     checkpoint_to_onnx(run_rows.run, run_rows.manifest, plain, variant.layout)
+    digest = file_digest(plain)
     fallback_layers, fallback_precision = tuple[FallbackLayer, ...](), Precision.FP32
     match variant.precision:
         case Precision.FP32:
@@ -174,7 +178,35 @@ def _graph(variant: Variant, run_rows: RunRows, path: Path, progress: Progress) 
         fallback_layers=fallback_layers,
         fallback_precision=fallback_precision,
         float_graph=plain if plain.is_file() else None,
+        float_digest=digest,
     )
+
+
+def float_variant(variant: Variant) -> Variant:
+    """Return the float32 engine of the same format and layout; for TensorRT, that of ONNX."""
+    openvino = variant.format is EngineFormat.OPENVINO
+    return Variant(
+        format=EngineFormat.OPENVINO if openvino else EngineFormat.ONNX,
+        precision=Precision.FP32,
+        layout=variant.layout,
+    )
+
+
+def build_float_engine(variant: Variant, graph: Path, folder: Path) -> Path:
+    """Write the float32 engine of a format to `folder` and return its main file.
+
+    Args:
+        variant: the variant of the engine, ONNX or OpenVINO.
+        graph: the float32 graph, which is moved.
+        folder: the folder.
+    """
+    path = folder / MODELS[variant.format]
+    if variant.format is EngineFormat.OPENVINO:
+        onnx_to_openvino(graph, path, Precision.FP32)
+        graph.unlink()
+    else:
+        graph.rename(path)
+    return path
 
 
 def package_versions(*packages: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pipework.settings import NotNegative, Positive, Settings
 
 
 class ToleranceSettings(Settings):
-    """Tolerances that override the defaults; None keeps the default. See `Tolerance`."""
+    """Limits that override the defaults; None keeps the default. See `Tolerance`."""
 
     max_abs: NotNegative | None = None
     mean_abs: NotNegative | None = None
@@ -16,21 +16,26 @@ class ToleranceSettings(Settings):
     flips: NotNegative | None = None
     flips_outside: NotNegative | None = None
     score_drop: NotNegative | None = None
-    error_ratio: NotNegative | None = None
-    bias_ratio: NotNegative | None = None
 
     def apply_to(self, defaults: Tolerance) -> Tolerance:
         """Return the default tolerances with these overrides."""
         return defaults.model_copy(update=self.model_dump(exclude_none=True))
 
 
+class RoundedToleranceSettings(ToleranceSettings):
+    """Limits of a precision below float32, whose rounding errors are simulated."""
+
+    error_ratio: NotNegative | None = None
+    bias_ratio: NotNegative | None = None
+
+
 class TolerancesSettings(Settings):
     """Tolerance overrides by precision."""
 
     fp32: ToleranceSettings = ToleranceSettings()
-    fp16: ToleranceSettings = ToleranceSettings()
-    bf16: ToleranceSettings = ToleranceSettings()
-    int8: ToleranceSettings = ToleranceSettings()
+    fp16: RoundedToleranceSettings = RoundedToleranceSettings()
+    bf16: RoundedToleranceSettings = RoundedToleranceSettings()
+    int8: RoundedToleranceSettings = RoundedToleranceSettings()
 
     def for_precision(self, precision: Precision) -> ToleranceSettings:
         """Return the overrides for a precision."""
@@ -94,5 +99,5 @@ class ExportSettings(Settings):
     calibration_rows: Positive = CALIBRATION_ROWS
     speed_s: NotNegative = 6.0
     rebuild: bool = True
-    capabilities: tuple[Positive, ...] = (80, 86, 89, 120)
+    capabilities: tuple[Positive, ...] = (75, 80, 86, 89, 120)
     triton: TritonSettings = TritonSettings()

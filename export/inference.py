@@ -1,16 +1,20 @@
 """Inference with a proven engine or the checkpoint, for `pipe eval` and `pipe predict`."""
 
+import csv
 import json
 import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example, Source, validate_example
+from pipework.data.examples import Example, Source, parse_columns, validate_example
 from pipework.data.kept_rows import kept_source
+from pipework.data.readers import SUFFIXES, WITHOUT_COLUMNS, Format, read_cells
 from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
 from pipework.progress import Progress
 from pipework.run_folder.files import file_digest, verify_files
@@ -30,6 +34,8 @@ from pipework.text.encoding import TextEncoder
 from pipework.train.data_report.file_stats import leaked_rows
 
 log = logging.getLogger(__name__)
+KEPT = re.compile(r"step-[0-9]+")
+PREDICTED = ("predicted_label", "predicted_score")
 
 
 def open_encoder(run: Path, manifest: Manifest) -> TextEncoder:
@@ -50,7 +56,7 @@ def evaluate_run(
 ) -> Evaluation:
     """Score the checkpoint, or the engine of that name, on `file` or else on a split of the run.
 
-    `file` is read with the columns and the format of the training data. If the train file is still
+    `file` is read with the columns of the training data. If the train file is still
     there, rows that are also in train are scored separately, too.
 
     Raises:
@@ -58,10 +64,7 @@ def evaluate_run(
         PipeError: a file, a folder or an engine cannot be read.
     """
     manifest = read_classifier(run)
-    if file is None:
-        source = split_source(run, manifest, split)
-    else:
-        source = Source.of(manifest.data.reading, file)
+    source = split_source(run, manifest, split) if file is None else other_source(manifest, file)
     examples = list(source.rows())
     labels_N = label_array(examples, manifest.task, str(source.path))
     encodings = open_encoder(run, manifest).encode(examples)
@@ -102,7 +105,9 @@ def split_source(run: Path, manifest: Manifest, split: str) -> Source:
     elif file_digest(path) != recorded.sha256:
         message = f"{path} has changed since {run} was trained with it as the {split} file"
     else:
-        return Source.of(manifest.data.reading, path, recorded.part)
+        names = () if recorded.part is None else recorded.part.without
+        excluded = tuple(split_source(run, manifest, name) for name in names)
+        return Source.of(manifest.data.reading, path, recorded.part, excluded)
     kept = kept_source(run, manifest, split) if split == "dev" else None
     if kept is None:
         raise DataError(message, "restore the file, or use another: pipe eval RUN FILE")
@@ -114,15 +119,18 @@ def open_model(
 ) -> Engine:
     """Open the checkpoint, the proven engine of that name, or the first engine that runs here.
 
+    The name step-N is that of a checkpoint kept by `train.keep_every`.
+
     Raises:
         RunFolderError: files of the run folder do not match its manifest.
         MissingDependencyError: a package that the engine needs is not installed.
     """
-    if not checkpoint:
+    kept = name if name is not None and KEPT.fullmatch(name) else None
+    if not checkpoint and kept is None:
         return open_proven(run, manifest, name)
     from pipework.train.model.checkpoint_engine import open_reference  # noqa: PLC0415  (torch is optional for servers)
 
-    return open_reference(run, manifest)
+    return open_reference(run, manifest, kept=kept)
 
 
 def open_best_model(run: Path, manifest: Manifest) -> Engine:
@@ -172,21 +180,46 @@ def predict_run(
             yield from zip(chunk, predictions, strict=True)
 
 
-def read_unlabelled(run: Path, file: Path) -> Iterator[Example]:
-    """Read the texts of a file with the columns of the training data; labels are ignored."""
-    return Source.of(read_classifier(run).data.reading, file).unlabelled().rows()
+def other_source(manifest: Manifest, file: Path) -> Source:
+    """Return how to read a file that is not of the training.
+
+    It has the columns of the training data, and its format if it has the same suffix.
+    """
+    reading, train = manifest.data.reading, manifest.data.splits["train"]
+    if file.suffix in SUFFIXES and file.suffix != Path(train.path).suffix:
+        reading = reading.model_copy(update={"format": SUFFIXES[file.suffix].value})
+    return Source.of(reading, file)
+
+
+def unlabelled_source(run: Path, file: Path, columns: str | None) -> Source:
+    """Return how to read the texts of a file; labels are ignored.
+
+    `columns` replaces the columns of the training data, see `parse_columns`.
+    """
+    source = other_source(read_classifier(run), file).unlabelled()
+    if columns is None:
+        return source
+    parsed = parse_columns(columns)
+    changed = replace(source.columns, text=parsed.text, text_pair=parsed.text_pair)
+    return replace(source, columns=changed, header=None)
 
 
 def write_predictions(
-    predictions: Iterable[tuple[Example, Prediction]], out: Path, progress: Progress
+    predictions: Iterable[tuple[Example, Prediction]],
+    out: Path,
+    progress: Progress,
+    source: Source | None = None,
 ) -> int:
-    """Write predictions to a .tsv or .jsonl file atomically and return their number.
+    """Write predictions to a .tsv, .csv or .jsonl file atomically and return their number.
+
+    In csv, they follow the columns of `source`, the file with the inputs, or else the texts.
 
     Raises:
-        ConfigError: `out` has another suffix, or its folder does not exist.
+        ConfigError: `out` has another suffix, or its folder does not exist, or `source` has a
+            column with the name of a predicted one.
     """
-    if out.suffix not in (".tsv", ".jsonl"):
-        message = f"{out}: expected a file ending in .tsv or .jsonl"
+    if out.suffix not in (".tsv", ".csv", ".jsonl"):
+        message = f"{out}: expected a file ending in .tsv, .csv or .jsonl"
         raise ConfigError(message)
     if out.is_dir() or not out.parent.is_dir():
         message = f"{out} cannot be written: expected a file in an existing folder"
@@ -194,14 +227,43 @@ def write_predictions(
     partial = out.with_name(out.name + ".partial")
     count = 0
     try:
-        with partial.open("w", encoding="utf-8") as stream:
-            for example, prediction in predictions:
-                stream.write(format_prediction(example, prediction, out.suffix) + "\n")
-                count += 1
+        with partial.open("w", encoding="utf-8", newline="") as stream:
+            if out.suffix == ".csv":
+                count = _write_csv(predictions, stream, source)
+            else:
+                for example, prediction in predictions:
+                    stream.write(format_prediction(example, prediction, out.suffix) + "\n")
+                    count += 1
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
     progress.note(f"wrote {count} predictions to {out}")
+    return count
+
+
+def _write_csv(
+    predictions: Iterable[tuple[Example, Prediction]], stream: IO[str], source: Source | None
+) -> int:
+    """Write a header and, for each input, its columns and the prediction; return their number."""
+    inputs = None
+    names = ["text"]
+    if source is not None and source.format not in WITHOUT_COLUMNS:
+        options = source.read_options()
+        names, inputs = read_cells(source.path, Format(options.format), header=options.header)
+    for name in PREDICTED:
+        if name in names:
+            message = f"{source and source.path}: column {name!r} has the name of a predicted one"
+            raise ConfigError(message, "rename it, or write --out FILE.jsonl")
+    writer, count = csv.writer(stream, lineterminator="\n"), 0
+    for count, (example, prediction) in enumerate(predictions, start=1):
+        texts = [text for text in (example.text, example.text_pair) if text is not None]
+        fields = prediction.text_fields()
+        if count == 1:
+            names = names if inputs is not None else ["text", "text_pair"][: len(texts)]
+            writer.writerow((*names, *PREDICTED[-len(fields) :]))
+        writer.writerow((*(texts if inputs is None else next(inputs)), *fields))
+    if not count:
+        writer.writerow((*names, *PREDICTED))
     return count
 
 

@@ -15,7 +15,6 @@ from pipework.run_folder.engine_record import (
 )
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines.tensorrt_packages import builder_flavour, builds_here, gpu_or_none
-from pipework.train.model.packed_encoder import PACKABLE
 
 PRECISIONS = {
     EngineFormat.ONNX: (Precision.FP32, Precision.FP16, Precision.INT8),
@@ -39,6 +38,8 @@ def select_variants(
     if to is ExportTarget.TRITON:
         return ()
     if to is ExportTarget.AUTO:
+        from pipework.train.model.packed_encoder import PACKABLE  # noqa: PLC0415  (imports torch)
+
         formats = tuple(format_ for format_ in EngineFormat if _available(format_))
         packable = manifest.model.family in PACKABLE
         layouts = (Layout.PADDED, Layout.PACKED) if packable else (Layout.PADDED,)

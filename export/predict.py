@@ -3,13 +3,13 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipework.data.examples import Example, Source, parse_columns, split_pair
-from pipework.data.readers import decoded_lines
+from pipework.data.readers import Format, decoded_lines, numbered_lines
 from pipework.errors import ConfigError, DataError
-from pipework.export.inference import predict_run, read_unlabelled
+from pipework.export.inference import predict_run, unlabelled_source
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.scoring.predictions import Prediction
@@ -26,7 +26,8 @@ class PredictionSource:
 
     Attributes:
         url: URL of a server; None for a run folder.
-        columns: columns of a data file for a server; None takes them from the header.
+        columns: columns of a data file; None: those of the training data, or for a server those
+            named text and text_pair.
         engine: name of an engine of the run folder; None for the default.
     """
 
@@ -43,7 +44,7 @@ def predict_inputs(
     Args:
         words: texts, preceded by the run folder if there is no URL. Without texts and `file`, the
             texts are read from standard input, one per line.
-        file: a data file; a run folder reads it with the columns of its training data.
+        file: a data file, see `input_source`.
         source: the model that predicts.
         progress: receives the note, and the number of finished rows if a server predicts a file.
 
@@ -61,18 +62,43 @@ def predict_inputs(
     if texts and file is not None:
         message = "expected texts or --file, found both"
         raise ConfigError(message)
-    if columns is not None and (url is None or file is None):
-        message = "--columns needs --url and --file"
-        raise ConfigError(message, "a run folder uses the columns of its training data")
+    if columns is not None and file is None:
+        message = "--columns needs --file"
+        raise ConfigError(message, "a text of the command line or of standard input has no columns")
     if source.engine is not None and url is not None:
         message = "expected a run folder with --engine, found --url"
         raise ConfigError(message, "choose the engine of a server: pipe serve RUN --engine NAME")
+    rows = input_source(words, file, source)
+    if rows is not None and rows.format is Format.TEXT:
+        progress.note(f"{rows.path} has no column for the text: each line is a text")
     if url is None:
-        run = Path(words[0])
-        inputs = _text_inputs(texts) if file is None else read_unlabelled(run, file)
-        return _note_truncated(predict_run(run, inputs, source.engine), progress)
-    rows = None if file is None else _source(file, columns)
+        inputs = _text_inputs(texts) if rows is None else rows.rows()
+        return _note_truncated(predict_run(Path(words[0]), inputs, source.engine), progress)
     return _note_truncated(_predict_by_server(url, texts, rows, progress), progress)
+
+
+def input_source(
+    words: Sequence[str], file: Path | None, source: PredictionSource
+) -> Source | None:
+    """Return how to read the data file of `predict_inputs`; None without a file.
+
+    A .txt file without tabs that lacks the column of the text is a list of texts.
+    """
+    if file is None:
+        return None
+    if source.url is not None:
+        rows = _source(file, source.columns)
+    else:
+        rows = unlabelled_source(Path(words[0]), file, source.columns)
+    if file.suffix != ".txt" or source.columns is not None or rows.columns.text_pair is not None:
+        return rows
+    try:
+        next(rows.rows(), None)
+    except DataError:
+        _, first = next(numbered_lines(file), (1, ""))
+        if first and "\t" not in first:
+            return replace(rows, format=Format.TEXT)
+    return rows
 
 
 def _note_truncated(predictions: Predictions, progress: Progress) -> Predictions:

@@ -13,6 +13,7 @@ from pipework.html.page import cells, header, plots, render_page, section, table
 from pipework.html.svg import GRID, SERIES, STYLE, WIDTH_IN, number, svg
 from pipework.run_folder.engine_record import EngineRecord, Parity
 from pipework.run_folder.manifest import Manifest
+from pipework.serve.config import EngineSettings
 from pipework.serve.engines import choose_engine
 
 COLUMNS = (
@@ -20,9 +21,11 @@ COLUMNS = (
     *("score", "change, 95 % interval", "texts/s", "p50 ms", "state"),
 )
 
+DEFAULTS = EngineSettings()
 
-def write_page(path: Path, manifest: Manifest) -> None:
-    """Write the engine report as HTML.
+
+def write_page(path: Path, manifest: Manifest, settings: EngineSettings = DEFAULTS) -> None:
+    """Write the engine report as HTML; `settings` determine the default engine.
 
     Raises:
         ConfigError: the run has no engines, or `path` cannot be written.
@@ -31,13 +34,13 @@ def write_page(path: Path, manifest: Manifest) -> None:
         message = f"run {manifest.identity.name} has no engines to report"
         raise ConfigError(message, "build engines first: pipe export RUN --to auto")
     try:
-        path.write_text(page(manifest), encoding="utf-8")
+        path.write_text(page(manifest, settings), encoding="utf-8")
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror}"
         raise ConfigError(message) from error
 
 
-def page(manifest: Manifest) -> str:
+def page(manifest: Manifest, settings: EngineSettings = DEFAULTS) -> str:
     """Return the report as a self-contained HTML page."""
     name, engines = manifest.identity.name, manifest.engines
     subtitle = f"{manifest.model.family}, {manifest.model.head} head; {manifest.task.kind}"
@@ -47,15 +50,16 @@ def page(manifest: Manifest) -> str:
         for engine in engines
         for layer in engine.kept
     ]
+    rows = (cells(_row(engine, manifest, settings)) for engine in engines)
     parts = [
         header(f"Engines of {name}", subtitle),
         tiles(_headline(engines)),
         plots(charts),
-        section("Engines", table(COLUMNS, (cells(_row(engine, manifest)) for engine in engines))),
+        section("Engines", table(COLUMNS, rows, kind="compact")),
     ]
     if fallback_layers:
-        rows = table(("",), map(_cell, fallback_layers))
-        parts.append(section("Layers in a higher precision", rows))
+        layers = table(("",), map(_cell, fallback_layers))
+        parts.append(section("Layers in a higher precision", layers))
     return render_page(f"Engines of {name}", parts)
 
 
@@ -106,7 +110,8 @@ def _differences(engines: Sequence[EngineRecord]) -> tuple[str, str, str] | None
         axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:.0e}"))
         axes.xaxis.set_minor_locator(NullLocator())
         for index, (_, parity) in enumerate(checked):
-            axes.plot([parity.tolerance.max_abs] * 2, [index - 0.4, index + 0.4], color=SERIES[3])
+            limit = parity.tolerance.max_abs * parity.unit
+            axes.plot([limit] * 2, [index - 0.4, index + 0.4], color=SERIES[3])
         axes.set_xlabel("logit difference (log scale)")
         return (
             "Difference from the checkpoint",
@@ -133,13 +138,13 @@ def _scores(parity: Parity) -> tuple[str, str]:
     return f"{parity.metric} {scores.engine:.4f}", f"{scores.change:+.4f} {interval}"
 
 
-def _row(engine: EngineRecord, manifest: Manifest) -> tuple[str, ...]:
+def _row(engine: EngineRecord, manifest: Manifest, settings: EngineSettings) -> tuple[str, ...]:
     parity, speed = engine.parity, engine.speed
     parity_cells = ("",) * 5
     if parity is not None:
         parity_cells = (
             f"{parity.max_abs:.1e}",
-            f"{parity.tolerance.max_abs:g}",
+            f"{parity.tolerance.max_abs * parity.unit:.3g}",
             parity.describe_change(manifest.task.kind),
             *_scores(parity),
         )
@@ -151,12 +156,13 @@ def _row(engine: EngineRecord, manifest: Manifest) -> tuple[str, ...]:
         *parity_cells,
         "" if speed is None else f"{speed.texts_per_s:,.0f}",
         "" if speed is None else f"{speed.p50_ms:.1f}",
-        _state(engine, manifest),
+        _state(engine, manifest, settings),
     )
 
 
-def _state(engine: EngineRecord, manifest: Manifest) -> str:
+def _state(engine: EngineRecord, manifest: Manifest, settings: EngineSettings) -> str:
     if not engine.proven:
         return "built, not run"
-    default = engine.name == choose_engine(manifest).name
-    return "proven, served by default" if default else "proven"
+    default = engine.name == choose_engine(manifest, settings.name, settings).name
+    limits = settings.describe(manifest.task.kind)
+    return f"proven, served by default (it may change {limits})" if default else "proven"

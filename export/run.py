@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from pipework.errors import CheckFailedError, PipeError, RunFolderError
-from pipework.export.build import BuildResult, EngineBuilder, build, disk_space, lost_fusions
+from pipework.export.build import (
+    BuildResult,
+    EngineBuilder,
+    build,
+    build_float_engine,
+    disk_space,
+    float_variant,
+    lost_fusions,
+)
 from pipework.export.config import ExportSettings
 from pipework.export.diagnosis.refusal import (
     EngineCandidate,
@@ -127,8 +135,7 @@ def _build_all(
     Raises:
         PipeError: all variants failed; this is the error of the last.
     """
-    names: list[str] = []
-    failed: list[str] = []
+    names, failed = list[str](), list[str]()
     for number, variant in enumerate(variants, start=1):
         progress.note(f"building {variant.label} ({number} of {len(variants)})")
         try:
@@ -152,6 +159,8 @@ def _build_one(
 ) -> EngineRecord:
     run_rows = checker.run_rows
     folder = run_rows.run / ENGINES / variant.label / UNFINISHED
+    if variant.precision is not Precision.FP32:
+        checker.raise_known_fault(variant)
     folder.mkdir(parents=True)
     with disk_space(folder, run_rows.manifest):
         built = builder(variant, run_rows, folder, progress)
@@ -163,14 +172,14 @@ def _build_one(
     opener = partial(open_engine, path, variant, manifest, tensorrt=built.tensorrt)
     parity: Parity | None
     try:
-        parity = checker.check(candidate, opener)
+        parity = checker.check(candidate, opener, built.float_digest)
     except NoGpuError as reason:
         if built.graph is None:
             raise
         # Without the GPU, check the ONNX graph instead: it runs on any machine.
         onnx_variant = variant.model_copy(update={"format": EngineFormat.ONNX})
         opener = partial(open_engine, built.graph, onnx_variant, manifest)
-        checker.check(candidate, opener)
+        checker.check(candidate, opener, built.float_digest)
         parity = None
         progress.note(f"built, not run: {variant.label}; its ONNX graph passed; {reason}")
     if built.graph is not None:
@@ -192,8 +201,9 @@ class ParityChecker:
     """Checks the engines of one export against the checkpoint.
 
     A lower precision hides faults of the float32 graph that it was converted from, so this graph is
-    checked too, with the limits of float32. Graphs with the same content are checked once; the
-    error of a wrong graph is raised for each engine.
+    checked too, with the limits of float32: with OpenVINO for its engines, which OpenVINO compiles
+    from a converted graph, else with onnxruntime. Graphs with the same content are checked once;
+    the error of a wrong graph is raised for each engine.
 
     Attributes:
         run_rows: the run and the rows.
@@ -203,30 +213,36 @@ class ParityChecker:
         self.run_rows = run_rows
         self._expected = expected
         self._progress = progress
-        self._graphs: dict[str, CheckFailedError | None] = {}
+        self._graphs: dict[tuple[str, str], CheckFailedError | None] = {}
+        self._faults: dict[str, CheckFailedError] = {}
 
     def tolerance(self, variant: Variant) -> Tolerance:
         """Return the limits of an engine."""
         return self._expected.tolerance(self.run_rows, variant)
 
-    def check(self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine]) -> Parity:
+    def check(
+        self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine], float_digest: str
+    ) -> Parity:
         """Return the parity record of an engine that passes the check.
+
+        Args:
+            candidate: the engine.
+            opener: opens it.
+            float_digest: digest of the float32 graph that it was made from.
 
         Raises:
             CheckFailedError: the engine's logits differ from the checkpoint's, or it fails.
             NoGpuError: the engine needs a GPU that is not available.
         """
-        form = candidate.variant.format, candidate.variant.precision
-        if form != (EngineFormat.ONNX, Precision.FP32):
+        if candidate.variant.precision is not Precision.FP32:
             return self._check(candidate, opener)
-        digest = file_digest(candidate.folder / MODELS[EngineFormat.ONNX])
+        key = candidate.variant.label, float_digest
+        self._graphs[key] = None
         try:
-            parity = self._check(candidate, opener)
+            return self._check(candidate, opener)
         except CheckFailedError as error:
-            self._graphs[digest] = error
+            self._graphs[key] = self._faults[key[0]] = error
             raise
-        self._graphs[digest] = None
-        return parity
 
     def _check(self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine]) -> Parity:
         try:
@@ -247,31 +263,31 @@ class ParityChecker:
         remove_failed_export(candidate)
         return result.parity.model_copy(update={"processor": processor})
 
+    def raise_known_fault(self, variant: Variant) -> None:
+        """Raise the error of the float32 graph if it has failed for the same format and layout."""
+        if fault := self._faults.get(float_variant(variant).label):
+            raise fault
+
     def check_float_graph(self, variant: Variant, graph: Path) -> None:
         """Check the float32 graph that `variant` was converted from, and delete it.
 
         Raises:
             CheckFailedError: its logits differ from the checkpoint's, or it fails.
         """
-        digest = file_digest(graph)
-        if digest not in self._graphs:
-            float_variant = ONNX_FP32.model_copy(update={"layout": variant.layout})
+        digest, checked = file_digest(graph), float_variant(variant)
+        if (checked.label, digest) not in self._graphs:
             self._progress.note(f"{variant.label}: checking the float32 graph it is converted from")
-            folder = self.run_rows.run / ENGINES / float_variant.label / "float-graph"
+            folder = self.run_rows.run / ENGINES / checked.label / "float-graph"
             folder.mkdir(parents=True)
-            path = graph.rename(folder / MODELS[EngineFormat.ONNX])
-            candidate = EngineCandidate(
-                run_rows=self.run_rows, variant=float_variant, folder=folder
-            )
+            candidate = EngineCandidate(run_rows=self.run_rows, variant=checked, folder=folder)
             try:
-                self.check(
-                    candidate, partial(open_engine, path, float_variant, self.run_rows.manifest)
-                )
+                path = build_float_engine(checked, graph, folder)
+                opener = partial(open_engine, path, checked, self.run_rows.manifest)
+                self.check(candidate, opener, digest)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
         graph.unlink(missing_ok=True)
-        fault = self._graphs[digest]
-        if fault is not None:
+        if fault := self._graphs[checked.label, digest]:
             raise fault
 
     def reference_rows(self) -> ReferenceRows:

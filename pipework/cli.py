@@ -36,15 +36,31 @@ Sets = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value; section.key= removes it")
 ]
 EngineName = Annotated[
-    str | None, typer.Option("--engine", help="name of a proven engine, see pipe show")
+    str | None, typer.Option("--engine", help="name of a proven engine or kept step, see pipe show")
 ]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Show the devices, stages and engines usable on this machine, and how to add the others."""
+    from pipework.export.doctor import diagnose
+    from pipework.terminal import show_diagnosis
+
+    diagnosis = diagnose()
+    if as_json:
+        sys.stdout.write(diagnosis.model_dump_json(indent=2) + "\n")
+    else:
+        show_diagnosis(diagnosis)
 
 
 @app.command()
 def check(
     inputs: Annotated[list[str], typer.Argument(help="config file, recipe name, or data files")],
     overrides: Sets = None,
+    rows: Annotated[
+        Path | None, typer.Option(help=".csv file to write, with the rows that are in two splits")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check the data: rows, labels, lengths, duplicates, leaks, conflicts, unknown tokens."""
@@ -52,14 +68,12 @@ def check(
     from pipework.terminal import show_report
     from pipework.train.data_report.data_report import check_config, check_files, is_config
 
-    progress = console.progress()
-    try:
+    with console.progress() as progress:
         if len(inputs) == 1 and is_config(inputs[0]):
-            report = check_config(inputs[0], overrides or [], progress)
+            report = check_config(inputs[0], overrides or [], progress, rows)
         else:
-            report = check_files([Path(name) for name in inputs], overrides or [], progress)
-    finally:
-        progress.close()
+            paths = [Path(name) for name in inputs]
+            report = check_files(paths, overrides or [], progress, rows)
     if as_json:
         sys.stdout.write(report.model_dump_json(indent=2) + "\n")
     else:
@@ -123,11 +137,8 @@ def evaluate(
     from pipework.export.inference import evaluate_run
     from pipework.terminal import show_evaluation
 
-    progress = console.progress()
-    try:
+    with console.progress() as progress:
         evaluation = evaluate_run(run, file, split or "dev", engine, progress)
-    finally:
-        progress.close()
     if as_json:
         sys.stdout.write(evaluation.model_dump_json(indent=2) + "\n")
     else:
@@ -143,32 +154,28 @@ def predict(
             help="run folder (not with --url), then texts; a tab separates the texts of a pair",
         ),
     ] = None,
-    file: Annotated[
-        Path | None, typer.Option(help="data file with the columns of training")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help=".tsv or .jsonl file to write")] = None,
+    file: Annotated[Path | None, typer.Option(help="data file, or .txt file of texts")] = None,
+    out: Annotated[Path | None, typer.Option(help=".csv, .tsv or .jsonl file to write")] = None,
     url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
     columns: Annotated[
-        str | None, typer.Option(help="columns of --file, with --url: text=NAME")
+        str | None, typer.Option(help="columns of --file if not those of training: text=NAME")
     ] = None,
     engine: EngineName = None,
 ) -> None:
     """Classify texts from the command line, a file, or standard input (a text per line)."""
     from pipework import console
     from pipework.export.inference import format_prediction, write_predictions
-    from pipework.export.predict import PredictionSource, predict_inputs
+    from pipework.export.predict import PredictionSource, input_source, predict_inputs
 
-    progress = console.progress()
-    try:
+    with console.progress() as progress:
         source = PredictionSource(url=url, columns=columns, engine=engine)
         results = predict_inputs(words or [], file, source, progress=progress)
         if out is not None:
-            write_predictions(results, out, progress)
+            rows = input_source(words or [], file, source)
+            write_predictions(results, out, progress, rows)
             return
         for example, prediction in results:
             sys.stdout.write(format_prediction(example, prediction) + "\n")
-    finally:
-        progress.close()
 
 
 @app.command()
@@ -201,14 +208,11 @@ def export(
     settings = load_settings(ExportSettings, None, overrides or [])
     with LockedRun.open(run) as locked:
         variants = select_variants(locked.manifest, to, precision, layout)
-        progress = console.progress()
-        progress.note("loading torch")
-        from pipework.export.run import export_locked  # imports torch: seconds
+        with console.progress() as progress:
+            progress.note("loading torch")
+            from pipework.export.run import export_locked  # imports torch: seconds
 
-        try:
             records = export_locked(locked, progress, variants, settings=settings)
-        finally:
-            progress.close()
         show_exported(run, locked.manifest, records)
 
 
@@ -282,24 +286,30 @@ def show(
     html: Annotated[
         Path | None, typer.Option(help="HTML page with plots of the engines to write")
     ] = None,
+    overrides: Sets = None,
 ) -> None:
-    """Show the contents of a run folder: model, data, scores, engines with parity and speed."""
+    """Show the contents of a run folder: model, data, scores, engines with parity and speed.
+
+    With the settings engine.* of a server, the default engine is that of this server.
+    """
     from pipework import console
     from pipework.run_folder.manifest import read_manifest
+    from pipework.serve.config import ServeSettings
+    from pipework.settings import load_settings
     from pipework.terminal import show_manifest
 
-    manifest = read_manifest(run)
+    manifest, settings = read_manifest(run), load_settings(ServeSettings, None, overrides or [])
     if html is not None:
         from pipework.benchmarks.results_schema.results import check_writable
         from pipework.export.report import write_page
 
         check_writable(html)
-        write_page(html, manifest)
+        write_page(html, manifest, settings.engine)
         console.print_line(f"page: {html}")
     elif as_json:
         sys.stdout.write(manifest.model_dump_json(indent=2) + "\n")
     else:
-        show_manifest(run, manifest)
+        show_manifest(run, manifest, settings.engine)
 
 
 def main() -> NoReturn:

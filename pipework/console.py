@@ -28,6 +28,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from pipework.closeable import Closeable
 from pipework.errors import OutputError, PipeError
 
 LINE_EVERY_S = 10.0
@@ -85,7 +86,7 @@ class _Rate(ProgressColumn):
         return Text(_rate(speed, unit) if speed and unit != "s" else "", style="cyan")
 
 
-class Bars:
+class Bars(Closeable):
     """Progress bars on a terminal; stages may nest."""
 
     def __init__(self) -> None:
@@ -146,7 +147,7 @@ class _Stage:
 
 
 @dataclass
-class Lines:
+class Lines(Closeable):
     """Progress lines in a log: one every LINE_EVERY_S seconds, and one at the end of a stage."""
 
     _stages: list[_Stage] = field(default_factory=list)
@@ -215,13 +216,15 @@ def progress() -> Bars | Lines:
     return Bars() if errors.is_terminal else Lines()
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table; the first column is left-aligned, the others right-aligned."""
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, text_columns: int = 1
+) -> None:
+    """Print a table; the first `text_columns` are left-aligned, the others right-aligned."""
     rendered = Table(
-        title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True
+        title=title or None, title_justify="left", box=None, pad_edge=False, collapse_padding=True
     )
     for index, column in enumerate(columns):
-        justify: JustifyMethod = "right" if index else "left"
+        justify: JustifyMethod = "right" if index >= text_columns else "left"
         rendered.add_column(column, justify=justify, overflow="fold")  # for narrow terminals
     for row in rows:
         rendered.add_row(*(escape(str(cell)) for cell in row))

@@ -121,6 +121,7 @@ EXTRAS = {
     "matplotlib": "bench",
     "onnx": "export",
     "onnxruntime": "cpu",
+    "openvino": "cpu",
     "sklearn": "train",
     "tensorboard": "train",
     "torch": "train",

@@ -9,7 +9,7 @@ import configparser
 import difflib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -50,12 +50,20 @@ class Settings(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
-def load_settings(model: type[S], path: Path | None, overrides: Sequence[str] = ()) -> S:
+def load_settings(
+    model: type[S],
+    path: Path | None,
+    overrides: Sequence[str] = (),
+    equivalents: Mapping[str, str] | None = None,
+) -> S:
     """Read a settings file, if there is one, apply `a.b=c` overrides, and validate.
 
+    `equivalents` are the names that other programs have for keys of `model`.
+
     Raises:
-        ConfigError: the file cannot be read, a key is unknown (the hint lists similar keys), or a
-            value has the wrong type; the message names the key and its source.
+        ConfigError: the file cannot be read, a key is unknown (the hint lists similar keys, or the
+            message equivalent keys), or a value has the wrong type; the message names the key and
+            its source.
     """
     mapping = {} if path is None else _read(path)
     for override in overrides:
@@ -63,6 +71,10 @@ def load_settings(model: type[S], path: Path | None, overrides: Sequence[str] = 
     try:
         return model.model_validate(mapping)
     except ValidationError as error:
+        if foreign := _foreign_keys(error.errors(), model, equivalents or {}):
+            where = "--set" if path is None else str(path)
+            message = f"{where} has keys of other programs, here: {', '.join(foreign)}"
+            raise ConfigError(message, f"sections: {', '.join(model.model_fields)}") from error
         raise _explain(error.errors()[0], model, path, overrides) from error
 
 
@@ -151,6 +163,28 @@ def _place(mapping: dict[str, Any], keys: Sequence[str], value: object) -> None:
             raise ConfigError(message)
         mapping = child
     mapping[keys[-1]] = value
+
+
+def _foreign_keys(
+    errors: Sequence[ErrorDetails], model: type[BaseModel], equivalents: Mapping[str, str]
+) -> list[str]:
+    """Return the unknown keys with their equivalents; empty if no key is one of another program."""
+    unknown = [str(error["loc"][-1]) for error in errors if error["type"] == "extra_forbidden"]
+    if not any(name in equivalents for name in unknown):
+        return []
+    own = {key.rpartition(".")[2]: key for key in setting_keys(model)}
+    known = {name: equivalents.get(name) or own.get(name) for name in unknown}
+    return [f"{name} -> {key or '(unknown)'}" for name, key in known.items()]
+
+
+def setting_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys of all settings."""
+    for name, field in model.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, Settings):
+            yield from setting_keys(section, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
 
 
 def _explain(

@@ -5,12 +5,16 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from pipework import console
+from pipework.export.doctor import DoctorReport
 from pipework.run_folder.engine_record import EngineRecord, FallbackLayer, Parity
 from pipework.run_folder.manifest import Manifest, SplitMetrics
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.evaluation import Evaluation
+from pipework.serve.config import EngineSettings
 from pipework.serve.engines import choose_engine, faster_engines
 from pipework.train.data_report.data_report import DataReport, SplitReport, ValueStats
+
+DEFAULTS = EngineSettings()
 
 
 def format_scores(scores: Mapping[Metric, float]) -> str:
@@ -58,19 +62,20 @@ def show_exported(run: Path, manifest: Manifest, records: Sequence[EngineRecord]
             f"{len(parity.shapes)} shapes; changes {parity.describe_change(kind)}; "
             f"{_scores(parity)}"
         )
-    for line in _default_engine(run, manifest):
+    for line in _default_engine(run, manifest, DEFAULTS):
         console.print_line(line)
     where = "" if any(record.proven for record in records) else ", on a machine with the GPU"
     console.print_line(f"next{where}: pipe serve {run}")
 
 
-def _default_engine(run: Path, manifest: Manifest) -> Iterator[str]:
-    """Describe the engine that is served by default, and what faster engines cost."""
+def _default_engine(run: Path, manifest: Manifest, settings: EngineSettings) -> Iterator[str]:
+    """Describe the engine that is served with these settings, and the cost of faster engines."""
     if len(manifest.engines) < 2:  # noqa: PLR2004
         return
-    default = choose_engine(manifest)
-    yield f"default engine: {default.name}"
-    for name, cost in faster_engines(manifest, default).items():
+    default = choose_engine(manifest, settings.name, settings)
+    limits = settings.describe(manifest.task.kind)
+    yield f"default engine: {default.name} (it may change {limits}: pipe serve --set engine.*)"
+    for name, cost in faster_engines(manifest, default, settings).items():
         yield f"faster: {name}, {cost}: pipe serve {run} --engine {name}"
 
 
@@ -149,8 +154,8 @@ def show_report(report: DataReport) -> None:
         console.print_line("no findings")
 
 
-def show_manifest(run: Path, manifest: Manifest) -> None:
-    """Print the contents of a run folder."""
+def show_manifest(run: Path, manifest: Manifest, settings: EngineSettings = DEFAULTS) -> None:
+    """Print the contents of a run folder; `settings` determine the default engine."""
     for name, value in _summary(manifest):
         console.print_line(f"{name:<8}{value}")
     rows = [
@@ -168,7 +173,7 @@ def show_manifest(run: Path, manifest: Manifest) -> None:
     columns = (*columns, "score", "texts/s", "p50 ms", "")
     title = "\nengines: largest difference, changed predictions, change of the score, speed"
     console.table(title, columns, [_engine_row(engine, manifest) for engine in manifest.engines])
-    for line in _default_engine(run, manifest):
+    for line in _default_engine(run, manifest, settings):
         console.print_line(line)
     for engine in manifest.engines:
         if engine.kept:
@@ -223,11 +228,15 @@ def _summary(manifest: Manifest) -> list[tuple[str, str]]:
         ),
         ("model", f"{model.family}, {model.head} head, {model.parameters / 1e6:.1f} M{base}"),
         ("data", ", ".join(f"{n} {s.rows:,} rows" for n, s in manifest.data.splits.items())),
+        *([("kept", ", ".join(model.kept))] if model.kept else []),
     ]
 
 
 def _labels(task: Task) -> Sequence[str]:
-    """Return the labels, each with its threshold if it has one."""
+    """Return the labels, each with its threshold if it has one; mark a positive label."""
+    if task.metric is Metric.F1:
+        positive = task.labels[task.positive_index]
+        return [f"{label} (positive)" if label == positive else label for label in task.labels]
     if not task.thresholds:
         return task.labels
     pairs = zip(task.labels, task.thresholds, strict=True)
@@ -263,3 +272,25 @@ def _truncated(split: SplitReport) -> str:
 
 def _rate(value: float | None) -> str:
     return "" if value is None else f"{value:.2%}"
+
+
+def show_diagnosis(diagnosis: DoctorReport) -> None:
+    """Print the usable parts of this machine, then how to add the others."""
+    console.print_line(
+        f"pipework {diagnosis.pipework}, Python {diagnosis.python}, {diagnosis.system}"
+    )
+    sections = {
+        "device": diagnosis.devices,
+        "stage": diagnosis.stages,
+        "engine": diagnosis.engines,
+    }
+    hints: dict[str, list[str]] = {}
+    for title, parts in sections.items():
+        console.print_line("")
+        rows = [(part.name, part.usable, part.details) for part in parts]
+        console.table("", (title, "usable", "details"), rows, text_columns=3)
+        for part in parts:
+            if part.hint is not None:
+                hints.setdefault(part.hint, []).append(part.name)
+    for hint, names in hints.items():
+        console.print_line(f"for {', '.join(names)}: {hint}")

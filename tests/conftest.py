@@ -5,11 +5,13 @@ import gc
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from pipework.cpu import cpu_limit
 from pipework.progress import NullProgress
 
 os.environ["PIPEWORK_CACHE"] = tempfile.mkdtemp(prefix="pipework-cache-")
@@ -21,6 +23,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
+def pytest_xdist_auto_num_workers():
+    """Return more processes than processors: a third of the time of the tests is waiting."""
+    return round(1.5 * cpu_limit())
+
+
 def pytest_collection_finish():
     gc.freeze()  # a collection that searches all imported modules takes seconds
     gc.enable()
@@ -28,6 +35,14 @@ def pytest_collection_finish():
 
 def pytest_unconfigure():
     shutil.rmtree(os.environ["PIPEWORK_CACHE"], ignore_errors=True)
+
+
+@pytest.fixture
+def closed_port():
+    """A port that refuses connections. It stays bound, so that no other process listens on it."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 @pytest.fixture(scope="session")

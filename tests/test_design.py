@@ -137,7 +137,7 @@ DOCUMENTS = (
     *("train/README.md", "train/recipes/README.md", "export/README.md", "serve/README.md"),
     *("benchmarks/README.md", "model_repository/README.md"),
 )
-RUN_FOLDERS = ("engines/", "checkpoint/", "failed-exports/", "rows/", "state/")
+RUN_FOLDERS = ("engines/", "checkpoint/", "failed-exports/", "rows/", "state/", "steps/")
 OF_A_RUN = (*RUN_FOLDERS, "config.toml", "report.html")
 ELSEWHERE = ("shared/", "runs/", ".triton/", *OF_A_RUN)
 README_LINES, LINE_LENGTH = 200, 120

@@ -31,6 +31,7 @@ from pipework.train.data_report.file_stats import leaked_rows
 from pipework.train.loop import resume
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.evaluator import with_thresholds
+from pipework.train.loop.losses import target_scale
 from pipework.train.loop.resume import CheckpointManager, TrainState
 from pipework.train.model import checkpoint
 from pipework.train.model.checkpoint_engine import CheckpointEngine
@@ -271,4 +272,6 @@ def _model(trained: TrainedRun, model: Classifier) -> Model:
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         dtype="float32",
         checkpoint=checkpoint.records(trained.out),
+        kept=checkpoint.kept_records(trained.out),
+        target_scale=target_scale(trained.task, trained.data.train.truth),
     )

@@ -19,7 +19,13 @@ from pipework.run_folder.task import Task
 from pipework.text.encoding import TextEncoder
 from pipework.text.padding import Padding
 from pipework.train.config.run_config import Config
-from pipework.train.data.disk_cache import cache_key, cached_text, data_file_digest, digest_values
+from pipework.train.data.disk_cache import (
+    cache_key,
+    cached_text,
+    data_file_digest,
+    digest_values,
+    source_content,
+)
 from pipework.train.data.labels import class_labels
 from pipework.train.data.token_cache import JoinedTokens, TokenRows, TokenSet, open_token_cache
 from pipework.train.data.tokenizer import SPECIAL_TOKENS, check_unknown_rate, make_tokenizer
@@ -66,7 +72,8 @@ def prepare(config: Config, progress: Progress) -> PreparedRun:
     source = config.sources()["train"]
     labels = _labels(config, source, progress)
     kind = config.task.kind
-    task = Task(kind=kind, labels=labels, metric=config.task.metric_for(labels))
+    metric, positive = config.task.metric_for(labels), config.task.positive_for(labels)
+    task = Task(kind=kind, labels=labels, metric=metric, positive=positive)
     tokenizer = _tokenizer(config, source, progress)
     read = dict(config.sources())
     if (unlabelled := config.data.unlabelled_source()) is not None:
@@ -83,18 +90,13 @@ def prepare(config: Config, progress: Progress) -> PreparedRun:
 def _labels(config: Config, source: Source, progress: Progress) -> tuple[str, ...]:
     labels = config.task.labels
     label_key = data_file_digest(labels) if isinstance(labels, Path) else labels
-    parts = ("labels", config.task.kind, label_key, _content(source))
+    parts = ("labels", config.task.kind, label_key, source_content(source.whole()))
 
     def make() -> str:
         progress.note(f"reading the labels of {source.path.name}")
         return json.dumps(class_labels(config.task.labels, source))
 
     return tuple(json.loads(cached_text(cache_key(parts), make)))
-
-
-def _content(source: Source) -> tuple[object, ...]:
-    """Return everything that determines the rows of a source."""
-    return source.read_options(), source.part, data_file_digest(source.path)
 
 
 def _tokenizer(config: Config, source: Source, progress: Progress) -> str:
@@ -111,7 +113,7 @@ def _tokenizer(config: Config, source: Source, progress: Progress) -> str:
     if settings.name is not None or settings.vocab is not None:
         return make()  # read from a file, not learned
     learned = (settings.vocab_size, settings.split_cjk, settings.lowercase)
-    parts = ("vocabulary", version("tokenizers"), learned, _content(source))
+    parts = ("vocabulary", version("tokenizers"), learned, source_content(source))
     return cached_text(cache_key(parts), make)
 
 

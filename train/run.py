@@ -23,7 +23,14 @@ from pipework.train.loop.distributed import World, is_elastic
 from pipework.train.loop.encoder_states import encoder_states
 from pipework.train.loop.evaluator import ClassifierEvaluator
 from pipework.train.loop.loop import LoopSpec, TrainingRun
-from pipework.train.loop.losses import LabelLosses, Losses, Objective, class_weights
+from pipework.train.loop.losses import (
+    LabelLosses,
+    Losses,
+    Objective,
+    StandardisedLosses,
+    class_weights,
+    target_scale,
+)
 from pipework.train.loop.model_inputs import BatchLoader, HeadOnly, StateLoader, TokenLoader
 from pipework.train.loop.resume import Snapshot, TrainState
 from pipework.train.loop.step import StepSpec
@@ -70,7 +77,7 @@ def train(
     with ExitStack() as stack:
         folder = run_folder(out, config, progress, resume=resume)
         snapshot = world.lead(lambda: stack.enter_context(folder))
-        logger = stack.enter_context(_logger(out, snapshot, world))
+        logger = stack.enter_context(_logger(out, config, snapshot, world))
         run = TrainingRun(out=out, config=config, world=world, progress=progress, logger=logger)
         with limited_memory(config.train, world.device):
             manifest, failures = _train(run, snapshot)
@@ -90,11 +97,12 @@ def _complete(out: Path, config: Config) -> Manifest:
     return manifest
 
 
-def _logger(out: Path, snapshot: Snapshot | None, world: World) -> NullLogger:
+def _logger(out: Path, config: Config, snapshot: Snapshot | None, world: World) -> NullLogger:
     if not world.leads:
         return NullLogger()
     state = TrainState() if snapshot is None else snapshot.state
-    return RunLogger(out, step=state.step, elapsed_s=state.elapsed_s)
+    report = config.train.report
+    return RunLogger(out, step=state.step, elapsed_s=state.elapsed_s, report=report)
 
 
 def _train(run: TrainingRun, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ...]]:
@@ -118,6 +126,9 @@ def _train_classifier(
     for finding in report.findings:
         run.logger.log_text(f"data: {finding}")
         run.progress.note(f"data: {finding}")
+    scale = target_scale(prepared.task, data.train.truth)
+    if scale is not None:
+        model.standardise(scale)
     model.to(world.device)
     if world.device.type == "cpu":
         use_fast_dropout(model.model)
@@ -160,11 +171,12 @@ def _run_loop(
     )
     if settings.gradient_checkpointing:
         model.gradient_checkpointing()
+    losses, scale = _losses(run, prepared, data), model.target_scale
     step = StepSpec(
         model=loaders.module,
         layers=model.layers(),
         loader=loaders.train,
-        losses=_losses(run, prepared, data),
+        losses=losses if scale is None else StandardisedLosses(losses, scale),
     )
     loop = LoopSpec(
         model=model,

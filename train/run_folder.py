@@ -14,13 +14,14 @@ from pipework.train.config.run_config import Config, run_config
 from pipework.train.loop.resume import FOLDER as STATE
 from pipework.train.loop.resume import Snapshot, latest
 from pipework.train.model import checkpoint
-from pipework.train.report.run_log import LOG, TRAIN_LOG, last_line
+from pipework.train.report.run_log import LOG, PAGE, TRAIN_LOG, last_line
 
-CONFIG, TOKENIZER, PAGE = "config.toml", "tokenizer.json", "report.html"
+CONFIG, TOKENIZER = "config.toml", "tokenizer.json"
 PARTIAL = tuple(f"{name}.partial" for name in (MANIFEST_FILE, CONFIG, PAGE, LOG))
-OWN = (TRAIN_LOG, CONFIG, TOKENIZER, LOG, PAGE, checkpoint.FOLDER, ROWS, STATE, *PARTIAL)
+FOLDERS = (checkpoint.FOLDER, checkpoint.STEPS, ROWS, STATE)
+OWN = (TRAIN_LOG, CONFIG, TOKENIZER, LOG, PAGE, *FOLDERS, *PARTIAL)
 # These settings may change when a run is resumed: they do not affect the weights.
-NOT_LEARNED = ("keep", "save_every", "save_minutes", "histograms", "report")
+NOT_LEARNED = ("keep", "keep_every", "save_every", "save_minutes", "histograms", "report")
 
 
 def is_complete(out: Path) -> bool:

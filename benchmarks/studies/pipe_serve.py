@@ -1,16 +1,21 @@
-"""Start `pipe serve` for a study and wait until it is ready."""
+"""Start `pipe serve` for a study and wait until it is ready.
+
+`python -m pipework.benchmarks.studies.pipe_serve RUN [OPTIONS]` serves a run and measures it; the
+options are those of `pipe bench`.
+"""
 
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import NotReadyError
 from pipework.serve.client import Client
 
@@ -81,3 +86,24 @@ def _wait_until_ready(server: ServerProcess, process: "subprocess.Popen[str]", r
 
 def _exit(number: int, _: FrameType | None) -> None:
     sys.exit(128 + number)
+
+
+@report_errors
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Start `pipe serve RUN` and run `pipe bench URL OPTIONS`; return its exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words or words[0].startswith("-"):
+        found = " ".join(words) or "nothing"
+        sys.stderr.write(f"expected a run folder as first argument, found {found}\n")
+        return 2
+    try:
+        with running_server(Path(words[0])) as server:
+            pipe = Path(sys.executable).with_name("pipe")
+            command = [str(pipe), "bench", server.url, *words[1:]]
+            return subprocess.run(command, check=False).returncode  # noqa: S603  (our own program)
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

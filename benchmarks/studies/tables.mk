@@ -138,17 +138,17 @@ $(RESULTS)/%-offline.json: $(WORK)/exported/%
 
 $(RESULTS)/%-serving-1.json: $(WORK)/exported/%
 	$(begin)
-	python -m pipework.benchmarks.studies.served_run $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 1 --concurrency 1,4,16 --seconds 6 --json $(part)
+	python -m pipework.benchmarks.studies.pipe_serve $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 1 --concurrency 1,4,16 --seconds 6 --json $(part)
 	$(end)
 
 $(RESULTS)/%-serving-8.json: $(WORK)/exported/%
 	$(begin)
-	python -m pipework.benchmarks.studies.served_run $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 8 --concurrency 1,4,16 --seconds 6 --json $(part)
+	python -m pipework.benchmarks.studies.pipe_serve $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 8 --concurrency 1,4,16 --seconds 6 --json $(part)
 	$(end)
 
-$(RESULTS)/structural-faults.json: $(WORK)/trained/sample $(WORK)/trained/sst2-300
+$(RESULTS)/structural-faults.json: $(WORK)/trained/sample $(WORK)/trained/mrpc
 	$(begin)
-	python -m pipework.benchmarks.studies.structural_faults --runs $(WORK)/runs/sample $(WORK)/runs/sst2-300 --out $(part)
+	python -m pipework.benchmarks.studies.structural_faults --runs $(WORK)/runs/sample $(WORK)/runs/mrpc --out $(part)
 	$(end)
 
 $(RESULTS)/sst2-serving-load.json: $(WORK)/exported/sst2-300

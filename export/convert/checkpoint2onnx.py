@@ -26,6 +26,13 @@ from pipework.train.model.packed_encoder import PackedEncoder, check_packable
 # Shapes: R rows, T tokens of a row, N texts, L tokens of the longest, H width, C classes.
 
 
+def strip_model_prefix(path: str) -> str:
+    """Return a module path without the leading wrappers, which are all named `model`."""
+    while path == "model" or path.startswith("model."):
+        path = path.removeprefix("model").removeprefix(".")
+    return path
+
+
 class PackedClassifier(nn.Module):
     """Computes logits from packed rows, the arrays of `pipework.text.packing.Packed`."""
 

@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from pipework.export.convert.checkpoint2onnx import strip_model_prefix
 from pipework.export.convert.fp16_overflow import (
     Feeds,
     find_fp32_nodes,
     float32_tensors,
     uses_float32,
 )
-from pipework.export.convert.node_names import strip_model_prefix
 from pipework.run_folder.engine_record import FallbackLayer, Precision
 
 FLOAT, HALF = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from pipework.errors import ConfigError
 from pipework.export.convert.shape_profiles import shape_profiles
@@ -58,7 +59,7 @@ def onnx_to_tensorrt(graph: Path, out: Path, run_rows: RunRows, progress: Progre
     builder.add_profiles(profiles)
     timings = None
     if gpu is not None:
-        timings = cache_folder() / "tensorrt" / f"{builder.version} {gpu.name}.timings"
+        timings = cache_folder() / "tensorrt" / timings_name(builder.version, gpu)
     out.write_bytes(builder.serialize(progress, timings))
     return TensorRt(
         flavour=flavour,
@@ -66,6 +67,11 @@ def onnx_to_tensorrt(graph: Path, out: Path, run_rows: RunRows, progress: Progre
         target=target_of(gpu, capabilities),
         profiles=profiles,
     )
+
+
+def timings_name(version: str, gpu: Gpu) -> str:
+    """Return the file name of the kernel timings of a GPU, whose name may contain a slash."""
+    return quote(f"{version} {gpu.name}", safe=" ") + ".timings"
 
 
 def _build_capabilities(

@@ -15,7 +15,7 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.export.convert.node_names import strip_model_prefix
+from pipework.export.convert.checkpoint2onnx import strip_model_prefix
 from pipework.export.diagnosis.intermediates import Intermediates
 from pipework.export.diagnosis.reference_activations import LayerOutput
 from pipework.export.parity.case import Case

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from pipework.export.convert.node_names import strip_model_prefix
+from pipework.export.convert.checkpoint2onnx import strip_model_prefix
 from pipework.run_folder.manifest import Manifest
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from pipework.errors import CheckFailedError, PipeError
-from pipework.export.convert.node_names import strip_model_prefix
+from pipework.export.convert.checkpoint2onnx import strip_model_prefix
 from pipework.export.diagnosis import reproduce
 from pipework.export.diagnosis.findings import Diagnosis, diagnose, error_line, inspect_engine
 from pipework.export.diagnosis.first_divergence import InputPosition, locate_input
@@ -64,7 +64,7 @@ def parity_error(candidate: EngineCandidate, result: ProofResult) -> CheckFailed
     if parity.scores is not None:
         score = f"{parity.scores.engine:.4f} instead of {parity.scores.reference:.4f}"
         message += f", {parity.metric} {score}"
-    message += describe_derived(result.breaches)
+    message += describe_derived(result.breaches, candidate.variant.precision)
     breaches = [
         f"{breach.limit:<28} {breach.found:>12.4g} {breach.allowed:>12.4g}"
         for breach in result.breaches

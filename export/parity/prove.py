@@ -22,9 +22,8 @@ from pipework.export.rows.edge_cases import Row
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import Parity, Precision, Tolerance, Variant
-from pipework.run_folder.task import TaskKind
 from pipework.scoring.evaluation import Engine
-from pipework.scoring.logit_diff import Breach, Comparison
+from pipework.scoring.logit_diff import Breach, Comparison, value_range
 from pipework.text.encoding import Encoding
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 
@@ -230,9 +229,8 @@ def _parity(
     target_range: float,
     passed: bool,
 ) -> Parity:
-    flips = int(comparison.flipped.sum())
-    regression = comparison.task.kind is TaskKind.REGRESSION
     return Parity(
+        **comparison.change(target_range).model_dump(),
         reference="checkpoint in float32; edge cases one input at a time",
         rows=len(comparison.input_X),
         shapes=shapes,
@@ -242,15 +240,8 @@ def _parity(
         max_rel=comparison.max_rel,
         max_kl=comparison.max_kl,
         spread=comparison.spread,
-        argmax_agreement=1 - flips / len(comparison.flipped),
-        flips=flips,
         error_bound=comparison.error_bound,
         flips_outside=comparison.flips_outside,
-        max_change=(
-            float(comparison.max_differences.max()) / target_range
-            if regression
-            else comparison.max_probability_change
-        ),
         metric=comparison.task.metric,
         scores=None if score_change is None else score_change.record(),
         processor=processor(),
@@ -261,8 +252,7 @@ def _parity(
 
 def _target_range(run_rows: RunRows, expected: ReferenceLogits) -> float:
     """Return the range of the targets of a regression, or else of its predictions."""
-    values = expected.dev_NC if run_rows.truth_N is None else run_rows.truth_N
-    return float(np.ptp(np.asarray(values, np.float64))) or 1.0
+    return value_range(expected.dev_NC if run_rows.truth_N is None else run_rows.truth_N)
 
 
 def _worst(batches: Sequence[ProofBatch], comparison: Comparison) -> tuple[Case, ...]:

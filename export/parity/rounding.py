@@ -10,6 +10,7 @@ Shapes: N inputs, C classes, K inputs and M outputs of a layer.
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeGuard
 
 import numpy as np
@@ -21,7 +22,7 @@ from pipework.cpu import sums_int8
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import LengthBand, Precision, Scaling, Tolerance
 from pipework.run_folder.task import Task
-from pipework.scoring.logit_diff import Comparison
+from pipework.scoring.logit_diff import STANDARD_ERRORS, Comparison
 from pipework.text.encoding import Encoding
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import Classifier
@@ -54,13 +55,18 @@ class RoundingError:
             lengths_X=self.lengths_N,
         )
         least, unit = MIN_ERROR * tolerance.mean_abs, comparison.unit
-        bands: list[LengthBand] = []
-        for longest in _bands(self.lengths_N):
-            rms = max(comparison.band_rms(bands[-1].longest if bands else 0, longest) / unit, least)
-            bands.append(LengthBand(longest=longest, rms=tolerance.error_ratio * rms))
-        overall = max(comparison.band_rms(0, int(self.lengths_N.max())) / unit, least)
-        bias = tolerance.bias_ratio * overall
-        return tolerance.model_copy(update={"bands": tuple(bands), "bias": bias})
+
+        def limits(ratio: float, start: int, end: int) -> tuple[float, ...]:
+            rms_C = comparison.band_rms(start, end, STANDARD_ERRORS) / unit
+            return tuple(float(f"{ratio * max(rms, least):.4g}") for rms in rms_C)
+
+        ends = _bands(self.lengths_N)
+        bands = tuple(
+            LengthBand(longest=end, rms=limits(tolerance.error_ratio, start, end))
+            for start, end in pairwise((0, *ends))
+        )
+        bias = limits(tolerance.bias_ratio, 0, ends[-1])
+        return tolerance.model_copy(update={"bands": bands, "bias": bias})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from pipework.cpu import cpu_limit
-from pipework.export.convert.node_names import strip_model_prefix
+from pipework.export.convert.checkpoint2onnx import strip_model_prefix
 from pipework.progress import Progress
 
 

@@ -23,6 +23,9 @@ from pipework.run_folder.engine_record import Precision, Tolerance
 # For fp32 `score_drop` allows what rounding takes from a correlation without changing any label. A
 # correlation is the cosine of an angle, which differences of 1e-4 standard deviations change by
 # no more than 1e-4.
+#
+# Errors of correct engines of the sample, relative to the rounded checkpoint: root mean square of a
+# class up to 1.0 (1.7 to 2.7 in the band of the 16 shortest inputs), mean up to 0.4.
 TOLERANCES = {
     Precision.FP32: Tolerance(
         max_abs=1e-4, mean_abs=5e-5, spread=1e-4, flips=0.001, flips_outside=0, score_drop=1e-4
@@ -35,7 +38,7 @@ TOLERANCES = {
         flips_outside=0,
         score_drop=0.001,
         error_ratio=4,
-        bias_ratio=3,
+        bias_ratio=1.5,
     ),
     Precision.BF16: Tolerance(
         max_abs=0.25,
@@ -45,7 +48,7 @@ TOLERANCES = {
         flips_outside=0.001,
         score_drop=0.002,
         error_ratio=4,
-        bias_ratio=3,
+        bias_ratio=1.5,
     ),
     Precision.INT8: Tolerance(
         max_abs=2.0,
@@ -55,6 +58,6 @@ TOLERANCES = {
         flips_outside=0.005,
         score_drop=0.005,
         error_ratio=4,
-        bias_ratio=3,
+        bias_ratio=1.5,
     ),
 }

@@ -55,6 +55,7 @@ class Source:
         separator: separates the labels in a cell of a multi-label row.
         marked: whether texts mark two entities with <e1>..</e1> and <e2>..</e2>.
         part: the part of the file to read; None for the whole file.
+        excluded: the splits `part.without`.
     """
 
     path: Path
@@ -65,9 +66,16 @@ class Source:
     separator: str | None = None
     marked: bool = False
     part: Part | None = None
+    excluded: tuple["Source", ...] = ()
 
     @classmethod
-    def of(cls, reading: ReadOptions, path: Path, part: Part | None = None) -> "Source":
+    def of(
+        cls,
+        reading: ReadOptions,
+        path: Path,
+        part: Part | None = None,
+        excluded: tuple["Source", ...] = (),
+    ) -> "Source":
         """Return the source of a file, or of a part of it, from the read options of a manifest."""
         return cls(
             path=path,
@@ -83,6 +91,7 @@ class Source:
             separator=reading.separator,
             marked=reading.marked,
             part=part,
+            excluded=excluded,
         )
 
     def read_options(self) -> ReadOptions:
@@ -111,11 +120,11 @@ class Source:
     def unlabelled(self) -> "Source":
         """Return a source of the same rows that ignores labels."""
         options = self.read_options().model_copy(update={"label": None})
-        return Source.of(options, self.path, self.part)
+        return Source.of(options, self.path, self.part, self.excluded)
 
     def whole(self) -> "Source":
         """Return a source of the whole file."""
-        return replace(self, part=None)
+        return replace(self, part=None, excluded=())
 
     def rows(self) -> Iterator[Example]:
         """Yield the rows in order; blank lines are skipped.
@@ -128,23 +137,40 @@ class Source:
         """
         if self.part is None:
             return self._all()
-        return self._part(self.part)
+        if self.part.limit is None:
+            return self._allowed(self.part)
+        return self._limited(self.part, self.part.limit)
+
+    def _limited(self, part: Part, limit: int) -> Iterator[Example]:
+        """Yield the rows with the smallest digests."""
+        digests = (_digest(row, part.seed) for row in self._allowed(part))
+        bound = max(nsmallest(limit, digests), default=b"")
+        chosen = (row for row in self._allowed(part) if _digest(row, part.seed) <= bound)
+        return islice(chosen, limit)  # copies of a text have the same digest
+
+    def _allowed(self, part: Part) -> Iterator[Example]:
+        """Yield the rows of a part without those whose text is in an excluded split."""
+        rows = self._all() if part.rows is None else self._held_out(part, part.rows)
+        if not self.excluded:
+            return rows
+        texts = {folded_text(row) for source in self.excluded for row in source.rows()}
+        return (row for row in rows if folded_text(row) not in texts)
 
     def _all(self) -> Iterator[Example]:
         options = self.read_options()
         rows = read_rows(self.path, Format(options.format), self.columns, header=options.header)
         return (self._example(row, marked=options.marked) for row in rows)
 
-    def _part(self, part: Part) -> Iterator[Example]:
+    def _held_out(self, part: Part, size: int) -> Iterator[Example]:
         """Yield the held-out rows, which have the smallest digests, or all other rows.
 
         Copies of a text have the same digest, so that they are in the same part.
         """
-        lowest = nsmallest(part.rows + 1, (_digest(row, part.seed) for row in self._all()))
-        if len(lowest) <= part.rows:
-            message = f"{self.path} holds {len(lowest)} rows: cannot hold out {part.rows} of them"
+        lowest = nsmallest(size + 1, (_digest(row, part.seed) for row in self._all()))
+        if len(lowest) <= size:
+            message = f"{self.path} holds {len(lowest)} rows: cannot hold out {size} of them"
             raise DataError(message, "lower data.dev_rows")
-        bound = lowest[part.rows - 1]
+        bound = lowest[size - 1]
         for row in self._all():
             if (_digest(row, part.seed) <= bound) == part.held_out:
                 yield row
@@ -228,6 +254,16 @@ def _spans(value: object, column: Column) -> list[list[int]]:
         message = f"expected [[start, end], [start, end]] at {column!r}, found {value!r}"
         raise InputError(message, "use jsonl and give the character spans of e1 and e2")
     return spans
+
+
+def folded_text(row: Example) -> int:
+    """Return a hash of the text, or the pair, without regard to case and white space.
+
+    It differs from process to process.
+    """
+    pair = row.text_pair
+    folded = " ".join(row.text.casefold().split())
+    return hash((folded, pair and " ".join(pair.casefold().split()), row.entities))
 
 
 def _digest(row: Example, seed: int) -> bytes:

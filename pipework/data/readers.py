@@ -82,6 +82,7 @@ GB18030_WORDS = re.compile(rb"(?:[\x81-\xfe][\x40-\x7e\x80-\xfe]){3}")
 MAX_FIELD = 10_000_000  # characters of a csv field; a quote without its end takes the whole file
 SENTENCE = re.compile(r'[0-9]+\t"(.*)"\s*')
 MAX_SEGMENTS = 1000  # per document, to bound memory; a longer document is split
+COLUMNS_HINT = "set data.columns, or --columns of pipe predict, to"
 HINT = "a record of SemEval-2010 task 8 is a sentence, a relation, a comment and a blank line"
 
 
@@ -96,6 +97,7 @@ class Format(StrEnum):
     DOCUMENTS = "documents"
 
 
+WITHOUT_COLUMNS = (Format.SEMEVAL, Format.TEXT, Format.DOCUMENTS)
 SUFFIXES = {".csv": Format.CSV, ".tsv": Format.TSV, ".txt": Format.TSV, ".jsonl": Format.JSONL}
 
 
@@ -153,12 +155,14 @@ def read_rows(
             return _text(path)
         case Format.DOCUMENTS:
             return _documents(path)
-        case Format.CSV:
-            return _table(path, _csv_rows(path), columns, header=header)
-        case Format.TSV:
-            lines = numbered_lines(path)
-            cells = ((line, text.split("\t")) for line, text in lines if text)
-            return _table(path, cells, columns, header=header)
+        case Format.CSV | Format.TSV:
+            return _table(path, _split_lines(path, file_format), columns, header=header)
+
+
+def _split_lines(path: Path, file_format: Format) -> Iterator[tuple[int, list[str]]]:
+    if file_format is Format.CSV:
+        return _csv_rows(path)
+    return ((line, text.split("\t")) for line, text in numbered_lines(path) if text)
 
 
 def _table(
@@ -185,16 +189,41 @@ def _table(
         yield RawRow(line=line, **{field: cells[index] for field, index in present.items()})
 
 
+def read_cells(
+    path: Path, file_format: Format, *, header: bool
+) -> tuple[list[str], Iterator[list[str]]]:
+    """Return the names and the rows of all columns of a csv, tsv or jsonl file.
+
+    Without a header the names are column_0, column_1, ... In jsonl, the columns are the keys of all
+    rows, and a value that is not a text is written as JSON.
+    """
+    if file_format is Format.JSONL:
+        keys = list(dict.fromkeys(key for _, row in _json_rows(path) for key in row))
+        rows = ([_cell(row.get(key)) for key in keys] for _, row in _json_rows(path))
+        return keys, rows
+    cells = (cells for _, cells in _split_lines(path, file_format))
+    first = next(cells, [])
+    if header:
+        return first, cells
+    return [f"column_{number}" for number in range(len(first))], chain([first], cells)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _index(path: Path, column: Column | None, names: Sequence[str], width: int) -> int | None:
     if column is None or (isinstance(column, int) and 0 <= column < width):
         return column
     if isinstance(column, int) or column not in names:
         present = ", ".join(names) if names else f"{width} columns, no header"
         message = f"{path}:1: no column {column!r}; found {present}"
-        raise DataError(message, "set data.columns to column names or numbers (from 0)")
+        raise DataError(message, f"{COLUMNS_HINT} column names or numbers (from 0)")
     if names.count(column) > 1:
         message = f"{path}:1: expected one column {column!r}, found {names.count(column)}"
-        raise DataError(message, "set data.columns to column numbers (from 0)")
+        raise DataError(message, f"{COLUMNS_HINT} column numbers (from 0)")
     return names.index(column)
 
 
@@ -202,6 +231,15 @@ def _jsonl(path: Path, columns: Columns) -> Iterator[RawRow]:
     fields = ("text", "text_pair", "label", "entities")
     keys = {field: str(getattr(columns, field)) for field in fields}
     keys = {field: key for field, key in keys.items() if getattr(columns, field) is not None}
+    for line, row in _json_rows(path):
+        missing = [key for key in keys.values() if row.get(key) is None]
+        if missing:
+            message = f"{path}:{line}: expected a value at {missing[0]!r}, found nothing"
+            raise DataError(message, f"keys of this row: {', '.join(row)}")
+        yield RawRow(line=line, **{field: row[key] for field, key in keys.items()})
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
     for line, text in numbered_lines(path):
         if not text:
             continue
@@ -213,11 +251,7 @@ def _jsonl(path: Path, columns: Columns) -> Iterator[RawRow]:
         if not isinstance(row, dict):
             message = f"{path}:{line}: expected an object, found {type(row).__name__}"
             raise DataError(message)
-        missing = [key for key in keys.values() if row.get(key) is None]
-        if missing:
-            message = f"{path}:{line}: expected a value at {missing[0]!r}, found nothing"
-            raise DataError(message, f"keys of this row: {', '.join(row)}")
-        yield RawRow(line=line, **{field: row[key] for field, key in keys.items()})
+        yield line, row
 
 
 def _semeval(path: Path, *, labelled: bool) -> Iterator[RawRow]:

@@ -12,7 +12,6 @@ from pydantic import ConfigDict, Field
 
 from pipework.run_folder.files import FileRecord, Record
 from pipework.run_folder.task import Metric, TaskKind
-from pipework.settings import NotNegative, Settings
 
 
 class EngineFormat(StrEnum):
@@ -77,11 +76,11 @@ class LengthBand(Record):
 
     Attributes:
         longest: most tokens of an input; the band starts above the longest of the previous band.
-        rms: largest root mean square of the differences of a class.
+        rms: largest root mean square of the differences, of each class or of any.
     """
 
     longest: int
-    rms: float
+    rms: float | tuple[float, ...]
 
 
 class Tolerance(Record):
@@ -103,11 +102,12 @@ class Tolerance(Record):
         score_drop: the accepted decrease of the task's metric on dev, 0 to 1. A decrease that one
             row causes does not count.
         error_ratio: the largest root mean square of the differences of a class, in each range of
-            lengths, as a multiple of the error of a correct conversion to the precision; see
-            `pipework.export.parity.rounding`.
+            lengths, as a multiple of the error of a correct conversion to the precision in this
+            class and range; see `pipework.export.parity.rounding`. Two standard errors are allowed.
         bias_ratio: the largest mean signed difference of a class, as a multiple of the root mean
-            square of that error. A constant shift is a fault even if it changes no label.
-        bias: the limit that results from `bias_ratio`.
+            square of that error in all lengths. A constant shift is a fault even if it changes no
+            label. Two standard errors are allowed.
+        bias: the limit that results from `bias_ratio`, of each class or of any.
         bands: the limits that result from `error_ratio`, by length, shortest first.
     """
 
@@ -119,7 +119,7 @@ class Tolerance(Record):
     flips: float = 0
     error_ratio: float | None = None
     bias_ratio: float | None = None
-    bias: float | None = None
+    bias: float | tuple[float, ...] | None = None
     bands: tuple[LengthBand, ...] = ()
 
 
@@ -140,8 +140,38 @@ class ParityScores(Record):
         return self.engine - self.reference
 
 
-class Parity(Record):
+class PredictionChange(Record):
+    """How far the predictions of an engine differ from the checkpoint's.
+
+    Attributes:
+        argmax_agreement: share of inputs whose labels are the same in every batch.
+        flips: number of inputs whose labels changed in at least one batch.
+        max_change: largest change of a probability; for a regression, of the value as a share of
+            the range of the dev targets (of the predictions without labelled rows).
+        target_range: that range; None for labels.
+    """
+
+    argmax_agreement: float
+    flips: int
+    max_change: float
+    target_range: float | None = None
+
+    def describe_change(self, kind: TaskKind) -> str:
+        """Return how far the predictions changed, as text."""
+        if kind is TaskKind.REGRESSION:
+            share = f"{self.max_change:.1%} of the target range"
+            if self.target_range is None:  # a record from before the field
+                return f"values by up to {share}"
+            return f"values by up to {self.max_change * self.target_range:.3g} ({share})"
+        labels = 1 - self.argmax_agreement
+        return f"{labels:.2%} of the labels, probabilities by up to {self.max_change:.2g}"
+
+
+class Parity(PredictionChange):
     """The result of the parity check of an engine against its checkpoint.
+
+    The fields of `PredictionChange` leave out the rows of the vocabulary, random sequences of
+    tokens.
 
     Attributes:
         reference: the model that the engine was compared with.
@@ -154,14 +184,10 @@ class Parity(Record):
         max_kl: largest Kullback-Leibler divergence of the probabilities, in nats; summed over the
             labels of a multi-label task, 0 for a regression.
         spread: see Tolerance.
-        argmax_agreement: share of inputs whose labels are the same in every batch.
-        flips: number of inputs whose labels changed in at least one batch.
         error_bound: how far a margin between two labels moves in all but the rarest inputs:
             twice the largest difference of a logit in 99 of 100 inputs (once for a multi-label
             task, whose margin is to a fixed threshold).
         flips_outside: number of flips whose margin is larger than `error_bound`.
-        max_change: largest change of a probability; for a regression, of the value as a share of
-            the range of the dev targets (of the predictions without labelled rows).
         metric: the task's metric.
         scores: scores of both on dev; None for a run without labelled rows.
         processor: the model of the processor or GPU that ran the check.
@@ -181,53 +207,13 @@ class Parity(Record):
     max_rel: float
     max_kl: float
     spread: float
-    argmax_agreement: float
-    flips: int
     error_bound: float
     flips_outside: int
-    max_change: float
     metric: Metric
     scores: ParityScores | None
     processor: str
     tolerance: Tolerance
     passed: bool
-
-    def describe_change(self, kind: TaskKind) -> str:
-        """Return how far the predictions changed, as text."""
-        if kind is TaskKind.REGRESSION:
-            return f"values by up to {self.max_abs:.3g} ({self.max_change:.1%} of the target range)"
-        labels = 1 - self.argmax_agreement
-        return f"{labels:.2%} of the labels, probabilities by up to {self.max_change:.2g}"
-
-
-class ChangeLimits(Settings):
-    """How far the predictions of the default engine may differ from the checkpoint's.
-
-    The limits apply to all inputs of the parity check.
-
-    Attributes:
-        label_changes: largest share of inputs whose label changed.
-        probability_change: largest change of a probability.
-        range_change: largest change of a value, as a share of the range of the targets, for a
-            regression.
-    """
-
-    label_changes: NotNegative = 0.002
-    probability_change: NotNegative = 0.1
-    range_change: NotNegative = 0.02
-
-    def allow(self, engine: "EngineRecord", kind: TaskKind) -> bool:
-        """Return whether an engine may be the default.
-
-        The changes of an engine without a parity record are unknown, so its precision decides.
-        """
-        parity = engine.parity
-        if parity is None:
-            return engine.precision in (Precision.FP32, Precision.FP16)
-        regression = kind is TaskKind.REGRESSION
-        change = self.range_change if regression else self.probability_change
-        same = 1 - self.label_changes
-        return parity.argmax_agreement >= same and parity.max_change <= change
 
 
 class Speed(Record):

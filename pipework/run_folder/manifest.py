@@ -58,8 +58,23 @@ class Input(Record):
         return "text_pair" in self.fields
 
 
+class TargetScale(Record):
+    """Mean and standard deviation of the train targets of a regression.
+
+    The model is trained on (target - mean) / std. Its last layer contains the inverse, so the
+    checkpoint and the engines return values on the scale of the targets.
+    """
+
+    mean: float
+    std: float
+
+
 class Model(Record):
-    """The checkpoint: model family, head, and files with digests."""
+    """The checkpoint: model family, head, and files with digests.
+
+    `kept` are the files of the checkpoints of `train.keep_every`, by name: step-300.
+    `target_scale` is set for a regression.
+    """
 
     family: str
     head: str
@@ -67,6 +82,8 @@ class Model(Record):
     parameters: int
     dtype: str
     checkpoint: tuple[FileRecord, ...]
+    kept: dict[str, tuple[FileRecord, ...]] = Field(default_factory=dict)
+    target_scale: TargetScale | None = None
 
     @property
     def takes_spans(self) -> bool:
@@ -77,12 +94,16 @@ class Model(Record):
 class Part(Record):
     """A part of a file: the `rows` rows held out by `seed`, or all other rows.
 
-    The held-out rows depend on the seed and their texts, not on their order.
+    The held-out rows depend on the seed and their texts, not on their order. Of this part, the rows
+    are left out whose text is in one of the splits `without`; at most `limit` rows are taken from
+    the rest, by their texts.
     """
 
-    rows: int
-    seed: int
-    held_out: bool
+    rows: int | None = None
+    seed: int = 0
+    held_out: bool = False
+    without: tuple[str, ...] = ()
+    limit: int | None = None
 
 
 class Split(Record):

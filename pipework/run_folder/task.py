@@ -23,13 +23,15 @@ class Metric(StrEnum):
 
     `directional_f1` is the official score of SemEval-2010 task 8: the macro-F1 of the relations
     with their directions, without the class Other (Hendrickx et al. 2010,
-    https://aclanthology.org/S10-1006). `masked_accuracy` and `order_accuracy` belong to
-    pretraining: the share of correctly predicted masked tokens and sentence orders.
+    https://aclanthology.org/S10-1006). `f1` is the F1 of the positive label of
+    two. `masked_accuracy` and `order_accuracy` belong to pretraining: the share of correctly
+    predicted masked tokens and sentence orders.
     """
 
     ACCURACY = "accuracy"
     MACRO_F1 = "macro_f1"
     MICRO_F1 = "micro_f1"
+    F1 = "f1"
     MATTHEWS = "matthews"
     DIRECTIONAL_F1 = "directional_f1"
     PEARSON = "pearson"
@@ -50,13 +52,19 @@ class Task(Record):
 
     A regression has one logit, named "score"; pretraining has no labels. `thresholds`, one per
     label, belong to a multi-label task: a label is predicted if its probability is at least its
-    threshold.
+    threshold. `positive` is one of two labels; None is the second.
     """
 
     kind: TaskKind
     labels: tuple[str, ...]
     metric: Metric
     thresholds: tuple[float, ...] = ()
+    positive: str | None = None
+
+    @property
+    def positive_index(self) -> int:
+        """The index of the positive label of two."""
+        return 1 if self.positive is None else self.labels.index(self.positive)
 
     @model_validator(mode="after")
     def _valid_labels(self) -> Self:

@@ -70,7 +70,7 @@ def scorer(outputs: TaskLogits, truth: NDArray[np.generic]) -> Scorer:
             return lambda rows: metrics.single_label_score(
                 task.metric,
                 metrics.confusion(true_N[rows], predicted_N[rows], len(task.labels)),
-                task.labels,
+                task,
             )
         case TaskKind.MULTI_LABEL:
             true_NC, predicted_NC = np.asarray(truth, np.bool_), predicted_labels(logits_NC, task)

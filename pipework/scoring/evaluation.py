@@ -133,7 +133,7 @@ def _single_label(
         rows=len(truth_N),
         metric=task.metric,
         scores={
-            metric: metrics.single_label_score(metric, confusion_CC, task.labels)
+            metric: metrics.single_label_score(metric, confusion_CC, task)
             for metric in metrics.applicable_metrics(task.kind, task.labels)
         },
         classes=_classes(tally, task.labels),

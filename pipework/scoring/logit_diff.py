@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.run_folder.engine_record import Tolerance
+from pipework.run_folder.engine_record import Precision, PredictionChange, Tolerance
 from pipework.run_folder.task import Task, TaskKind, not_a_classifier
 from pipework.scoring.predictions import (
     THRESHOLD,
@@ -23,22 +23,26 @@ Logits = NDArray[np.float32]
 Floats = NDArray[np.float64]
 BOUND_PERCENTILE = 99  # the error bound holds for this percentage of the inputs
 BAND_INPUTS = 8  # a length band with fewer inputs is not checked
+STANDARD_ERRORS = 2  # of a mean over few inputs, in favour of the engine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Breach:
-    """A limit of the tolerance that does not hold: its name, the measured and the allowed value."""
+    """A limit of the tolerance that does not hold: its name, the measured and the allowed value.
+
+    Differences are those of the logits, not in units.
+    """
 
     limit: str
     found: float
     allowed: float
 
 
-def describe_derived(breaches: Sequence[Breach]) -> str:
+def describe_derived(breaches: Sequence[Breach], precision: Precision) -> str:
     """Return the values of the limits by class and length, and the settings that they follow."""
     return "".join(
         f", {breach.limit} {breach.found:.3g} (limit {breach.allowed:.3g}, see the export setting "
-        f"tolerances.PRECISION.{'bias_ratio' if breach.limit == 'bias' else 'error_ratio'})"
+        f"tolerances.{precision}.{'bias_ratio' if breach.limit == 'bias' else 'error_ratio'})"
         for breach in breaches
         if breach.limit == "bias" or breach.limit.startswith("rms")
     )
@@ -52,8 +56,8 @@ class Comparison:
 
     Attributes:
         lengths_X: tokens of the input of each row, [X].
-        labelled: number of inputs whose labels are compared; the labels of later inputs, random
-            sequences of tokens, mean nothing. None for all.
+        labelled: number of inputs whose predictions are compared; the predictions of later inputs,
+            random sequences of tokens, mean nothing. None for all.
     """
 
     task: Task
@@ -80,30 +84,54 @@ class Comparison:
         return np.unique(self.input_X, return_index=True)[1]
 
     @property
-    def bias(self) -> float:
-        """The largest mean signed difference of a class; each input counts once."""
-        return float(np.abs(self._signed[self._first].mean(axis=0)).max())
+    def _compared(self) -> NDArray[np.bool_]:
+        """Whether the predictions of a row are compared, [X]."""
+        return np.asarray(self.input_X < len(self.flipped))
 
-    def band_rms(self, start: int, end: int) -> float:
-        """Return the largest root mean square difference of a class, of inputs of similar length.
+    @property
+    def bias(self) -> Floats:
+        """The size of the mean signed difference of each class, [C], less `STANDARD_ERRORS`.
+
+        Each input counts once.
+        """
+        mean_C, error_C = _mean(self._signed[self._first])
+        return np.asarray(np.maximum(np.abs(mean_C) - STANDARD_ERRORS * error_C, 0))
+
+    def band_rms(self, start: int, end: int, standard_errors: float = -STANDARD_ERRORS) -> Floats:
+        """Return the root mean square difference of each class, [C], of inputs of similar length.
 
         These have more than `start` and at most `end` tokens, and each counts once. 0 if they are
-        too few.
+        too few. The mean square is increased by a number of standard errors.
         """
         lengths_N = self.lengths_X[self._first]
         inside_N = (lengths_N > start) & (lengths_N <= end)
         if inside_N.sum() < BAND_INPUTS:
-            return 0.0
-        squares_NC = np.square(self._signed[self._first[inside_N]])
-        return float(np.sqrt(squares_NC.mean(axis=0)).max())
+            return np.zeros(self.found_XC.shape[1])
+        mean_C, error_C = _mean(np.square(self._signed[self._first[inside_N]]))
+        return np.asarray(np.sqrt(np.maximum(mean_C + standard_errors * error_C, 0)))
+
+    def change(self, target_range: float) -> PredictionChange:
+        """Return how far the predictions of the inputs with compared labels changed.
+
+        Args:
+            target_range: range of the targets of a regression; ignored for labels.
+        """
+        flips, regression = int(self.flipped.sum()), self.task.kind is TaskKind.REGRESSION
+        return PredictionChange(
+            argmax_agreement=1 - flips / len(self.flipped),
+            flips=flips,
+            max_change=(
+                float(self.max_differences[self._compared].max()) / target_range
+                if regression
+                else self._max_probability_change
+            ),
+            target_range=target_range if regression else None,
+        )
 
     @property
-    def max_probability_change(self) -> float:
-        """The largest change of a probability; 0 for a regression."""
-        if self.task.kind is TaskKind.REGRESSION:
-            return 0.0
+    def _max_probability_change(self) -> float:
         before, after = (
-            probabilities(np.nan_to_num(logits_XC), self.task)
+            probabilities(np.nan_to_num(logits_XC[self._compared]), self.task)
             for logits_XC in (self.expected_XC, self.found_XC)
         )
         return float(np.abs(after - before).max())
@@ -195,23 +223,22 @@ class Comparison:
     def breaches(
         self, tolerance: Tolerance, *, unit: float | None = None, score_drop: float = 0.0
     ) -> tuple[Breach, ...]:
-        """Return the limits that do not hold; differences are in `unit`, default `self.unit`."""
+        """Return the limits that do not hold; differences have `unit`, or else `self.unit`."""
         unit, inputs = unit or self.unit, len(self.flipped)
-        measured = {
-            "max_abs": float(self.max_differences.max()) / unit,
-            "mean_abs": float(self.differences.mean()) / unit,
-            "spread": self.spread / unit,
-            "flips": int(self.flipped.sum()) / inputs,
-            "flips_outside": self.flips_outside / inputs,
-            "score_drop": score_drop,
-        }
+        limits = [
+            ("max_abs", float(self.max_differences.max()), tolerance.max_abs * unit),
+            ("mean_abs", float(self.differences.mean()), tolerance.mean_abs * unit),
+            ("spread", self.spread, tolerance.spread * unit),
+            ("flips", int(self.flipped.sum()) / inputs, tolerance.flips),
+            ("flips_outside", self.flips_outside / inputs, tolerance.flips_outside),
+            ("score_drop", score_drop, tolerance.score_drop),
+        ]
         if tolerance.bias is not None:
-            measured["bias"] = self.bias / unit
-        limits = [(limit, found, getattr(tolerance, limit)) for limit, found in measured.items()]
+            limits.append(("bias", *_worst(self.bias, tolerance.bias, unit)))
         start = 0
         for band in tolerance.bands:
-            rms = self.band_rms(start, band.longest) / unit
-            limits.append((f"rms of {start + 1} to {band.longest} tokens", rms, band.rms))
+            rms = _worst(self.band_rms(start, band.longest), band.rms, unit)
+            limits.append((f"rms of {start + 1} to {band.longest} tokens", *rms))
             start = band.longest
         return tuple(
             Breach(limit=limit, found=found, allowed=allowed)
@@ -234,6 +261,24 @@ class Comparison:
         np.maximum.at(highest_NC, self.input_X, numbers_XC)
         np.minimum.at(lowest_NC, self.input_X, numbers_XC)
         return float(np.nan_to_num(highest_NC - lowest_NC, nan=np.inf, posinf=np.inf).max())
+
+
+def _mean(values_NC: Floats) -> tuple[Floats, Floats]:
+    """Return mean and standard error of each class; NaN if a value is infinite."""
+    with np.errstate(invalid="ignore"):
+        return values_NC.mean(axis=0), values_NC.std(axis=0) / np.sqrt(len(values_NC))
+
+
+def _worst(found_C: Floats, allowed: float | tuple[float, ...], unit: float) -> tuple[float, float]:
+    """Return measured and allowed value of the class that exceeds its limit most, or least fits."""
+    allowed_C = np.broadcast_to(unit * np.asarray(allowed, np.float64), found_C.shape)
+    worst = int(np.argmax(found_C - allowed_C))  # the first NaN if there is one
+    return float(found_C[worst]), float(allowed_C[worst])
+
+
+def value_range(values: NDArray[np.generic]) -> float:
+    """Return the difference of the largest and the smallest value; 1 if they are the same."""
+    return float(np.ptp(np.asarray(values, np.float64))) or 1.0
 
 
 def _log_probabilities(logits_XC: Logits, task: Task) -> Floats:

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.errors import ConfigError
-from pipework.run_folder.task import Metric, TaskKind
+from pipework.run_folder.task import Metric, Task, TaskKind
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
+BINARY = 2  # labels
 DIRECTED = re.compile(r"(.+)\((?:e1,e2|e2,e1)\)")
 
 
@@ -149,17 +150,19 @@ def _ranks(values_N: Floats) -> Floats:
     return np.asarray((last_U - (counts_U - 1) / 2)[place_N], np.float64)
 
 
-def single_label_score(metric: Metric, confusion_CC: Counts, labels: Sequence[str]) -> float:
+def single_label_score(metric: Metric, confusion_CC: Counts, task: Task) -> float:
     """Return a score of a single-label task."""
     match metric:
         case Metric.ACCURACY | Metric.MICRO_F1:
             return accuracy(confusion_CC)
         case Metric.MACRO_F1:
             return tally_confusion(confusion_CC).macro_f1
+        case Metric.F1:
+            return float(tally_confusion(confusion_CC).f1[task.positive_index])
         case Metric.MATTHEWS:
             return matthews(confusion_CC)
         case Metric.DIRECTIONAL_F1:
-            return directional_f1(confusion_CC, labels)
+            return directional_f1(confusion_CC, task.labels)
         case Metric.PEARSON | Metric.SPEARMAN:
             raise ValueError(metric)
         case Metric.MASKED_ACCURACY | Metric.ORDER_ACCURACY:
@@ -179,7 +182,7 @@ def multi_label_score(
             return tally_labels(truth_NC, predicted_NC).macro_f1
         case Metric.MATTHEWS | Metric.DIRECTIONAL_F1 | Metric.PEARSON | Metric.SPEARMAN:
             raise ValueError(metric)
-        case Metric.MASKED_ACCURACY | Metric.ORDER_ACCURACY:
+        case Metric.F1 | Metric.MASKED_ACCURACY | Metric.ORDER_ACCURACY:
             raise ValueError(metric)
 
 
@@ -196,7 +199,8 @@ def applicable_metrics(kind: TaskKind, labels: Sequence[str]) -> tuple[Metric, .
     match kind:
         case TaskKind.SINGLE_LABEL:
             plain = (Metric.ACCURACY, Metric.MACRO_F1, Metric.MATTHEWS)
-            return (Metric.DIRECTIONAL_F1, *plain) if _directed(labels) else plain
+            binary = (Metric.F1,) if len(labels) == BINARY else ()
+            return (*((Metric.DIRECTIONAL_F1,) if _directed(labels) else ()), *plain, *binary)
         case TaskKind.MULTI_LABEL:
             return (Metric.MICRO_F1, Metric.MACRO_F1, Metric.ACCURACY)
         case TaskKind.REGRESSION:

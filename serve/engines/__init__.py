@@ -2,21 +2,24 @@
 
 import importlib.util
 import logging
+from itertools import product
 from pathlib import Path
 
 from pipework.errors import MissingDependencyError, PipeError, RunFolderError
 from pipework.run_folder.engine_record import (
-    ChangeLimits,
     EngineFormat,
     EngineRecord,
+    PredictionChange,
     TensorRt,
     Variant,
 )
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
+from pipework.run_folder.task import TaskKind
 from pipework.scoring.evaluation import Engine
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as ROWS_FILE
 from pipework.scoring.reference_rows import ReferenceRows
+from pipework.serve.config import ChangeLimits
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cuda import NoGpuError
@@ -36,9 +39,11 @@ DEFAULT_LIMITS = ChangeLimits()
 FASTER = 1.1  # smaller ratios are noise
 
 
-def choose_engine(manifest: Manifest, name: str | None = None) -> EngineRecord:
+def choose_engine(
+    manifest: Manifest, name: str | None = None, limits: ChangeLimits = DEFAULT_LIMITS
+) -> EngineRecord:
     """Return the named engine, or the preferred one on this machine: see `usable_engines`."""
-    return usable_engines(manifest, name)[0]
+    return usable_engines(manifest, name, limits)[0]
 
 
 def usable_engines(
@@ -121,7 +126,8 @@ def open_first(
 
     Parity is checked here, on the stored reference rows, if the engine has no parity record or was
     checked on another kind of processor, and always with `prove`. Without a name, engines that
-    cannot be opened are skipped with a warning; a changed file is always an error.
+    cannot be opened are skipped with a warning, and engines beyond the limits are opened only if no
+    other engine can be; a changed file is always an error.
 
     Args:
         run: the run folder.
@@ -129,8 +135,8 @@ def open_first(
         name: name of an engine.
         prove: whether to check parity here in any case.
         threads: threads of the runtime on a CPU; None for as many as the container may use.
-        limits: limits of the engine that is opened without a name; engines beyond them are opened
-            only if no other engine can be.
+        limits: limits of the changes of an engine that is opened without a name, as recorded and
+            as measured here.
 
     Raises:
         RunFolderError: an engine or a file is wrong; the message names it.
@@ -139,34 +145,43 @@ def open_first(
         PipeError: no engine can be opened; this is the error of the first.
     """
     verify_files(run, (manifest.input.tokenizer,))
-    reasons: list[PipeError] = []
-    for record in usable_engines(manifest, name, limits):
+    kind, failures = manifest.task.kind, dict[str, PipeError]()
+    # An engine beyond the limits, as recorded or as measured here, is tried again after all others.
+    bounds = (limits, None) if name is None else (None,)
+    for bound, record in product(bounds, usable_engines(manifest, name, limits)):
+        known = record.parity is not None
+        if record.name in failures or (bound and known and not bound.allow(record, kind)):
+            continue
         verify_files(run, record.files)
         try:
-            engine = _proven_here(run, manifest, record, prove=prove, threads=threads)
+            engine, here = _proven_here(run, manifest, record, prove=prove, threads=threads)
         except PipeError as reason:
             log.warning("engine %s is not served here: %s; %s", record.name, reason, reason.hint)
-            reasons.append(reason)
+            failures[record.name] = reason
             continue
+        if name is None and not limits.allow(record, kind, here):
+            _warn_beyond(record, here, kind)
+            if bound:
+                engine.close()
+                continue
         if name is None:
-            _log_choice(manifest, record, limits)
+            for faster, cost in faster_engines(manifest, record, limits).items():
+                log.info("faster engine %s: %s; to use it: --engine %s", faster, cost, faster)
         return record, engine
-    raise reasons[0]
+    raise next(iter(failures.values()))
 
 
-def _log_choice(manifest: Manifest, record: EngineRecord, limits: ChangeLimits) -> None:
-    kind = manifest.task.kind
-    if not limits.allow(record, kind):
-        parity = record.parity
-        change = "an unknown share" if parity is None else parity.describe_change(kind)
-        log.warning("engine %s exceeds the limits of changes: it changes %s", record.name, change)
-    for faster, cost in faster_engines(manifest, record, limits).items():
-        log.info("faster engine %s: %s; to use it: --engine %s", faster, cost, faster)
+def _warn_beyond(record: EngineRecord, here: PredictionChange | None, kind: TaskKind) -> None:
+    change = here or record.parity
+    if change is not None:
+        text = change.describe_change(kind)
+        log.warning("engine %s exceeds the limits of changes: it changes %s", record.name, text)
 
 
 def _proven_here(
     run: Path, manifest: Manifest, record: EngineRecord, *, prove: bool, threads: int | None
-) -> Engine:
+) -> tuple[Engine, PredictionChange | None]:
+    """Open an engine; return it with its changes if they are measured here."""
     path = run / _file(record, MODELS[record.format])
     try:
         engine = open_engine(path, record, manifest, tensorrt=record.tensorrt, threads=threads)
@@ -177,13 +192,14 @@ def _proven_here(
     try:
         if record.tensorrt is None:  # TensorRT cuts calls by the profiles of the engine
             engine.learn_costs(manifest.input.max_length)
+        here: PredictionChange | None = None
         if prove or record.parity is None or record.parity.processor != engine.processor:
             kept = ReferenceRows.read(run / _file(record, ROWS_FILE))
-            prove_here(engine, record, kept, manifest.task)
+            here = prove_here(engine, record, kept, manifest.task)
     except BaseException:
         engine.close()
         raise
-    return engine
+    return engine, here
 
 
 def open_engine(

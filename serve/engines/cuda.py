@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from pipework.closeable import Closeable
 from pipework.errors import MissingDependencyError
+
+NVIDIA_VERSION = Path("/sys/module/nvidia/version")
 
 
 class NoGpuError(MissingDependencyError):
@@ -35,16 +38,29 @@ def find_gpu() -> Gpu:
 
     Raises:
         NoGpuError: CUDA finds no GPU; the message has its reason.
-        MissingDependencyError: cuda-python is not installed.
+        MissingDependencyError: cuda-python is not installed, or the GPU's driver is too old for it.
     """
     cuda = _runtime()
     error, count = cuda.cudaGetDeviceCount()
+    if error == cuda.cudaError_t.cudaErrorInsufficientDriver and _driver_version() is not None:
+        message = f"the NVIDIA driver {_driver_version()} is too old for the installed CUDA"
+        hint = "install a newer driver, or a cuda-python of the driver's CUDA version"
+        raise MissingDependencyError(message, hint)
     if error != cuda.cudaError_t.cudaSuccess or not count:
         _, name = cuda.cudaGetErrorName(error)
         message = f"there is no NVIDIA GPU here ({name.decode()})"
         raise NoGpuError(message, "use an engine for the CPU: pipe export RUN --to onnx")
     properties = checked(cuda, cuda.cudaGetDeviceProperties(0))
     return Gpu(name=properties.name.decode(), capability=10 * properties.major + properties.minor)
+
+
+def _driver_version() -> str | None:
+    """Return the version of the loaded kernel module of NVIDIA's driver; None without one."""
+    # CUDA has one error for "no driver" and "an old driver".
+    try:
+        return NVIDIA_VERSION.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
 
 
 def _runtime() -> ModuleType:

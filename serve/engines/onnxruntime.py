@@ -19,10 +19,19 @@ from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_na
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cpu_threads import LowPriorityThread
 from pipework.serve.engines.cuda import Gpu, NoGpuError, find_gpu
+from pipework.serve.engines.cuda_libraries import load_cuda_libraries
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-# By default CUDA multiplies float32 in TF32 (10-bit mantissa) on every GPU since Ampere.
-PROVIDER_OPTIONS: dict[str, dict[str, str]] = {CPU: {}, CUDA: {"use_tf32": "0"}}
+PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
+    CPU: {},
+    CUDA: {
+        # By default CUDA multiplies float32 in TF32 (10-bit mantissa) on every GPU since Ampere.
+        "use_tf32": "0",
+        # The default, EXHAUSTIVE, measures all algorithms again for each new shape of a batch.
+        "cudnn_conv_algo_search": "HEURISTIC",
+    },
+}
+CUDA_HINT = "pip install 'pipework[gpu]', or hide the GPU: CUDA_VISIBLE_DEVICES=''"
 log = logging.getLogger(__name__)
 
 
@@ -43,6 +52,8 @@ class OnnxRuntimeEngine(CollatedEngine):
         """
         self._gpu = _gpu()
         provider = CPU if self._gpu is None else CUDA
+        if provider == CUDA:
+            _check_libraries(load_cuda_libraries())
         self._thread = LowPriorityThread()
         try:
             self._session = self._thread.call(
@@ -93,18 +104,26 @@ def _gpu() -> Gpu | None:
         return None
 
 
+def _check_libraries(missing: Sequence[str]) -> None:
+    """Check that all libraries of CUDA were found.
+
+    Raises:
+        MissingDependencyError: some are missing; the message names them.
+    """
+    if missing:
+        message = f"there is a GPU, but onnxruntime needs {', '.join(missing)}, not found"
+        raise MissingDependencyError(message, CUDA_HINT)
+
+
 def _check_provider(providers: Sequence[str], provider: str) -> None:
-    """Check that the runtime uses the requested provider: without CUDA's libraries it falls back.
+    """Check that the runtime uses the requested provider: if CUDA fails, it falls back.
 
     Raises:
         MissingDependencyError: it fell back to another provider.
     """
     if providers[0] != provider:
-        message = (
-            f"onnxruntime uses {providers[0]} instead of {provider}: CUDA or cuDNN is not complete"
-        )
-        hint = "pip install 'onnxruntime-gpu[cuda,cudnn]', or hide the GPU: CUDA_VISIBLE_DEVICES=''"
-        raise MissingDependencyError(message, hint)
+        message = f"onnxruntime uses {providers[0]} instead of {provider}: CUDA did not start"
+        raise MissingDependencyError(message, CUDA_HINT)
 
 
 def _options(threads: int) -> ort.SessionOptions:

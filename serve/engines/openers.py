@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Protocol
 
 from pipework.cpu import cpu_limit
-from pipework.run_folder.engine_record import ChangeLimits, EngineRecord
+from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
+from pipework.serve.config import ChangeLimits
 from pipework.serve.engines import DEFAULT_LIMITS, open_first, open_proven
 from pipework.serve.engines.remote import TensorModel, open_remote
 from pipework.serve.engines.tensorrt_packages import gpu_or_none

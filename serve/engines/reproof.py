@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
 from pipework.errors import CheckFailedError, NotReadyError
-from pipework.run_folder.engine_record import EngineRecord, Tolerance
+from pipework.run_folder.engine_record import EngineRecord, PredictionChange, Tolerance
 from pipework.run_folder.task import Task
-from pipework.scoring.logit_diff import Comparison, describe_derived
+from pipework.scoring.logit_diff import Comparison, describe_derived, value_range
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines.base import CollatedEngine
 from pipework.text.encoding import Encoding
@@ -95,11 +95,14 @@ def prove_here(
     rows: ReferenceRows,
     task: Task,
     sizes: Sequence[int] = BATCH_SIZES,
-) -> None:
+) -> PredictionChange:
     """Check that an engine reproduces the checkpoint's logits of the reference rows.
 
     The rows are computed in batches of two sizes. All limits of the record apply except that of
     the score, which needs labels.
+
+    Returns:
+        How far the predictions changed, within the limits of the record.
 
     Raises:
         CheckFailedError: logits differ, depend on the batch size, or the engine fails.
@@ -112,19 +115,28 @@ def prove_here(
         input_X=np.tile(np.arange(len(rows.encodings)), len(sizes)),
         lengths_X=np.tile([len(encoding) for encoding in rows.encodings], len(sizes)),
     )
-    # The unit of a regression comes from the record: its parity check had more rows.
-    unit = comparison.unit if record.parity is None else record.parity.unit
+    # Unit and range of a regression come from the record: its parity check had more rows.
+    parity = record.parity
+    unit = comparison.unit if parity is None else parity.unit
+    target_range = None if parity is None else parity.target_range
+    change = comparison.change(target_range or value_range(rows.logits_NC))
     figures = _figures(comparison, record.tolerance, unit)
     breaches = comparison.breaches(record.tolerance, unit=unit)
     if breaches:
         limits = ", ".join(breach.limit for breach in breaches)
         where = f"on {engine.processor}, beyond {limits}"
+        derived = describe_derived(breaches, record.precision)
         subject = f"predictions of engine {record.name}"
-        message = (
-            f"{subject} differ from the checkpoint {where}: {figures}{describe_derived(breaches)}"
-        )
+        message = f"{subject} differ from the checkpoint {where}: {figures}{derived}"
         raise CheckFailedError(message, HINT)
-    log.info("engine %s proven on %s: %s", record.name, engine.processor, figures)
+    log.info(
+        "engine %s proven on %s: %s; changes %s",
+        record.name,
+        engine.processor,
+        figures,
+        change.describe_change(task.kind),
+    )
+    return change
 
 
 def _figures(comparison: Comparison, tolerance: Tolerance, unit: float) -> str:

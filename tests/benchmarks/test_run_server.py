@@ -38,6 +38,7 @@ def test_a_missed_objective_has_exit_code_3_and_the_figures_are_reported(serve):
     assert float(match[1]) >= 30
 
 
+@pytest.mark.slow
 def test_a_search_finds_the_known_capacity_of_a_real_server(serve):
     capacity, burst = 60, 3
     bucket = [0.0, 0.0]  # leaky bucket: its level, and the time of that level

@@ -135,6 +135,7 @@ def test_a_stopped_export_leaves_no_engine(run, moment, signal_number):
     assert len(read_manifest(run).engines) == 1
 
 
+@pytest.mark.slow
 def test_pairs_of_real_data_are_trained_exported_and_served(shared_data, tmp_path):
     """MRPC with a preset for a few steps; the score is not tested."""
     run, config = tmp_path / "run", tmp_path / "mrpc.toml"

@@ -66,7 +66,8 @@ def children(pid):
     return [int(line) for line in result.stdout.split()]
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_process_stops_the_job_and_a_second_job_resumes(tmp_path, processes):
     run = tmp_path / "run"
     with ForkedPipe(*train_words(run, "--nproc", "2")) as process:
@@ -87,7 +88,7 @@ def test_a_killed_process_stops_the_job_and_a_second_job_resumes(tmp_path, proce
     assert read_manifest(run).data.metrics["dev"]
 
 
-@pytest.mark.parametrize("wait_for", ["children", "step"])
+@pytest.mark.parametrize("wait_for", [pytest.param("children", marks=pytest.mark.slow), "step"])
 def test_the_processes_of_a_killed_launcher_end_and_free_the_run(tmp_path, wait_for):
     run = tmp_path / "run"
     with ForkedPipe(*train_words(run, "--nproc", 2)) as launcher:

@@ -236,6 +236,7 @@ def test_a_model_of_single_texts_rejects_pairs(http):
         http.infer("text", inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("server")
 def test_pipe_serve_with_remote_triton_engines_recovers_when_triton_restarts(
     repository, exported_run, tmp_path

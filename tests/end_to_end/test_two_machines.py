@@ -191,6 +191,7 @@ def test_two_machines_have_the_same_losses_as_one_machine(machines, one_machine,
     assert_same_training(run, one_machine)
 
 
+@pytest.mark.slow
 def test_a_failed_machine_rejoins_and_no_step_is_lost(machines, one_machine, tmp_path):
     run, logs = tmp_path / "run", [tmp_path / "1.log", tmp_path / "2.log"]
 

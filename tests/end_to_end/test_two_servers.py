@@ -387,7 +387,7 @@ def test_the_asynchronous_client_can_stream(server, model, predicted):
     [
         ("http", []),
         pytest.param("grpc", [], marks=pytest.mark.slow),
-        ("grpc", ["--streaming"]),
+        pytest.param("grpc", ["--streaming"], marks=pytest.mark.slow),
     ],
 )
 def test_perf_analyzer_can_measure_the_server(server, model, tmp_path, protocol, options):

@@ -246,7 +246,9 @@ async def run_load(repository, process, url, expected, observed, switches):
     [
         (1, 1024, 3),
         pytest.param(1, 1024, 10, marks=pytest.mark.slow),
-        pytest.param(2, 64, 1, id="requests larger than a batch, two engines"),
+        pytest.param(
+            2, 64, 1, id="requests larger than a batch, two engines", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_no_request_is_lost_or_answered_wrongly(

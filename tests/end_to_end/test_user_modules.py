@@ -36,6 +36,7 @@ def run(folder, *command):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_two_training_processes_do_not_import_them(folder):
     settings = (f"--set={setting}" for setting in QUICK)
     code, output = run(folder, PIPE, "train", "sample", "--out", "run", "--nproc", "2", *settings)

@@ -49,7 +49,10 @@ def test_an_invalid_setting_is_rejected(override):
         settings(override)
 
 
-@pytest.mark.parametrize("key", ["tolerances.fp64", "rows"])
+@pytest.mark.parametrize(
+    "key",
+    ["tolerances.fp64", "rows", "tolerances.fp32.error_ratio", "tolerances.fp32.bias_ratio"],
+)
 def test_an_unknown_setting_is_rejected(key):
     with pytest.raises(ConfigError, match=key):
         settings(f"{key}=1")

@@ -18,8 +18,8 @@ from pipework.errors import (
 from pipework.export.inference import (
     evaluate_run,
     predict_run,
-    read_unlabelled,
     split_source,
+    unlabelled_source,
     write_predictions,
 )
 from pipework.progress import NullProgress
@@ -44,13 +44,22 @@ def test_another_file_is_read_with_the_columns_of_training(exported_run):
     assert by_file == evaluate_run(exported_run, None, "test", None, NullProgress())
 
 
+def test_another_file_may_have_another_format_than_the_training_data(exported_run, tmp_path):
+    rows = [line.split("\t") for line in (SAMPLE / "test.tsv").read_text().splitlines()[1:]]
+    names = (SAMPLE / "test.tsv").read_text().splitlines()[0].split("\t")
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows))
+    by_file = evaluate_run(exported_run, path, "dev", None, NullProgress())
+    assert by_file == evaluate_run(exported_run, None, "test", None, NullProgress())
+
+
 def test_an_unknown_split_is_reported(exported_run):
     with pytest.raises(ConfigError, match="without a split 'tset'"):
         evaluate_run(exported_run, None, "tset", None, NullProgress())
 
 
 def test_engine_and_checkpoint_predict_the_same_labels(trained_run, exported_run):
-    examples = list(read_unlabelled(trained_run, SAMPLE / "dev.tsv"))
+    examples = list(unlabelled_source(trained_run, SAMPLE / "dev.tsv", None).rows())
     assert all(example.label is None for example in examples)
     by_checkpoint = [one.label for _, one in predict_run(trained_run, examples)]
     by_engine = [one.label for _, one in predict_run(exported_run, examples)]

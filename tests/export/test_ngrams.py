@@ -36,6 +36,11 @@ def run(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("ngrams"), Head.LINEAR, epochs=8)
 
 
+@pytest.fixture(scope="module")
+def run_cnn(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("ngrams-cnn"), Head.CNN, epochs=1)
+
+
 def built_engines(run, engines):
     """Build engines in both layouts; return their records and the number of requested engines."""
     manifest = read_manifest(run)
@@ -53,13 +58,14 @@ def built_engines(run, engines):
     return records, len(wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("to", "precision", "count"),
     [
         (ExportTarget.ONNX, Precision.INT8, 4),  # of two kinds
-        pytest.param(ExportTarget.OPENVINO, Precision.FP32, 2, marks=pytest.mark.slow),
-        pytest.param(ExportTarget.ONNX, Precision.FP32, 2, marks=pytest.mark.slow),
-        pytest.param(ExportTarget.OPENVINO, Precision.INT8, 2, marks=pytest.mark.slow),
+        (ExportTarget.OPENVINO, Precision.FP32, 2),
+        (ExportTarget.ONNX, Precision.FP32, 2),
+        (ExportTarget.OPENVINO, Precision.INT8, 2),
     ],
 )
 def test_engines_pass_the_parity_check_in_both_layouts(run, tmp_path, to, precision, count):
@@ -67,13 +73,13 @@ def test_engines_pass_the_parity_check_in_both_layouts(run, tmp_path, to, precis
     assert len(records) == wanted == count
 
 
-def test_engines_with_a_head_over_all_tokens_pass_the_parity_check(tmp_path):
+def test_engines_with_a_head_over_all_tokens_pass_the_parity_check(run_cnn, tmp_path):
     exact = [(ExportTarget.ONNX, Precision.FP32)]
-    records, wanted = built_engines(trained(tmp_path, Head.CNN, epochs=1), exact)
+    records, wanted = built_engines(shutil.copytree(run_cnn, tmp_path / "run"), exact)
     assert len(records) == wanted == 2
 
 
-def test_an_engine_without_the_ngram_table_is_rejected(run):
+def test_an_engine_without_the_ngram_table_is_rejected(run_cnn):
     def forgetful(variant, run_rows, folder, progress):
         built = build(variant, run_rows, folder, progress)
         path = folder / "model.onnx"
@@ -85,4 +91,4 @@ def test_an_engine_without_the_ngram_table_is_rejected(run):
         return built
 
     with pytest.raises(CheckFailedError):
-        export(run, NullProgress(), settings=QUICK, builder=forgetful)
+        export(run_cnn, NullProgress(), settings=QUICK, builder=forgetful)

@@ -1,5 +1,6 @@
 """Inputs of `pipe predict`: which are accepted, and a server that answers them."""
 
+import csv
 import io
 import json
 import sys
@@ -9,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, DataError
 from pipework.export.inference import write_predictions
 from pipework.export.predict import PredictionSource, predict_inputs
 from pipework.progress import NullProgress
@@ -17,6 +18,7 @@ from pipework.serve.app import build_app
 from pipework.serve.models.registry import Models
 from pipework.serve.scheduling.predictor import Predictor
 from pipework.serve.schemas import PREDICT_PATH
+from tests.commands import pipe
 from tests.serve.servers import server_in_thread
 
 URL = "http://127.0.0.1:9"
@@ -86,10 +88,10 @@ def test_texts_and_a_file_are_reported(tmp_path, given):
         predict(words, tmp_path / "rows.tsv", **given)
 
 
-def test_columns_need_a_server_and_a_file(tmp_path):
-    for given in ({"url": URL}, {"file": tmp_path / "rows.tsv"}):
-        with pytest.raises(ConfigError, match="--columns needs --url and --file"):
-            predict([] if "url" in given else ["run"], columns="text=0", **given)
+def test_columns_need_a_file():
+    for given in ({"url": URL}, {"words": ["run"]}):
+        with pytest.raises(ConfigError, match="--columns needs --file"):
+            predict(columns="text=0", **given)
 
 
 def test_a_server_predicts_texts_in_order(url):
@@ -116,6 +118,93 @@ def test_the_columns_of_a_file_may_be_given(tmp_path, url):
     file.write_text("label\tother\ttitle\n1\tsun\train\n")
     found = predict(file=file, url=url, columns="text=title,text_pair=other")
     assert labels(found) == [("rain", "7")]
+
+
+TEXTS = ["heavy rain, wind", "late goal"]
+SAME_ROWS = {
+    "rows.tsv": ("text\tlabel\n{}\tx\n{}\ty\n", None),
+    "rows.csv": ('id,text\n1,"{}"\n2,{}\n', None),
+    "other.csv": ('id,title\n1,"{}"\n2,{}\n', "text=title"),
+    "numbers.csv": ('1,"{}"\n2,{}\n', "text=1"),
+    "rows.jsonl": ('{{"title": "{}"}}\n{{"title": "{}"}}\n', "text=title"),
+    "list.txt": ("{}\n{}\n", None),
+    "table.txt": ("text\tlabel\n{}\tx\n{}\ty\n", None),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "columns"), [(n, *c) for n, c in SAME_ROWS.items()])
+def test_a_run_predicts_files_with_other_columns_and_formats_than_its_training_data(
+    exported_run, tmp_path, name, content, columns
+):
+    file = tmp_path / name
+    file.write_text(content.format(*TEXTS))
+    found = predict([str(exported_run)], file, columns=columns)
+    assert found == predict([str(exported_run), *TEXTS])
+
+
+def test_a_column_that_is_missing_is_reported_with_the_option(exported_run, tmp_path):
+    for name, content in (("a.csv", "title\nrain\n"), ("a.txt", "title\tx\nrain\ty\n")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(DataError, match=r":1: no column 'text'; found title") as caught:
+            predict([str(exported_run)], tmp_path / name)
+        assert "--columns of pipe predict" in caught.value.hint
+
+
+def test_a_list_of_texts_is_noted(exported_run, url, tmp_path):
+    file, progress = tmp_path / "a.txt", NotesOnly()
+    file.write_text("sentence\nrain\n")
+    found = predict_inputs([str(exported_run)], file, PredictionSource(), progress=progress)
+    assert progress.notes == [f"{file} has no column for the text: each line is a text"]
+    assert [example.text for example, _ in found] == ["sentence", "rain"]
+    assert labels(predict(file=file, url=url)) == [("sentence", "8"), ("rain", "4")]
+
+
+CSV = {
+    "a.csv": 'id,text,note\n7,"a, ""b""",\n8,"two\nlines",x\n',
+    "a.tsv": 'id\ttext\tnote\n7\ta, "b"\t\n8\tx y\tx\n',
+    "a.jsonl": '{"id": 7, "text": "a, \\"b\\""}\n{"text": "two\\nlines", "tags": [1]}\n',
+    "a.txt": 'a, "b"\nx y\n',
+}
+NAMES = {"a.jsonl": "id text tags", "a.txt": "text"}
+
+
+@pytest.mark.parametrize("name", CSV)
+def test_csv_predictions_follow_the_columns_of_the_input(url, tmp_path, name):
+    file, out = tmp_path / name, tmp_path / "out.csv"
+    file.write_text(CSV[name])
+    written = pipe("predict", "--url", url, "--file", file, "--out", out)
+    assert written.returncode == 0, written.stderr
+    with out.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    added = ["predicted_label", "predicted_score"]
+    assert list(rows[0]) == [*NAMES.get(name, "id text note").split(), *added]
+    assert [row["predicted_label"] for row in rows] == [str(len(row["text"])) for row in rows]
+    assert rows[0]["text"] == 'a, "b"'
+    assert rows[0]["predicted_score"] == "1.0000"
+    if name == "a.jsonl":
+        assert [(row["id"], row["tags"]) for row in rows] == [("7", ""), ("", "[1]")]
+
+
+def test_csv_predictions_of_texts_and_of_columns_without_names(url, tmp_path):
+    out, file = tmp_path / "out.csv", tmp_path / "a.csv"
+    pipe("predict", "--url", url, "rain\tsun", "--out", out)
+    header = "predicted_label,predicted_score\n"
+    assert out.read_text() == f"text,text_pair,{header}rain,sun,7,1.0000\n"
+    file.write_text("5,rain\n6,sun\n")
+    pipe("predict", "--url", url, "--file", file, "--columns", "text=1", "--out", out)
+    assert out.read_text() == f"column_0,column_1,{header}5,rain,4,1.0000\n6,sun,3,1.0000\n"
+    file.write_text("text\n")
+    pipe("predict", "--url", url, "--file", file, "--out", out)
+    assert out.read_text() == f"text,{header}"
+
+
+def test_a_column_with_the_name_of_a_predicted_column_is_reported(url, tmp_path):
+    file, out = tmp_path / "a.csv", tmp_path / "out.csv"
+    file.write_text("text,predicted_label\nrain,x\n")
+    refused = pipe("predict", "--url", url, "--file", file, "--out", out)
+    assert refused.returncode == 2
+    assert f"{file}: column 'predicted_label' has the name of a predicted one" in refused.stderr
+    assert not out.exists()
 
 
 class NotesOnly(NullProgress):

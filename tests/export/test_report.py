@@ -1,10 +1,13 @@
 import re
+import shutil
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 from pipework.errors import ConfigError
 from pipework.export.report import page, write_page
 from pipework.run_folder.manifest import read_manifest
+from pipework.serve.config import EngineSettings
 
 
 def test_every_engine_is_plotted_and_listed(exported_run):
@@ -13,6 +16,25 @@ def test_every_engine_is_plotted_and_listed(exported_run):
     assert drawn.count("<svg") == 2
     assert drawn.count("onnx-fp32") >= 3
     assert "proven" in drawn
+
+
+def test_no_column_is_cut_in_a_window_of_1200_pixels(exported_run, tmp_path):
+    chromium = shutil.which("chromium")
+    if not chromium:
+        pytest.skip("chromium is absent: apt-get install chromium")
+    manifest = read_manifest(exported_run)
+    (engine,) = manifest.engines
+    names = ("openvino-int8-packed", "onnx-int8-dynamic-packed", "tensorrt-fp16-packed")
+    engines = tuple(engine.model_copy(update={"name": name}) for name in names)
+    write_page(tmp_path / "e.html", manifest.model_copy(update={"engines": (engine, *engines)}))
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu"]
+        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        page = browser.new_page(viewport={"width": 1200, "height": 800})
+        page.goto(f"file://{tmp_path}/e.html")
+        hidden = "[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
+        assert page.evaluate(hidden) == [0]
+        browser.close()
 
 
 def test_the_page_has_no_external_resources(exported_run):
@@ -26,6 +48,30 @@ def test_an_engine_that_was_not_run_is_labelled(exported_run):
     drawn = page(manifest.model_copy(update={"engines": (engine,)}))
     assert "built, not run" in drawn
     assert "<svg" not in drawn
+
+
+def test_the_default_engine_of_the_page_follows_the_settings(exported_run):
+    manifest = read_manifest(exported_run)
+    (exact,) = manifest.engines
+    parity = exact.parity.model_copy(update={"flips": 9, "argmax_agreement": 0.98})
+    fast = exact.model_copy(update={"name": "fast", "parity": parity})
+    manifest = manifest.model_copy(update={"engines": (fast, exact)})
+    for settings, default in (
+        (EngineSettings(), "onnx-fp32"),
+        (EngineSettings(label_changes=0.1), "fast"),
+    ):
+        (row,) = re.findall(r"<tr><td>.*?served by default", page(manifest, settings), re.DOTALL)
+        assert f">{default}<" in row.rpartition("<tr>")[2]
+
+
+def test_the_tolerance_is_shown_on_the_scale_of_the_differences(exported_run):
+    manifest = read_manifest(exported_run)
+    (engine,) = manifest.engines
+    parity = engine.parity.model_copy(update={"unit": 50.0})
+    manifest = manifest.model_copy(
+        update={"engines": (engine.model_copy(update={"parity": parity}),)}
+    )
+    assert f"<td>{50 * parity.tolerance.max_abs:.3g}</td>" in page(manifest)
 
 
 def test_a_run_without_engines_and_an_unwritable_path_are_reported(

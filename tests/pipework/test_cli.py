@@ -15,12 +15,13 @@ PIPE = Path(sys.executable).with_name("pipe")
 FROZEN = {
     "bench": "target against compare file columns words batch concurrency rate arrivals trace slo"
     " price template seconds json html",
-    "check": "inputs overrides as_json",
+    "check": "inputs overrides rows as_json",
+    "doctor": "as_json",
     "eval": "run file split engine as_json",
     "export": "run to precision layout repository overrides",
     "predict": "words file out url columns engine",
     "serve": "target backend host port grpc_port engine overrides",
-    "show": "run as_json html",
+    "show": "run as_json html overrides",
     "train": "config out overrides nproc resume",
 }
 

@@ -10,7 +10,8 @@ from pipework.data.readers import Columns
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import FallbackLayer, Precision
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import TaskKind
+from pipework.run_folder.task import Metric, TaskKind
+from pipework.serve.config import EngineSettings
 from pipework.terminal import show_exported, show_manifest, show_report, show_trained
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import load_config
@@ -44,6 +45,14 @@ def test_the_next_command_after_pretraining_is_valid_for_a_config_with_a_preset(
     assert load_config("sample", overrides).model.name == str(tmp_path)
 
 
+def test_show_marks_the_positive_label_if_the_metric_counts_it(manifest, tmp_path, capsys):
+    changes = {"labels": ("ham", "spam"), "metric": Metric.F1, "positive": "ham"}
+    task = manifest.task.model_copy(update=changes)
+    data = manifest.data.model_copy(update={"baseline": None})
+    show_manifest(tmp_path, manifest.model_copy(update={"task": task, "data": data}))
+    assert "single_label: ham (positive), spam" in capsys.readouterr().out
+
+
 def test_an_engine_that_was_only_built_is_served_on_a_machine_with_the_gpu(
     manifest, tmp_path, capsys
 ):
@@ -70,11 +79,19 @@ def test_the_default_engine_and_the_cost_of_a_faster_one_are_shown(manifest, tmp
     changed = exact.parity.model_copy(update={"argmax_agreement": 0.988, "max_change": 0.26})
     fast = exact.model_copy(update={"name": "fast", "parity": changed, "speed": speed})
     slow = exact.model_copy(update={"speed": speed.model_copy(update={"texts_per_s": 200.0})})
-    show_manifest(tmp_path, manifest.model_copy(update={"engines": (fast, slow)}))
+    both = manifest.model_copy(update={"engines": (fast, slow)})
+    show_manifest(tmp_path, both)
     shown = capsys.readouterr().out
-    assert "default engine: onnx-fp32\n" in shown
+    limits = "0.200% of the labels, probabilities by up to 0.1"
+    assert f"default engine: onnx-fp32 (it may change {limits}: " in shown
     cost = "1.5 times as fast, changes 1.20% of the labels, probabilities by up to 0.26"
     assert f"faster: fast, {cost}: pipe serve {tmp_path} --engine fast\n" in shown
+    show_manifest(tmp_path, both, EngineSettings(label_changes=0.02, probability_change=0.3))
+    shown = capsys.readouterr().out
+    assert "default engine: fast (it may change 2.000% of the labels, " in shown
+    assert "faster:" not in shown
+    show_manifest(tmp_path, both, EngineSettings(name="fast"))
+    assert "default engine: fast " in capsys.readouterr().out
 
 
 def test_the_share_of_truncated_rows_is_shown(tmp_path, capsys):

@@ -5,11 +5,16 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, RunFolderError
-from pipework.export.inference import open_encoder
+from pipework.export.inference import (
+    evaluate_run,
+    open_encoder,
+    predict_run,
+    split_source,
+)
 from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest
@@ -73,6 +78,60 @@ def test_the_final_checkpoint_has_the_best_dev_score(trained_run):
     lines = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
     best = max(line["accuracy"] for line in lines if line["group"] == "dev")
     assert read_manifest(trained_run).data.metrics["dev"].scores["accuracy"] == best
+
+
+def test_the_weights_of_every_n_steps_are_kept_and_scored(small, forked, tmp_path):
+    config = small("train.keep_every=2", "train.eval_every=2")
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    learn(config, whole)
+    assert forked(config, run, kill_at=6) != [0]
+    assert forked(config, run, resume=True) == [0]
+    manifest = read_manifest(run)
+    assert list(manifest.model.kept) == ["step-2", "step-4", "step-6"]
+    logged = map(json.loads, (run / "log.jsonl").read_text().splitlines())
+    scores = [line for line in logged if line["group"] == "dev"]
+    (best, *others) = (
+        [prediction.score for _, prediction in predict_run(run, [Example(text="good")], name)]
+        for name in (None, *manifest.model.kept)
+    )
+    assert best in others
+    assert len({*map(tuple, others)}) == 3
+    for name, line in zip(manifest.model.kept, scores, strict=True):
+        evaluation = evaluate_run(run, None, "dev", name, NullProgress())
+        assert evaluation.score == line["accuracy"]
+        folder = f"steps/{name}/model.safetensors"
+        assert (run / folder).read_bytes() == (whole / folder).read_bytes()
+    assert len({file.sha256 for files in manifest.model.kept.values() for file in files}) > 3
+    with pytest.raises(RunFolderError, match="no checkpoint 'step-3'; it keeps step-2, step-4"):
+        evaluate_run(run, None, "dev", "step-3", NullProgress())
+    continued = small(
+        f"model.name={run / 'steps' / 'step-2'}", "model.preset=", "train.max_steps=1"
+    )
+    assert learn(continued, tmp_path / "continued").model.base.endswith("step-2")
+    (run / "steps" / "step-4" / "config.json").write_text("{}")
+    with pytest.raises(RunFolderError, match=r"steps/step-4/config\.json"):
+        evaluate_run(run, None, "dev", "step-4", NullProgress())
+
+
+def test_rows_that_are_also_in_dev_or_test_are_left_out_of_train(small, tmp_path):
+    short = ("train.max_steps=2", "data.drop_leaked=true")
+    progress = NoteRecorder()
+    manifest = learn(small(*short), tmp_path / "run", progress)
+    # The texts of dev (12 rows) and test (8 rows) are the first of train (40 rows).
+    assert manifest.data.splits["train"].rows == 28
+    finding = "train: 12 rows are left out: their text is also in dev or test"
+    assert manifest.data.findings[0] == finding
+    assert f"data: {finding}" in progress.lines
+    for split in ("dev", "test"):
+        assert evaluate_run(tmp_path / "run", None, split, None, NullProgress()).leaked is None
+    rows = split_source(tmp_path / "run", manifest, "train").rows()
+    assert next(row.text for row in rows).endswith("number 12")
+    few = learn(small(*short, "data.rows=10"), tmp_path / "few")
+    assert {name: split.rows for name, split in few.data.splits.items()} == {
+        "train": 10,
+        "dev": 10,
+        "test": 8,
+    }
 
 
 def test_best_weights_are_saved_only_when_the_dev_score_improves(small, tmp_path, monkeypatch):
@@ -159,6 +218,30 @@ def test_equal_targets_of_a_regression_are_refused(small, tmp_path):
     path.write_text("text\tlabel\n" + "row\t2.50\n" * 20)
     with pytest.raises(ConfigError, match=r"different targets in train, found 2\.5 in"):
         train(config, tmp_path / "run", NullProgress())
+
+
+def test_the_scale_of_the_targets_does_not_change_what_a_regression_learns(small, tmp_path):
+    predictions = {}
+    for factor in (1, 2000):
+        config = small("task.kind=regression", "train.max_steps=40", "train.batch_size=8")
+        for source in config.sources().values():
+            lines = (
+                f"{'high' if n % 2 else 'low'} number {n}\t{factor * (n % 2 + 10)}\n"
+                for n in range(40)
+            )
+            source.path.write_text("text\tlabel\n" + "".join(lines))
+        run = tmp_path / f"times-{factor}"
+        manifest = train(config, run, NullProgress())
+        scale = manifest.model.target_scale
+        assert (scale.mean, scale.std) == pytest.approx((10.5 * factor, 0.5 * factor))
+        assert manifest.data.metrics["dev"].scores["pearson"] > 0.9
+        model = AutoModelForSequenceClassification.from_pretrained(run / "checkpoint")
+        tokenizer = AutoTokenizer.from_pretrained(run / "checkpoint")
+        with torch.inference_mode():
+            batch = tokenizer(["high number 3", "low number 8"], padding=True, return_tensors="pt")
+            predictions[factor] = model(**batch).logits[:, 0].numpy()
+    assert predictions[1] == pytest.approx([11, 10], abs=0.3)
+    np.testing.assert_allclose(predictions[2000], 2000 * predictions[1], rtol=1e-3)
 
 
 def test_a_run_that_max_steps_shortened_learns_nothing_and_can_be_exported(small, tmp_path):

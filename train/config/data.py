@@ -1,19 +1,19 @@
 """Settings of [task] and [data]: the task and the data files."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from pipework.data.examples import Source
-from pipework.data.readers import Column, Columns, Format
+from pipework.data.examples import Source, resolve_label
+from pipework.data.readers import WITHOUT_COLUMNS, Column, Columns, Format
 from pipework.errors import ConfigError
 from pipework.run_folder.manifest import Part
 from pipework.run_folder.task import Metric, TaskKind
-from pipework.scoring.metrics import check_metric, default_metric
+from pipework.scoring.metrics import applicable_metrics, check_metric, default_metric
 from pipework.settings import Positive, Settings
 
-WITHOUT_COLUMNS = (Format.SEMEVAL, Format.TEXT, Format.DOCUMENTS)
 UNLABELLED = (Format.TEXT, Format.DOCUMENTS)
 
 
@@ -24,11 +24,15 @@ class TaskSettings(Settings):
 
     `labels` fixes the classes and their order: a list, or a file with a name per line. Without it
     they are the labels of the train file, sorted. A regression has none.
+
+    `positive` is the label whose F1 the metric f1 is, by name or by its number in the order of the
+    labels; without it, the second of the two labels.
     """
 
     kind: TaskKind = TaskKind.SINGLE_LABEL
     labels: tuple[str, ...] | Path | None = None
     metric: Metric | None = None
+    positive: str | int | None = None
 
     @model_validator(mode="after")
     def _labels_fit(self) -> Self:
@@ -55,6 +59,21 @@ class TaskSettings(Settings):
         check_metric(metric, self.kind, labels)
         return metric
 
+    def positive_for(self, labels: tuple[str, ...]) -> str | None:
+        """Return the configured positive label, or None.
+
+        Raises:
+            ConfigError: it is not one of two labels.
+        """
+        if self.positive is None:
+            return None
+        index = resolve_label(str(self.positive), {name: i for i, name in enumerate(labels)})
+        if index is None or Metric.F1 not in applicable_metrics(self.kind, labels):
+            found = ", ".join(labels[:5]) or "none"
+            message = f"expected task.positive to be one of two labels, found {self.positive!r}"
+            raise ConfigError(message, f"labels of this {self.kind} task: {found}")
+        return labels[index]
+
 
 class ColumnSettings(Settings):
     """[data.columns]: the columns of the fields, by name or by number from 0.
@@ -78,6 +97,9 @@ class DataSettings(Settings):
     texts: a column, or a file of format text (a text per line) or documents (a segment per line,
     a blank line between documents; a document is a row).
 
+    For a quick trial, `rows` takes at most this number of rows from each split. With `drop_leaked`,
+    train rows whose text is also in dev or test are left out.
+
     With `keep_rows` the run folder gets a copy of the dev rows and of some train rows, so that it
     can be exported on a machine without the data files.
     """
@@ -89,6 +111,8 @@ class DataSettings(Settings):
     dev_seed: Annotated[int, Field(ge=0)] = 0
     test: Path | None = None
     unlabelled: Path | None = None
+    rows: Positive | None = None
+    drop_leaked: bool = False
     format: Format | None = None
     header: bool | None = None
     separator: str | None = None
@@ -129,26 +153,26 @@ class DataSettings(Settings):
         if self.separator is not None and kind is not TaskKind.MULTI_LABEL:
             message = f"data.separator needs a multi_label task, and this task is {kind}"
             raise ConfigError(message, "set task.kind to multi_label, or remove data.separator")
-        held_out: Part | None = None
-        rest: Part | None = None
+        rest = Part(limit=self.rows)
         if self.dev_rows is not None:
-            held_out = Part(rows=self.dev_rows, seed=self.dev_seed, held_out=True)
-            rest = Part(rows=self.dev_rows, seed=self.dev_seed, held_out=False)
-        sources = {
-            "train": self._source(self.train, kind, rest),
-            "dev": self._source(self.dev or self.train, kind, held_out),
-        }
+            rest = Part(rows=self.dev_rows, seed=self.dev_seed, limit=self.rows)
+        dev = rest.model_copy(update={"held_out": self.dev_rows is not None})
+        others = {"dev": self._source(self.dev or self.train, kind, dev)}
         if self.test is not None:
-            sources["test"] = self._source(self.test, kind, None)
-        return sources
+            others["test"] = self._source(self.test, kind, Part(limit=self.rows))
+        left_out = others if self.drop_leaked else {}
+        train = rest.model_copy(update={"without": tuple(left_out)})
+        source = self._source(self.train, kind, train)
+        return {"train": replace(source, excluded=tuple(left_out.values())), **others}
 
     def unlabelled_source(self) -> Source | None:
         """Return the texts that are labelled by a teacher, or None."""
         if self.unlabelled is None:
             return None
-        return self._source(self.unlabelled, TaskKind.SINGLE_LABEL, None).unlabelled()
+        part = Part(limit=self.rows)
+        return self._source(self.unlabelled, TaskKind.SINGLE_LABEL, part).unlabelled()
 
-    def _source(self, path: Path, kind: TaskKind, part: Part | None) -> Source:
+    def _source(self, path: Path, kind: TaskKind, part: Part) -> Source:
         columns = Columns(**self.columns.model_dump())
         if kind is TaskKind.PRETRAIN:
             columns = Columns(text=columns.text, label=None)
@@ -160,7 +184,7 @@ class DataSettings(Settings):
             kind=kind,
             separator=self.separator,
             marked=self.marked,
-            part=part,
+            part=None if part == Part() else part,
         )
 
     @property

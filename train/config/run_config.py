@@ -18,6 +18,83 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 SAMPLE = Path(__file__).parents[1] / "sample"
 ENTITY_MARKS = 4  # before and after each of the two entities
 
+SAVED = "train.save_every, or train.keep_every to keep the weights"
+EVALUATED = "train.eval_every"
+UNNEEDED = "not needed"
+# Keys of the Trainer of transformers, its example scripts, and other projects for classification.
+EQUIVALENTS = {
+    "num_train_epochs": "train.epochs",
+    "num_epochs": "train.epochs",
+    "per_gpu_train_batch_size": "train.batch_size, over all processes",
+    "per_device_train_batch_size": "train.batch_size, over all processes",
+    "train_batch_size": "train.batch_size",
+    "per_gpu_eval_batch_size": UNNEEDED,
+    "per_device_eval_batch_size": UNNEEDED,
+    "eval_batch_size": UNNEEDED,
+    "gradient_accumulation_steps": "train.accumulate",
+    "lr": "train.learning_rate",
+    "warmup_ratio": "train.warmup",
+    "warmup_proportion": "train.warmup",
+    "lr_scheduler_type": "train.schedule",
+    "optim": "train.optimizer",
+    "adam_epsilon": "train.eps",
+    "adam_beta1": "train.betas",
+    "adam_beta2": "train.betas",
+    "max_grad_norm": "train.clip",
+    "label_smoothing_factor": "train.label_smoothing",
+    "fp16": 'train.precision = "fp16"',
+    "bf16": 'train.precision = "bf16"',
+    "torch_compile": "train.compile",
+    "save_steps": SAVED,
+    "save_strategy": SAVED,
+    "save_total_limit": "train.keep",
+    "save_checkpoints_steps": SAVED,
+    "eval_steps": EVALUATED,
+    "eval_strategy": EVALUATED,
+    "evaluation_strategy": EVALUATED,
+    "evaluate_during_training": EVALUATED,
+    "metric_for_best_model": "task.metric",
+    "load_best_model_at_end": UNNEEDED,
+    "require_improvement": "train.early_stop",
+    "logging_steps": UNNEEDED,
+    "logging_dir": UNNEEDED,
+    "report_to": UNNEEDED,
+    "do_train": "pipe train",
+    "do_eval": "pipe eval",
+    "do_predict": "pipe predict",
+    "output_dir": "--out",
+    "save_path": "--out",
+    "overwrite_output_dir": UNNEEDED,
+    "overwrite_cache": UNNEEDED,
+    "cache_dir": UNNEEDED,
+    "local_rank": "--nproc",
+    "no_cuda": UNNEEDED,
+    "data_dir": "data.root",
+    "train_file": "data.train",
+    "train_path": "data.train",
+    "validation_file": "data.dev",
+    "dev_path": "data.dev",
+    "test_file": "data.test",
+    "test_path": "data.test",
+    "max_train_samples": "data.rows",
+    "task_name": "the recipe, or task.kind",
+    "num_labels": "task.labels",
+    "class_list": "task.labels",
+    "model_type": "model.name, whose config.json has it, or model.family with model.preset",
+    "model_name_or_path": "model.name",
+    "bert_path": "model.name",
+    "config_name": "model.name",
+    "tokenizer_name": "model.name",
+    "vocab_path": "model.vocab",
+    "do_lower_case": "model.lowercase",
+    "max_seq_length": "model.max_length",
+    "max_seq_len": "model.max_length",
+    "pad_size": "model.max_length",
+    "num_filters": "model.cnn.filters",
+    "hidden_size": "model.rnn.hidden",
+    "num_layers": "model.rnn.layers",
+}
+
 
 class Config(Settings):
     """The config of a run, as stored in its `config.toml`."""
@@ -122,7 +199,7 @@ def load_config(name: str, overrides: list[str]) -> Config:
     if name not in known and not path.is_file():
         message = f"{name} is neither a config file nor a recipe"
         raise ConfigError(message, f"recipes: {', '.join(known)}")
-    config = load_settings(Config, path, overrides)
+    config = load_settings(Config, path, overrides, EQUIVALENTS)
     homes = {recipe: SAMPLE if recipe == "sample" else None for recipe in known}
     home = homes.get(name, path.parent)
     return _absolute(config, home, overrides)

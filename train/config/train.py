@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from pipework.settings import Fraction, Positive, Settings
+from pipework.settings import AboveZero, Fraction, NotNegative, Positive, Settings
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Weight = Annotated[float, Field(gt=0)]
@@ -46,17 +46,26 @@ class ScheduleName(StrEnum):
     EXPONENTIAL = "exponential"
 
 
+COSINE = (ScheduleName.COSINE, ScheduleName.COSINE_RESTARTS)
+WARMUP = 0.1
+
+
 class TrainSettings(Settings):
     """[train]: the training loop. A step is one update of the weights.
 
     Rows: a step uses `batch_size` x `accumulate` rows, for any number of processes: each batch is
     split between them. `eval_every` and `save_every` are numbers of steps.
 
-    Learning rate: `warmup` is a share of all steps. `cycles` applies to cosine_restarts, `power`
-    to polynomial, `gamma` to step, multi_step and exponential, and `milestones`, shares of all
-    steps, to multi_step; step and exponential multiply by `gamma` after each epoch. `layer_decay`
-    multiplies the rate once for each layer below the head. The top `reinit_layers` layers of a
-    checkpoint and its pooler are initialised with new weights.
+    Learning rate: `warmup` is a share of all steps; `warmup_steps` is a number of steps instead.
+    `cycles` applies to cosine_restarts, `power` to polynomial, and `eta_min`, the lowest rate, to
+    cosine and cosine_restarts. step, multi_step and exponential multiply by `gamma`: step every
+    `step_size` steps or after each epoch, exponential in the course of each epoch, and multi_step
+    at `milestones`, shares of all steps. `layer_decay` multiplies the rate once for each layer
+    below the head. The top `reinit_layers` layers of a checkpoint and its pooler are initialised
+    with new weights. `betas` and `eps` apply to adamw, `momentum` to sgd.
+
+    Precision: `loss_scale` is a constant factor of the fp16 loss; without it the factor adapts to
+    the gradients.
 
     Regularisation: `token_dropout` is the share of tokens replaced by the mask token at each
     step, which reduces overfitting of a model trained from scratch on few rows.
@@ -70,9 +79,11 @@ class TrainSettings(Settings):
     an epoch.
 
     Checkpoints for --resume are written at each evaluation, every `save_every` steps and every
-    `save_minutes`; the last `keep` are stored until the run is complete. `early_stop` ends a run
-    after this number of evaluations without a better score. `seeds` trains a run per seed.
-    `report` writes report.html, with a linear baseline trained on the same rows.
+    `save_minutes`; the last `keep` are stored until the run is complete. The weights of every
+    `keep_every` steps stay in RUN/steps; `pipe eval RUN --engine step-N` scores them. `early_stop`
+    ends a run after this number of evaluations without a better score. `seeds` trains a run per
+    seed. `report` writes report.html: the curves at each evaluation, and at the end all, with a
+    linear baseline trained on the same rows.
     """
 
     epochs: Positive = 3
@@ -84,16 +95,20 @@ class TrainSettings(Settings):
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    eps: AboveZero = 1e-8
     momentum: Fraction = 0.9
     layer_decay: Share = 1.0
     reinit_layers: Annotated[int, Field(ge=0)] = 0
     clip: Annotated[float, Field(gt=0)] = 1.0
 
     schedule: ScheduleName = ScheduleName.LINEAR
-    warmup: Fraction = 0.1
+    warmup: Fraction = WARMUP
+    warmup_steps: Annotated[int, Field(ge=0)] | None = None
     cycles: Positive = 2
+    eta_min: NotNegative = 0.0
     power: Annotated[float, Field(gt=0)] = 2.0
     gamma: Share = 0.5
+    step_size: Positive | None = None
     milestones: tuple[Fraction, ...] = (0.5, 0.75)
 
     label_smoothing: Fraction = 0.0
@@ -105,6 +120,7 @@ class TrainSettings(Settings):
     soft_weight: Share = 0.7
 
     precision: TrainPrecision = TrainPrecision.AUTO
+    loss_scale: AboveZero | None = None
     tf32: bool = True
     compile: bool = False
     gradient_checkpointing: bool = False
@@ -114,6 +130,7 @@ class TrainSettings(Settings):
     save_every: Positive | None = None
     save_minutes: Annotated[float, Field(gt=0)] = 10.0
     keep: Positive = 1
+    keep_every: Positive | None = None
     early_stop: Positive | None = None
     histograms: bool = False
     report: bool = True
@@ -127,6 +144,29 @@ class TrainSettings(Settings):
             raise ValueError(message)
         return self
 
+    @model_validator(mode="after")
+    def _rates_fit(self) -> Self:
+        # The default share is written to config.toml too, so it may be present.
+        if self.warmup_steps is not None and self.warmup != WARMUP:
+            message = "expected one of train.warmup (a share) and train.warmup_steps, found both"
+            raise ValueError(message)
+        if self.eta_min > self.learning_rate:
+            message = (
+                f"expected train.eta_min of at most train.learning_rate {self.learning_rate:g}, "
+                f"found {self.eta_min:g}"
+            )
+            raise ValueError(message)
+        for name, needed, found in (
+            ("eta_min", COSINE, self.schedule if self.eta_min else None),
+            ("step_size", (ScheduleName.STEP,), self.schedule if self.step_size else None),
+            ("loss_scale", (TrainPrecision.FP16,), self.precision if self.loss_scale else None),
+        ):
+            if found is not None and found not in needed:
+                setting = "precision" if name == "loss_scale" else "schedule"
+                message = f"train.{name} needs train.{setting} {' or '.join(needed)}, found {found}"
+                raise ValueError(message)
+        return self
+
 
 def _check_sum(weights: tuple[float, ...]) -> tuple[float, ...]:
     if not any(weights):
@@ -135,8 +175,7 @@ def _check_sum(weights: tuple[float, ...]) -> tuple[float, ...]:
     return weights
 
 
-NonNegative = Annotated[float, Field(ge=0)]
-Weights = Annotated[tuple[NonNegative, ...], AfterValidator(_check_sum)]
+Weights = Annotated[tuple[NotNegative, ...], AfterValidator(_check_sum)]
 
 
 class PretrainSettings(Settings):
@@ -152,8 +191,15 @@ class PretrainSettings(Settings):
     1, 2, ... tokens: the default is MacBERT's (Cui et al. 2020, https://arxiv.org/abs/2004.13922).
     ALBERT uses 6, 3, 2 for both, which is 1/n (Lan et al. 2020, https://arxiv.org/abs/1909.11942).
 
-    `sentence_order`: if data.format is documents, predict whether two consecutive segments are
-    swapped (as in ALBERT).
+    Attributes:
+        row_tokens: tokens of a packed row, at least `model.max_length`; `train.batch_size` counts
+            these rows.
+        mask_rate: share of tokens to predict: 80 % masked, 10 % replaced by a random token, 10 %
+            unchanged.
+        words: weights of masking 1, 2, ... neighbouring words.
+        characters: the same for tokens in scripts without spaces (MacBERT's weights).
+        sentence_order: with `data.format = documents`, predict whether two neighbouring segments
+            were swapped.
     """
 
     row_tokens: Positive = 128

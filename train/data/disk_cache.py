@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pipework
+from pipework.data.examples import Source
 from pipework.errors import FULL, ConfigError, DataError, RunFolderError
 from pipework.run_folder.files import exclusive_lock, file_digest, write_atomically
 
@@ -192,6 +193,12 @@ def data_file_digest(path: Path) -> str:
         raise DataError(message, "check data.root and the file names of [data]")
     status = path.stat()
     return _digest(path, status.st_size, status.st_mtime_ns)
+
+
+def source_content(source: Source) -> tuple[object, ...]:
+    """Return everything that determines the rows of a source."""
+    excluded = tuple(map(source_content, source.excluded))
+    return source.read_options(), source.part, data_file_digest(source.path), excluded
 
 
 @lru_cache(maxsize=256)

@@ -25,7 +25,7 @@ from pipework.run_folder.files import write_atomically
 from pipework.run_folder.task import Task, TaskKind
 from pipework.scoring.evaluation import label_array
 from pipework.text.encoding import Encoding, TextEncoder
-from pipework.train.data.disk_cache import cache_entry, cache_key, data_file_digest
+from pipework.train.data.disk_cache import cache_entry, cache_key, source_content
 
 CHUNK = 4096
 CACHE_RATIO = 2  # approximate bytes of the cache per byte of the data file
@@ -154,7 +154,7 @@ def _token_cache_key(
 ) -> str:
     parts = (
         version("tokenizers"),
-        (data_file_digest(source.path), source.read_options(), source.part, tokenizer),
+        (source_content(source), tokenizer),
         (encoder.max_length, encoder.has_type_ids),
         None if task is None else (task.kind, task.labels),
     )

@@ -1,5 +1,6 @@
 """Create the tokenizer of a run: trained on its texts, from a vocab.txt or from a checkpoint."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from pipework.train.config.model import ModelSettings
 
 # With a vocabulary of the right language, well under 10 % of the tokens of noisy texts are unknown.
 MAX_UNKNOWN_RATE = 0.2
+TENSORFLOW = ("*.ckpt*.index", "*.ckpt*.meta", "tf_model.h5")
+TORCH_WEIGHTS = ("*.safetensors", "*.bin")
+CKPT = re.compile(r"\.ckpt(-[0-9]+)?(\.index|\.meta|\.data.*)?$")
 REACH_S = 10  # timeout of the connection to the hub
 CASED_RATE = 0.01  # a vocabulary with more upper-case tokens is cased
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -142,9 +146,9 @@ def _of_checkpoint(settings: ModelSettings, name: str) -> Tokenizer:
     run = Path(name).parent  # if this is the checkpoint of a run folder
     if (run / MANIFEST_FILE).is_file():
         return Tokenizer.from_file(str(run / "tokenizer.json"))
+    check_openable(name)
     if legacy := _of_legacy_folder(settings, Path(name)):
         return legacy
-    check_reachable(name)
     hint = "expected a hub id or a folder with tokenizer files"
     if Path(name).is_dir() and not _tokenizer_files(Path(name)):
         message = f"no tokenizer found at model.name {name!r}"
@@ -182,14 +186,15 @@ def summary(error: Exception) -> str:
     return text if own and text else f"{type(error).__name__} {text}".strip()
 
 
-def check_reachable(name: str) -> None:
+def check_openable(name: str) -> None:
     """Check that a checkpoint is a folder or in the cache, or that its hub can be reached.
 
     The library would try again for a minute and print a line for each attempt.
 
     Raises:
-        ConfigError: none of these.
+        ConfigError: none of these, or the checkpoint is one of TensorFlow.
     """
+    _check_not_tensorflow(name)
     import httpx  # noqa: PLC0415  (slow to import)
     from huggingface_hub import constants, try_to_load_from_cache  # noqa: PLC0415  (as above)
     from huggingface_hub.errors import HFValidationError  # noqa: PLC0415  (as above)
@@ -209,6 +214,18 @@ def check_reachable(name: str) -> None:
     except httpx.HTTPError as error:
         message = f"cannot download model.name {name!r} from {constants.ENDPOINT}: {error}"
         raise ConfigError(message, "check the network, or set model.name to a folder") from error
+
+
+def _check_not_tensorflow(name: str) -> None:
+    folder = Path(name)
+    readable = [path for suffix in TORCH_WEIGHTS for path in folder.glob(suffix)]
+    files = sorted(path.name for suffix in TENSORFLOW for path in folder.glob(suffix))
+    if CKPT.search(name) and not folder.is_dir():
+        files = [folder.name]
+    if files and not readable:
+        message = f"model.name {name!r} is a TensorFlow checkpoint ({files[0]}), expected PyTorch's"
+        hint = "convert it first: a folder with config.json, vocab.txt and model.safetensors"
+        raise ConfigError(message, hint)
 
 
 def _of_legacy_folder(settings: ModelSettings, folder: Path) -> Tokenizer | None:

@@ -4,6 +4,7 @@ Texts are compared without regard to case and white space.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
@@ -21,10 +22,10 @@ from pipework.settings import SUFFIXES
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.data import ColumnSettings
 from pipework.train.config.run_config import load_config, recipes
-from pipework.train.data.disk_cache import cache_key, cached_text, data_file_digest
+from pipework.train.data.disk_cache import cache_key, cached_text, source_content
 from pipework.train.data.labels import class_labels
 from pipework.train.data.tokenizer import make_tokenizer
-from pipework.train.data_report.file_stats import FileStats
+from pipework.train.data_report.file_stats import FileStats, list_leaks, write_leaks
 
 UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
@@ -50,7 +51,7 @@ class SplitReport(BaseModel):
     the 50th, 95th and 100th percentiles of the lengths. In a large file only `tokenized` rows,
     evenly spaced, are tokenized: `tokens`, `truncated` and `unknown_rate` cover only these.
     `truncated` rows are longer than the maximum length. `header` is the label of the first row, if
-    it looks like a header.
+    it looks like a header. `dropped` rows are left out by data.drop_leaked.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -67,6 +68,7 @@ class SplitReport(BaseModel):
     duplicates: int
     conflicting: int
     header: str | None = None
+    dropped: int = 0
 
     @property
     def truncated_rate(self) -> float | None:
@@ -108,10 +110,7 @@ def cached_report(
     Raises:
         DataError: as `data_report`.
     """
-    files = [
-        (name, source.read_options(), source.part, data_file_digest(source.path))
-        for name, source in sources.items()
-    ]
+    files = [(name, source_content(source)) for name, source in sources.items()]
     parts = ("report", version("tokenizers"), tokenizer, files, encoder.max_length, labels)
 
     def compute() -> str:
@@ -177,7 +176,16 @@ def _split(stats: FileStats, source: Source, *, duplicates: int) -> SplitReport:
         duplicates=duplicates,
         conflicting=stats.conflicting(),
         header=stats.header() if _may_have_header(source) else None,
+        dropped=_dropped(source, stats.characters.rows),
     )
+
+
+def _dropped(source: Source, rows: int) -> int:
+    """Count the rows left out by data.drop_leaked; with a limit of rows they are unknown."""
+    if not source.excluded or source.part is None or source.part.limit is not None:
+        return 0
+    part = source.part.model_copy(update={"without": ()})
+    return sum(1 for _ in replace(source, part=part, excluded=()).rows()) - rows
 
 
 def _may_have_header(source: Source) -> bool:
@@ -199,12 +207,15 @@ def _values(values_N: NDArray[np.float64]) -> ValueStats | None:
 
 def _findings(splits: Mapping[str, SplitReport], shared: Sequence[SharedRows]) -> Iterable[str]:
     for name, split in splits.items():
+        if split.dropped:
+            yield f"{name}: {split.dropped} rows are left out: their text is also in dev or test"
         yield from _split_findings(name, split)
     for pair in shared:
+        advice = ", data.drop_leaked drops them" if pair.earlier == "train" else ""
         if pair.rows:
             yield (
                 f"{pair.rows} rows of {pair.later} are also in {pair.earlier}: "
-                f"scores on {pair.later} are too high"
+                f"scores on {pair.later} are too high (pipe check --rows FILE lists them{advice})"
             )
     first, *others = splits
     for name in others:
@@ -248,8 +259,12 @@ def is_config(name: str) -> bool:
     return name in recipes() or Path(name).suffix in SUFFIXES
 
 
-def check_config(name: str, overrides: list[str], progress: Progress) -> DataReport:
+def check_config(
+    name: str, overrides: list[str], progress: Progress, rows: Path | None = None
+) -> DataReport:
     """Report on the data files of a config, tokenized as in training.
+
+    `rows` is a csv file to write, with the rows that are also in an earlier split.
 
     Raises:
         PipeError: the config or the data are invalid.
@@ -261,11 +276,25 @@ def check_config(name: str, overrides: list[str], progress: Progress) -> DataRep
     pretrain = config.task.kind is TaskKind.PRETRAIN  # splits long texts instead of truncating
     length = UNLIMITED if pretrain else config.model.max_length
     encoder = TextEncoder(tokenizer, max_length=length, type_ids=False)
-    return data_report(sources, encoder, labels, progress)
+    report = data_report(sources, encoder, labels, progress)
+    _list_leaks(sources, rows, progress)
+    return report
 
 
-def check_files(paths: Sequence[Path], overrides: Sequence[str], progress: Progress) -> DataReport:
+def _list_leaks(sources: Mapping[str, Source], out: Path | None, progress: Progress) -> None:
+    if out is not None:
+        progress.note(f"wrote {write_leaks(list_leaks(sources), out):,} leaked rows to {out}")
+
+
+def check_files(
+    paths: Sequence[Path],
+    overrides: Sequence[str],
+    progress: Progress,
+    rows: Path | None = None,
+) -> DataReport:
     """Report on data files without a config; `columns.NAME=COLUMN` sets the columns.
+
+    `rows` as in `check_config`.
 
     Raises:
         PipeError: an override is not a column, or a file cannot be read.
@@ -280,4 +309,6 @@ def check_files(paths: Sequence[Path], overrides: Sequence[str], progress: Progr
         chosen[name] = int(column) if column.isdecimal() else column
     columns = Columns(**ColumnSettings.model_validate(chosen).model_dump())
     sources = {str(path): Source(path=path, columns=columns) for path in paths}
-    return data_report(sources, None, None, progress)
+    report = data_report(sources, None, None, progress)
+    _list_leaks(sources, rows, progress)
+    return report

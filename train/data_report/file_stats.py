@@ -7,20 +7,29 @@ Shapes: N rows, B rows of a chunk, L lengths, U distinct texts.
 # Python's 64-bit hashes are only compared inside a process. The probability that two of five
 # million different texts have the same hash is one in a million.
 
+import csv
+import io
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example, Label, Source, chunks, resolve_label
-from pipework.errors import DataError
+from pipework.data.examples import Example, Label, Source, chunks, folded_text, resolve_label
+from pipework.errors import ConfigError, DataError
 from pipework.progress import Progress
+from pipework.run_folder.files import write_atomically
 from pipework.run_folder.task import TaskKind
 from pipework.text.encoding import TextEncoder, truncated_rows
 from pipework.train.data.token_cache import row_bytes
 
+LEAK_COLUMNS = (
+    *("split", "line", "label", "earlier split", "earlier line", "earlier label"),
+    *("text", "text_pair"),
+)
 CHUNK = 4096
 TOKENIZED_ROWS = 200_000
 NO_LABEL = "(none)"
@@ -124,7 +133,7 @@ class FileStats:
         """Add the lengths, texts and labels of more rows."""
         self.characters.add([len(row.text) + len(row.text_pair or "") for row in chunk_B])
         self.empty += sum(not row.text or row.text.isspace() for row in chunk_B)
-        self._texts.append(np.fromiter(map(_text_hash, chunk_B), np.int64, len(chunk_B)))
+        self._texts.append(np.fromiter(map(folded_text, chunk_B), np.int64, len(chunk_B)))
         if self._kind is TaskKind.REGRESSION:
             values_B = [NAN if row.label is None else float(str(row.label)) for row in chunk_B]
             self._keys.append(np.array(values_B, np.float64).view(np.int64))
@@ -184,21 +193,76 @@ class FileStats:
 
 def leaked_rows(train: Source, rows: Sequence[Example]) -> NDArray[np.bool_]:
     """Return which rows have a text that is also in train, bool [N]; reads train once."""
-    hashes_N = np.fromiter(map(_text_hash, rows), np.int64, len(rows))
+    hashes_N = np.fromiter(map(folded_text, rows), np.int64, len(rows))
     leaked_N = np.zeros(len(rows), np.bool_)
     for chunk in chunks(train.rows(), CHUNK):
-        leaked_N |= np.isin(hashes_N, np.fromiter(map(_text_hash, chunk), np.int64, len(chunk)))
+        leaked_N |= np.isin(hashes_N, np.fromiter(map(folded_text, chunk), np.int64, len(chunk)))
     return leaked_N
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeakedRow:
+    """A row of a later split whose text is also in an earlier split, and the first such row."""
+
+    split: str
+    row: Example
+    earlier: str
+    earlier_row: Example
+
+
+def list_leaks(sources: Mapping[str, Source]) -> Iterator[LeakedRow]:
+    """Yield the rows that are also in an earlier split, in their order.
+
+    All splits but the first are held in memory.
+    """
+    names = list(sources)
+    later = {name: list(sources[name].rows()) for name in names[1:]}
+    wanted = {folded_text(row) for rows in later.values() for row in rows}
+    places: dict[int, tuple[str, Example]] = {}
+    for name in names:
+        found: dict[int, tuple[str, Example]] = {}
+        for row in later.get(name) or sources[name].rows():
+            text = folded_text(row)
+            if text in places:
+                earlier, first = places[text]
+                yield LeakedRow(split=name, row=row, earlier=earlier, earlier_row=first)
+            elif text in wanted:
+                found.setdefault(text, (name, row))
+        places |= found
+
+
+def write_leaks(leaks: Iterable[LeakedRow], out: Path) -> int:
+    """Write the rows that are also in an earlier split to a csv file; return their number.
+
+    Raises:
+        ConfigError: `out` has another suffix, or cannot be written.
+    """
+    if out.suffix != ".csv":
+        message = f"{out}: expected a file ending in .csv"
+        raise ConfigError(message)
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(LEAK_COLUMNS)
+    count = 0
+    for leak in leaks:
+        count += 1
+        row, earlier = leak.row, leak.earlier_row
+        found = (leak.split, row.line, _label(row), leak.earlier, earlier.line, _label(earlier))
+        writer.writerow((*found, row.text, row.text_pair or ""))
+    try:
+        write_atomically(out, stream.getvalue().encode())
+    except OSError as error:
+        message = f"{out} cannot be written: {error.strerror}"
+        raise ConfigError(message, "expected a file in an existing folder") from error
+    return count
+
+
+def _label(row: Example) -> str:
+    return ", ".join(row.label) if isinstance(row.label, tuple) else row.label or ""
 
 
 def _label_tuple(label: Label | None) -> Iterable[str]:
     return (NO_LABEL,) if label is None else (label,) if isinstance(label, str) else label
-
-
-def _text_hash(row: Example) -> int:
-    pair = row.text_pair
-    folded = " ".join(row.text.casefold().split())
-    return hash((folded, pair and " ".join(pair.casefold().split()), row.entities))
 
 
 def _rows(source: Source, rows_of_file: int) -> int:
@@ -206,7 +270,10 @@ def _rows(source: Source, rows_of_file: int) -> int:
     part = source.part
     if part is None:
         return rows_of_file
-    return part.rows if part.held_out else rows_of_file - part.rows
+    rows = rows_of_file
+    if part.rows is not None:
+        rows = part.rows if part.held_out else rows_of_file - part.rows
+    return rows if part.limit is None else min(rows, part.limit)
 
 
 def _size(source: Source) -> int:

@@ -22,7 +22,7 @@ from pipework.train.data.disk_cache import (
     allocate_file,
     cache_entry,
     cache_key,
-    data_file_digest,
+    source_content,
 )
 from pipework.train.data.token_cache import COMPLETE, TokenSet, open_token_cache
 from pipework.train.distill.teacher import Teacher
@@ -56,8 +56,7 @@ def teacher_logits(
     shape = (len(tokens), len(teacher.manifest.task.labels))
     autocast = torch.bfloat16 if has_bf16_matmul(device) else None
     arithmetic = (version("torch"), version("transformers"), device.type, autocast)
-    content = (rows.read_options(), rows.part, data_file_digest(rows.path))
-    key = cache_key(("answers", teacher.digest, *arithmetic, *content))
+    key = cache_key(("answers", teacher.digest, *arithmetic, source_content(rows)))
     with cache_entry(key, shape[0] * shape[1] * FLOAT_BYTES) as folder:
         if not (folder / COMPLETE).is_file():
             logits_NC = _open_partial(folder / LOGITS, shape)

@@ -109,6 +109,8 @@ class Loop:
         if evaluating and not (stop and not last):
             self._evaluate()
         self._update_state(evaluation_due=evaluating and stop and not last)
+        if self._settings.keep_every is not None and step % self._settings.keep_every == 0:
+            self._world.lead(lambda: self._checkpoints.keep_step(self._model, step))
         if evaluating or due or stop:
             self._save()
         if stop and not last:
@@ -151,6 +153,7 @@ class Loop:
             self._world.lead(lambda: self._checkpoints.save_best(self._model, step))
         else:
             self._update_state(evals_without_gain=self._state.evals_without_gain + 1)
+        self._logger.page({"step": f"{step:,} of {self._steps:,}", **self._figures()})
         trim_memory()  # an epoch starts with its longest batch
         self._window.restart_clock()
 

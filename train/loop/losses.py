@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from pipework.errors import ConfigError
+from pipework.run_folder.manifest import TargetScale
 from pipework.run_folder.task import Task, TaskKind, not_a_classifier
 from pipework.train.data.batches import Rows
 from pipework.train.loop.model_inputs import to_device
@@ -87,6 +88,29 @@ class LabelLosses:
         return self._objective(
             logits_BC, to_device(torch.from_numpy(truth.astype(wanted)), logits_BC.device)
         )
+
+
+class StandardisedLosses:
+    """The losses of a regression on standardised targets: squared errors divided by the variance.
+
+    Targets on a large or small scale would otherwise need another learning rate.
+    """
+
+    def __init__(self, losses: Losses, scale: TargetScale) -> None:
+        """Divide losses that are squared errors on the scale of the targets."""
+        self._losses, self._variance = losses, scale.std**2
+
+    def __call__(self, logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
+        """Return the loss of each row, float32 [B]."""
+        return self._losses(logits_BC, rows_B) / self._variance
+
+
+def target_scale(task: Task, truth: NDArray[np.generic]) -> TargetScale | None:
+    """Return mean and standard deviation of train targets; None if the task is no regression."""
+    if task.kind is not TaskKind.REGRESSION:
+        return None
+    values = np.asarray(truth, np.float64)
+    return TargetScale(mean=float(values.mean()), std=float(values.std()) or 1.0)
 
 
 def class_weights(

@@ -78,7 +78,9 @@ def _optimizer(groups: Groups, settings: TrainSettings) -> Optimizer:
     rate = settings.learning_rate
     match settings.optimizer:
         case OptimizerName.ADAMW:
-            return torch.optim.AdamW(groups, lr=rate, betas=settings.betas, fused=True)
+            return torch.optim.AdamW(
+                groups, lr=rate, betas=settings.betas, eps=settings.eps, fused=True
+            )
         case OptimizerName.SGD:
             return torch.optim.SGD(groups, lr=rate, momentum=settings.momentum)
         case OptimizerName.ADAFACTOR:

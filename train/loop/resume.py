@@ -24,6 +24,7 @@ from pipework.errors import RunFolderError
 from pipework.scoring.evaluation import Evaluation
 from pipework.train.loop.determinism import RandomState
 from pipework.train.loop.distributed import World
+from pipework.train.model.checkpoint import STEPS, kept_name
 
 FOLDER = "state"
 TRAIN_STATE, MODEL, OPTIMIZER = "train_state.json", "model.safetensors", "optimizer.safetensors"
@@ -133,7 +134,7 @@ class CheckpointManager:
                 _sync(path)
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
-            _sync(self._folder)
+            _sync(target.parent)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             message = f"{target} cannot be written: {error}"
@@ -147,6 +148,15 @@ class CheckpointManager:
             RunFolderError: they cannot be written.
         """
         with self._atomic_folder(self.best(step)) as folder:
+            model.save(folder)
+
+    def keep_step(self, model: Any, step: int) -> None:  # noqa: ANN401  (a Classifier)
+        """Write the weights of a step to a folder that is not deleted when the run is complete.
+
+        Raises:
+            RunFolderError: they cannot be written.
+        """
+        with self._atomic_folder(self._run / STEPS / kept_name(step)) as folder:
             model.save(folder)
 
     def _clear(self) -> None:

@@ -14,15 +14,17 @@ Schedule = Callable[[int], float]
 def schedule(settings: TrainSettings, steps: int, per_epoch: int) -> Schedule:
     """Return the function from the number of updates, 0 to `steps` - 1, to the factor.
 
-    The factor rises linearly over the share `warmup` of all steps, then follows the schedule.
-    Cosine and its restarts follow Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983.
+    The factor rises linearly over the warmup, then follows the schedule. Cosine and its restarts
+    follow Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983.
 
     Args:
         settings: name and parameters of the schedule.
         steps: number of steps of the run.
         per_epoch: steps per epoch, for schedules that change per epoch.
     """
-    warmup_steps = round(steps * settings.warmup)
+    warmup_steps = settings.warmup_steps
+    if warmup_steps is None:
+        warmup_steps = round(steps * settings.warmup)
 
     def factor(updates: int) -> float:
         if updates < warmup_steps:
@@ -40,9 +42,9 @@ def _smooth_factor(settings: TrainSettings, done: float) -> float:
         case ScheduleName.LINEAR:
             return 1 - done
         case ScheduleName.COSINE:
-            return _cosine(done)
+            return _cosine(settings, done)
         case ScheduleName.COSINE_RESTARTS:
-            return _cosine(settings.cycles * done % 1)
+            return _cosine(settings, settings.cycles * done % 1)
         case ScheduleName.POLYNOMIAL:
             return float((1 - done) ** settings.power)
         case _:
@@ -53,7 +55,7 @@ def _decays(settings: TrainSettings, updates: int, steps: int, per_epoch: int) -
     """Return the number of decays by `gamma` so far."""
     match settings.schedule:
         case ScheduleName.STEP:
-            return updates // per_epoch
+            return updates // (settings.step_size or per_epoch)
         case ScheduleName.MULTI_STEP:
             return sum(updates >= milestone * steps for milestone in settings.milestones)
         case ScheduleName.EXPONENTIAL:
@@ -62,5 +64,6 @@ def _decays(settings: TrainSettings, updates: int, steps: int, per_epoch: int) -
             return 0
 
 
-def _cosine(done: float) -> float:
-    return (1 + math.cos(math.pi * done)) / 2
+def _cosine(settings: TrainSettings, done: float) -> float:
+    lowest = settings.eta_min / settings.learning_rate
+    return lowest + (1 - lowest) * (1 + math.cos(math.pi * done)) / 2

@@ -24,7 +24,7 @@ from pipework.train.loop.model_inputs import BatchLoader
 from pipework.train.loop.optim import make_optimizer, parameter_groups, set_rate
 from pipework.train.loop.schedule import Schedule
 
-MAX_OVERFLOWS = 30  # in a row; each one halves the scale, which starts at 2**16
+MAX_OVERFLOWS = 30  # in a row; each one halves the scale, which starts at 2**16 unless constant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,10 @@ class Stepper:
         self.optimizer = make_optimizer(groups, settings)
         self.autocast = autocast_type(settings, world.device)
         wanted = self.autocast is torch.float16
-        self.scaler = torch.amp.GradScaler(world.device.type, enabled=wanted)
+        device, scale = world.device.type, settings.loss_scale
+        self.scaler = torch.amp.GradScaler(device, enabled=wanted)
+        if scale is not None:
+            self.scaler = torch.amp.GradScaler(device, scale, enabled=wanted)
         self.updates = 0
         self._overflows = 0
         self.model = spec.model
@@ -156,16 +159,23 @@ class Stepper:
         before = self.scaler.get_scale() if self.scaler.is_enabled() else 0.0
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        if self.scaler.is_enabled() and self.scaler.get_scale() < before:
-            self._overflows += 1
-            if self._overflows >= MAX_OVERFLOWS:
-                message = f"the gradient overflowed float16 in {MAX_OVERFLOWS} steps in a row"
-                hint = "set train.precision to bf16 or fp32, or lower train.learning_rate"
-                raise CheckFailedError(message, hint)
+        overflowed = self.scaler.is_enabled() and self.scaler.get_scale() < before
+        if self._settings.loss_scale is not None:
+            self.scaler.update(self._settings.loss_scale)
+        if overflowed:
+            self._count_overflow()
             return False
         self._overflows = 0
         self.updates += 1
         return True
+
+    def _count_overflow(self) -> None:
+        self._overflows += 1
+        if self._overflows >= MAX_OVERFLOWS:
+            message = f"the gradient overflowed float16 in {MAX_OVERFLOWS} steps in a row"
+            scale = self._settings.loss_scale
+            knob = "train.learning_rate" if scale is None else f"train.loss_scale (now {scale:g})"
+            raise CheckFailedError(message, f"set train.precision to bf16 or fp32, or lower {knob}")
 
 
 def autocast_type(settings: TrainSettings, device: torch.device) -> torch.dtype | None:

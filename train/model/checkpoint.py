@@ -1,4 +1,4 @@
-"""The checkpoint folder of a run, which transformers opens too."""
+"""The checkpoint folders of a run, which transformers opens too: the best, and those of steps."""
 
 import json
 import shutil
@@ -10,6 +10,7 @@ from pipework.run_folder.files import FileRecord, record_file
 from pipework.run_folder.manifest import Input
 
 FOLDER = "checkpoint"
+STEPS = "steps"  # the folder of the checkpoints of `train.keep_every`
 ROLES = {
     "cls_token": ("[CLS]", "<s>", "<cls>"),
     "sep_token": ("[SEP]", "</s>", "<sep>"),
@@ -25,8 +26,18 @@ def promote(weights: Path, run: Path) -> None:
         weights.rename(final)
 
 
+def kept_name(step: int) -> str:
+    """Return the name of the checkpoint of a step."""
+    return f"step-{step}"
+
+
+def _kept(run: Path) -> list[Path]:
+    folders = (run / STEPS).glob("step-*[0-9]")
+    return sorted(folders, key=lambda folder: int(folder.name.partition("-")[2]))
+
+
 def add_tokenizer(run: Path, model_input: Input) -> None:
-    """Write the tokenizer into RUN/checkpoint, in the files that transformers reads.
+    """Write the tokenizer into the checkpoint folders, in the files that transformers reads.
 
     Without them AutoTokenizer builds an empty tokenizer for some families.
     """
@@ -50,11 +61,21 @@ def add_tokenizer(run: Path, model_input: Input) -> None:
         "padding_side": "left" if model_input.pad_left else "right",
         **{role: token for role, token in roles.items() if token is not None},
     }
-    shutil.copyfile(path, run / FOLDER / "tokenizer.json")
     text = json.dumps(options, indent=2, ensure_ascii=False)
-    (run / FOLDER / "tokenizer_config.json").write_text(f"{text}\n", encoding="utf-8")
+    for folder in (run / FOLDER, *_kept(run)):
+        shutil.copyfile(path, folder / "tokenizer.json")
+        (folder / "tokenizer_config.json").write_text(f"{text}\n", encoding="utf-8")
 
 
 def records(run: Path) -> tuple[FileRecord, ...]:
     """Return path and digest of each file of RUN/checkpoint."""
-    return tuple(record_file(run, path) for path in sorted((run / FOLDER).iterdir()))
+    return _records(run, run / FOLDER)
+
+
+def kept_records(run: Path) -> dict[str, tuple[FileRecord, ...]]:
+    """Return path and digest of each file of the checkpoints of steps, by name."""
+    return {folder.name: _records(run, folder) for folder in _kept(run)}
+
+
+def _records(run: Path, folder: Path) -> tuple[FileRecord, ...]:
+    return tuple(record_file(run, path) for path in sorted(folder.iterdir()))

@@ -17,7 +17,7 @@ from pipework.run_folder.manifest import Manifest
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding, pad
 from pipework.train.data.batches import BATCH_TOKENS, token_batches
-from pipework.train.model.checkpoint import FOLDER
+from pipework.train.model.checkpoint import FOLDER, STEPS
 from pipework.train.model.classifier import Classifier, open_checkpoint
 
 
@@ -91,17 +91,26 @@ def open_reference(
     *,
     device: torch.device | None = None,
     autocast: torch.dtype | None = None,
+    kept: str | None = None,
 ) -> CheckpointEngine:
-    """Load the checkpoint of a run after checking its digests.
+    """Load the checkpoint of a run, or that of a step by its name, after checking its digests.
 
     It runs on the CPU in float32 unless a device or an autocast type is given.
 
     Raises:
-        RunFolderError: a file of the checkpoint is missing or has changed, or its labels differ
-            from those of the manifest.
+        RunFolderError: the step has no checkpoint, a file of the checkpoint is missing or has
+            changed, or its labels differ from those of the manifest.
     """
-    verify_files(run, manifest.model.checkpoint)
-    model = open_checkpoint(run / FOLDER)
+    files = manifest.model.checkpoint if kept is None else manifest.model.kept.get(kept)
+    if files is None:
+        message = (
+            f"{run} has no checkpoint {kept!r}; it keeps {', '.join(manifest.model.kept) or 'none'}"
+        )
+        raise RunFolderError(
+            message, "train with train.keep_every=N to keep those of every N steps"
+        )
+    verify_files(run, files)
+    model = open_checkpoint(run / FOLDER if kept is None else run / STEPS / kept)
     if model.labels != manifest.task.labels:
         message = f"{run}: checkpoint labels {model.labels} differ from the labels of the manifest"
         raise RunFolderError(message, "train again: the order of the labels is ambiguous")

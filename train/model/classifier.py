@@ -3,9 +3,8 @@
 Shapes: B rows, T tokens, H width of the encoder, C classes.
 """
 
-import copy
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -19,48 +18,18 @@ from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedModel,
 )
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging as transformers_logging
 
 from pipework.errors import ConfigError, RunFolderError
+from pipework.run_folder.manifest import TargetScale
 from pipework.run_folder.task import Task
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head, HeadSettings, ModelSettings, Preset
 from pipework.train.model import families, ngram_embeddings
-from pipework.train.model.families import pooled
+from pipework.train.model.families import without_encoder
 from pipework.train.model.heads import StatesHead, make_head, to_column_0
 from pipework.train.model.presets import preset_config
 from pipework.train.model.pretrained import LabelNames, check_vocabulary, no_pooler, open_pretrained
-
-
-@dataclass
-class EncoderOutput(BaseModelOutputWithPooling):  # type: ignore[misc]
-    """The encoder output that the models of transformers read."""
-
-    mems: torch.Tensor | None = None  # XLNet's memory of earlier texts (not used)
-
-
-class PrecomputedStates(nn.Module):
-    """Replaces the encoder of a model by given states; its pooler is still applied."""
-
-    def __init__(self, encoder: PreTrainedModel) -> None:
-        super().__init__()
-        self._encoder = (encoder,)  # in a tuple, so that its parameters are not registered here
-        self.config = encoder.config
-
-    def forward(self, *_: object, inputs_embeds: torch.Tensor, **__: object) -> EncoderOutput:
-        """Return the states [B, T, H] that were passed as embeddings."""
-        pooled_BH = pooled(self._encoder[0], inputs_embeds)
-        return EncoderOutput(last_hidden_state=inputs_embeds, pooler_output=pooled_BH)
-
-
-def without_encoder(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a model with the head of `model`, which takes encoder states as `inputs_embeds`."""
-    shell = copy.copy(model)
-    states = PrecomputedStates(model.base_model)
-    shell._modules = model._modules | {model.base_model_prefix: states}  # noqa: SLF001
-    return shell
-
 
 HEAD_FILE, HEAD_WEIGHTS = "head.json", "head.safetensors"
 
@@ -74,6 +43,9 @@ class Classifier(nn.Module):
     Attributes:
         config: the config of the encoder in transformers.
         classes: C, the number of logits.
+        target_scale: scale of the targets during the training of a regression: the last layer
+            returns standardised values, `forward` and a saved checkpoint values on the scale.
+        has_trained_head: whether the checkpoint that training starts from contained the head.
     """
 
     def __init__(self, model: PreTrainedModel, settings: HeadSettings) -> None:
@@ -83,6 +55,8 @@ class Classifier(nn.Module):
         self.config = model.config
         self.classes = int(model.config.num_labels)
         self.settings = settings
+        self.target_scale: TargetScale | None = None
+        self.has_trained_head = False
         self._left = families.reads_last(model.config)
         self.head: StatesHead | None = None
         if settings.head is not Head.LINEAR:
@@ -104,7 +78,7 @@ class Classifier(nn.Module):
         logits: torch.Tensor = self.model(
             input_ids=input_ids, attention_mask=attention_mask, **types
         ).logits
-        return logits
+        return self._scaled(logits)
 
     def states(
         self,
@@ -131,12 +105,28 @@ class Classifier(nn.Module):
             logits: torch.Tensor = shell(
                 inputs_embeds=states_BTH, attention_mask=attention_mask
             ).logits
-            return logits
+            return self._scaled(logits)
         mask_BT, spans_B4 = attention_mask, entity_spans
         if self._left:
             states_BTH, mask_BT, spans_B4 = to_column_0(states_BTH, mask_BT, spans_B4)
         head_logits: torch.Tensor = self.head(states_BTH, mask_BT, spans_B4)
-        return head_logits
+        return self._scaled(head_logits)
+
+    def standardise(self, scale: TargetScale) -> None:
+        """Set the scale of the targets; a head that was trained before keeps its values."""
+        self.target_scale = scale
+        if self.has_trained_head:
+            with torch.no_grad():
+                layer = self._last_layer()
+                layer.weight.div_(scale.std)
+                layer.bias.sub_(scale.mean).div_(scale.std)
+
+    def _scaled(self, logits_BC: torch.Tensor) -> torch.Tensor:
+        """Return logits on the scale of the targets."""
+        if self.target_scale is None:
+            return logits_BC
+        # float32: bf16 could not represent small differences between large targets.
+        return logits_BC.float() * self.target_scale.std + self.target_scale.mean
 
     @property
     def device(self) -> torch.device:
@@ -185,6 +175,34 @@ class Classifier(nn.Module):
 
         A head that is not linear adds two files to the folder of the encoder.
         """
+        with self._scale_in_last_layer():
+            self._save(folder)
+
+    @contextmanager
+    def _scale_in_last_layer(self) -> Iterator[None]:
+        """Move the scale of the targets into the last layer inside the block."""
+        if self.target_scale is None:
+            yield
+            return
+        scale, layer = self.target_scale, self._last_layer()
+        before = [parameter.detach().clone() for parameter in layer.parameters()]
+        try:
+            with torch.no_grad():
+                layer.weight.mul_(scale.std)
+                layer.bias.mul_(scale.std).add_(scale.mean)
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(layer.parameters(), before, strict=True):
+                    parameter.copy_(value)
+
+    def _last_layer(self) -> nn.Linear:
+        """Return the layer that computes the logits."""
+        modules = self.model.modules() if self.head is None else self.head.modules()
+        layers = [layer for layer in modules if isinstance(layer, nn.Linear)]
+        return next(layer for layer in reversed(layers) if layer.out_features == self.classes)
+
+    def _save(self, folder: Path) -> None:
         self.model.save_pretrained(folder)
         if self.head is not None:
             weights = {name: tensor.contiguous() for name, tensor in self.head.state_dict().items()}
@@ -208,7 +226,9 @@ def build(settings: ModelSettings, tokenizer: Tokenizer, task: Task) -> Classifi
         classifier = Classifier(_preset(settings, settings.preset, tokenizer, names), settings)
     else:
         name = str(settings.name)
-        classifier = Classifier(open_pretrained(settings, name, names), settings)
+        model, has_head = open_pretrained(settings, name, names)
+        classifier = Classifier(model, settings)
+        classifier.has_trained_head = has_head
         check_vocabulary(name, tokenizer, int(classifier.config.vocab_size))
         ngram_embeddings.restore(classifier.encoder, Path(name))
         _check_length(settings, name, classifier)

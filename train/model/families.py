@@ -3,11 +3,14 @@
 Shapes: B rows, T tokens, H width of the encoder.
 """
 
+import copy
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from pipework.errors import ConfigError
 from pipework.text.padding import Padding
@@ -162,3 +165,32 @@ def _reinitialise_module(encoder: PreTrainedModel, module: nn.Module) -> None:
         if callable(reset):
             reset()
     module.apply(encoder._init_weights)  # noqa: SLF001  (no public name for the rule of the family)
+
+
+@dataclass
+class EncoderOutput(BaseModelOutputWithPooling):  # type: ignore[misc]
+    """The encoder output that the models of transformers read."""
+
+    mems: torch.Tensor | None = None  # XLNet's memory of earlier texts (not used)
+
+
+class PrecomputedStates(nn.Module):
+    """Replaces the encoder of a model by given states; its pooler is still applied."""
+
+    def __init__(self, encoder: PreTrainedModel) -> None:
+        super().__init__()
+        self._encoder = (encoder,)  # in a tuple, so that its parameters are not registered here
+        self.config = encoder.config
+
+    def forward(self, *_: object, inputs_embeds: torch.Tensor, **__: object) -> EncoderOutput:
+        """Return the states [B, T, H] that were passed as embeddings."""
+        pooled_BH = pooled(self._encoder[0], inputs_embeds)
+        return EncoderOutput(last_hidden_state=inputs_embeds, pooler_output=pooled_BH)
+
+
+def without_encoder(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a model with the head of `model`, which takes encoder states as `inputs_embeds`."""
+    shell = copy.copy(model)
+    states = PrecomputedStates(model.base_model)
+    shell._modules = model._modules | {model.base_model_prefix: states}  # noqa: SLF001
+    return shell

@@ -20,7 +20,7 @@ from transformers import (
 from pipework.errors import ConfigError
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
-from pipework.train.data.tokenizer import check_reachable, library_errors, summary
+from pipework.train.data.tokenizer import check_openable, library_errors, summary
 from pipework.train.model.families import set_head_dropout
 from pipework.train.model.legacy_configs import read_config
 
@@ -54,8 +54,13 @@ class LabelNames:
         config.problem_type = self.problem_type
 
 
-def open_pretrained(settings: ModelSettings, name: str, names: LabelNames) -> PreTrainedModel:
+def open_pretrained(
+    settings: ModelSettings, name: str, names: LabelNames
+) -> tuple[PreTrainedModel, bool]:
     """Open a checkpoint in float32: a sequence classifier for a linear head, else the encoder.
+
+    Returns:
+        The model, and whether the checkpoint contained its head.
 
     Raises:
         ConfigError: it cannot be opened, or encoder weights are missing.
@@ -74,8 +79,8 @@ def open_pretrained(settings: ModelSettings, name: str, names: LabelNames) -> Pr
             output_loading_info=True,
             **({} if linear else no_pooler(config)),
         )
-    check_loaded(name, model, loading, linear=linear)
-    return model
+    missing = check_loaded(name, model, loading, linear=linear)
+    return model, linear and not missing
 
 
 @contextmanager
@@ -85,7 +90,7 @@ def opening(name: str) -> Iterator[None]:
     Raises:
         ConfigError: the checkpoint cannot be opened.
     """
-    check_reachable(name)
+    check_openable(name)
     try:
         yield
     except SafetensorError as error:
@@ -115,8 +120,8 @@ def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
 
 def check_loaded(
     name: str, model: PreTrainedModel, loading: Mapping[str, Any], *, linear: bool
-) -> None:
-    """Check that all encoder weights were loaded from the checkpoint.
+) -> set[str]:
+    """Check that all encoder weights were loaded; return the names of missing other weights.
 
     Raises:
         ConfigError: some are missing; the message names the first.
@@ -131,6 +136,7 @@ def check_loaded(
     if encoder:
         message = f"model.name {name!r}: {len(encoder)} encoder weights are missing: {encoder[0]}"
         raise ConfigError(message, "check that family and sizes in config.json match the weights")
+    return {key for key in missing if not key.startswith(prefix)} if prefix else missing
 
 
 def check_vocabulary(name: str, tokenizer: Tokenizer, rows: int) -> None:

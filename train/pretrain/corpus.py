@@ -23,7 +23,7 @@ from pipework.run_folder.files import write_atomically
 from pipework.text.encoding import TextEncoder
 from pipework.text.packing import best_fit_bins
 from pipework.text.special_tokens import SpecialTokens
-from pipework.train.data.disk_cache import cache_entry, cache_key, data_file_digest
+from pipework.train.data.disk_cache import cache_entry, cache_key, source_content
 from pipework.train.data.token_cache import CACHE_RATIO, COMPLETE, write_array, write_streams
 from pipework.train.pretrain.segments import PretrainInput, cut_documents, cut_texts, unspaced_ids
 
@@ -109,7 +109,7 @@ def corpus(source: Source, tokenizer: str, options: PackingOptions, progress: Pr
         DataError: as `Source.rows`, and if the file contains no text or the disk is full.
     """
     parts = ("corpus", version("tokenizers"), tokenizer, options)
-    name = cache_key((*parts, data_file_digest(source.path), source.read_options(), source.part))
+    name = cache_key((*parts, source_content(source)))
     loaded = Tokenizer.from_str(tokenizer)
     special_tokens = SpecialTokens.of(loaded)
     with cache_entry(name, CACHE_RATIO * source.path.stat().st_size) as folder:

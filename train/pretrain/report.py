@@ -12,8 +12,9 @@ from pipework.scoring.evaluation import Evaluation
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.html import data_section
 from pipework.train.pretrain.corpus import Corpus
-from pipework.train.report.page import FILE_NAME, settings, top, training_curves
+from pipework.train.report.page import settings, top, training_curves
 from pipework.train.report.plots import Curve, read_curves
+from pipework.train.report.run_log import PAGE
 
 SCORE_CAPTIONS = {
     Metric.MASKED_ACCURACY: "of the masked tokens of dev are predicted correctly",
@@ -50,7 +51,7 @@ def write_page(run: Path, page: PretrainPage) -> Path:
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
-    path = run / FILE_NAME
+    path = run / PAGE
     write_atomically(path, html(page, read_curves(run)).encode())
     return path
 

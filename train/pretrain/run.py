@@ -256,6 +256,7 @@ def _manifest(
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             dtype="float32",
             checkpoint=checkpoint.records(out),
+            kept=checkpoint.kept_records(out),
         ),
         data=Data(
             reading=config.sources()["train"].read_options(),

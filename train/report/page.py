@@ -5,6 +5,7 @@ Shapes: N rows of dev, C labels.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
@@ -15,18 +16,20 @@ from pipework.data.examples import Example
 from pipework.html import page as frame
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import Manifest
-from pipework.run_folder.task import TaskKind, not_a_classifier
+from pipework.run_folder.task import Loss, Metric, TaskKind, not_a_classifier
 from pipework.scoring.evaluation import Evaluation
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.html import data_section
 from pipework.train.report.confusion_matrix import ConfusionMatrix, most_confused
 from pipework.train.report.linear_baseline import LinearBaseline
 from pipework.train.report.plots import Curve, read_curves
+from pipework.train.report.run_log import PAGE
 from pipework.train.report.verdict import Verdict, metric_in_words
 from pipework.train.report.worst_errors import WrongPrediction
 
-FILE_NAME = "report.html"
+REFRESH_S = 10
 TEXT_LIMIT = 600
+SHORT_LABEL = 3  # characters of a label that needs no rotation above a column
 CURVES = (
     ("Loss", "Mean training loss since the previous point. Lower is better.", "loss"),
     ("Learning rate", "Set by the schedule.", "learning_rate"),
@@ -68,7 +71,7 @@ def write_page(run: Path, page: RunPage) -> Path:
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
-    path = run / FILE_NAME
+    path = run / PAGE
     write_atomically(path, html(page, read_curves(run)).encode())
     return path
 
@@ -91,6 +94,32 @@ def html(page: RunPage, curves: Mapping[str, Curve]) -> str:
         settings(page.manifest, page.config),
     )
     return frame.render_page(f"{page.manifest.identity.name}: training run", parts)
+
+
+def unfinished_html(
+    name: str,
+    figures: Mapping[str, str],
+    curves: Mapping[str, Sequence[tuple[int, float]]],
+    *,
+    running: bool,
+) -> str:
+    """Return the page of a run that is not finished; a browser reloads it while the run trains."""
+    state = f"training, updated {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC at an evaluation"
+    if not running:
+        state = "stopped before the end: pipe train with --resume continues"
+    tiles = frame.tiles((value, "", caption) for caption, value in figures.items())
+    scores = {metric_in_words(name): curves.get(f"dev/{name}", ()) for name in Metric}
+    losses = {name.replace("_", " "): curves.get(f"dev/{name}", ()) for name in Loss}
+    dev = (("Scores on dev", scores), ("Losses on dev", losses))
+    present = [(title, {k: v for k, v in lines.items() if v}) for title, lines in dev]
+    plots = [(title, "", frame.line_plot(lines)) for title, lines in present if lines]
+    plots += [
+        (title, caption, frame.line_plot({title: curves[f"train/{curve}"]}))
+        for title, caption, curve in CURVES
+        if f"train/{curve}" in curves
+    ]
+    parts = (frame.header(name, state), tiles, frame.plots(plots))
+    return frame.render_page(f"{name}: training", parts, REFRESH_S if running else None)
 
 
 def top(manifest: Manifest) -> str:
@@ -186,7 +215,9 @@ def _confusion(evaluation: Evaluation) -> str:
     note += "A deeper colour is a larger share of the true class."
     if len(matrix.labels) < len(evaluation.classes):
         note += " Only the classes with the most errors are listed; the others are summed."
-    table = frame.table(["", *matrix.labels], rows, kind="matrix")
+    short = all(len(label) <= SHORT_LABEL for label in matrix.labels)
+    kind = "matrix upright" if short else "matrix"
+    table = frame.table(["", *matrix.labels], rows, kind=kind)
     pairs = (
         frame.cells((true, predicted, f"{count:,}", f"{share:.1%}"))
         for true, predicted, count, share in most_confused(evaluation)

@@ -16,9 +16,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from pipework.html.svg import GRID, SERIES, STYLE, new_axes, number, svg
-from pipework.train.report.run_log import LOG
+from pipework.train.report.run_log import LOG, NOT_CURVES
 
-NOT_CURVES = ("step", "group", "elapsed_s")
 POINTS = 1500
 BINS = 40
 SEED = 0

@@ -1,4 +1,4 @@
-"""The logs of a training run: log.jsonl, TensorBoard events and train.log."""
+"""The logs of a training run: log.jsonl, TensorBoard events, train.log, a page of the curves."""
 
 import json
 import logging
@@ -16,7 +16,9 @@ from pipework.run_folder.files import write_atomically
 from pipework.scoring.evaluation import Evaluation
 from pipework.train.report.confusion_matrix import confusion_image
 
-LOG = "log.jsonl"
+LOG, PAGE = "log.jsonl", "report.html"
+NOT_CURVES = ("step", "group", "elapsed_s")
+PAGE_SHARE = 0.01  # largest share of the time that the page of an unfinished run takes
 TRAIN_LOG = "train.log"  # the first file of a run: a folder without it is never cleared
 
 
@@ -35,6 +37,9 @@ class NullLogger:
     def log_text(self, line: str) -> None:
         """Log a line of text."""
 
+    def page(self, figures: Mapping[str, str]) -> None:
+        """Update the page of the unfinished run; `figures` are values by name."""
+
     def __enter__(self) -> Self:
         """Return itself."""
         return self
@@ -51,8 +56,16 @@ class NullLogger:
 class RunLogger(NullLogger):
     """Writes the logs of a run; a context manager that also logs the traceback of an error."""
 
-    def __init__(self, run: Path, *, step: int = 0, elapsed_s: float = 0.0) -> None:
-        """Open the logs of a run folder and drop the lines after `step`, which will be repeated."""
+    def __init__(
+        self, run: Path, *, step: int = 0, elapsed_s: float = 0.0, report: bool = False
+    ) -> None:
+        """Open the logs of a run folder and drop the lines after `step`, which will be repeated.
+
+        With `report`, report.html shows the curves while the run is not finished.
+        """
+        self._run, self._report, self._page_due = run, report, 0.0
+        self._figures: Mapping[str, str] = {}
+        self._curves: dict[str, list[tuple[int, float]]] = {}
         self._start = time.monotonic() - elapsed_s
         self._handler = logging.FileHandler(run / TRAIN_LOG, encoding="utf-8")
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -62,6 +75,8 @@ class RunLogger(NullLogger):
         self._log.addHandler(self._handler)
         earlier = [line for line in lines(run) if line["step"] <= step]
         write_atomically(run / LOG, "".join(json.dumps(line) + "\n" for line in earlier).encode())
+        for line in earlier:
+            self._add_points(line)
         self._lines = (run / LOG).open("a", encoding="utf-8")
         self._board = SummaryWriter(str(run), purge_step=step + 1)
 
@@ -71,8 +86,30 @@ class RunLogger(NullLogger):
         line = {"step": step, "group": group, "elapsed_s": seconds, **values}
         self._lines.write(json.dumps(line) + "\n")
         self._lines.flush()
+        self._add_points(line)
         for name, value in values.items():
             self._board.add_scalar(f"{group}/{name}", value, step)
+
+    def _add_points(self, line: Mapping[str, Any]) -> None:
+        for name, value in line.items():
+            if name not in NOT_CURVES:
+                curve = self._curves.setdefault(f"{line['group']}/{name}", [])
+                curve.append((int(line["step"]), float(value)))
+
+    def page(self, figures: Mapping[str, str]) -> None:
+        """Update report.html, unless it was updated a moment ago."""
+        self._figures = figures
+        if self._report and time.monotonic() >= self._page_due:
+            self._write_page(running=True)
+
+    def _write_page(self, *, running: bool) -> None:
+        from pipework.train.report.page import unfinished_html  # noqa: PLC0415  (imports this module)
+
+        start = time.monotonic()
+        html = unfinished_html(self._run.name, self._figures, self._curves, running=running)
+        write_atomically(self._run / PAGE, html.encode())
+        now = time.monotonic()
+        self._page_due = now + (now - start) / PAGE_SHARE
 
     def confusion(self, step: int, evaluation: Evaluation) -> None:
         """Log an image of the confusion matrix to TensorBoard."""
@@ -98,6 +135,8 @@ class RunLogger(NullLogger):
         """Log the traceback of an exception and close the files."""
         if value is not None:
             self._log.error("the run failed", exc_info=value)
+            if self._figures and self._report:
+                self._write_page(running=False)
         self._log.removeHandler(self._handler)
         self._handler.close()
         self._board.close()

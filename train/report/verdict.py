@@ -184,7 +184,9 @@ def constant_prediction(truth: NDArray[np.generic], task: Task) -> tuple[str, Ta
     """Return the best prediction that is the same for every row: its description and logits."""
     if task.kind is TaskKind.REGRESSION:
         return "predicting the same value for every row", _same(np.zeros(1), len(truth), task)
-    if task.kind is TaskKind.SINGLE_LABEL:
+    if task.metric is Metric.F1:
+        counts_C = np.eye(len(task.labels), dtype=np.int64)[task.positive_index] * len(truth)
+    elif task.kind is TaskKind.SINGLE_LABEL:
         counts_C = np.bincount(np.asarray(truth, np.int64), minlength=len(task.labels))
     else:
         counts_C = np.asarray(truth, np.int64).sum(axis=0)

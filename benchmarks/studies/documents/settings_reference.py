@@ -1,8 +1,8 @@
 """Generate the tables of settings in the package documents from the settings classes.
 
 `python -m pipework.benchmarks.studies.documents.settings_reference [--check]` replaces the lines
-between `<!-- settings:NAME -->` and `<!-- /settings:NAME -->`. The meaning of a key is
-read from the `Attributes` section of its class, otherwise from `MEANINGS`.
+between `<!-- settings:NAME -->` and `<!-- /settings:NAME -->`. The meaning of a key is read from
+the `Attributes` section of its class, else from `MEANINGS`; features from `training_features.toml`.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -24,7 +25,7 @@ from pydantic_core import PydanticUndefined
 from pipework.benchmarks.studies.documents.study_tables import markdown
 from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import CheckFailedError, ConfigError
-from pipework.export.config import ExportSettings, ToleranceSettings
+from pipework.export.config import ExportSettings, RoundedToleranceSettings
 from pipework.export.rows.tolerances import TOLERANCES
 from pipework.git import CHECKOUT
 from pipework.run_folder.engine_record import Tolerance
@@ -43,8 +44,9 @@ BOUNDS = (
     (annotated_types.Le, "le", "≤"),
     (annotated_types.Lt, "lt", "<"),
 )
+TRAINING = ("task", "data", "model", "train", "pretrain")
 DOCUMENTS = {
-    "train/README.md": ("task", "data", "model", "train", "pretrain"),
+    "train/README.md": (*TRAINING, "features"),
     "export/README.md": ("export", "tolerances"),
     "serve/README.md": ("serve",),
 }
@@ -54,6 +56,8 @@ MEANINGS = {
     "task.labels": "classes in the order of the logits, or a file with one name per line; "
     "default: the labels of the train file, sorted",
     "task.metric": "dev score that selects the checkpoint; default: depends on the task",
+    "task.positive": "for two labels: the label that the metric `f1` counts, by name or by number "
+    "in the order of the labels; default: the second",
     "data.root": "folder of all files below; default: the folder of the config file",
     "data.train": "file with the train rows",
     "data.dev": "file with the dev rows, which select the checkpoint",
@@ -61,6 +65,8 @@ MEANINGS = {
     "data.dev_seed": "seed that selects the held-out rows (together with their texts)",
     "data.test": "file with the test rows, which select nothing",
     "data.unlabelled": "file with texts that only `train.teacher` labels",
+    "data.rows": "for a quick trial: largest number of rows of each split",
+    "data.drop_leaked": "whether train rows are left out whose text is also in dev or test",
     "data.format": "file format; default: from the suffix (csv, tsv, txt = tsv, jsonl)",
     "data.header": "whether the first line of a csv or tsv file is a header; "
     "default: if a column is given by name",
@@ -102,15 +108,19 @@ MEANINGS = {
     "train.learning_rate": "highest learning rate",
     "train.weight_decay": "weight decay",
     "train.betas": "Adam's decay rates of the moment estimates",
+    "train.eps": "Adam's eps, added to the denominator of an update",
     "train.momentum": "momentum of `sgd`",
     "train.layer_decay": "factor of the learning rate from each layer to the layer below",
     "train.reinit_layers": "top layers of a checkpoint to reinitialise, with its pooler",
     "train.clip": "largest norm of the gradient",
     "train.schedule": "learning rate after the warm-up",
     "train.warmup": "share of all steps in which the rate rises to its highest value",
+    "train.warmup_steps": "number of such steps, instead of the share",
     "train.cycles": "restarts of `cosine_restarts`",
+    "train.eta_min": "lowest learning rate of `cosine` and `cosine_restarts`",
     "train.power": "exponent of `polynomial`",
-    "train.gamma": "factor of `step` and `exponential` after each epoch, and of `multi_step`",
+    "train.gamma": "factor of `step`, of `exponential` after each epoch, and of `multi_step`",
+    "train.step_size": "steps between two factors of `step`; default: an epoch",
     "train.milestones": "shares of all steps at which `multi_step` multiplies by `gamma`",
     "train.label_smoothing": "label smoothing",
     "train.class_weights": "weights of the classes in the loss: `balanced`, or one weight per "
@@ -123,6 +133,7 @@ MEANINGS = {
     "train.soft_weight": "share of the loss that comes from the teachers",
     "train.precision": "arithmetic of the forward pass; `auto` is bf16 where the processor "
     "multiplies in bf16",
+    "train.loss_scale": "constant factor of the `fp16` loss; default: adapted to the gradients",
     "train.tf32": "whether float32 products may use TF32 on a GPU",
     "train.compile": "whether the model is compiled with torch.compile",
     "train.gradient_checkpointing": "recompute activations in the backward pass to save memory",
@@ -131,19 +142,13 @@ MEANINGS = {
     "train.save_every": "steps between checkpoints for `--resume`, in addition to evaluations",
     "train.save_minutes": "minutes between checkpoints for `--resume`",
     "train.keep": "number of checkpoints in `state/` until the run is complete",
+    "train.keep_every": "steps between weights that stay in `steps/` after the run, see "
+    "`pipe eval --engine step-N`",
     "train.early_stop": "stop after this number of evaluations without a better score",
     "train.histograms": "write histograms of weights and gradients for TensorBoard",
     "train.report": "write `report.html`, with a linear model trained on the same rows",
     "train.seed": "random seed",
     "train.seeds": "train once with each of these seeds",
-    "pretrain.row_tokens": "tokens of a packed row, at least `model.max_length`; "
-    "`train.batch_size` counts these rows",
-    "pretrain.mask_rate": "share of tokens to predict: 80 % masked, 10 % replaced by a random "
-    "token, 10 % unchanged",
-    "pretrain.words": "weights of masking 1, 2, ... neighbouring words",
-    "pretrain.characters": "the same for tokens in scripts without spaces (MacBERT's weights)",
-    "pretrain.sentence_order": "with `data.format = documents`, predict whether two "
-    "neighbouring segments were swapped",
 }
 
 
@@ -304,9 +309,24 @@ def _tolerances() -> str:
     meanings, tables = attributes(Tolerance), TOLERANCES.values()
     rows = (
         (f"`{limit}`", *(_number(getattr(table, limit)) for table in tables), meanings[limit])
-        for limit in ToleranceSettings.model_fields
+        for limit in RoundedToleranceSettings.model_fields
     )
     return markdown(("limit", *TOLERANCES, "meaning"), rows)
+
+
+def features() -> list[dict[str, Any]]:
+    """Return the features of training: name, keys, and the test as path::name."""
+    path = Path(__file__).with_name("training_features.toml")
+    return [*tomllib.loads(path.read_text(encoding="utf-8"))["feature"]]
+
+
+def _features() -> str:
+    rows = []
+    for feature in features():
+        path, _, test = feature["test"].partition("::")
+        keys = ", ".join(f"`{key}`" for key in feature["keys"])
+        rows.append((feature["name"], keys, f"[{test}](../{path})"))
+    return markdown(("feature", "config key or option", "test"), rows)
 
 
 def _number(limit: float | None) -> str:
@@ -318,7 +338,8 @@ def _train(name: str) -> Callable[[], str]:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
-    **{name: _train(name) for name in DOCUMENTS["train/README.md"]},
+    **{name: _train(name) for name in TRAINING},
+    "features": _features,
     "export": lambda: _settings(rows_of(ExportSettings)),
     "tolerances": _tolerances,
     "serve": lambda: _settings(rows_of(ServeSettings)),

@@ -199,19 +199,22 @@ def summary(result: MatrixResult) -> str:
 
 
 def fault_lines(result: FaultsResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return head and rows of the table: a row is a fault on a run, a column an engine."""
-    engines = tuple(dict.fromkeys(outcome.engine for outcome in result.outcomes))
-    cells = {(cell.run, cell.fault, cell.engine): cell for cell in result.outcomes}
+    """Return head and rows of the table: a row is a fault on a run, a column an engine.
+
+    A cell is the outcome in the padded and in the packed layout, or that of both.
+    """
+    engines: dict[str, dict[tuple[str, str], list[str]]] = {}
+    for cell in result.outcomes:
+        column = engines.setdefault(cell.engine.removesuffix(PACKED), {})
+        column.setdefault((cell.run, cell.fault), []).append(_outcome(cell))
     rows = [
-        (run, fault, *(_outcome(cells.get((run, fault, engine))) for engine in engines))
-        for run, fault in dict.fromkeys((cell.run, cell.fault) for cell in result.outcomes)
+        (*key, *(" · ".join(dict.fromkeys(column.get(key, ["-"]))) for column in engines.values()))
+        for key in dict.fromkeys((cell.run, cell.fault) for cell in result.outcomes)
     ]
     return ("run", "fault", *(engine.replace("-", " ") for engine in engines)), rows
 
 
-def _outcome(cell: PlantedFault | None) -> str:
-    if cell is None:
-        return "-"
+def _outcome(cell: PlantedFault) -> str:
     if not cell.limits:
         return "passed"
     return "graph refused" if cell.graph else "refused"

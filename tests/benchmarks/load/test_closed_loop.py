@@ -1,7 +1,5 @@
 """Closed-loop load is generated, measured and counted correctly."""
 
-import socket
-
 import pytest
 
 from pipework.benchmarks.load import outcome
@@ -24,6 +22,7 @@ def run(server, *, concurrency=1, texts=1, duration_s=0.6, warmup_s=0.0, progres
     return closed_loop(target(server.url), spec, progress or NullProgress()).level
 
 
+@pytest.mark.slow
 def test_four_clients_get_about_four_times_the_throughput_of_a_waiting_server(serve):
     server = serve(delay_s=0.05)
     # Interleaved, and the best of three: a busy machine can only lower the throughput.
@@ -85,12 +84,9 @@ def test_a_hanging_server_is_counted_as_timeout(serve, monkeypatch):
     assert set(level.errors) == {"timeout"}
 
 
-def test_a_stopped_server_is_counted_as_no_connection_and_not_flooded():
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-
+def test_a_stopped_server_is_counted_as_no_connection_and_not_flooded(closed_port):
     class StoppedServer:
-        url = f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{closed_port}"
 
     level = run(StoppedServer, duration_s=0.3)
     assert set(level.errors) == {"no connection"}

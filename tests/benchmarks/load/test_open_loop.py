@@ -1,7 +1,5 @@
 """An open loop sends at its rate independent of responses."""
 
-import socket
-
 import pytest
 
 from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
@@ -45,6 +43,7 @@ def test_refusals_successes_and_errors_are_counted_separately(serve):
     assert level.refused_ms.p50 > 0
 
 
+@pytest.mark.slow
 def test_goodput_counts_texts_answered_in_time(serve):
     level = run(serve().url, texts=8)
     # The machine may stall; the last requests are then answered after the end of the level.
@@ -86,6 +85,7 @@ def test_requests_of_the_warm_up_are_not_counted(serve):
     assert level.sent < len(server.bodies) - 10
 
 
+@pytest.mark.slow
 def test_a_level_ends_when_its_windows_agree(serve):
     calm = run(serve(delay_s=0.01).url, limit_s=60)
     assert calm.stable
@@ -96,9 +96,7 @@ def test_a_level_ends_when_its_windows_agree(serve):
     assert len(still.windows) == 6
 
 
-def test_without_a_server_each_request_is_an_error():
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    level = run(url, rate=20)
+def test_without_a_server_each_request_is_an_error(closed_port):
+    level = run(f"http://127.0.0.1:{closed_port}", rate=20)
     assert (level.requests, level.latency_ms) == (0, None)
     assert level.errors == {"no connection": level.sent}

@@ -1,7 +1,5 @@
 """The response to the first request is checked before load is sent."""
 
-import socket
-
 import pytest
 
 from pipework.benchmarks.load.outcome import first_response
@@ -20,9 +18,8 @@ def test_the_first_response_contains_the_model_name(serve):
     assert len(server.bodies) == 1
 
 
-def test_a_missing_server_is_reported_with_a_hint():
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+def test_a_missing_server_is_reported_with_a_hint(closed_port):
+    url = f"http://127.0.0.1:{closed_port}"
     with pytest.raises(PipeError) as caught:
         first_response(target(url), examples(1))
     assert str(caught.value) == f"no response from {url}: no connection"

@@ -1,7 +1,6 @@
 """A local server is found by its port, and its resource use is measured."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -55,10 +54,8 @@ def test_samples_of_the_warm_up_are_discarded():
     assert 0 < monitor.usage.peak_mib < larger_mib - 200
 
 
-def test_a_server_that_is_not_found_has_no_usage():
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        free = closed.getsockname()[1]
-    assert ServerMonitor.of("127.0.0.1", free) is None
+def test_a_server_that_is_not_found_has_no_usage(closed_port):
+    assert ServerMonitor.of("127.0.0.1", closed_port) is None
     assert ServerMonitor.of("192.0.2.1", 80) is None
     assert ServerMonitor.of("name.invalid", 80) is None
     monitor = ServerMonitor([2**22 + 1])  # larger than any process id

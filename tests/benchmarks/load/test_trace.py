@@ -67,6 +67,7 @@ def test_tokens_are_known_if_every_line_has_them(tmp_path):
         trace(tmp_path, '{"at_s": 0, "texts": ["a"], "tokens": 0}')
 
 
+@pytest.mark.slow
 def test_a_trace_is_a_level_at_its_own_or_at_given_rates(serve, tmp_path):
     lines = [f'{{"at_s": {0.05 * at}, "texts": ["{at}"], "tokens": 4}}' for at in range(20)]
     recorded, server = trace(tmp_path, *lines), serve(delay_s=0.005)

@@ -83,8 +83,8 @@ def browser():
         browser.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("width", [1280, pytest.param(360, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["loaded", "comparison"])
 def test_a_browser_renders_the_page_without_scrolling_or_errors(
     request, browser, tmp_path, kind, width, scheme

@@ -90,7 +90,11 @@ def interval_contains_1(before, after, quantity):
 
 @pytest.mark.parametrize(
     ("memory", "size"),
-    [(0.0, 0.0), (0.97, 0.3), (0.99, 0.3)],  # correlation over 0, 30 and 100 of 3000 requests
+    [
+        (0.0, 0.0),
+        pytest.param(0.97, 0.3, marks=pytest.mark.slow),
+        pytest.param(0.99, 0.3, marks=pytest.mark.slow),
+    ],  # correlation over 0, 30 and 100 of 3000 requests
 )
 def test_ratio_intervals_of_equal_servers_contain_1_for_correlated_latencies(memory, size):
     chance = np.random.default_rng(7)

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipework.benchmarks.studies.documents.readme import RESULTS
-from pipework.benchmarks.studies.documents.schema import PATH
-from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.benchmarks.studies.records.stored_results import PATH, read_stored
 from pipework.train.config.run_config import load_config
 
 ROOT = Path(__file__).parents[3]
@@ -56,7 +55,7 @@ def options(text):
 def options_of(program):
     """Return the options of `pipe COMMAND` or of a module."""
     if (
-        program == "pipework.benchmarks.studies.served_run"
+        program == "pipework.benchmarks.studies.pipe_serve"
     ):  # it passes its options on to pipe bench
         return options_of("bench")
     module = ("-m", program) if program.startswith("pipework.") else ("-m", "pipework.cli", program)

@@ -50,7 +50,14 @@ def endpoints(exported_run):
             assert process.wait(60) == 0
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(
+    params=[
+        "rest",
+        "grpc",
+        pytest.param("protocol", marks=pytest.mark.slow),
+        pytest.param("template", marks=pytest.mark.slow),
+    ]
+)
 def server_target(request, endpoints):
     url, template = KINDS[request.param]
     return target(url.format(**endpoints), template and template.format())

@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
 
 import onnx
 import pytest
@@ -23,7 +25,7 @@ from pipework.export.convert.checkpoint2onnx import (
     trace_packed,
 )
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
-from pipework.export.convert.onnx2tensorrt import onnx_to_tensorrt
+from pipework.export.convert.onnx2tensorrt import onnx_to_tensorrt, timings_name
 from pipework.export.inference import predict_run
 from pipework.export.quantize.calibration import find_ranges, linear_layers
 from pipework.export.quantize.qdq_graph import LARGEST, quantize_static
@@ -33,7 +35,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import open_proven
-from pipework.serve.engines.cuda import NoGpuError
+from pipework.serve.engines.cuda import Gpu, NoGpuError
 from pipework.serve.engines.tensorrt_packages import Flavour, gpu_or_none, load
 from pipework.terminal import show_exported
 from pipework.train.config.model import HeadSettings
@@ -62,6 +64,12 @@ def names_of(layout):
 def variant(precision, layout=Layout.PADDED, format_=EngineFormat.TENSORRT):
     scaling = Scaling.STATIC if precision is Precision.INT8 else None
     return Variant(format=format_, precision=precision, layout=layout, scaling=scaling)
+
+
+def test_the_name_of_a_gpu_becomes_one_file_name():
+    name = timings_name("10.9", Gpu(name="GRID A100X/MIG 1g.5gb/..", capability=80))
+    assert Path(name).name == name
+    assert name != timings_name("10.9", Gpu(name="GRID A100X", capability=80))
 
 
 @pytest.mark.parametrize(
@@ -128,21 +136,10 @@ REWRITE = {Precision.FP16: halved, Precision.INT8: quantized}
 KERNELS_MB = 20  # upper limit for the kernels of all profiles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "precision"),
-    [
-        (Layout.PACKED, Precision.FP16),
-        *(
-            pytest.param(*other, marks=pytest.mark.slow)
-            for other in (
-                (Layout.PADDED, Precision.INT8),
-                (Layout.PADDED, Precision.FP32),
-                (Layout.PADDED, Precision.FP16),
-                (Layout.PACKED, Precision.FP32),
-                (Layout.PACKED, Precision.INT8),
-            )
-        ),
-    ],
+    list(product(LAYOUTS, PRECISIONS)),
 )
 def test_an_engine_of_minilm_size_is_about_as_large_as_its_weights(
     run_rows, six_layers, tmp_path, layout, precision

@@ -413,9 +413,23 @@ def test_int8_limits_reject_errors_that_rounding_does_not_cause(rows_and_logits,
     assert len(limits) > 1 or limits == broken
 
 
+def test_a_shift_of_one_class_that_the_limits_of_lengths_allow_is_a_bias(rows_and_logits):
+    limits = int8_limits(rows_and_logits)
+
+    def shifted(_encodings, logits_NC):
+        logits_NC[:, 2] += np.float32(1.5 * limits["bias"][2])
+        return logits_NC
+
+    result = proven_with(rows_and_logits, shifted, **limits)
+    assert [breach.limit for breach in result.breaches] == ["bias"]
+    assert result.parity.flips <= 1
+
+
 def test_the_change_of_the_values_of_a_regression_is_a_share_of_the_range(regression_run, tmp_path):
     run = shutil.copytree(regression_run, tmp_path / "run")
     (record,) = export(run, NullProgress(), settings=ExportSettings(speed_s=0))
     rows = split_source(run, read_manifest(run), "dev").rows()
     target_range = np.ptp([float(row.label) for row in rows])
-    assert record.parity.max_change == pytest.approx(record.parity.max_abs / target_range)
+    assert record.parity.target_range == pytest.approx(target_range)
+    largest = record.parity.max_abs / target_range  # also over the rows of the vocabulary
+    assert largest / 20 < record.parity.max_change <= largest

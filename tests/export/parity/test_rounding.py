@@ -81,8 +81,8 @@ def test_the_limits_are_multiples_of_the_error_of_a_class():
     )
     limits = error.limits(INT8)
     assert [band.longest for band in limits.bands] == [8, 16]
-    assert [band.rms for band in limits.bands] == pytest.approx([0.16, 0.16])
-    assert limits.bias == pytest.approx(0.12)
+    assert [band.rms for band in limits.bands] == [pytest.approx((0.12, 0.16))] * 2
+    assert limits.bias == pytest.approx((0.09, 0.12))
 
 
 def test_errors_too_small_to_matter_are_not_compared():
@@ -91,8 +91,25 @@ def test_errors_too_small_to_matter_are_not_compared():
         task=LABELS, lengths_N=np.full(40, 8), expected_NC=zeros_NC, rounded_NC=zeros_NC
     )
     limits = error.limits(INT8)
-    assert limits.bands[0].rms == pytest.approx(0.1 * INT8.mean_abs * 4)
-    assert limits.bias == pytest.approx(0.1 * INT8.mean_abs * 3)
+    assert limits.bands[0].rms == pytest.approx((0.1 * INT8.mean_abs * 4,) * 2)
+    assert limits.bias == pytest.approx((0.1 * INT8.mean_abs * 3,) * 2)
+
+
+def test_the_limits_of_few_inputs_are_wider():
+    errors_NC = np.random.default_rng(0).normal(0, 0.02, (20, 2)).astype(np.float32)
+
+    def limits(copies):
+        return RoundingError(
+            task=LABELS,
+            lengths_N=np.full(20 * copies, 8),
+            expected_NC=np.zeros((20 * copies, 2), np.float32),
+            rounded_NC=np.tile(errors_NC, (copies, 1)),
+        ).limits(INT8)
+
+    few, many = limits(1), limits(100)
+    rms_C = np.sqrt(np.square(errors_NC).mean(axis=0))
+    assert many.bands[0].rms == pytest.approx(4 * rms_C, rel=0.05)
+    assert (np.array(few.bands[0].rms) > 1.2 * np.array(many.bands[0].rms)).all()
 
 
 def test_rounding_changes_a_copy_of_the_model(exported_run):

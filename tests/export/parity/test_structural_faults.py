@@ -4,20 +4,28 @@ The limits of lower precisions must allow rounding errors, which hide a fault in
 float32 graph is checked with the limits of float32 before anything is converted from it.
 """
 
+import numpy as np
 import pytest
+from openvino import opset13
 
-from pipework.benchmarks.studies.structural_faults import FAULTS, VARIANTS
+from pipework.benchmarks.studies.planted_faults import FAULTS as ALL_FAULTS
+from pipework.benchmarks.studies.structural_faults import VARIANTS
 from pipework.errors import CheckFailedError
+from pipework.export import build as build_module
+from pipework.export.build import build
 from pipework.export.config import ExportSettings
+from pipework.export.convert import onnx2openvino
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Scaling
 from pipework.run_folder.manifest import read_manifest
 
 QUICK = ExportSettings(speed_s=0, dev_rows=60, calibration_rows=40)
+FAULTS = {name: fault for name, fault in ALL_FAULTS.items() if fault.run is None}
 BY_NAME = {variant.label: variant for variant in VARIANTS}
 DYNAMIC = [variant for variant in VARIANTS if variant.scaling is Scaling.DYNAMIC]
-STATIC = [variant for variant in VARIANTS if variant.scaling is Scaling.STATIC]
+STATIC = BY_NAME["onnx-int8-static-packed"]
+OPENVINO = [BY_NAME["openvino-fp32-packed"], BY_NAME["openvino-int8-static-packed"]]
 
 
 def refusal(run, builder, variant):
@@ -61,9 +69,33 @@ def test_a_correct_graph_passes_in_every_precision_and_layout(run):
 
 
 def test_a_float32_graph_is_checked_once_per_layout(run, noting):
-    export(run, noting, [*DYNAMIC, *STATIC], settings=QUICK)
+    export(run, noting, [*DYNAMIC, STATIC, *OPENVINO], settings=QUICK)
     checks = [line for line in noting.lines if "checking the float32 graph" in line]
     assert [line.split(":")[0] for line in checks] == [variant.label for variant in DYNAMIC]
+
+
+def test_nothing_is_converted_from_a_float32_graph_that_was_refused(run, noting, monkeypatch):
+    monkeypatch.setattr(build_module, "onnx_to_int8", None)  # an error if it is called
+    variants = [BY_NAME["onnx-fp32-packed"], DYNAMIC[1]]
+    with pytest.raises(CheckFailedError, match=r"^onnx-fp32-packed failed"):
+        export(run, noting, variants, settings=QUICK, builder=FAULTS["two classes swapped"])
+
+
+def test_a_fault_of_the_graph_that_openvino_compiles_is_refused_before_int8(run, monkeypatch):
+    def shifted(model):
+        """Add a constant to the first logit, which is within the limits of int8."""
+        (result,) = model.get_results()
+        logits = result.input_value(0)
+        shift_C = np.zeros(logits.get_partial_shape()[1].get_length(), np.float32)
+        shift_C[0] = 0.005
+        sums = opset13.add(logits, opset13.constant(shift_C)).output(0)
+        logits.get_tensor().set_names(set())
+        sums.get_tensor().set_names({"logits"})
+        result.input(0).replace_source_output(sums)
+
+    monkeypatch.setattr(onnx2openvino, "_constant_reshapes", shifted)
+    error = refusal(run, build, OPENVINO[1])
+    assert str(error).startswith("openvino-fp32-packed failed the parity check (max_abs")
 
 
 def test_the_report_of_a_refused_float32_graph_names_its_layer(run):

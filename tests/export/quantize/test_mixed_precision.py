@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pipework.errors import CheckFailedError
-from pipework.export.config import ExportSettings, ToleranceSettings, TolerancesSettings
+from pipework.export.config import ExportSettings, RoundedToleranceSettings, TolerancesSettings
 from pipework.export.quantize.mixed_precision import SENSITIVITY_ROWS, CandidateRunner
 from pipework.export.run import export
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
@@ -71,6 +71,7 @@ def fallback_precision(run, engine):
     return openvino.Core().read_model(path).get_rt_info(PRECISION_PATH).value
 
 
+@pytest.mark.slow
 def test_layers_fall_back_to_bf16_first(run, noting, monkeypatch):
     monkeypatch.setattr(
         "pipework.export.quantize.onnx2int8.int8_fallback_precision", lambda _: Precision.BF16
@@ -97,6 +98,7 @@ def test_layers_fall_back_to_bf16_first(run, noting, monkeypatch):
     assert "in float32" not in log
 
 
+@pytest.mark.slow
 def test_float32_is_tried_if_bf16_layers_are_not_enough(run, noting, monkeypatch):
     monkeypatch.setattr(
         "pipework.export.quantize.onnx2int8.int8_fallback_precision", lambda _: Precision.BF16
@@ -124,6 +126,7 @@ def test_float32_is_tried_if_bf16_layers_are_not_enough(run, noting, monkeypatch
     assert len(integers) == 11 + 1  # of 12 layers, and the table of words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degraded", [False, True])
 def test_float32_is_used_if_bf16_fallback_layers_do_not_help(run, noting, monkeypatch, degraded):
     monkeypatch.setattr(
@@ -151,7 +154,7 @@ def test_float32_is_used_if_bf16_fallback_layers_do_not_help(run, noting, monkey
 
 def test_an_engine_that_fallback_layers_do_not_repair_is_rejected(run, noting):
     # An impossible limit, which --set would not accept.
-    never = TolerancesSettings(int8=ToleranceSettings.model_construct(score_drop=-1.0))
+    never = TolerancesSettings(int8=RoundedToleranceSettings.model_construct(score_drop=-1.0))
     settings = QUICK.model_copy(update={"tolerances": never})
     with pytest.raises(CheckFailedError) as caught:
         export(run, noting, [DYNAMIC], settings=settings)

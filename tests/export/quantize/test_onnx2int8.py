@@ -38,6 +38,7 @@ def int8_run(trained_run, tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 def test_every_form_passes_without_fallback_layers(int8_run):
     engines = read_manifest(int8_run).engines
     assert {engine.name for engine in engines} == {int8(*form).label for form in FORMS}

@@ -1,6 +1,6 @@
 import pytest
 
-from pipework.export.config import ToleranceSettings
+from pipework.export.config import RoundedToleranceSettings
 from pipework.export.rows.tolerances import TOLERANCES
 from pipework.run_folder.engine_record import Precision
 
@@ -11,7 +11,7 @@ def test_each_precision_has_a_tolerance():
     assert TOLERANCES.keys() == {*Precision}
 
 
-@pytest.mark.parametrize("limit", ToleranceSettings.model_fields)
+@pytest.mark.parametrize("limit", RoundedToleranceSettings.model_fields)
 def test_a_lower_precision_has_no_narrower_limit(limit):
     limits = [getattr(TOLERANCES[precision], limit) for precision in ORDER]
     if "ratio" in limit:  # float32 has none: its errors are not those of rounding

@@ -283,6 +283,36 @@ def test_holding_out_the_whole_file_is_rejected(tmp_path):
         part(path, held_out=True, rows=2)
 
 
+def test_a_limit_takes_the_same_rows_in_any_order_of_the_file(tmp_path):
+    path, turned = tmp_path / "a.tsv", tmp_path / "b.tsv"
+    lines = [f"text {n // 2}\t{n % 2}" for n in range(100)]
+    path.write_text("\n".join(lines))
+    turned.write_text("\n".join(reversed(lines)))
+    few, turned_few = (
+        [row.text for row in Source(path=p, columns=NUMBERS, part=Part(limit=25)).rows()]
+        for p in (path, turned)
+    )
+    assert len(few) == len(turned_few) == 25
+    assert set(few) == set(turned_few)
+    assert few != [line.split("\t")[0] for line in lines[:25]]
+    both = Part(rows=30, seed=1, limit=10)
+    rest = [row.text for row in Source(path=path, columns=NUMBERS, part=both).rows()]
+    assert len(rest) == 10
+    assert set(rest).isdisjoint(part(path, held_out=True, seed=1))
+    assert len(list(Source(path=path, columns=NUMBERS, part=Part(limit=500)).rows())) == 100
+
+
+def test_rows_of_excluded_splits_are_left_out(tmp_path):
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    train.write_text("Rain  and wind\t1\nsun\t0\nrain\t1\n")
+    dev.write_text("rain and WIND\t0\n")
+    excluded = (Source(path=dev, columns=NUMBERS),)
+    chosen = Source(path=train, columns=NUMBERS, part=Part(without=("dev",)), excluded=excluded)
+    assert [row.text for row in chosen.rows()] == ["sun", "rain"]
+    assert [row.text for row in chosen.unlabelled().rows()] == ["sun", "rain"]
+    assert len(list(chosen.whole().rows())) == 3
+
+
 def test_a_source_is_restored_from_the_read_options_of_a_manifest(tmp_path):
     source = Source(
         path=tmp_path / "a.tsv",

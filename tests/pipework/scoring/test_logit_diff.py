@@ -120,21 +120,53 @@ def limits_broken(compared, **limits):
     return [breach.limit for breach in compared.breaches(WIDE.model_copy(update=limits))]
 
 
+def test_a_broken_limit_of_a_regression_is_on_the_scale_of_its_values():
+    values = random.normal(0, 10, (500, 1))
+    compared = compare(values, values + 4, VALUE)
+    (breach,) = compared.breaches(WIDE.model_copy(update={"bias": 0.1}), unit=20)
+    assert (breach.limit, breach.found, breach.allowed) == ("bias", pytest.approx(4, rel=1e-3), 2)
+
+
 def test_a_constant_shift_of_one_class_is_a_bias():
     expected, found = many()
-    assert compare(expected, found).bias < 0.002
+    assert compare(expected, found).bias.max() < 0.002
     found[:, 1] -= 0.18
     compared = compare(expected, found)
-    assert compared.bias == pytest.approx(0.18, abs=0.002)
+    assert compared.bias == pytest.approx([0, 0.18, 0], abs=0.002)
     assert limits_broken(compared, bias=0.1) == ["bias"]
     assert limits_broken(compared, bias=0.2) == []
 
 
 def test_an_input_of_many_batches_counts_once_in_the_bias():
     compared = compare(
-        [[0, 0, 0]] * 4, [[1, 0, 0], [1, 0, 0], [1, 0, 0], [0, 0, 0]], inputs=[0, 0, 0, 1]
+        [[0, 0, 0]] * 4, [[1, 0, 0], [0, 0, 0], [0, 0, 0], [1, 0, 0]], inputs=[0, 0, 0, 1]
     )
-    assert compared.bias == 0.5
+    assert compared.bias.tolist() == [1, 0, 0]
+
+
+def test_each_class_has_its_own_limits():
+    expected, found = many()
+    found[:, 2] = expected[:, 2] + 0.02
+    compared, wide = compare(expected, found), (0.05, 0.05, 0.03)
+    for limits, broken in ((wide, False), ((0.05, 0.05, 0.01), True), ((0.01, 0.01, 0.03), False)):
+        bands = (LengthBand(longest=32, rms=limits),)
+        assert limits_broken(compared, bands=bands) == ["rms of 1 to 32 tokens"] * broken
+        assert limits_broken(compared, bias=limits) == ["bias"] * broken
+    (breach,) = compared.breaches(WIDE.model_copy(update={"bias": (0.05, 0.05, 0.01)}))
+    assert (breach.found, breach.allowed) == (pytest.approx(0.02, rel=1e-3), 0.01)
+
+
+@pytest.mark.parametrize("rows", [8, 800])
+def test_few_inputs_with_a_larger_error_are_allowed_by_the_standard_error(rows):
+    expected, found = np.zeros((rows, 3)), np.zeros((rows, 3))
+    found[: rows // 8, 1] = 0.4  # the mean is 0.05 and the root mean square 0.14
+    compared = compare(expected, found)
+    bands = (LengthBand(longest=32, rms=0.1),)
+    assert limits_broken(compared, bands=bands) == ["rms of 1 to 32 tokens"] * (rows == 800)
+    assert limits_broken(compared, bias=0.03) == ["bias"] * (rows == 800)
+    found[:, 1] = 0.14  # an error of all inputs has no standard error
+    compared = compare(expected, found)
+    assert limits_broken(compared, bias=0.13, bands=bands) == ["bias", "rms of 1 to 32 tokens"]
 
 
 def test_the_error_of_each_range_of_lengths_has_its_own_limit():
@@ -144,8 +176,8 @@ def test_the_error_of_each_range_of_lengths_has_its_own_limit():
     compared = compare(expected, found, lengths=lengths)
     bands = (LengthBand(longest=32, rms=0.05), LengthBand(longest=64, rms=0.05))
     assert limits_broken(compared, bands=bands) == ["rms of 33 to 64 tokens"]
-    assert compared.band_rms(0, 32) < 0.01
-    assert compared.band_rms(32, 64) == pytest.approx(0.1, rel=0.1)
+    assert compared.band_rms(0, 32).max() < 0.01
+    assert compared.band_rms(32, 64)[2] == pytest.approx(0.1, rel=0.1)
 
 
 def test_a_range_of_lengths_with_few_inputs_is_not_checked():
@@ -176,6 +208,23 @@ def test_labels_of_unlabelled_inputs_do_not_count():
 
 def test_the_change_of_probabilities_is_the_largest_of_a_class():
     p, q = np.array([0.7, 0.2, 0.1]), np.array([0.4, 0.3, 0.3])
-    compared = compare([np.log(p), np.log(p)], [np.log(q), np.log(p) + 3])
-    assert compared.max_probability_change == pytest.approx(0.3, abs=1e-6)
-    assert compare([[1]], [[2]], VALUE).max_probability_change == 0
+    changed = compare([np.log(p), np.log(p)], [np.log(q), np.log(p) + 3]).change(9)
+    assert changed.max_change == pytest.approx(0.3, abs=1e-6)
+    assert (changed.flips, changed.target_range) == (0, None)
+
+
+@pytest.mark.parametrize(("task", "width"), [(LABELS, 3), (MULTI, 2), (VALUE, 1)])
+def test_labels_and_probabilities_are_compared_on_the_same_inputs(task, width):
+    expected = random.normal(0, 1, (20, width))
+    found = expected.copy()
+    found[15:] += random.normal(0, 9, (5, width))
+    inputs = [*range(14), 3, *range(14, 19)]
+    changed = compare(expected, found, task, inputs, labelled=14).change(2)
+    assert (changed.flips, changed.max_change) == (0, 0)
+    assert compare(expected, found, task, inputs).change(2).max_change > 0.1
+
+
+def test_the_change_of_a_value_is_a_share_of_the_range_of_the_targets():
+    changed = compare([[1], [2]], [[1], [2.5]], VALUE).change(4)
+    assert (changed.max_change, changed.target_range, changed.flips) == (0.125, 4, 0)
+    assert changed.describe_change(VALUE.kind) == "values by up to 0.5 (12.5% of the target range)"

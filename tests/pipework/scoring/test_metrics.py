@@ -7,7 +7,9 @@ from scipy import stats
 from sklearn import metrics as sklearn
 
 from pipework.errors import ConfigError
-from pipework.run_folder.task import Metric, TaskKind
+from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.scoring.bootstrap import TaskLogits, scorer
+from pipework.scoring.evaluation import evaluate
 from pipework.scoring.metrics import (
     accuracy,
     applicable_metrics,
@@ -17,6 +19,7 @@ from pipework.scoring.metrics import (
     directional_f1,
     matthews,
     pearson,
+    single_label_score,
     spearman,
     tally_confusion,
     tally_labels,
@@ -51,6 +54,22 @@ def test_single_label_scores_equal_those_of_scikit_learn(seed):
     tally = tally_confusion(confusion_CC)
     assert tally.macro_f1 == pytest.approx(sklearn.f1_score(truth_N, predicted_N, average="macro"))
     assert tally.micro_f1 == pytest.approx(accuracy(confusion_CC))
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("positive", [None, "spam", "ham"])
+def test_f1_of_the_positive_label_equals_that_of_scikit_learn(seed, positive):
+    random = np.random.default_rng(seed)
+    truth_N = (random.random(60) < 0.2).astype(int)
+    predicted_N = np.where(random.random(60) < 0.7, truth_N, 1 - truth_N)
+    task = Task(kind="single_label", labels=("ham", "spam"), metric=Metric.F1, positive=positive)
+    score = single_label_score(Metric.F1, confusion(truth_N, predicted_N, 2), task)
+    wanted = 0 if positive == "ham" else 1
+    assert score == pytest.approx(sklearn.f1_score(truth_N, predicted_N, pos_label=wanted))
+    logits_NC = np.eye(2, dtype=np.float32)[predicted_N]
+    outputs = TaskLogits(logits_NC=logits_NC, task=task)
+    assert evaluate(logits_NC, truth_N, task).score == score
+    assert scorer(outputs, truth_N)(np.arange(60)) == score
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -138,11 +157,12 @@ def test_a_wrong_direction_counts_against_precision_and_recall():
 @pytest.mark.parametrize(
     ("kind", "labels", "metrics"),
     [
-        (TaskKind.SINGLE_LABEL, ("a", "b"), "accuracy macro_f1 matthews"),
+        (TaskKind.SINGLE_LABEL, ("a", "b"), "accuracy macro_f1 matthews f1"),
+        (TaskKind.SINGLE_LABEL, ("a", "b", "c"), "accuracy macro_f1 matthews"),
         (TaskKind.SINGLE_LABEL, LABELS, "directional_f1 accuracy macro_f1 matthews"),
         (TaskKind.SINGLE_LABEL, DIRECTED, "directional_f1 accuracy macro_f1 matthews"),
         (TaskKind.SINGLE_LABEL, ("a", "b", *DIRECTED), "accuracy macro_f1 matthews"),
-        (TaskKind.SINGLE_LABEL, ("a(e1,e2)", "b"), "accuracy macro_f1 matthews"),
+        (TaskKind.SINGLE_LABEL, ("a(e1,e2)", "b"), "accuracy macro_f1 matthews f1"),
         (TaskKind.MULTI_LABEL, ("a", "b"), "micro_f1 macro_f1 accuracy"),
         (TaskKind.REGRESSION, ("score",), "pearson spearman"),
     ],

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pipework.errors import MissingDependencyError
+from pipework.serve.engines import cuda
 from pipework.serve.engines.cuda import DeviceArrays, Gpu, NoGpuError, checked, find_gpu
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 
@@ -52,6 +53,18 @@ def test_without_a_gpu_the_reason_is_given():
         pytest.skip("there is a GPU here")
     with pytest.raises(NoGpuError, match=r"there is no NVIDIA GPU here \(cudaError"):
         find_gpu()
+
+
+def test_an_old_driver_is_not_reported_as_a_missing_gpu(gpu, monkeypatch, tmp_path):
+    old = gpu.cuda.cudaError_t.cudaErrorInsufficientDriver, 0
+    monkeypatch.setattr(gpu.cuda, "cudaGetDeviceCount", lambda: old)
+    monkeypatch.setattr(cuda, "NVIDIA_VERSION", tmp_path / "version")
+    with pytest.raises(NoGpuError, match="there is no NVIDIA GPU"):
+        find_gpu()
+    (tmp_path / "version").write_text("470.82.01\n")
+    with pytest.raises(MissingDependencyError, match=r"driver 470\.82\.01 is too old") as caught:
+        find_gpu()
+    assert not isinstance(caught.value, NoGpuError)
 
 
 @pytest.mark.parametrize("present", [False, True])

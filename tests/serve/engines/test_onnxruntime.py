@@ -156,10 +156,23 @@ def test_on_cuda_float32_is_not_computed_as_tf32(
         raise RuntimeError(message)
 
     monkeypatch.setattr(module, "_gpu", lambda: Gpu(name="Fake L4", capability=89))
+    monkeypatch.setattr(module, "load_cuda_libraries", tuple)
     monkeypatch.setattr(ort, "InferenceSession", session)
     with pytest.raises(RunFolderError, match="seen"):
         OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate())
-    assert asked == [{"providers": [CUDA], "provider_options": [{"use_tf32": "0"}]}]
+    options = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
+    assert asked == [{"providers": [CUDA], "provider_options": [options]}]
+
+
+def test_missing_libraries_of_cuda_are_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_gpu", lambda: Gpu(name="Fake L4", capability=89))
+    monkeypatch.setattr(module, "load_cuda_libraries", lambda: ("libcudnn.so.9", "libcufft.so.12"))
+    with pytest.raises(
+        MissingDependencyError, match=r"onnxruntime needs libcudnn\.so\.9, libcufft\.so\.12"
+    ) as caught:
+        OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate())
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("pip install 'pipework[gpu]'")
 
 
 @pytest.mark.gpu

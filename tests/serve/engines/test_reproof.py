@@ -11,6 +11,7 @@ from pipework.run_folder.engine_record import EngineFormat, TensorRt, Tolerance
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
+from pipework.serve.config import ChangeLimits
 from pipework.serve.engines import choose_engine, open_engine, open_first, open_proven
 from pipework.serve.engines.reproof import prove_here
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
@@ -100,7 +101,7 @@ def test_a_broken_limit_of_the_bias_is_reported_with_its_value_and_setting(built
     rows = kept_rows(built)
     rows.logits_NC[:] += 0.01
     change(built, rows=rows, tolerance=WIDE.model_copy(update={"bias": 0.001}))
-    text = r"bias 0\.01 \(limit 0\.001, see the export setting tolerances.PRECISION.bias_ratio\)"
+    text = r"bias 0\.01 \(limit 0\.001, see the export setting tolerances\.fp32\.bias_ratio\)"
     with pytest.raises(CheckFailedError, match=text):
         open_proven(built, read_manifest(built))
 
@@ -115,6 +116,53 @@ def test_values_of_a_regression_count_in_the_unit_of_the_first_proof(regression_
         open_proven(run, read_manifest(run))
     change(run, parity=parity.model_copy(update={"processor": "another", "unit": 100}))
     open_proven(run, read_manifest(run)).close()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_limits_of_changes_hold_for_the_predictions_on_this_machine(
+    built, run, caplog, elsewhere
+):
+    rows, (good,) = kept_rows(built), read_manifest(run).engines
+    rows.logits_NC[:3] = np.roll(rows.logits_NC[:3], 1, axis=1)
+    parity = good.parity.model_copy(update={"processor": "another"}) if elsewhere else None
+    change(built, rows=rows, parity=parity, tolerance=WIDE)
+    manifest = read_manifest(built)
+    second = good.model_copy(update={"name": "second"})
+    both = manifest.model_copy(update={"engines": (*manifest.engines, second)})
+
+    def opened(manifest, name=None, **limits):
+        caplog.clear()
+        record, engine = open_first(built, manifest, name, limits=ChangeLimits(**limits))
+        engine.close()
+        return record.name
+
+    assert opened(both) == "second"
+    (line,) = [record.getMessage() for record in caplog.records]
+    text = "engine onnx exceeds the limits of changes: it changes 7.14% of the labels, probabil"
+    assert line.startswith(text)
+    assert opened(both, label_changes=1, probability_change=1) == "onnx"
+    assert opened(both, label_changes=1) == "second"
+    assert opened(both, "onnx") == "onnx"
+    assert caplog.records == []
+    assert opened(manifest) == "onnx"  # the only one
+    assert {record.getMessage() for record in caplog.records} == {line}
+
+
+def test_the_check_measures_the_change_of_a_regression_by_the_recorded_range(
+    regression_run, tmp_path
+):
+    run = shutil.copytree(regression_run, tmp_path / "values")
+    rows, record = kept_rows(run), read_manifest(run).engines[0]
+    rows.logits_NC[0] += 1
+    manifest = read_manifest(run)
+    for target_range in (None, 50.0):
+        parity = record.parity.model_copy(update={"target_range": target_range})
+        known = record.model_copy(update={"parity": parity, "tolerance": WIDE})
+        with open_engine(run / FOLDER / "model.onnx", known, manifest) as engine:
+            changed = prove_here(engine, known, rows, manifest.task)
+        used = target_range or np.ptp(rows.logits_NC)
+        assert changed.max_change == pytest.approx(1 / used, rel=1e-3)
+        assert changed.describe_change(manifest.task.kind).startswith("values by up to 1 (")
 
 
 class Failing:

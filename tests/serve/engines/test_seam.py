@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from pipework.errors import MissingDependencyError, RunFolderError
-from pipework.run_folder.engine_record import ChangeLimits, Precision, Speed, TensorRt
+from pipework.run_folder.engine_record import Precision, Speed, TensorRt
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.run_folder.task import TaskKind
+from pipework.serve.config import ChangeLimits
 from pipework.serve.engines import (
     choose_engine,
     faster_engines,
@@ -81,7 +82,7 @@ def test_a_missing_runtime_is_reported_with_the_install_command(
 def engine(record, name, speed, *, labels=0.0, change=0.0):
     """Return a record with another speed, share of changed labels and change of probabilities."""
     parity = record.parity.model_copy(
-        update={"argmax_agreement": 1 - labels, "max_change": change, "max_abs": change}
+        update={"argmax_agreement": 1 - labels, "flips": 1000 * labels, "max_change": change}
     )
     speed = Speed(
         texts_per_s=speed, batch=8, p50_ms=1, rows=9, threads=1, processor="any", variation=0
@@ -112,6 +113,15 @@ def test_the_default_engine_is_the_fastest_within_the_limits_of_changes(ranked):
     strict = ChangeLimits(label_changes=0, probability_change=0)
     assert usable_engines(ranked, limits=strict)[0].name == "fp32"
     assert choose_engine(ranked, "int8").name == "int8"
+
+
+def test_one_label_may_change_however_few_the_rows(ranked):
+    parity = ranked.engines[0].parity
+    for flips, rows, allowed in ((1, 10, True), (2, 999, False), (2, 1000, True), (3, 1000, False)):
+        change = {"flips": flips, "argmax_agreement": 1 - flips / rows, "max_change": 0.1}
+        record = ranked.engines[0].model_copy(update={"parity": parity.model_copy(update=change)})
+        assert ChangeLimits().allow(record, TaskKind.SINGLE_LABEL) is allowed
+        assert not ChangeLimits(label_changes=0).allow(record, TaskKind.SINGLE_LABEL)
 
 
 def test_the_limit_of_a_regression_is_a_share_of_the_range_of_its_targets(ranked):

@@ -2,6 +2,7 @@ import pytest
 
 from pipework.data.readers import Format
 from pipework.errors import ConfigError
+from pipework.run_folder.manifest import Part
 from pipework.run_folder.task import Metric, TaskKind
 from pipework.train.config.data import TaskSettings
 from pipework.train.config.run_config import load_config
@@ -89,6 +90,37 @@ def test_the_metric_is_the_configured_or_the_default_metric():
     assert TaskSettings(kind=TaskKind.REGRESSION).metric_for(("score",)) == Metric.PEARSON
     with pytest.raises(ConfigError, match="pearson does not apply"):
         TaskSettings(metric=Metric.PEARSON).metric_for(("a", "b"))
+
+
+def test_rows_and_drop_leaked_change_the_parts_of_the_splits(tmp_path):
+    def splits(*lines):
+        return config(tmp_path, 'test = "c.tsv"', *lines).sources()
+
+    assert {source.part for source in splits('dev = "b.tsv"').values()} == {None}
+    few = splits('dev = "b.tsv"', "rows = 5", "drop_leaked = true")
+    assert {name: source.part.limit for name, source in few.items()} == dict.fromkeys(few, 5)
+    assert few["train"].part.without == ("dev", "test")
+    assert few["train"].excluded == (few["dev"], few["test"])
+    held = splits("dev_rows = 7", "rows = 5", "drop_leaked = true")
+    assert held["dev"].part == Part(rows=7, held_out=True, limit=5)
+    assert held["train"].part == Part(rows=7, limit=5, without=("dev", "test"))
+
+
+def test_the_positive_label_is_one_of_two_by_name_or_number():
+    assert TaskSettings().positive_for(("no", "yes")) is None
+    assert TaskSettings(positive="no").positive_for(("no", "yes")) == "no"
+    assert TaskSettings(positive=0).positive_for(("no", "yes")) == "no"
+    assert TaskSettings(positive=1).positive_for(("1", "0")) == "1"
+    for settings, labels in (
+        ({"positive": "maybe"}, ("no", "yes")),
+        ({"positive": "a"}, ("a", "b", "c")),
+        ({"positive": "a", "kind": "multi_label"}, ("a", "b")),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"task\.positive to be one of two labels, found"
+        ) as e:
+            TaskSettings(**settings).positive_for(labels)
+        assert ", ".join(labels) in e.value.hint
 
 
 REAL = {

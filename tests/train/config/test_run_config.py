@@ -1,8 +1,17 @@
+import json
+import re
+
 import pytest
 
 from pipework.errors import ConfigError
-from pipework.settings import dump_settings
-from pipework.train.config.run_config import load_config, recipes, run_config
+from pipework.settings import dump_settings, setting_keys
+from pipework.train.config.run_config import (
+    EQUIVALENTS,
+    Config,
+    load_config,
+    recipes,
+    run_config,
+)
 
 TEXT = '[data]\ntrain = "a.tsv"\ndev = "b.tsv"\n[model]\npreset = "tiny"\n'
 
@@ -24,7 +33,7 @@ def test_a_root_override_is_relative_to_the_working_directory(tmp_path, monkeypa
 
 
 def test_the_resolved_config_reads_back_equal(tmp_path):
-    resolved = config(tmp_path, overrides=['task.labels="names.txt"', "data.columns.text=0"])
+    resolved = config(tmp_path, overrides=['task.labels="names.txt"', "train.warmup_steps=5"])
     (tmp_path / "config.toml").write_text(dump_settings(resolved), encoding="utf-8")
     assert run_config(tmp_path) == resolved
 
@@ -61,6 +70,60 @@ def test_a_max_length_without_room_for_text_is_rejected(tmp_path):
     assert config(tmp_path, overrides=["model.max_length=4"]).model.max_length == 4
 
 
+FOREIGN = {
+    "num_train_epochs": 3,
+    "per_gpu_train_batch_size": 8,
+    "gradient_accumulation_steps": 2,
+    "learning_rate": 2e-5,
+    "adam_epsilon": 1e-8,
+    "warmup_steps": 100,
+    "save_steps": 50,
+    "logging_steps": 50,
+    "fp16": True,
+    "data_dir": "data",
+    "model_type": "bert",
+    "model_name_or_path": "bert-base-cased",
+    "max_seq_length": 128,
+    "output_dir": "out",
+    "my_option": 1,
+}
+ANSWER = (
+    "num_train_epochs -> train.epochs, "
+    "per_gpu_train_batch_size -> train.batch_size, over all processes, "
+    "gradient_accumulation_steps -> train.accumulate, learning_rate -> train.learning_rate, "
+    "adam_epsilon -> train.eps, warmup_steps -> train.warmup_steps, "
+    "save_steps -> train.save_every, or train.keep_every to keep the weights, "
+    "logging_steps -> not needed, "
+    'fp16 -> train.precision = "fp16", data_dir -> data.root, '
+    "model_type -> model.name, whose config.json has it, or model.family with model.preset, "
+    "model_name_or_path -> model.name, max_seq_length -> model.max_length, output_dir -> --out, "
+    "my_option -> (unknown)"
+)
+
+
+@pytest.mark.parametrize("section", [None, "train"])
+def test_the_keys_of_other_programs_are_answered_with_the_equivalent_keys(tmp_path, section):
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(FOREIGN if section is None else {section: FOREIGN}))
+    with pytest.raises(ConfigError) as caught:
+        load_config(str(path), [])
+    expected = ANSWER
+    if section == "train":  # these are keys of [train] here, too
+        for name in ("learning_rate", "warmup_steps"):
+            expected = expected.replace(f"{name} -> train.{name}, ", "")
+    assert str(caught.value) == f"{path} has keys of other programs, here: {expected}"
+    assert caught.value.hint == "sections: task, data, model, train, pretrain"
+
+
+def test_the_equivalents_of_foreign_keys_exist():
+    known = set(setting_keys(Config))
+    options = {"--out", "--nproc", "pipe train", "pipe eval", "pipe predict", "not needed"}
+    for name, text in EQUIVALENTS.items():
+        named = set(re.findall(r"\b(?:task|data|model|train)\.[a-z_.]*[a-z]", text))
+        assert named <= known, name
+        assert named or text in options, name
+
+
 def test_an_unknown_name_lists_the_recipes():
     with pytest.raises(ConfigError, match="neither a config file nor a recipe") as caught:
         load_config("thucnew", [])
@@ -72,6 +135,11 @@ def test_an_unknown_name_lists_the_recipes():
     [
         (["model.head=entity"], r"model\.head entity needs data with entities"),
         (["model.freeze=true", "train.token_dropout=0.1"], r"remove model\.freeze"),
+        (["train.warmup=0.2", "train.warmup_steps=9"], r"one of train\.warmup .* found both"),
+        (["train.eta_min=1", "train.schedule=cosine"], r"at most train\.learning_rate 5e-05"),
+        (["train.eta_min=1e-6"], r"eta_min needs train\.schedule cosine or .*, found linear"),
+        (["train.step_size=9"], r"step_size needs train\.schedule step, found linear"),
+        (["train.loss_scale=9"], r"loss_scale needs train\.precision fp16, found auto"),
     ],
 )
 def test_contradictory_sections_are_rejected(tmp_path, overrides, message):

@@ -1,3 +1,4 @@
+import csv
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -20,6 +21,7 @@ from pipework.train.data_report.data_report import (
     data_report,
 )
 from pipework.train.data_report.html import data_section
+from tests.commands import pipe
 
 
 def report_of(files, encoder=None, labels=None):
@@ -55,6 +57,39 @@ def test_duplicates_conflicts_and_shared_rows_are_counted(tmp_path):
         "2 rows of test are also in train",
     ):
         assert part in text
+
+
+def test_the_leaked_rows_are_listed(tmp_path):
+    files = sources(
+        tmp_path,
+        train=[("One, two", "a"), ("three", "a"), ("one,  TWO", "b")],
+        dev=[("five", "a"), ("one, two", "b"), ("five", "b")],
+        test=[("THREE", "a"), ("Five", "a"), ("six", "b")],
+    )
+    paths = [source.path for source in files.values()]
+    out = tmp_path / "leaks.csv"
+    done = pipe("check", *paths, "--rows", out)
+    assert done.returncode == 0, done.stderr
+    assert f"wrote 3 leaked rows to {out}" in done.stderr
+    assert "pipe check --rows FILE lists them" in done.stdout
+    train, dev, test = map(str, paths)
+    with out.open(newline="") as stream:
+        header, *rows = csv.reader(stream)
+    names = "split line label earlier split earlier line earlier label text text_pair"
+    assert " ".join(header) == names
+    assert rows == [
+        [dev, "3", "b", train, "2", "a", "one, two", ""],
+        [test, "2", "a", train, "3", "a", "THREE", ""],
+        [test, "3", "a", dev, "2", "a", "Five", ""],
+    ]
+
+
+def test_the_list_of_leaked_rows_is_a_csv_file_in_a_folder(tmp_path):
+    (file,) = (source.path for source in sources(tmp_path, train=[("one", "a")]).values())
+    for name, message in (("a.txt", "expected a file ending in .csv"), ("no/a.csv", "No such")):
+        done = pipe("check", file, "--rows", tmp_path / name)
+        assert done.returncode == 2
+        assert message in done.stderr
 
 
 def test_a_label_missing_in_train_is_reported(tmp_path):

@@ -28,6 +28,7 @@ def remove_label_information(tmp_path):
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(lost))
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_its_teacher_if_the_labels_are_uninformative(
     small, teacher, tmp_path
 ):
@@ -56,7 +57,8 @@ def test_unlabelled_texts_are_part_of_an_epoch(small, teacher, tmp_path):
     assert "training on the logits of teacher in addition to the labels of 40 rows" in log
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_student_ends_with_the_same_bits(small, teacher, forked, tmp_path, processes):
     rows = "".join(f"{'good' if n % 3 else 'bad'} stuff number {n}\n" for n in range(24))
     (tmp_path / "more.tsv").write_text("text\n" + rows)
@@ -96,6 +98,7 @@ def test_a_teacher_uses_its_own_tokenizer(small, teacher, tmp_path):
     assert ours != theirs
 
 
+@pytest.mark.slow
 def test_a_regression_is_distilled(tmp_path):
     for name, count in (("train", 60), ("dev", 20)):
         rows = "".join(
@@ -114,6 +117,7 @@ def test_a_regression_is_distilled(tmp_path):
     assert manifest.data.metrics["dev"].scores["pearson"] > 0.9
 
 
+@pytest.mark.slow
 def test_a_multi_label_task_is_distilled(tmp_path):
     for name, count in (("train", 60), ("dev", 20)):
         rows = "".join(

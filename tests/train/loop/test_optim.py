@@ -66,7 +66,8 @@ def test_layer_decay_scales_the_rate_of_each_layer():
         assert rates[id(layer.weight)] == rates[id(layer.bias)] == pytest.approx(rate)
 
 
-def test_a_step_equals_that_of_the_reference_optimizer():
+@pytest.mark.parametrize("eps", [1e-8, 0.1])
+def test_a_step_equals_that_of_the_reference_optimizer(eps):
     torch.manual_seed(0)
     ours, theirs = nn.Linear(3, 2), nn.Linear(3, 2)
     theirs.load_state_dict(ours.state_dict())
@@ -74,10 +75,12 @@ def test_a_step_equals_that_of_the_reference_optimizer():
         [{"params": [theirs.weight], "weight_decay": 0.1}, {"params": [theirs.bias]}],
         lr=0.01,
         weight_decay=0.0,
+        eps=eps,
         fused=False,
     )
     groups = parameter_groups(ours, [list(ours.parameters())], settings())
-    for model, optimizer in ((ours, make_optimizer(groups, settings())), (theirs, reference)):
+    made = make_optimizer(groups, settings(eps=eps))
+    for model, optimizer in ((ours, made), (theirs, reference)):
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
     torch.testing.assert_close(ours.weight, theirs.weight)

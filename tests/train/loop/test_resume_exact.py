@@ -40,8 +40,9 @@ def train(config, run, progress, *, resume=False):
 @pytest.mark.parametrize(
     ("processes", "extra"),
     [
-        pytest.param(2, ("train.accumulate=2", "train.batch_size=4"), id="two"),
-        pytest.param(1, ("train.precision=bf16", "train.optimizer=adafactor"), id="bf16-adafactor"),
+        pytest.param(
+            2, ("train.accumulate=2", "train.batch_size=4"), id="two", marks=pytest.mark.slow
+        ),
         pytest.param(
             1, ("train.optimizer_on_cpu=true", "train.schedule=cosine_restarts"), id="on-cpu"
         ),
@@ -49,6 +50,7 @@ def train(config, run, progress, *, resume=False):
             pytest.param(processes, extra, id=name, marks=pytest.mark.slow)
             for name, processes, extra in (
                 ("plain", 1, ()),
+                ("bf16-adafactor", 1, ("train.precision=bf16", "train.optimizer=adafactor")),
                 ("mid-window", 1, ("train.accumulate=3", "train.batch_size=3")),
                 ("fp16-sgd", 1, FP16_SGD),
                 ("three", 3, ("train.batch_size=7",)),
@@ -74,6 +76,7 @@ def test_a_run_killed_at_random_steps_ends_with_the_same_bits(
     assert not (run / "state").exists()
 
 
+@pytest.mark.slow
 def test_the_fp16_scale_is_restored(small, forked, tmp_path, monkeypatch):
     """The initial scale overflows in the first steps, and would overflow again after a resume."""
     high = partial(torch.amp.GradScaler, init_scale=2.0**24)

@@ -167,6 +167,21 @@ def test_a_permanent_fp16_overflow_is_reported():
     assert "bf16" in error.value.hint
 
 
+def test_a_constant_loss_scale_does_not_change_after_steps_and_overflows():
+    _, trainer = stepper(World.alone(), precision="fp16", loss_scale=128.0)
+    trainer.scaler.set_growth_interval(1)
+    updated = [trainer.step([np.arange(ROWS)]).updated for _ in range(3)]
+    assert (updated, trainer.scaler.get_scale()) == ([True] * 3, 128)
+
+    _, trainer = stepper(World.alone(), SyntheticRows(factor=100), precision="fp16", loss_scale=1e6)
+    for _ in range(29):
+        assert not trainer.step([np.arange(ROWS)]).updated
+        assert trainer.scaler.get_scale() == 1e6
+    with pytest.raises(CheckFailedError, match="overflowed float16") as error:
+        trainer.step([np.arange(ROWS)])
+    assert "lower train.loss_scale (now 1e+06)" in error.value.hint
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own modules
 def test_a_compiled_model_gives_the_same_step():
     expected, _ = after(WHOLE)

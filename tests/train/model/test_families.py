@@ -15,6 +15,7 @@ from pipework.benchmarks.studies.families import (
 )
 from pipework.benchmarks.studies.records.training_results import FamiliesResult
 from pipework.errors import ConfigError
+from pipework.run_folder.manifest import TargetScale
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head
 from pipework.train.config.train import TrainSettings
@@ -264,3 +265,17 @@ def test_layer_decay_is_smallest_at_the_embeddings(models, family):
     inside = {id(weight) for weight in model.encoder.parameters()}
     head = [weight for weight in model.parameters() if id(weight) not in inside]
     assert {share[id(weight)] for weight in head} == {1.0}
+
+
+@pytest.mark.parametrize(("family", "head"), CROSS)
+def test_a_saved_checkpoint_contains_the_scale_of_the_targets(models, family, head, tmp_path):
+    rows, model = models(family, head)
+    encodings = encodings_of(rows, model)[:4]
+    standardised_NC = logits_of(model.eval(), encodings)
+    model.target_scale = TargetScale(mean=3000, std=50)
+    model.save(tmp_path)
+    saved_NC = logits_of(open_checkpoint(tmp_path), encodings)
+    np.testing.assert_allclose(saved_NC, 50 * standardised_NC + 3000, rtol=1e-6)
+    np.testing.assert_allclose(logits_of(model, encodings), saved_NC, rtol=1e-6)
+    model.target_scale = None  # the weights are those of before
+    np.testing.assert_array_equal(logits_of(model, encodings), standardised_NC)

@@ -1,6 +1,7 @@
 """Old checkpoint folders open, and unsuitable checkpoints are refused before the first step."""
 
 import json
+import shutil
 from functools import partial
 
 import pytest
@@ -8,10 +9,12 @@ import torch
 from transformers import BertConfig, BertForPreTraining, BertModel, PreTrainedTokenizerFast
 
 from pipework.errors import ConfigError
+from pipework.run_folder.manifest import TargetScale
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.data.tokenizer import SPECIAL_TOKENS, check_unknown_rate, make_tokenizer
 from pipework.train.model.classifier import build
+from pipework.train.model.pretrained import LabelNames, open_pretrained
 
 WORDS = [*SPECIAL_TOKENS, "hello", "world", "Hello", "é", "e", *(f"w{n}" for n in range(30))]
 SIZES = {
@@ -169,6 +172,24 @@ def test_labels_and_problem_type_are_stored_in_the_checkpoint(tmp_path, task, pr
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["problem_type"] == problem
 
 
+def test_a_regression_that_is_trained_further_starts_with_the_values_of_its_checkpoint(tmp_path):
+    task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+    settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
+    first = open_classifier(settings, task)
+    first.standardise(TargetScale(mean=300, std=5))
+    ids = torch.tensor([[1, 4, 5]])
+    with torch.inference_mode():
+        expected = first.eval()(ids, torch.ones_like(ids)).item()
+        first.save(tmp_path / "saved")
+        shutil.copyfile(tmp_path / "vocab.txt", tmp_path / "saved" / "vocab.txt")
+        second = open_classifier(
+            settings.model_copy(update={"name": str(tmp_path / "saved")}), task
+        )
+        second.standardise(TargetScale(mean=400, std=20))
+        assert second.eval()(ids, torch.ones_like(ids)).item() == pytest.approx(expected, rel=1e-5)
+    assert expected == pytest.approx(300, abs=10)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -185,6 +206,28 @@ def test_a_name_that_cannot_be_opened_is_refused_at_once(monkeypatch, name, mess
     for function in (open_classifier, partial(make_tokenizer, source=SOURCE)):
         with pytest.raises(ConfigError, match=message):
             function(ModelSettings(name=name))
+
+
+@pytest.mark.parametrize("file", ["bert_model.ckpt.index", "model.ckpt-best.index"])
+def test_a_folder_with_a_tensorflow_checkpoint_is_recognised(tmp_path, file):
+    for name in (file, "bert_config.json"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL_TOKENS))
+    settings = ModelSettings(name=str(tmp_path))
+    with pytest.raises(ConfigError, match="is a TensorFlow checkpoint") as caught:
+        make_tokenizer(settings, SOURCE)
+    assert f"({file}), expected PyTorch's" in str(caught.value)
+    assert caught.value.hint.startswith("convert it first")
+    with pytest.raises(ConfigError, match="is a TensorFlow checkpoint"):
+        open_pretrained(settings, settings.name, LabelNames.of(TASK))
+    (tmp_path / "pytorch_model.bin").write_text("")
+    assert make_tokenizer(settings, SOURCE).get_vocab_size() == len(SPECIAL_TOKENS)
+
+
+@pytest.mark.parametrize("name", ["chinese/bert_model.ckpt", "a/b/model.ckpt-100.index"])
+def test_the_name_of_a_tensorflow_checkpoint_is_recognised(name):
+    with pytest.raises(ConfigError, match=r"is a TensorFlow checkpoint \((bert_)?model\.ckpt"):
+        make_tokenizer(ModelSettings(name=name), SOURCE)
 
 
 def test_damaged_safetensors_are_refused(tmp_path):

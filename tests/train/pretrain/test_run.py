@@ -115,6 +115,7 @@ def test_the_masked_loss_falls(documents, tmp_path):
     assert on_dev[-1]["masked_accuracy"] > 0.4
 
 
+@pytest.mark.slow
 def test_the_order_of_segments_is_learned(documents, tmp_path):
     random = np.random.default_rng(0)
     stories = [
@@ -139,10 +140,11 @@ def test_the_final_checkpoint_has_the_lowest_dev_loss(documents, tmp_path):
     assert sum(manifest.data.metrics["dev"].losses.values()) == pytest.approx(least, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "extra"),
     [
-        pytest.param(1, ("model.dropout=0.2",), id="plain", marks=pytest.mark.slow),
+        pytest.param(1, ("model.dropout=0.2",), id="plain"),
         pytest.param(
             1,
             ("model.family=albert", "train.accumulate=2", "train.precision=bf16"),

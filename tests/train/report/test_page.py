@@ -206,6 +206,14 @@ def test_the_confusion_matrix_counts_every_row(page, crowded, curves):
     assert "the classes with the most errors" not in html(page, curves)
 
 
+def test_short_labels_are_not_rotated(page, curves):
+    task = page.manifest.task.model_copy(update={"labels": ("0", "1")})
+    truth_N = np.arange(20, dtype=np.int32) % 2
+    short = of_task(page, task, np.eye(2, dtype=np.float32)[truth_N], truth_N)
+    assert '<table class="matrix upright">' in html(short, curves)
+    assert '<table class="matrix">' in html(page, curves)
+
+
 def test_each_label_of_a_multi_label_task_is_shown_with_its_threshold(several, curves):
     text = html(several, curves)
     for label, threshold in (("urgent", "0.250"), ("spam", "0.750")):

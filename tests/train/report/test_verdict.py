@@ -136,6 +136,20 @@ CASES = {
         False,
         None,
     ),
+    "imbalanced, by F1 of the rare label": (
+        lambda: judged(RARE_LOGITS, other=ZEROS, **of_metric(Metric.F1)),
+        "better",
+        "The model beats a linear baseline",
+        False,
+        None,
+    ),
+    "the common label only, by F1 of the rare label": (
+        lambda: judged(ZEROS, other=ZEROS, **of_metric(Metric.F1)),
+        "nothing",
+        f"{NOTHING}b' for every row: test F1 0.0000 vs",
+        True,
+        None,
+    ),
     "imbalanced, by accuracy": (
         lambda: judged(RARE_LOGITS, other=ZEROS, **of_metric(Metric.ACCURACY)),
         "nothing",

@@ -1,18 +1,22 @@
 """The tables of settings in the documents are those of the settings classes."""
 
+import ast
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field
+from typer.main import get_command
 
 from pipework.benchmarks.studies.documents import settings_reference
 from pipework.benchmarks.studies.documents.settings_reference import (
     DOCUMENTS,
     MEANINGS,
     TABLES,
+    TRAINING,
     attributes,
+    features,
     fill,
     main,
     rows_of,
@@ -20,9 +24,17 @@ from pipework.benchmarks.studies.documents.settings_reference import (
     update,
     values_of,
 )
+from pipework.cli import app
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.git import CHECKOUT
-from pipework.settings import Positive, Settings
+from pipework.settings import Positive, Settings, setting_keys
+from pipework.train.config.run_config import Config
+
+# The earlier systems had none of these but the learning rate, which is a part of each schedule.
+UNLISTED = {
+    *("train.reinit_layers", "train.token_dropout", "train.tf32", "train.optimizer_on_cpu"),
+    "train.learning_rate",
+}
 
 
 class Colour(StrEnum):
@@ -80,11 +92,36 @@ def test_each_document_has_its_tables(name, tables):
 
 def test_every_meaning_is_used_and_written_once():
     keys, documented = set(), set()
-    for name in DOCUMENTS["train/README.md"]:
+    for name in TRAINING:
         keys |= {key.strip("`") for key, *_ in rows_of(section_of(name), f"{name}.")}
         documented |= {f"{name}.{field}" for field in attributes(section_of(name))}
     assert set(MEANINGS) - keys == set()
     assert set(MEANINGS) & documented == set()
+
+
+def test_each_key_of_a_feature_exists_and_each_command_and_option():
+    commands = get_command(app).commands
+    options = {f"pipe {name}" for name in commands}
+    for name, command in commands.items():
+        options |= {f"pipe {name} {opt}" for param in command.params for opt in param.opts}
+    known = {*setting_keys(Config), *options}
+    named = {key for feature in features() for key in feature["keys"]}
+    assert named - known == set()
+    assert all(feature["keys"] for feature in features())
+
+
+def test_each_test_of_a_feature_exists():
+    for feature in features():
+        path, _, name = feature["test"].partition("::")
+        tree = ast.parse((CHECKOUT / path).read_text(encoding="utf-8"))
+        found = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        assert name in found, feature["test"]
+
+
+def test_every_setting_of_the_training_loop_belongs_to_a_feature():
+    named = {key for feature in features() for key in feature["keys"]}
+    keys = {key for key in setting_keys(Config) if key.startswith("train.")}
+    assert keys - named == UNLISTED
 
 
 def test_a_row_has_key_values_default_and_meaning():

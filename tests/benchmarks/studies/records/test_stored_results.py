@@ -2,14 +2,14 @@
 
 import json
 
-from pipework.benchmarks.studies.documents import schema as module
 from pipework.benchmarks.studies.documents.readme import RESULTS
-from pipework.benchmarks.studies.documents.schema import PATH, main, schema
+from pipework.benchmarks.studies.records import stored_results as module
+from pipework.benchmarks.studies.records.stored_results import PATH, main, schema
 
 
 def test_the_file_equals_the_generated_schema():
     assert PATH.read_text(encoding="utf-8") == schema(), (
-        "run python -m pipework.benchmarks.studies.documents.schema"
+        "run python -m pipework.benchmarks.studies.records.stored_results"
     )
     assert main(["--check"]) == 0
 
@@ -33,6 +33,6 @@ def test_every_stored_result_has_only_fields_of_the_schema():
 def test_a_schema_that_differs_is_exit_3(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(module, "PATH", tmp_path / "schema.json")
     assert main(["--check"]) == 3
-    assert "python -m pipework.benchmarks.studies.documents.schema" in capsys.readouterr().err
+    assert "python -m pipework.benchmarks.studies.records.stored_results" in capsys.readouterr().err
     assert main([]) == 0
     assert main(["--check"]) == 0

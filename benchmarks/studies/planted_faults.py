@@ -1,0 +1,249 @@
+"""Faults to plant in the exporter, for the study `structural_faults`.
+
+The faults change the graph, or the tokenizer, and not the checkpoint.
+
+Shapes: B inputs of a batch, T tokens, H width.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper, numpy_helper
+from transformers import BertModel
+
+from pipework.errors import CheckFailedError
+from pipework.export import build as build_module
+from pipework.export.build import BuildResult, build
+from pipework.export.convert import checkpoint2onnx
+from pipework.export.convert.checkpoint2onnx import PackedClassifier, checkpoint_to_onnx
+from pipework.export.rows.run_rows import RunRows
+from pipework.progress import Progress
+from pipework.run_folder.engine_record import Layout, Variant
+from pipework.run_folder.files import record_file
+from pipework.run_folder.manifest import Manifest, read_manifest, write_manifest
+from pipework.train.model import packed_encoder
+from pipework.train.model.classifier import Classifier, open_checkpoint
+
+LEAK = -5.0
+SPECIAL_IDS = 5  # token ids below this number are special in the vocabulary of a preset
+ModelChange = Callable[[Classifier, RunRows], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultyExporter:
+    """An engine builder with a changed exporter; each change is optional.
+
+    Attributes:
+        model: changes the model that the exporter reads.
+        graph: changes the float32 graph that the exporter writes.
+        packed: replaces the classifier for packed rows.
+        leaks: reduces attention to padding and other texts instead of excluding it.
+        run: changes the run folder before the export.
+    """
+
+    model: ModelChange | None = None
+    graph: Callable[[onnx.GraphProto], None] | None = None
+    packed: type[PackedClassifier] = PackedClassifier
+    leaks: bool = False
+    run: Callable[[Path], None] | None = None
+
+    def __call__(
+        self, variant: Variant, run_rows: RunRows, folder: Path, progress: Progress
+    ) -> BuildResult:
+        """Build an engine with the fault."""
+
+        def opened(folder: Path, attention: str | None = None) -> Classifier:
+            model = open_checkpoint(folder, attention=attention)
+            if self.model is not None:
+                self.model(model, run_rows)
+            return model
+
+        def converted(run: Path, manifest: Manifest, path: Path, layout: Layout) -> None:
+            checkpoint_to_onnx(run, manifest, path, layout)
+            if self.graph is not None:
+                model = onnx.load(path)
+                self.graph(model.graph)
+                onnx.save(model, path)
+
+        bias = LEAK if self.leaks else packed_encoder.MASKED_BIAS
+        masks = _leaking_masks if self.leaks else BertModel._create_attention_masks  # noqa: SLF001
+        with (
+            patch.object(checkpoint2onnx, "open_checkpoint", opened),
+            patch.object(build_module, "checkpoint_to_onnx", converted),
+            patch.object(checkpoint2onnx, "PackedClassifier", self.packed),
+            patch.object(packed_encoder, "MASKED_BIAS", bias),
+            patch.object(BertModel, "_create_attention_masks", masks),
+        ):
+            return build(variant, run_rows, folder, progress)
+
+
+def _leaking_masks(_: BertModel, attention_mask: torch.Tensor, *__: object, **___: object) -> Any:  # noqa: ANN401
+    if attention_mask.dim() > 2:  # noqa: PLR2004  (packed rows pass a bias)
+        return attention_mask, None
+    return (1 - attention_mask[:, None, None].float()) * LEAK, None
+
+
+def inputs_changed(
+    change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]],
+) -> ModelChange:
+    """Return a fault that changes the inputs of the embeddings, padded and packed."""
+
+    def fault(model: Classifier, _: RunRows) -> None:
+        embeddings = _bert(model).embeddings
+        forward = embeddings.forward
+        embeddings.forward = lambda **inputs: forward(**(inputs | change(inputs)))
+
+    return fault
+
+
+def types_swapped(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Exchange the type ids of the two texts."""
+    return {"token_type_ids": 1 - inputs["token_type_ids"]}
+
+
+def order_reversed(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Reverse the tokens between special tokens, which exchanges the texts of a pair."""
+    ids_BT = inputs["input_ids"]
+    words_BT = (ids_BT > SPECIAL_IDS) & (ids_BT.flip(-1) > SPECIAL_IDS)
+    return {"input_ids": torch.where(words_BT, ids_BT.flip(-1), ids_BT)}
+
+
+def positions_zeroed(share: float) -> ModelChange:
+    """Return a fault that zeroes the positions from this share of the maximum length on."""
+
+    def fault(model: Classifier, run_rows: RunRows) -> None:
+        first = int(share * run_rows.manifest.input.max_length)
+        _bert(model).embeddings.position_embeddings.weight.data[first:] = 0
+
+    return fault
+
+
+def class_shifted(model: Classifier, _: RunRows) -> None:
+    """Add a constant to the logit of one class."""
+    _head(model).bias.data[1] += 0.18
+
+
+def classes_swapped(model: Classifier, _: RunRows) -> None:
+    """Exchange two classes."""
+    head = _head(model)
+    order = [1, 0, *range(2, len(head.bias))]
+    head.weight.data, head.bias.data = head.weight.data[order], head.bias.data[order]
+
+
+def head_bias_lost(model: Classifier, _: RunRows) -> None:
+    """Set the bias of the head to zero."""
+    _head(model).bias.data[:] = 0
+
+
+def unused_embeddings_changed(model: Classifier, run_rows: RunRows) -> None:
+    """Change the embeddings of the tokens that no dev row and no edge case has."""
+    rows = [row.encoding.ids for row in (*run_rows.dev, *run_rows.edge_cases)]
+    weight = _bert(model).embeddings.word_embeddings.weight
+    weight.data[np.setdiff1d(np.arange(SPECIAL_IDS, len(weight)), np.concatenate(rows))] *= -3
+
+
+def last_norm_lost(model: Classifier, _: RunRows) -> None:
+    """Remove the last layer norm."""
+    _bert(model).encoder.layer[-1].output.LayerNorm = torch.nn.Identity()
+
+
+def gelu_approximated(model: Classifier, _: RunRows) -> None:
+    """Replace GELU by its approximation with tanh."""
+    for layer in _bert(model).encoder.layer:
+        layer.intermediate.intermediate_act_fn = torch.nn.GELU(approximate="tanh")
+
+
+def queries_scaled(model: Classifier, _: RunRows) -> None:
+    """Scale the queries of all layers by 1.02."""
+    for layer in _bert(model).encoder.layer:
+        layer.attention.self.query.weight.data *= 1.02
+
+
+def pooled_state_changed(model: Classifier, _: RunRows) -> None:
+    """Pool half of the second token's state too; of the same text in padded rows."""
+    pooler = _bert(model).pooler
+    forward = pooler.forward
+    pooler.forward = lambda states_BTH: forward(
+        states_BTH[:, :1] + 0.5 * states_BTH[:, -1:].roll(1, dims=-1)
+    )
+
+
+class OtherTokenGathered(PackedClassifier):
+    """Reads the token before the first of a text."""
+
+    def forward(  # noqa: D102
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        segment_ids: torch.Tensor,
+        text_index: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+        entity_spans: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        before = (text_index - 1).clamp(min=0)
+        return super().forward(
+            input_ids, position_ids, segment_ids, before, token_type_ids, entity_spans
+        )
+
+
+def dropout_on(graph: onnx.GraphProto) -> None:
+    """Emulate a graph exported in training mode: onnxruntime skips Dropout nodes."""
+    last = graph.node[-1]
+    graph.initializer.append(numpy_helper.from_array(np.array(0.02, np.float32), "rate"))
+    nodes = [
+        helper.make_node("RandomUniformLike", [last.input[0]], ["random"]),
+        helper.make_node("Greater", ["random", "rate"], ["kept"]),
+        helper.make_node("Cast", ["kept"], ["scale"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Mul", [last.input[0], "scale"], ["dropped"]),
+    ]
+    last.input[0] = "dropped"
+    for node in nodes:
+        graph.node.insert(len(graph.node) - 1, node)
+
+
+def case_kept(run: Path) -> None:
+    """Change the tokenizer, with its digest, so that it keeps upper case."""
+    manifest, path = read_manifest(run), run / "tokenizer.json"
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    if not tokenizer["normalizer"]["lowercase"]:
+        message = f"{path}: expected a tokenizer that converts to lower case"
+        raise CheckFailedError(message)
+    tokenizer["normalizer"]["lowercase"] = False
+    path.write_text(json.dumps(tokenizer), encoding="utf-8")
+    input_ = manifest.input.model_copy(update={"tokenizer": record_file(run, path)})
+    write_manifest(run, manifest.model_copy(update={"input": input_}))
+
+
+def _bert(model: Classifier) -> Any:  # noqa: ANN401
+    return model.model.bert
+
+
+def _head(model: Classifier) -> Any:  # noqa: ANN401
+    return model.model.classifier
+
+
+NO_FAULT = FaultyExporter()
+FAULTS: Mapping[str, FaultyExporter] = {
+    "type ids swapped": FaultyExporter(model=inputs_changed(types_swapped)),
+    "order of tokens reversed": FaultyExporter(model=inputs_changed(order_reversed)),
+    "positions of the second half zeroed": FaultyExporter(model=positions_zeroed(0.5)),
+    "positions of the last eighth zeroed": FaultyExporter(model=positions_zeroed(0.875)),
+    "one class shifted by 0.18": FaultyExporter(model=class_shifted),
+    "two classes swapped": FaultyExporter(model=classes_swapped),
+    "mask leaks (e^-5)": FaultyExporter(leaks=True),
+    "embeddings of unused tokens times -3": FaultyExporter(model=unused_embeddings_changed),
+    "bias of the head lost": FaultyExporter(model=head_bias_lost),
+    "wrong pooling": FaultyExporter(model=pooled_state_changed, packed=OtherTokenGathered),
+    "last layer norm lost": FaultyExporter(model=last_norm_lost),
+    "dropout of 0.02 on": FaultyExporter(graph=dropout_on),
+    "GELU approximated by tanh": FaultyExporter(model=gelu_approximated),
+    "queries scaled by 1.02": FaultyExporter(model=queries_scaled),
+    "upper case kept by the tokenizer": FaultyExporter(run=case_kept),
+}

@@ -1,0 +1,124 @@
+import importlib.metadata
+import subprocess
+import sys
+
+import onnxruntime
+import pytest
+
+from pipework.errors import MissingDependencyError
+from pipework.export import doctor
+from pipework.export.doctor import Usability, diagnose
+from pipework.export.plan import select_variants
+from pipework.run_folder.engine_record import ExportTarget
+from pipework.run_folder.manifest import read_manifest
+from pipework.serve.engines import cuda_libraries, openvino
+from pipework.serve.engines.tensorrt_packages import gpu_or_none
+from pipework.terminal import show_diagnosis
+
+
+def by_name(parts):
+    return {part.name: part for part in parts}
+
+
+@pytest.fixture(scope="module")
+def here():
+    return diagnose()
+
+
+def test_all_stages_are_usable_after_the_installation_for_development(here):
+    stages = by_name(here.stages)
+    assert {"train", "export", "bench", "triton", "traces", "tritonserver"} == {*stages}
+    assert {stages[name].usable for name in ("train", "export", "bench", "triton", "traces")} == {
+        Usability.YES
+    }
+    assert stages["train"].details.startswith("torch 2.")
+
+
+def test_the_usable_engines_are_those_that_auto_builds(here, trained_run):
+    variants = select_variants(read_manifest(trained_run), ExportTarget.AUTO, None, None)
+    built = {f"{variant.format} {variant.precision}" for variant in variants}
+    usable = {part.name for part in here.engines if part.usable is Usability.YES}
+    slow = {part.name for part in here.engines if part.usable is Usability.SLOW}
+    assert usable <= built <= usable | slow
+
+
+@pytest.mark.skipif(gpu_or_none() is not None, reason="there is a GPU here")
+def test_without_a_gpu_nothing_is_offered_to_install_for_it(here):
+    gpu = by_name(here.devices)["gpu"]
+    assert (gpu.usable, gpu.hint) == (Usability.NO, None)
+    assert gpu.details.startswith("there is no NVIDIA GPU here")
+
+
+def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch, capsys):
+    installed = importlib.metadata.version
+
+    def version(name):
+        if name in {"torch", "onnx"}:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    monkeypatch.delitem(sys.modules, openvino.__name__)
+    found = diagnose()
+    stages, engines = by_name(found.stages), by_name(found.engines)
+    assert stages["train"].details == "not installed: torch"
+    assert stages["export"].details == "not installed: onnx, torch"
+    assert stages["export"].hint == "pip install 'pipework[export]'"
+    assert engines["openvino int8"].details == "openvino is required and not installed"
+    assert engines["openvino int8"].hint == "pip install 'pipework[cpu]'"
+    assert engines["onnx fp32"].usable is Usability.YES
+    show_diagnosis(found)
+    shown = capsys.readouterr().out
+    assert "for export: pip install 'pipework[export]'" in shown
+    assert "for openvino fp32, openvino bf16, openvino int8: pip install 'pipework[cpu]'" in shown
+
+
+def test_libraries_of_cuda_that_are_missing_are_named(monkeypatch):
+    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: providers)
+    missing = ["libcudnn.so.9", cuda_libraries.DRIVER]
+    monkeypatch.setattr(cuda_libraries, "load_cuda_libraries", lambda: tuple(missing))
+    part = by_name(diagnose().engines)["onnx fp32"]
+    assert part.usable is Usability.NO
+    assert part.details.endswith("does not find libcudnn.so.9")
+    missing.remove("libcudnn.so.9")
+    assert by_name(diagnose().engines)["onnx fp32"].usable is Usability.YES
+
+
+def test_a_broken_runtime_is_reported(monkeypatch):
+    def broken():
+        message = "libonnxruntime.so: wrong ELF class"
+        raise ImportError(message)
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", broken)
+    part = by_name(diagnose().engines)["onnx fp32"]
+    assert part.usable is Usability.NO
+    assert part.details == "onnx cannot be imported: libonnxruntime.so: wrong ELF class"
+
+
+def test_slow_precisions_are_marked(monkeypatch):
+    monkeypatch.setattr(doctor, "sums_int8", lambda: False)
+    monkeypatch.setattr(openvino, "has_bf16", lambda: False)
+    engines = by_name(diagnose().engines)
+    assert engines["onnx int8"].usable is Usability.SLOW
+    assert engines["openvino int8"].usable is Usability.SLOW
+    assert engines["openvino bf16"].usable is Usability.NO
+    assert "avx512_bf16 or amx_bf16" in engines["openvino bf16"].details
+
+
+def test_tensorrt_without_a_builder_is_reported_with_the_install_command(monkeypatch):
+    def absent():
+        message = "no package that builds"
+        raise MissingDependencyError(message, "pip install 'pipework[tensorrt-rtx]'")
+
+    monkeypatch.setattr(doctor, "builder_flavour", absent)
+    part = by_name(diagnose().engines)["tensorrt fp16"]
+    assert (part.usable, part.hint) == (Usability.NO, "pip install 'pipework[tensorrt-rtx]'")
+
+
+def test_the_command_loads_torch_only_in_order_to_examine_it():
+    program = (
+        "import sys, pipework.export.doctor, pipework.terminal; sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-P", "-c", program], check=True)
