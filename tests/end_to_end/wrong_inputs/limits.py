@@ -115,7 +115,7 @@ DISKS = {
     "a disk without room for the cache": on_full_disk(
         TRAIN_COMMAND,
         30_000,
-        "cannot write about 0.3 MB to the cache cache/DIGEST: File too large",
+        "cannot write about 0.2 MB to the cache cache/DIGEST: File too large",
         **{"train.tsv": LARGE},
     ),
     "a disk without room for weights": on_full_disk(

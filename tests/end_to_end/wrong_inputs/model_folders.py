@@ -237,13 +237,11 @@ FOLDERS = {
     ),
     "weights of TensorFlow": model(
         replaced("tf_model.h5", b"\x89HDF\r\n\x1a\n", WEIGHTS),
-        "model.name 'model' cannot be opened: Error no file named model.safetensors, "
-        "or pytorch_model.bin, found in directory model.",
+        "model.name 'model' is a TensorFlow checkpoint (tf_model.h5), expected PyTorch's",
     ),
     "weights of a TensorFlow release": model(
         replaced("bert_model.ckpt.index", b"\0", WEIGHTS),
-        "model.name 'model' cannot be opened: Error no file named model.safetensors, "
-        "or pytorch_model.bin, found in directory model.",
+        "model.name 'model' is a TensorFlow checkpoint (bert_model.ckpt.index), expected PyTorch's",
     ),
     "a model without tokenizer": model(
         removed(TOKENIZER, "tokenizer_config.json"), "no tokenizer found at model.name 'model'"

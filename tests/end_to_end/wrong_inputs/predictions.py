@@ -34,7 +34,9 @@ PREDICT = {
         error="x.tsv:1: no column 'text'; found sentence",
     ),
     "an output as csv": run(
-        "predict RUN rain --out out.xls", None, "out.xls: expected a file ending in .tsv or .jsonl"
+        "predict RUN rain --out out.xls",
+        None,
+        "out.xls: expected a file ending in .tsv, .csv or .jsonl",
     ),
     "an output in an absent folder": run(
         "predict RUN rain --out no/out.tsv",
@@ -46,8 +48,13 @@ PREDICT = {
         error="out.tsv cannot be written: expected a file in an existing folder",
         change=lambda folder: (folder / "out.tsv").mkdir(),
     ),
-    "columns without a server": run(
-        "predict RUN --file dev.tsv --columns text=text", None, "--columns needs --url and --file"
+    "columns without a file": run(
+        "predict RUN rain --columns text=text", None, "--columns needs --file"
+    ),
+    "columns that a file lacks": run(
+        "predict RUN --file dev.tsv --columns text=a",
+        None,
+        "dev.tsv:1: no column 'a'; found text, label",
     ),
     "an engine of a server": WrongInput(
         command="predict --url http://127.0.0.1:9 --engine a rain",
