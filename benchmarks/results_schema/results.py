@@ -3,6 +3,8 @@
 A result contains no host name and no path of the measuring machine, so it can be published.
 """
 
+import errno
+import os
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -74,12 +76,15 @@ def check_writable(path: Path) -> None:
     """Check, before a long measurement, that a result can be written to `path`.
 
     Raises:
-        ConfigError: the folder is missing, or the path is a folder.
+        ConfigError: the folder is missing or not writable, or the path is a folder.
     """
     if path.is_dir() or not path.parent.is_dir():
         message = f"{path} cannot be written: expected a file path in an existing folder"
         create = f"create the folder first: mkdir -p {path.parent}"
         raise ConfigError(message, "add the name of a file" if path.is_dir() else create)
+    if not os.access(path.parent, os.W_OK):
+        message = f"{path} cannot be written: {os.strerror(errno.EACCES)}"
+        raise ConfigError(message, "check the permissions of the folder")
 
 
 def write_result(path: Path, result: Record) -> None:

@@ -12,7 +12,6 @@ from pipework.cli import app
 from tests.commands import pipe
 
 PIPE = Path(sys.executable).with_name("pipe")
-URL = "http://127.0.0.1:9"
 FROZEN = {
     "bench": "target against compare file columns words batch concurrency rate arrivals trace slo"
     " price template seconds json html",
@@ -47,46 +46,6 @@ def test_help_imports_nothing_heavy():
     heavy = {"torch", "transformers", "onnx", "onnxruntime", "numpy", "fastapi", "tokenizers"}
     assert loaded & heavy == set()
     assert "typer" in loaded
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("show", "nowhere"), "nowhere is not a folder"),
-        (("train", "nothing", "--out", "x"), "neither a config file nor a recipe"),
-        (("export", "nowhere", "--to", "onnx"), "nowhere is not a folder"),
-        (
-            ("export", "nowhere", "--to", "triton"),
-            "--to triton and --repository must be used together",
-        ),
-        (("export", "nowhere", "--to", "onnx", "--repository", "x"), "must be used together"),
-        (("export", "nowhere", "--to", "triton", "--repository", "x"), "nowhere is not a folder"),
-        (("bench", "nowhere"), "nowhere is not a folder"),
-        (("bench", URL, "--concurrency", "some"), "expected numbers separated"),
-        (("bench", URL, "--rate", "many"), "--rate many: expected numbers separated"),
-        (("bench", URL, "--rate", "5", "--slo", "p99=1s"), "25 requests are too few for p99"),
-        (
-            ("bench", URL, "--slo", "p98=1s"),
-            "--slo p98=1s: expected STATISTIC=TIME, with one of p50",
-        ),
-        (
-            ("bench", URL, "--price", "1", "--price", "2"),
-            "--price: expected at most 1 (one per server), found 2",
-        ),
-        (("bench", URL, "--trace", "no.jsonl"), "no.jsonl cannot be read"),
-        (("bench", URL, "--rate", "5", "--arrivals", "trace"), "expected --trace FILE, found none"),
-        (("bench",), "expected a TARGET to measure, or --compare"),
-        (("bench", "--compare", "a.json", "b.json"), "a.json cannot be read"),
-        (("bench", "nowhere", "--json", "no/such/f.json"), "cannot be written"),
-        (("check", "absent.tsv"), "absent.tsv cannot be read"),
-        (("eval", "run", "file.tsv", "--split", "dev"), "a file or --split, found both"),
-        (("train", "sample", "--out", "/proc/none"), "cannot create /proc/none"),
-    ],
-)
-def test_a_user_error_is_one_line_and_exit_code_2(words, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = pipe(*words)
-    check_error(done, message)
 
 
 def check_error(done, message):

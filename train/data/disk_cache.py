@@ -111,9 +111,11 @@ def _lock(folder: Path, stack: ExitStack) -> None:
     """Lock a folder, which is created if missing, until the stack is closed."""
     while True:
         ensure_folder(folder)
-        with ExitStack() as attempt, suppress(RunFolderError):  # deleted before it was opened
+        # Another process may delete the folder, and create it again, while this one waits.
+        with ExitStack() as attempt, suppress(RunFolderError, FileNotFoundError):
+            number = folder.stat().st_ino
             attempt.enter_context(exclusive_lock(folder, wait=True))
-            if folder.is_dir():  # not deleted while this process waited
+            if folder.stat().st_ino == number:
                 stack.enter_context(attempt.pop_all())
                 return
 

@@ -241,6 +241,13 @@ TABLES = {
     ),
 }
 CHECKS = {
+    "rows to check in an absent folder": WrongInput(
+        command=f"{CHECK} --rows no/x.csv",
+        error="no/x.csv cannot be written: No such file or directory",
+    ),
+    "rows to check in another format": WrongInput(
+        command=f"{CHECK} --rows x.xls", error="x.xls: expected a file ending in .csv"
+    ),
     "check without input": WrongInput(command="check", error="Missing argument 'inputs'."),
     "check of an absent file": WrongInput(
         command="check absent.tsv", error="absent.tsv cannot be read: No such file or directory"

@@ -10,6 +10,10 @@ EXPORTS = {
         command="export absent --to onnx",
         error="absent is not a folder; expected a run folder written by `pipe train`",
     ),
+    "an export of an absent run to Triton": WrongInput(
+        command="export absent --to triton --repository models",
+        error="absent is not a folder; expected a run folder written by `pipe train`",
+    ),
     "an export without format": run(
         "export RUN",
         None,

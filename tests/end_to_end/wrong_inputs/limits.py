@@ -99,8 +99,8 @@ PERMISSIONS = {
         before=obey_permissions,
     ),
     "a result without rights": WrongInput(
-        command="bench ENGINE --seconds 0.1 --json new/result.json",
-        error="new/result.json: Permission denied",
+        command="bench ENGINE --json new/result.json",
+        error="new/result.json cannot be written: Permission denied",
         change=read_only("new"),
         before=obey_permissions,
     ),
@@ -115,7 +115,7 @@ DISKS = {
     "a disk without room for the cache": on_full_disk(
         TRAIN_COMMAND,
         30_000,
-        "cannot write about 0.3 MB to the cache cache/DIGEST: File too large",
+        "cannot write about 0.2 MB to the cache cache/DIGEST: File too large",
         **{"train.tsv": LARGE},
     ),
     "a disk without room for weights": on_full_disk(

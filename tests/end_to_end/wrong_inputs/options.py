@@ -32,6 +32,9 @@ GENERAL = {
         command="show a b", error="Got unexpected extra argument(s) (b)"
     ),
     "an evaluation without run": WrongInput(command="eval", error="Missing argument 'run'."),
+    "a diagnosis of a run": WrongInput(
+        command="doctor RUN", error="Got unexpected extra argument(s) (RUN)"
+    ),
     "a flag with a value": WrongInput(
         command="show . --json=yes", error="Option '--json' does not take a value."
     ),

@@ -3,6 +3,41 @@
 from tests.end_to_end.wrong_inputs.wrong_input import TRAIN_COMMAND, WrongInput, settings
 
 SETTINGS = {
+    "a share and a number of warmup steps": settings(
+        "train.warmup=0.2 & train.warmup_steps=5",
+        "config.toml: train: expected one of train.warmup (a share) and "
+        "train.warmup_steps, found both",
+    ),
+    "a lowest rate above the rate": settings(
+        "train.schedule=cosine & train.eta_min=1",
+        "config.toml: train: expected train.eta_min of at most train.learning_rate 5e-05, found 1",
+    ),
+    "a lowest rate of another schedule": settings(
+        "train.eta_min=1e-6",
+        "config.toml: train: train.eta_min needs train.schedule cosine or "
+        "cosine_restarts, found linear",
+    ),
+    "a scale of the loss in another precision": settings(
+        "train.loss_scale=128",
+        "config.toml: train: train.loss_scale needs train.precision fp16, found auto",
+    ),
+    "an eps of 0": settings(
+        "train.eps=0", "--set train.eps: Input should be greater than 0, found 0"
+    ),
+    "an unknown positive label": settings(
+        "task.positive=politics", "expected task.positive to be one of two labels, found 'politics'"
+    ),
+    "a key of another program": settings(
+        "train.num_train_epochs=3",
+        "config.toml has keys of other programs, here: num_train_epochs -> train.epochs",
+    ),
+    "a trial without rows": settings(
+        "data.rows=0", "--set data.rows: Input should be greater than or equal to 1, found 0"
+    ),
+    "weights of every 0 steps": settings(
+        "train.keep_every=0",
+        "--set train.keep_every: Input should be greater than or equal to 1, found 0",
+    ),
     "a setting without value": settings(
         "train.epochs", "--set train.epochs: expected section.key=value"
     ),

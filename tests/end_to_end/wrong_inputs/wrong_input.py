@@ -32,9 +32,7 @@ TEXTS = (
     ("a warm wind", "weather"),
     ("two goals in an hour", "sports"),
 )
-ROWS = [
-    f"{text} {n}\t{('weather', 'sports')[i % 2]}" for n in range(4) for i, text in enumerate(TEXTS)
-]
+ROWS = [f"{text} {n}\t{label}" for n in range(4) for text, label in TEXTS]
 TRAIN = "\n".join(["text\tlabel", *ROWS, ""])
 DEV = "\n".join(["text\tlabel", *(row.replace(" ", " so ", 1) for row in ROWS[:4]), ""])
 PROJECT = {"config.toml": CONFIG, "train.tsv": TRAIN, "dev.tsv": DEV}

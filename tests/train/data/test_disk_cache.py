@@ -1,8 +1,8 @@
 import errno
 import os
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
@@ -109,20 +109,18 @@ def test_an_entry_in_use_is_not_deleted(monkeypatch):
     assert not other.is_dir()
 
 
-def test_a_process_that_waits_for_a_deleted_entry_creates_it_again():
-    key = cache_key(["waiting"])
-    folder = ensure_folder(cache_folder() / key)
-    with ThreadPoolExecutor(1) as pool, exclusive_lock(folder):  # as a process that deletes it
-        started = threading.Event()
-
-        def wait():
-            started.set()
-            return filled("waiting")
-
-        waiting = pool.submit(wait)
-        started.wait()
+def test_a_process_that_waits_for_a_deleted_entry_opens_the_next():
+    folder = ensure_folder(cache_folder() / cache_key(["waiting"]))
+    with ThreadPoolExecutor(1) as pool, ExitStack() as deleting:
+        deleting.enter_context(exclusive_lock(folder))  # as a process that deletes the entry
+        waiting = pool.submit(filled, "waiting")
         time.sleep(0.05)
         folder.rmdir()
+        folder.mkdir()
+        with exclusive_lock(folder):  # as a process that creates it again
+            deleting.close()
+            time.sleep(0.05)
+            assert not waiting.done()
     assert (waiting.result() / "data").is_file()
 
 
