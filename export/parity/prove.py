@@ -67,6 +67,7 @@ class ReferenceLogits:
             rows=RoundedRows(
                 encodings=[*edge, *dev[::step], *vocabulary],
                 expected_NC=np.concatenate([edge_NC, dev_NC[::step], vocabulary_NC]),
+                labelled=len(edge) + len(dev[::step]),
                 calibration=run_rows.calibration_rows,
             ),
             task=run_rows.manifest.task,

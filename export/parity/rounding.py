@@ -36,9 +36,13 @@ EMBEDDING_ROWS = 1000  # smaller tables are not int8
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundingError:
-    """Logits of the checkpoint in float32 and with rounded numbers, [N, C], and lengths, [N]."""
+    """Logits of the checkpoint in float32 and with rounded numbers, [N, C], and lengths, [N].
+
+    The first `labelled` inputs are texts, the others are the rows of the vocabulary.
+    """
 
     task: Task
+    labelled: int
     lengths_N: NDArray[np.int64]
     expected_NC: NDArray[np.float32]
     rounded_NC: NDArray[np.float32]
@@ -53,20 +57,19 @@ class RoundingError:
             found_XC=self.rounded_NC,
             input_X=np.arange(len(self.lengths_N)),
             lengths_X=self.lengths_N,
+            labelled=self.labelled,
         )
         least, unit = MIN_ERROR * tolerance.mean_abs, comparison.unit
 
-        def limits(ratio: float, start: int, end: int) -> tuple[float, ...]:
-            rms_C = comparison.band_rms(start, end, STANDARD_ERRORS) / unit
-            return tuple(float(f"{ratio * max(rms, least):.4g}") for rms in rms_C)
+        def limits(ratio: float, rms_C: NDArray[np.float64]) -> tuple[float, ...]:
+            return tuple(float(f"{ratio * max(rms, least):.4g}") for rms in rms_C / unit)
 
-        ends = _bands(self.lengths_N)
-        bands = tuple(
-            LengthBand(longest=end, rms=limits(tolerance.error_ratio, start, end))
-            for start, end in pairwise((0, *ends))
-        )
-        bias = limits(tolerance.bias_ratio, 0, ends[-1])
-        return tolerance.model_copy(update={"bands": bands, "bias": bias})
+        bands: list[LengthBand] = []
+        for start, end in pairwise((0, *_bands(self.lengths_N))):
+            rms_C = comparison.band_rms(start, end, STANDARD_ERRORS)
+            bands.append(LengthBand(longest=end, rms=limits(tolerance.error_ratio, rms_C)))
+        bias = limits(tolerance.bias_ratio, comparison.rms)
+        return tolerance.model_copy(update={"bands": tuple(bands), "bias": bias})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,11 +79,13 @@ class RoundedRows:
     Attributes:
         encodings: N inputs.
         expected_NC: the logits of the checkpoint in float32 for them.
+        labelled: number of texts; the later inputs are the rows of the vocabulary.
         calibration: returns the inputs that calibrate static int8.
     """
 
     encodings: Sequence[Encoding]
     expected_NC: NDArray[np.float32]
+    labelled: int
     calibration: Callable[[], Sequence[Encoding]]
 
 
@@ -114,6 +119,7 @@ class RoundedCheckpoint:
             self.progress.begin("rounded checkpoint", len(encodings), "rows")
             self.done[precision, scaling] = RoundingError(
                 task=self.task,
+                labelled=rows.labelled,
                 lengths_N=np.array([len(encoding) for encoding in encodings], np.int64),
                 expected_NC=rows.expected_NC,
                 rounded_NC=engine.infer(encodings),

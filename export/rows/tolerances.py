@@ -24,8 +24,9 @@ from pipework.run_folder.engine_record import Precision, Tolerance
 # correlation is the cosine of an angle, which differences of 1e-4 standard deviations change by
 # no more than 1e-4.
 #
-# Errors of correct engines of the sample, relative to the rounded checkpoint: root mean square of a
-# class up to 1.0 (1.7 to 2.7 in the band of the 16 shortest inputs), mean up to 0.4.
+# Errors of correct engines of the sample and MRPC, relative to the rounded checkpoint: root mean
+# square of a class up to 1.4 (1.7 to 2.7 in the band of the 16 shortest inputs), mean up to 0.34,
+# for bf16 0.66.
 TOLERANCES = {
     Precision.FP32: Tolerance(
         max_abs=1e-4, mean_abs=5e-5, spread=1e-4, flips=0.001, flips_outside=0, score_drop=1e-4

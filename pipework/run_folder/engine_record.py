@@ -104,9 +104,9 @@ class Tolerance(Record):
         error_ratio: the largest root mean square of the differences of a class, in each range of
             lengths, as a multiple of the error of a correct conversion to the precision in this
             class and range; see `pipework.export.parity.rounding`. Two standard errors are allowed.
-        bias_ratio: the largest mean signed difference of a class, as a multiple of the root mean
-            square of that error in all lengths. A constant shift is a fault even if it changes no
-            label. Two standard errors are allowed.
+        bias_ratio: the largest mean signed difference of a class on the edge cases and dev rows, as
+            a multiple of the root mean square of that error. A constant shift is a fault even if it
+            changes no label. Two standard errors are allowed.
         bias: the limit that results from `bias_ratio`, of each class or of any.
         bands: the limits that result from `error_ratio`, by length, shortest first.
     """

@@ -92,10 +92,16 @@ class Comparison:
     def bias(self) -> Floats:
         """The size of the mean signed difference of each class, [C], less `STANDARD_ERRORS`.
 
-        Each input counts once.
+        Each input with compared predictions counts once.
         """
-        mean_C, error_C = _mean(self._signed[self._first])
+        mean_C, error_C = _mean(self._signed[self._first[: self.labelled]])
         return np.asarray(np.maximum(np.abs(mean_C) - STANDARD_ERRORS * error_C, 0))
+
+    @property
+    def rms(self) -> Floats:
+        """The root mean square difference of each class, [C], of the inputs of `bias`."""
+        squares_NC = np.square(self._signed[self._first[: self.labelled]])
+        return np.asarray(np.sqrt(squares_NC.mean(axis=0)))
 
     def band_rms(self, start: int, end: int, standard_errors: float = -STANDARD_ERRORS) -> Floats:
         """Return the root mean square difference of each class, [C], of inputs of similar length.

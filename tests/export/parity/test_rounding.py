@@ -35,6 +35,7 @@ def errors(exported_run):
     rows = RoundedRows(
         encodings=encodings,
         expected_NC=reference.infer(encodings),
+        labelled=len(encodings),
         calibration=run_rows.calibration_rows,
     )
     checkpoint = RoundedCheckpoint(
@@ -75,6 +76,7 @@ def test_the_limits_are_multiples_of_the_error_of_a_class():
     rounded_NC = expected_NC + np.array([0.03, -0.04], np.float32)
     error = RoundingError(
         task=LABELS,
+        labelled=40,
         lengths_N=np.array([8] * 20 + [16] * 20),
         expected_NC=expected_NC,
         rounded_NC=rounded_NC,
@@ -88,11 +90,29 @@ def test_the_limits_are_multiples_of_the_error_of_a_class():
 def test_errors_too_small_to_matter_are_not_compared():
     zeros_NC = np.zeros((40, 2), np.float32)
     error = RoundingError(
-        task=LABELS, lengths_N=np.full(40, 8), expected_NC=zeros_NC, rounded_NC=zeros_NC
+        task=LABELS,
+        labelled=40,
+        lengths_N=np.full(40, 8),
+        expected_NC=zeros_NC,
+        rounded_NC=zeros_NC,
     )
     limits = error.limits(INT8)
     assert limits.bands[0].rms == pytest.approx((0.1 * INT8.mean_abs * 4,) * 2)
     assert limits.bias == pytest.approx((0.1 * INT8.mean_abs * 3,) * 2)
+
+
+def test_the_limit_of_the_bias_leaves_out_the_rows_of_the_vocabulary():
+    rounded_NC = np.full((40, 2), 0.02, np.float32)
+    rounded_NC[20:] = 0.5
+    error = RoundingError(
+        task=LABELS,
+        labelled=20,
+        lengths_N=np.full(40, 8),
+        expected_NC=np.zeros((40, 2), np.float32),
+        rounded_NC=rounded_NC,
+    )
+    assert error.limits(INT8).bias == pytest.approx((0.06, 0.06))
+    assert error.limits(INT8).bands[0].rms[0] > 1
 
 
 def test_the_limits_of_few_inputs_are_wider():
@@ -101,6 +121,7 @@ def test_the_limits_of_few_inputs_are_wider():
     def limits(copies):
         return RoundingError(
             task=LABELS,
+            labelled=20 * copies,
             lengths_N=np.full(20 * copies, 8),
             expected_NC=np.zeros((20 * copies, 2), np.float32),
             rounded_NC=np.tile(errors_NC, (copies, 1)),

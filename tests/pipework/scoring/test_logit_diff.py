@@ -142,6 +142,8 @@ def test_an_input_of_many_batches_counts_once_in_the_bias():
         [[0, 0, 0]] * 4, [[1, 0, 0], [0, 0, 0], [0, 0, 0], [1, 0, 0]], inputs=[0, 0, 0, 1]
     )
     assert compared.bias.tolist() == [1, 0, 0]
+    found = [[1, 0, 0], [1, 0, 0], [9, 9, 9]]
+    assert compare([[0, 0, 0]] * 3, found, labelled=2).bias.tolist() == [1, 0, 0]
 
 
 def test_each_class_has_its_own_limits():
