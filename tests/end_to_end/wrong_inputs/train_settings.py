@@ -12,24 +12,11 @@ SETTINGS = {
         "train.schedule=cosine & train.eta_min=1",
         "config.toml: train: expected train.eta_min of at most train.learning_rate 5e-05, found 1",
     ),
-    "a lowest rate of another schedule": settings(
-        "train.eta_min=1e-6",
-        "config.toml: train: train.eta_min needs train.schedule cosine or "
-        "cosine_restarts, found linear",
-    ),
-    "a scale of the loss in another precision": settings(
-        "train.loss_scale=128",
-        "config.toml: train: train.loss_scale needs train.precision fp16, found auto",
-    ),
     "an eps of 0": settings(
         "train.eps=0", "--set train.eps: Input should be greater than 0, found 0"
     ),
     "an unknown positive label": settings(
         "task.positive=politics", "expected task.positive to be one of two labels, found 'politics'"
-    ),
-    "a key of another program": settings(
-        "train.num_train_epochs=3",
-        "config.toml has keys of other programs, here: num_train_epochs -> train.epochs",
     ),
     "a trial without rows": settings(
         "data.rows=0", "--set data.rows: Input should be greater than or equal to 1, found 0"
