@@ -1,6 +1,9 @@
 """Settings of `pipe export --set`."""
 
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
 
 from pipework.data.kept_rows import CALIBRATION_ROWS
 from pipework.run_folder.engine_record import Precision, Tolerance
@@ -89,6 +92,8 @@ class ExportSettings(Settings):
         calibration_rows: number of train rows, sampled evenly, that calibrate static int8.
         speed_s: seconds to measure the speed of each engine; 0 skips the measurement.
         rebuild: whether to build engines that the run has already; if not, they are only measured.
+        keep: number of engines that `--to auto` keeps: the default engine, then the fastest; 0 for
+            all. Engines of other exports are kept.
         capabilities: compute capabilities, times ten, that TensorRT-RTX builds for. TensorRT
             itself builds for the GPU of this machine.
         triton: settings of `--to triton`.
@@ -99,5 +104,6 @@ class ExportSettings(Settings):
     calibration_rows: Positive = CALIBRATION_ROWS
     speed_s: NotNegative = 6.0
     rebuild: bool = True
+    keep: Annotated[int, Field(ge=0)] = 4
     capabilities: tuple[Positive, ...] = (75, 80, 86, 89, 120)
     triton: TritonSettings = TritonSettings()

@@ -1,5 +1,6 @@
 """Measure and rank the speed of a run's engines on this machine."""
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineRecord, Speed
 from pipework.run_folder.files import verify_files
-from pipework.run_folder.manifest import Manifest
-from pipework.serve.engines import open_engine
+from pipework.run_folder.manifest import LockedRun, Manifest
+from pipework.serve.engines import choose_engine, open_engine
 from pipework.serve.engines.base import CollatedEngine
 from pipework.text.encoding import Encoding
 
@@ -139,6 +140,35 @@ def rank(run_rows: RunRows, manifest: Manifest, progress: Progress) -> tuple[Eng
         key=lambda engine: -speeds[engine.name].texts_per_s if engine.name in speeds else 0.0
     )
     return tuple(engines)
+
+
+def keep_best(
+    locked: LockedRun, records: Sequence[EngineRecord], keep: int, progress: Progress
+) -> tuple[EngineRecord, ...]:
+    """Delete the slower engines of an export and return the others.
+
+    The default engine is always kept. All are kept if the speeds are unreliable or unknown.
+
+    Args:
+        locked: the run.
+        records: the engines of the export, the fastest first.
+        keep: number of engines to keep; 0 for all.
+        progress: receives the names of the deleted engines.
+    """
+    if not keep or any(one.speed is None or one.speed.variation > STEADY for one in records):
+        return tuple(records)
+    default = choose_engine(locked.manifest).name
+    best = [record for record in records if record.name != default][: keep - 1]
+    slower = [record for record in records if record not in best and record.name != default]
+    if not slower:
+        return tuple(records)
+    locked.record_engines(one for one in locked.manifest.engines if one not in slower)
+    for record in slower:
+        shutil.rmtree(locked.folder / "engines" / record.name)
+    size = sum(file.size for record in slower for file in record.files) / 1e6
+    names = ", ".join(record.name for record in slower)
+    progress.note(f"deleted slower engines ({size:.0f} MB): {names}; --set keep=0 keeps them")
+    return tuple(record for record in records if record not in slower)
 
 
 def _warn_if_unsteady(run: Path, speeds: Mapping[str, Speed], progress: Progress) -> None:

@@ -210,9 +210,12 @@ def export(
         variants = select_variants(locked.manifest, to, precision, layout)
         with console.progress() as progress:
             progress.note("loading torch")
+            from pipework.export.ranking import keep_best
             from pipework.export.run import export_locked  # imports torch: seconds
 
-            records = export_locked(locked, progress, variants, settings=settings)
+            built = export_locked(locked, progress, variants, settings=settings)
+            keep = settings.keep if to is ExportTarget.AUTO else 0
+            records = keep_best(locked, built, keep, progress)
         show_exported(run, locked.manifest, records)
 
 
@@ -294,7 +297,6 @@ def show(
 
     With the settings engine.* of a server, the default engine is that of this server.
     """
-    from pipework import console
     from pipework.run_folder.manifest import read_manifest
     from pipework.serve.config import ServeSettings
     from pipework.settings import load_settings
@@ -307,7 +309,7 @@ def show(
 
         check_writable(html)
         write_page(html, manifest, settings.engine)
-        console.print_line(f"page: {html}")
+        _print_line(f"page: {html}")
     elif as_json:
         sys.stdout.write(manifest.model_dump_json(indent=2) + "\n")
     else:

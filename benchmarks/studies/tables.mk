@@ -111,13 +111,13 @@ $(WORK)/trained/%:
 
 $(WORK)/exported/%: $(WORK)/trained/%
 	$(begin)
-	$(call here,pipe export runs/$* --to auto)
+	$(call here,pipe export runs/$* --to auto --set keep=0)
 	touch $@
 
 # The serving results compare packed engines, on any machine.
 $(WORK)/exported/sst2-300: $(WORK)/trained/sst2-300
 	$(begin)
-	pipe export $(WORK)/runs/sst2-300 --to auto --layout packed
+	pipe export $(WORK)/runs/sst2-300 --to auto --layout packed --set keep=0
 	touch $@
 
 $(RESULTS)/%-accuracy.json: $(WORK)/trained/%
@@ -128,7 +128,7 @@ $(RESULTS)/%-accuracy.json: $(WORK)/trained/%
 $(RESULTS)/%-engines.json: $(WORK)/exported/%
 	$(begin)
 	python -m pipework.benchmarks.studies.engines $(WORK)/runs/$* "$($*-engines)" --command "$($*)" \
-		--command "pipe export runs/$* --to auto" --out $(part)
+		--command "pipe export runs/$* --to auto --set keep=0" --out $(part)
 	$(end)
 
 $(RESULTS)/%-offline.json: $(WORK)/exported/%
