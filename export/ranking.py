@@ -23,6 +23,7 @@ from pipework.text.encoding import Encoding
 # The speed of a machine drifts, so the engines take turns: each is opened and measured several
 # times and the median counts. Only figures of the same measurement are compared.
 
+ENGINES = "engines"  # folder of a run
 BATCH = 8
 ROUNDS = 3
 CALLS = 32  # batches per pass over the rows
@@ -164,7 +165,7 @@ def keep_best(
         return tuple(records)
     locked.record_engines(one for one in locked.manifest.engines if one not in slower)
     for record in slower:
-        shutil.rmtree(locked.folder / "engines" / record.name)
+        shutil.rmtree(locked.folder / ENGINES / record.name)
     size = sum(file.size for record in slower for file in record.files) / 1e6
     names = ", ".join(record.name for record in slower)
     progress.note(f"deleted slower engines ({size:.0f} MB): {names}; --set keep=0 keeps them")

@@ -27,7 +27,7 @@ from pipework.export.diagnosis.refusal import (
 from pipework.export.parity.case import EngineFailedError
 from pipework.export.parity.prove import ReferenceLogits, prove
 from pipework.export.parity.score_change import check_reference
-from pipework.export.ranking import rank
+from pipework.export.ranking import ENGINES, rank
 from pipework.export.rows.run_rows import RunRows, spread_over_groups
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.engine_record import (
@@ -43,14 +43,13 @@ from pipework.run_folder.engine_record import (
 from pipework.run_folder.files import file_digest, record_file, verify_files
 from pipework.run_folder.manifest import LockedRun, Manifest
 from pipework.scoring.predictions import predicted_labels
-from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as KEPT_ROWS
-from pipework.scoring.reference_rows import ReferenceRows
+from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
 from pipework.serve.engines import MODELS, open_engine
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.cuda import NoGpuError
 from pipework.train.model.checkpoint_engine import open_reference
 
-ENGINES, UNFINISHED = "engines", "partial"
+UNFINISHED = "partial"
 REFERENCE_DEV_ROWS = 256  # large enough that a single changed label is within tolerance
 RUNTIME_ERRORS = (RuntimeError, MemoryError)  # raised by runtimes during a build
 ONNX_FP32 = Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=Layout.PADDED)
@@ -184,7 +183,7 @@ def _build_one(
         progress.note(f"built, not run: {variant.label}; its ONNX graph passed; {reason}")
     if built.graph is not None:
         built.graph.unlink()
-    checker.reference_rows().write(folder / KEPT_ROWS)
+    checker.reference_rows().write(folder / REFERENCE_ROWS_FILE)
     return _record(variant, checker, built, parity)
 
 
@@ -236,13 +235,14 @@ class ParityChecker:
         """
         if candidate.variant.precision is not Precision.FP32:
             return self._check(candidate, opener)
-        key = candidate.variant.label, float_digest
-        self._graphs[key] = None
+        label = candidate.variant.label
         try:
-            return self._check(candidate, opener)
+            parity = self._check(candidate, opener)
         except CheckFailedError as error:
-            self._graphs[key] = self._faults[key[0]] = error
+            self._graphs[label, float_digest] = self._faults[label] = error
             raise
+        self._graphs[label, float_digest] = None  # only now: another error is not a result
+        return parity
 
     def _check(self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine]) -> Parity:
         try:

@@ -151,6 +151,9 @@ class PredictionChange(Record):
         target_range: that range; None for labels.
     """
 
+    # The differences of an engine that fails may be NaN; engines in a manifest have passed.
+    model_config = ConfigDict(allow_inf_nan=True)
+
     argmax_agreement: float
     flips: int
     max_change: float
@@ -194,9 +197,6 @@ class Parity(PredictionChange):
         tolerance: the limits.
         passed: whether all limits hold.
     """
-
-    # The differences of an engine that fails may be NaN; engines in a manifest have passed.
-    model_config = ConfigDict(allow_inf_nan=True)
 
     reference: str
     rows: int

@@ -12,6 +12,7 @@ from pipework.benchmarks.studies.planted_faults import FAULTS as ALL_FAULTS
 from pipework.benchmarks.studies.structural_faults import VARIANTS
 from pipework.errors import CheckFailedError
 from pipework.export import build as build_module
+from pipework.export import run as run_module
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
 from pipework.export.convert import onnx2openvino
@@ -72,6 +73,18 @@ def test_a_float32_graph_is_checked_once_per_layout(run, noting):
     export(run, noting, [*DYNAMIC, STATIC, *OPENVINO], settings=QUICK)
     checks = [line for line in noting.lines if "checking the float32 graph" in line]
     assert [line.split(":")[0] for line in checks] == [variant.label for variant in DYNAMIC]
+
+
+def test_an_interrupted_check_of_a_float32_graph_is_repeated(run, noting, monkeypatch):
+    def lacking(*_arguments, **_options):
+        message = "not enough memory"
+        raise MemoryError(message)
+
+    monkeypatch.setattr(run_module, "open_engine", lacking)
+    with pytest.raises(MemoryError):
+        export(run, noting, [DYNAMIC[1], STATIC], settings=QUICK)
+    assert sum("checking the float32 graph" in line for line in noting.lines) == 2
+    assert read_manifest(run).engines == ()
 
 
 def test_nothing_is_converted_from_a_float32_graph_that_was_refused(run, noting, monkeypatch):

@@ -175,6 +175,17 @@ class Failing:
         raise RuntimeError(message)
 
 
+class NotANumber(Failing):
+    def infer(self, encodings):
+        return np.full((len(encodings), 1), np.nan, np.float32)
+
+
+def test_a_regression_without_a_number_is_refused(regression_run):
+    manifest = read_manifest(regression_run)
+    with pytest.raises(CheckFailedError, match="max_abs"):
+        prove_here(NotANumber(), manifest.engines[0], kept_rows(regression_run), manifest.task)
+
+
 def test_an_engine_that_fails_on_the_rows_is_refused_with_the_reason(run):
     manifest = read_manifest(run)
     with pytest.raises(
