@@ -1,6 +1,7 @@
 """What `pipe doctor` reports: the devices, stages and engines that are usable on this machine.
 
-Each engine's runtime is imported, so a broken installation is reported as well as a missing one.
+torch and the runtimes of engines are imported, so a broken installation is reported as well as a
+missing one.
 """
 
 import platform
@@ -74,6 +75,13 @@ def _no(name: str, error: MissingDependencyError) -> Component:
     return Component(name=name, usable=Usability.NO, details=str(error), hint=error.hint)
 
 
+def _broken(name: str, package: str, error: Exception) -> Component:
+    details = f"{package} cannot be imported: {error}"
+    return Component(
+        name=name, usable=Usability.NO, details=details, hint=f"install {package} again"
+    )
+
+
 def _cpu() -> Component:
     return _yes("cpu", f"{processor()}; usable CPUs: {cpu_limit()}")
 
@@ -96,7 +104,7 @@ def _stages() -> Iterator[Component]:
             details = f"not installed: {', '.join(missing)}"
             yield Component(name=extra, usable=Usability.NO, details=details, hint=hint)
         elif extra == "train":
-            yield _yes(extra, _training_device())
+            yield _training()
         else:
             yield _yes(extra, "all packages are installed")
     try:
@@ -124,17 +132,21 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _training_device() -> str:
+def _training() -> Component:
     """Return torch's version and the device and precision that training uses."""
-    import torch  # noqa: PLC0415  (seconds)
-
+    try:
+        import torch  # noqa: PLC0415  (seconds)
+    except (ImportError, OSError) as error:
+        return _broken("train", "torch", error)
     from pipework.train.loop.step import has_bf16_matmul  # noqa: PLC0415
 
     cuda = torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")
     where = torch.cuda.get_device_name() if cuda else "the CPU"
     precision = Precision.BF16 if has_bf16_matmul(device) else Precision.FP32
-    return f"torch {torch.__version__} on {where}; train.precision auto is {precision}"
+    return _yes(
+        "train", f"torch {torch.__version__} on {where}; train.precision auto is {precision}"
+    )
 
 
 def _engine(format_: EngineFormat, precision: Precision, *, gpu: bool) -> Component:
@@ -145,31 +157,31 @@ def _engine(format_: EngineFormat, precision: Precision, *, gpu: bool) -> Compon
         known = as_pipe_error(error)
         if isinstance(known, MissingDependencyError):
             return _no(name, known)
-        details, hint = f"{format_} cannot be imported: {error}", "install it again"
-        return Component(name=name, usable=Usability.NO, details=details, hint=hint)
+        return _broken(name, format_, error)
     return Component(name=name, usable=usable, details=details)
 
 
 def _runtime(format_: EngineFormat, precision: Precision, *, gpu: bool) -> tuple[Usability, str]:
     match format_:
         case EngineFormat.ONNX:
-            return _onnx(precision, gpu=gpu)
+            return _onnx(precision)
         case EngineFormat.OPENVINO:
             return _openvino(precision)
         case EngineFormat.TENSORRT:
             return _tensorrt(gpu=gpu)
 
 
-def _onnx(precision: Precision, *, gpu: bool) -> tuple[Usability, str]:
+def _onnx(precision: Precision) -> tuple[Usability, str]:
     import onnxruntime  # noqa: PLC0415  (optional)
 
     from pipework.serve.engines.cuda_libraries import DRIVER, load_cuda_libraries  # noqa: PLC0415
-    from pipework.serve.engines.onnxruntime import CUDA, CUDA_HINT  # noqa: PLC0415
+    from pipework.serve.engines.onnxruntime import CUDA, CUDA_HINT, cuda_gpu  # noqa: PLC0415
 
     runtime = f"onnxruntime {onnxruntime.__version__}"
     if CUDA not in onnxruntime.get_available_providers():
         where = f"{runtime} on the CPU"
     else:
+        gpu = cuda_gpu()
         missing = [name for name in load_cuda_libraries() if gpu or name != DRIVER]
         if missing:
             message = f"{runtime} does not find {', '.join(missing)}"

@@ -164,5 +164,5 @@ def _state(engine: EngineRecord, manifest: Manifest, settings: EngineSettings) -
     if not engine.proven:
         return "built, not run"
     default = engine.name == choose_engine(manifest, settings.name, settings).name
-    limits = settings.describe(manifest.task.kind)
-    return f"proven, served by default (it may change {limits})" if default else "proven"
+    reason = settings.reason(engine, manifest.task.kind)
+    return f"proven, served by default ({reason})" if default else "proven"

@@ -73,8 +73,8 @@ def _default_engine(run: Path, manifest: Manifest, settings: EngineSettings) -> 
     if len(manifest.engines) < 2:  # noqa: PLR2004
         return
     default = choose_engine(manifest, settings.name, settings)
-    limits = settings.describe(manifest.task.kind)
-    yield f"default engine: {default.name} (it may change {limits}: pipe serve --set engine.*)"
+    reason = settings.reason(default, manifest.task.kind)
+    yield f"default engine: {default.name} ({reason}; settings: pipe serve --set engine.*)"
     for name, cost in faster_engines(manifest, default, settings).items():
         yield f"faster: {name}, {cost}: pipe serve {run} --engine {name}"
 

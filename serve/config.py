@@ -111,6 +111,12 @@ class ChangeLimits(Settings):
         labels = f"{self.label_changes:.3%} of the labels"
         return f"{labels}, probabilities by up to {self.probability_change:.3g}"
 
+    def reason(self, engine: EngineRecord, kind: TaskKind) -> str:
+        """Return why the default engine may be served: its changes and the limits, as text."""
+        if engine.parity is None or self.allow(engine, kind):
+            return f"it may change {self.describe(kind)}"
+        return f"changes {engine.parity.describe_change(kind)}: beyond the limits"
+
     def _hold(self, change: PredictionChange, kind: TaskKind) -> bool:
         regression = kind is TaskKind.REGRESSION
         largest = self.range_change if regression else self.probability_change

@@ -50,7 +50,7 @@ class OnnxRuntimeEngine(CollatedEngine):
             RunFolderError: the file is not a graph, or its inputs and outputs are different.
             MissingDependencyError: there is a GPU, but its libraries are missing.
         """
-        self._gpu = _gpu()
+        self._gpu = cuda_gpu()
         provider = CPU if self._gpu is None else CUDA
         if provider == CUDA:
             _check_libraries(load_cuda_libraries())
@@ -93,8 +93,12 @@ class OnnxRuntimeEngine(CollatedEngine):
         self._session = None
 
 
-def _gpu() -> Gpu | None:
-    """Return the GPU to compute on, or None for the CPU."""
+def cuda_gpu() -> Gpu | None:
+    """Return the GPU to compute on, or None for the CPU.
+
+    Raises:
+        MissingDependencyError: the package supports CUDA, but cuda-python or its driver does not.
+    """
     if CUDA not in ort.get_available_providers():
         return None
     try:

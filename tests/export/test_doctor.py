@@ -12,6 +12,7 @@ from pipework.export.plan import select_variants
 from pipework.run_folder.engine_record import ExportTarget
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import cuda_libraries, openvino
+from pipework.serve.engines import onnxruntime as runtime
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.terminal import show_diagnosis
 
@@ -84,6 +85,24 @@ def test_libraries_of_cuda_that_are_missing_are_named(monkeypatch):
     assert part.details.endswith("does not find libcudnn.so.9")
     missing.remove("libcudnn.so.9")
     assert by_name(diagnose().engines)["onnx fp32"].usable is Usability.YES
+
+
+def test_an_engine_that_the_server_does_not_open_is_not_usable(monkeypatch):
+    def find_gpu():
+        message = "cuda-python is not installed"
+        raise MissingDependencyError(message, "pip install cuda-python")
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(runtime, "find_gpu", find_gpu)
+    part = by_name(diagnose().engines)["onnx fp32"]
+    assert (part.usable, part.hint) == (Usability.NO, "pip install cuda-python")
+
+
+def test_a_broken_torch_is_reported(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    part = by_name(diagnose().stages)["train"]
+    assert part.usable is Usability.NO
+    assert part.details.startswith("torch cannot be imported: ")
 
 
 def test_a_broken_runtime_is_reported(monkeypatch):

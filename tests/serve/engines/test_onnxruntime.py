@@ -155,7 +155,7 @@ def test_on_cuda_float32_is_not_computed_as_tf32(
         message = "seen"
         raise RuntimeError(message)
 
-    monkeypatch.setattr(module, "_gpu", lambda: Gpu(name="Fake L4", capability=89))
+    monkeypatch.setattr(module, "cuda_gpu", lambda: Gpu(name="Fake L4", capability=89))
     monkeypatch.setattr(module, "load_cuda_libraries", tuple)
     monkeypatch.setattr(ort, "InferenceSession", session)
     with pytest.raises(RunFolderError, match="seen"):
@@ -165,7 +165,7 @@ def test_on_cuda_float32_is_not_computed_as_tf32(
 
 
 def test_missing_libraries_of_cuda_are_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_gpu", lambda: Gpu(name="Fake L4", capability=89))
+    monkeypatch.setattr(module, "cuda_gpu", lambda: Gpu(name="Fake L4", capability=89))
     monkeypatch.setattr(module, "load_cuda_libraries", lambda: ("libcudnn.so.9", "libcufft.so.12"))
     with pytest.raises(
         MissingDependencyError, match=r"onnxruntime needs libcudnn\.so\.9, libcufft\.so\.12"
