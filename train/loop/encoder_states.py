@@ -121,6 +121,10 @@ def _name(model: Classifier, tokens: TokenSet) -> str:
             digest.update(name.encode())
             digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
     config = model.config.to_json_string(use_diff=False)
-    parts = (version("torch"), version("transformers"), file_digest(Path(__file__)))
+    # Another device, and TF32 on a GPU, give other states.
+    device = model.device
+    processor = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    arithmetic = (processor, torch.get_float32_matmul_precision())
+    parts = (*arithmetic, version("torch"), version("transformers"), file_digest(Path(__file__)))
     digest.update(repr((*parts, type(model.encoder).__name__, config)).encode())
     return digest.hexdigest()[:32]

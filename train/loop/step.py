@@ -83,6 +83,7 @@ class Stepper:
         self.scaler = torch.amp.GradScaler(device, enabled=wanted)
         if scale is not None:
             self.scaler = torch.amp.GradScaler(device, scale, enabled=wanted)
+        self._scale: float | None = None  # of the last step: to read it waits for the GPU
         self.updates = 0
         self._overflows = 0
         self.model = spec.model
@@ -156,12 +157,14 @@ class Stepper:
 
     def _update(self) -> bool:
         set_rate(self.optimizer, self.rate)
-        before = self.scaler.get_scale() if self.scaler.is_enabled() else 0.0
+        before = self.scaler.get_scale() if self._scale is None else self._scale
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        overflowed = self.scaler.is_enabled() and self.scaler.get_scale() < before
+        self._scale = self.scaler.get_scale()
+        overflowed = self._scale < before
         if self._settings.loss_scale is not None:
-            self.scaler.update(self._settings.loss_scale)
+            self._scale = self._settings.loss_scale
+            self.scaler.update(self._scale)
         if overflowed:
             self._count_overflow()
             return False

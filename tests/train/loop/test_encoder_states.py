@@ -83,6 +83,14 @@ def test_logits_from_the_cache_equal_those_of_the_model(parts, family, head):
     assert len(features) == 64
 
 
+def test_states_are_computed_again_with_another_precision_of_products(parts, monkeypatch):
+    model, tokens, _ = parts()
+    for precision, expected in (("highest", 64), ("high", 64), ("highest", 0)):
+        monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda value=precision: value)
+        encoder_states(model, tokens, counter := RowCounter())
+        assert counter.rows == expected
+
+
 def test_states_are_computed_once_until_tokens_or_encoder_change(parts):
     model, tokens, _ = parts()
     for expected in (64, 0):

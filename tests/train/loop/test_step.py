@@ -158,6 +158,17 @@ def test_skipped_fp16_steps_do_not_advance_the_schedule():
     assert trainer.rate < rate
 
 
+def test_the_scale_is_read_once_per_step(monkeypatch):
+    """To read it waits for the GPU."""
+    _, trainer = stepper(World.alone(), precision="fp16")
+    trainer.step([np.arange(ROWS)])
+    reads, get_scale = [], trainer.scaler.get_scale
+    monkeypatch.setattr(trainer.scaler, "get_scale", lambda: reads.append(1) or get_scale())
+    for _ in range(3):
+        trainer.step([np.arange(ROWS)])
+    assert len(reads) == 3
+
+
 def test_a_permanent_fp16_overflow_is_reported():
     _, trainer = stepper(World.alone(), SyntheticRows(factor=1e6), precision="fp16")
     for _ in range(29):
