@@ -4,12 +4,16 @@ The network is strongly typed: the types of the graph determine the precision, w
 11 and with TensorRT-RTX.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 from urllib.parse import quote
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from pipework.errors import ConfigError
 from pipework.export.convert.shape_profiles import shape_profiles
@@ -126,7 +130,7 @@ class _NetworkBuilder:
     def read(self, graph: Path) -> None:
         """Parse a graph, whose only output must be float32 logits."""
         parser = self._trt.OnnxParser(self._network, self._logger)
-        if not parser.parse_from_file(str(graph)):
+        if not parser.parse(without_eye_like(graph)):
             first = parser.get_error(0)
             node = f"{first.node_operator()} {first.node_name()}".strip() or "the graph"
             message = f"TensorRT cannot read {node}: {first.desc().splitlines()[0]}"
@@ -221,3 +225,47 @@ def _interruptible(work: Callable[[], T], stop: Callable[[], None]) -> T:
         except KeyboardInterrupt:
             stop()
             raise
+
+
+def without_eye_like(path: Path) -> bytes:
+    """Return a graph that computes EyeLike (XLNet), which TensorRT reads with fixed shapes only.
+
+    The element of row i and column j is 1 if i equals j.
+    """
+    model = onnx.load(path)
+    nodes: list[NodeProto] = []
+    for node in model.graph.node:
+        nodes += _diagonal(node) if node.op_type == "EyeLike" else [node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def _diagonal(eye: NodeProto) -> Iterator[NodeProto]:
+    """Yield nodes that compute the output of an EyeLike node without an offset."""
+    name, values = (
+        eye.output[0],
+        {field.name: helper.get_attribute_value(field) for field in eye.attribute},
+    )
+
+    def constant(key: str, value: list[int] | int) -> NodeProto:
+        array = numpy_helper.from_array(np.array(value, np.int64))
+        return helper.make_node("Constant", [], [f"{name}/{key}"], value=array)
+
+    def node(kind: str, inputs: list[str], output: str) -> NodeProto:
+        names = [f"{name}/{key}" for key in inputs]
+        return helper.make_node(kind, names, [f"{name}/{output}"])
+
+    yield constant("0", 0)
+    yield constant("1", 1)
+    yield helper.make_node("Shape", [eye.input[0]], [f"{name}/shape"])
+    for axis, other in (("0", "1"), ("1", "0")):
+        yield constant(f"axis{axis}", [int(other)])
+        yield node("Gather", ["shape", axis], f"size{axis}")
+        yield node("Range", ["0", f"size{axis}", "1"], f"range{axis}")
+        yield node("Unsqueeze", [f"range{axis}", f"axis{axis}"], f"index{axis}")
+    yield node("Equal", ["index0", "index1"], "equal")
+    yield helper.make_node(
+        "Cast", [f"{name}/equal"], [name], to=values.get("dtype", TensorProto.FLOAT)
+    )

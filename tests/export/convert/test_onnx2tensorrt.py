@@ -9,11 +9,14 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from transformers import BertConfig, BertForSequenceClassification
 
+from pipework.benchmarks.studies.families import EncoderFamily
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, MissingDependencyError
 from pipework.export.build import build
@@ -25,7 +28,7 @@ from pipework.export.convert.checkpoint2onnx import (
     trace_packed,
 )
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
-from pipework.export.convert.onnx2tensorrt import onnx_to_tensorrt, timings_name
+from pipework.export.convert.onnx2tensorrt import onnx_to_tensorrt, timings_name, without_eye_like
 from pipework.export.inference import predict_run
 from pipework.export.quantize.calibration import find_ranges, linear_layers
 from pipework.export.quantize.qdq_graph import LARGEST, quantize_static
@@ -38,7 +41,7 @@ from pipework.serve.engines import open_proven
 from pipework.serve.engines.cuda import Gpu, NoGpuError
 from pipework.serve.engines.tensorrt_packages import Flavour, gpu_or_none, load
 from pipework.terminal import show_exported
-from pipework.train.config.model import HeadSettings
+from pipework.train.config.model import Head, HeadSettings
 from pipework.train.model.classifier import Classifier
 
 pytest.importorskip("tensorrt_rtx", exc_type=ImportError)
@@ -64,6 +67,42 @@ def names_of(layout):
 def variant(precision, layout=Layout.PADDED, format_=EngineFormat.TENSORRT):
     scaling = Scaling.STATIC if precision is Precision.INT8 else None
     return Variant(format=format_, precision=precision, layout=layout, scaling=scaling)
+
+
+def test_eye_like_is_replaced_by_nodes_that_tensorrt_reads(tmp_path):
+    kinds = {"plain": (), "whole": (("dtype", TensorProto.INT64),)}
+    nodes = [helper.make_node("EyeLike", ["x"], [name], **dict(kinds[name])) for name in kinds]
+    outputs = [
+        helper.make_tensor_value_info("plain", TensorProto.FLOAT, ["N", "M"]),
+        helper.make_tensor_value_info("whole", TensorProto.INT64, ["N", "M"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", "M"])]
+    model = helper.make_model(
+        helper.make_graph(nodes, "eye", inputs, outputs),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=10,
+    )
+    onnx.save(model, tmp_path / "eye.onnx")
+    content = without_eye_like(tmp_path / "eye.onnx")
+    assert b"EyeLike" not in content
+    session = onnxruntime.InferenceSession(content)
+    for shape in ((3, 3), (2, 5)):
+        plain, whole = session.run(None, {"x": np.zeros(shape, np.float32)})
+        np.testing.assert_array_equal(plain, np.eye(*shape, dtype=np.float32), strict=True)
+        np.testing.assert_array_equal(whole, np.eye(*shape, dtype=np.int64), strict=True)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=() if family is EncoderFamily.XLNET else pytest.mark.slow)
+        for family in EncoderFamily
+    ],
+)
+def test_every_family_is_built(family_run, family, tmp_path):
+    run = family_run(family, Head.LINEAR)
+    rows = RunRows.open(run, read_manifest(run), ONE)
+    assert build(variant(Precision.FP32), rows, tmp_path, NullProgress()).tensorrt is not None
 
 
 def test_the_name_of_a_gpu_becomes_one_file_name():
