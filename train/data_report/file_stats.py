@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Label, Source, chunks, folded_text, resolve_label
-from pipework.errors import ConfigError, DataError
+from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.task import TaskKind
 from pipework.text.encoding import TextEncoder, truncated_rows
-from pipework.train.data.token_cache import row_bytes
+from pipework.train.data.token_cache import no_rows, row_bytes
 
 LEAK_COLUMNS = (
     *("split", "line", "label", "earlier split", "earlier line", "earlier label"),
@@ -125,8 +125,7 @@ class FileStats:
         progress.advance(max(0, rest))  # columns that were not read
         progress.end()
         if not stats._texts:
-            message = f"{source.path} holds no rows"
-            raise DataError(message, "check the file, and whether its first line is a header")
+            raise no_rows(source)
         return stats
 
     def add(self, chunk_B: Sequence[Example]) -> None:

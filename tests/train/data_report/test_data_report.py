@@ -10,6 +10,7 @@ from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.errors import ConfigError, DataError
 from pipework.progress import NullProgress
+from pipework.run_folder.manifest import Part
 from pipework.run_folder.task import TaskKind
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import recipes
@@ -277,3 +278,17 @@ def test_the_main_recipes_exist():
 def test_with_data_files_only_columns_can_be_set(tmp_path, override):
     with pytest.raises(ConfigError, match="only columns can be set"):
         check_files([tmp_path / "a.tsv"], [override], NullProgress())
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("One", "has no rows left: all are also in dev or test"),
+        (None, "holds no rows"),
+    ],
+)
+def test_train_rows_that_are_all_left_out_are_not_an_empty_file(tmp_path, text, error):
+    files = sources(tmp_path, train=[(text, "a")] if text else [], dev=[("one", "a")])
+    train = replace(files["train"], part=Part(without=("dev",)), excluded=(files["dev"],))
+    with pytest.raises(DataError, match=error):
+        report_of({"train": train, "dev": files["dev"]})
