@@ -85,12 +85,22 @@ def test_the_leaked_rows_are_listed(tmp_path):
     ]
 
 
-def test_the_list_of_leaked_rows_is_a_csv_file_in_a_folder(tmp_path):
-    (file,) = (source.path for source in sources(tmp_path, train=[("one", "a")]).values())
-    for name, message in (("a.txt", "expected a file ending in .csv"), ("no/a.csv", "No such")):
-        done = pipe("check", file, "--rows", tmp_path / name)
-        assert done.returncode == 2
-        assert message in done.stderr
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a.txt", r"a\.txt: expected a file ending in \.csv"),
+        ("no/a.csv", r"no/a\.csv cannot be written: No such"),
+        ("folder.csv", r"folder\.csv cannot be written: Is a directory"),
+    ],
+)
+def test_the_list_of_leaked_rows_is_checked_before_the_data_are_read(tmp_path, name, message):
+    (tmp_path / "folder.csv").mkdir()
+    absent, out = tmp_path / "absent", tmp_path / name
+    with pytest.raises(ConfigError, match=message):
+        check_files([absent], [], NullProgress(), out)
+    with pytest.raises(ConfigError, match=message):
+        check_config(f"{absent}.toml", [], NullProgress(), out)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.csv"]
 
 
 def test_a_label_missing_in_train_is_reported(tmp_path):
