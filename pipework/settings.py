@@ -41,7 +41,8 @@ class Settings(BaseModel):
     @classmethod
     def _no_boolean_as_number(cls, value: object, info: ValidationInfo) -> object:
         kind = cls.model_fields[str(info.field_name)].annotation
-        if isinstance(value, bool) and bool not in (kind, *get_args(kind)):
+        items = value if isinstance(value, list | tuple) else (value,)
+        if any(isinstance(item, bool) for item in items) and bool not in (kind, *get_args(kind)):
             message = "expected no boolean"
             raise ValueError(message)
         return value

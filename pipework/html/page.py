@@ -89,8 +89,7 @@ def line_plot(lines: Mapping[str, Sequence[tuple[int, float]]]) -> str:
         parts.append(f'<text x="{LEFT - 6}" y="{y}" text-anchor="end" dy=".3em">{value:.4g}</text>')
     for number, (name, points) in enumerate(shown.items()):
         colour = f"var(--series-{number % 4 + 1})"
-        drawn = " ".join(place(step, value) for step, value in points)
-        parts.append(f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(_curve([place(step, value) for step, value in points], colour))
         if len(shown) > 1:
             x = LEFT + number * (PLOT_WIDTH - LEFT) // len(shown)
             parts.append(f'<text x="{x}" y="14" style="fill: {colour}">{escape(name)}</text>')
@@ -99,6 +98,15 @@ def line_plot(lines: Mapping[str, Sequence[tuple[int, float]]]) -> str:
     )
     style = "font-size: 13px; fill: var(--ink-2)"
     return f'<svg viewBox="0 0 {PLOT_WIDTH} {PLOT_HEIGHT}" style="{style}">{"".join(parts)}</svg>'
+
+
+def _curve(places: Sequence[str], colour: str) -> str:
+    """Return a line through places "x,y" as SVG; a single one is a circle, else it is invisible."""
+    if len(places) == 1:
+        x, y = places[0].split(",")
+        return f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>'
+    line = " ".join(places)
+    return f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>'
 
 
 def table(columns: Sequence[str], rows: Iterable[str], kind: str = "") -> str:

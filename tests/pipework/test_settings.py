@@ -68,6 +68,18 @@ def test_a_wrong_value_is_reported_with_its_source(tmp_path):
         load_settings(Outer, path, ["train.epochs=many"])
 
 
+class Switches(Settings):
+    rates: tuple[float, ...] | float = 0.1
+    dropout: bool | None = None
+
+
+@pytest.mark.parametrize("value", ["true", "[0.5, true]"])
+def test_true_is_no_number_also_in_a_list(value):
+    assert load_settings(Switches, None, ["dropout=true"]).dropout is True
+    with pytest.raises(ConfigError, match=r"--set rates: expected no boolean, found .*True"):
+        load_settings(Switches, None, [f"rates={value}"])
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

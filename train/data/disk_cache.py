@@ -4,6 +4,7 @@ An edited file, a changed setting or changed code gives another key, so that no 
 If the cache is larger than $PIPEWORK_CACHE_GB, the least recently used entries are deleted.
 """
 
+import errno
 import hashlib
 import logging
 import os
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 KEY = re.compile("[0-9a-f]{32}")  # the name of an entry
 LIMIT, DEFAULT_GB = "PIPEWORK_CACHE_GB", 20.0
 MB, GB = 10**6, 10**9
+DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+HINT = "set PIPEWORK_CACHE to a writable folder"
 
 # These packages do not influence cached data; in a wheel they are folders of `pipework`.
 OTHER_STAGES = {"benchmarks", "export", "serve"}
@@ -83,17 +86,20 @@ def cache_entry(key: str, needed: int = 0) -> Iterator[Path]:
         needed: approximate size of the entry in bytes, for an error message.
 
     Raises:
-        DataError: the folder cannot be written, or the disk is full; then the entry is deleted.
+        DataError: the folder cannot be opened or written, or the disk is full; then the entry is
+            deleted.
         ConfigError: the size limit is not a number.
     """
     limit = _limit()
     folder = cache_folder() / key
     with ExitStack() as stack:
         _lock(folder, stack)
-        before = _size(folder)
         try:
+            before = _size(folder)
             yield folder
         except OSError as error:
+            if error.errno in DENIED and folder in Path(str(error.filename)).parents:
+                raise _not_writable(folder, error) from error
             if error.errno not in FULL:
                 raise
             shutil.rmtree(folder, ignore_errors=True)
@@ -108,13 +114,23 @@ def cache_entry(key: str, needed: int = 0) -> Iterator[Path]:
 
 
 def _lock(folder: Path, stack: ExitStack) -> None:
-    """Lock a folder, which is created if missing, until the stack is closed."""
+    """Lock a folder, which is created if missing, until the stack is closed.
+
+    Raises:
+        DataError: the folder cannot be created or opened.
+    """
     while True:
         ensure_folder(folder)
         # Another process may delete the folder, and create it again, while this one waits.
-        with ExitStack() as attempt, suppress(RunFolderError, FileNotFoundError):
+        with ExitStack() as attempt, suppress(FileNotFoundError):
             number = folder.stat().st_ino
-            attempt.enter_context(exclusive_lock(folder, wait=True))
+            try:
+                attempt.enter_context(exclusive_lock(folder, wait=True))
+            except RunFolderError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    continue
+                message = f"the cache {error}"
+                raise DataError(message, HINT) from error
             if folder.stat().st_ino == number:
                 stack.enter_context(attempt.pop_all())
                 return
@@ -169,9 +185,12 @@ def ensure_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        message = f"the cache {folder} cannot be written: {error.strerror}"
-        raise DataError(message, "set PIPEWORK_CACHE to a writable folder") from error
+        raise _not_writable(folder, error) from error
     return folder
+
+
+def _not_writable(folder: Path, error: OSError) -> DataError:
+    return DataError(f"the cache {folder} cannot be written: {error.strerror}", HINT)
 
 
 def allocate_file(path: Path, size: int) -> None:

@@ -9,7 +9,7 @@ Shapes: N rows, C classes.
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -174,10 +174,18 @@ def _write(
             progress.advance(read := sum(map(row_bytes, chunk)))
             rest -= read
     if end == 0:
-        message = f"{source.path} holds no rows"
-        raise DataError(message, "check the file, and whether its first line is a header")
+        raise no_rows(source)
     progress.advance(max(0, rest))  # columns that were not read
     progress.end()
+
+
+def no_rows(source: Source) -> DataError:
+    """Return the error for a source that yields no rows."""
+    if source.excluded and next(replace(source, excluded=()).rows(), None) is not None:
+        message = f"{source.path} has no rows left: all are also in dev or test"
+        return DataError(message, "set data.drop_leaked=false, or check data.train")
+    message = f"{source.path} holds no rows"
+    return DataError(message, "check the file, and whether its first line is a header")
 
 
 def _write_chunk(

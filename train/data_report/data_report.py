@@ -25,7 +25,12 @@ from pipework.train.config.run_config import load_config, recipes
 from pipework.train.data.disk_cache import cache_key, cached_text, source_content
 from pipework.train.data.labels import class_labels
 from pipework.train.data.tokenizer import make_tokenizer
-from pipework.train.data_report.file_stats import FileStats, list_leaks, write_leaks
+from pipework.train.data_report.file_stats import (
+    FileStats,
+    check_leaks_file,
+    list_leaks,
+    write_leaks,
+)
 
 UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
@@ -269,6 +274,8 @@ def check_config(
     Raises:
         PipeError: the config or the data are invalid.
     """
+    if rows is not None:
+        check_leaks_file(rows)
     config = load_config(name, overrides)
     sources = config.sources()
     labels = class_labels(config.task.labels, sources["train"])
@@ -299,6 +306,8 @@ def check_files(
     Raises:
         PipeError: an override is not a column, or a file cannot be read.
     """
+    if rows is not None:
+        check_leaks_file(rows)
     chosen: dict[str, str | int] = {}
     for override in overrides:
         key, _, column = override.partition("=")

@@ -8,23 +8,26 @@ Shapes: N rows, B rows of a chunk, L lengths, U distinct texts.
 # million different texts have the same hash is one in a million.
 
 import csv
+import errno
 import io
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Label, Source, chunks, folded_text, resolve_label
-from pipework.errors import ConfigError, DataError
+from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.task import TaskKind
 from pipework.text.encoding import TextEncoder, truncated_rows
-from pipework.train.data.token_cache import row_bytes
+from pipework.train.data.token_cache import no_rows, row_bytes
 
 LEAK_COLUMNS = (
     *("split", "line", "label", "earlier split", "earlier line", "earlier label"),
@@ -125,8 +128,7 @@ class FileStats:
         progress.advance(max(0, rest))  # columns that were not read
         progress.end()
         if not stats._texts:
-            message = f"{source.path} holds no rows"
-            raise DataError(message, "check the file, and whether its first line is a header")
+            raise no_rows(source)
         return stats
 
     def add(self, chunk_B: Sequence[Example]) -> None:
@@ -231,15 +233,29 @@ def list_leaks(sources: Mapping[str, Source]) -> Iterator[LeakedRow]:
         places |= found
 
 
-def write_leaks(leaks: Iterable[LeakedRow], out: Path) -> int:
-    """Write the rows that are also in an earlier split to a csv file; return their number.
+def check_leaks_file(out: Path) -> None:
+    """Check that `write_leaks` can write a file.
 
     Raises:
-        ConfigError: `out` has another suffix, or cannot be written.
+        ConfigError: `out` has another suffix than .csv, or cannot be written.
     """
     if out.suffix != ".csv":
         message = f"{out}: expected a file ending in .csv"
         raise ConfigError(message)
+    try:
+        if out.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        TemporaryFile(dir=out.parent).close()
+    except OSError as error:
+        raise _not_writable(out, error) from error
+
+
+def write_leaks(leaks: Iterable[LeakedRow], out: Path) -> int:
+    """Write the rows that are also in an earlier split to a csv file; return their number.
+
+    Raises:
+        ConfigError: `out` cannot be written.
+    """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(LEAK_COLUMNS)
@@ -252,9 +268,13 @@ def write_leaks(leaks: Iterable[LeakedRow], out: Path) -> int:
     try:
         write_atomically(out, stream.getvalue().encode())
     except OSError as error:
-        message = f"{out} cannot be written: {error.strerror}"
-        raise ConfigError(message, "expected a file in an existing folder") from error
+        raise _not_writable(out, error) from error
     return count
+
+
+def _not_writable(out: Path, error: OSError) -> ConfigError:
+    message = f"{out} cannot be written: {error.strerror}"
+    return ConfigError(message, "expected a file in an existing folder")
 
 
 def _label(row: Example) -> str:

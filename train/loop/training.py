@@ -40,7 +40,8 @@ def limited_memory(settings: TrainSettings, device: torch.device) -> Iterator[No
             del hints[0]
         if rows > 1:
             smaller = f"train.batch_size={-(-rows // 2)} and train.accumulate={2 * accumulate}"
-            hints.insert(0, f"set {smaller} for the same steps")
+            same = "" if rows % 2 else " for the same steps"
+            hints.insert(0, f"set {smaller}{same}")
         raise ConfigError(message, ", or ".join(hints)) from error
 
 

@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -97,7 +97,7 @@ class RunLogger(NullLogger):
                 curve.append((int(line["step"]), float(value)))
 
     def page(self, figures: Mapping[str, str]) -> None:
-        """Update report.html, unless it was updated a moment ago."""
+        """Update report.html, unless it was updated a moment ago; a failure is only logged."""
         self._figures = figures
         if self._report and time.monotonic() >= self._page_due:
             self._write_page(running=True)
@@ -107,7 +107,10 @@ class RunLogger(NullLogger):
 
         start = time.monotonic()
         html = unfinished_html(self._run.name, self._figures, self._curves, running=running)
-        write_atomically(self._run / PAGE, html.encode())
+        try:
+            write_atomically(self._run / PAGE, html.encode())
+        except OSError as error:  # the run matters more than its page
+            self._log.warning("%s cannot be written: %s", PAGE, error.strerror)
         now = time.monotonic()
         self._page_due = now + (now - start) / PAGE_SHARE
 
@@ -133,14 +136,14 @@ class RunLogger(NullLogger):
         traceback: TracebackType | None,
     ) -> None:
         """Log the traceback of an exception and close the files."""
-        if value is not None:
-            self._log.error("the run failed", exc_info=value)
-            if self._figures and self._report:
-                self._write_page(running=False)
-        self._log.removeHandler(self._handler)
-        self._handler.close()
-        self._board.close()
-        self._lines.close()
+        with closing(self._lines), closing(self._board), closing(self._handler):
+            try:
+                if value is not None:
+                    self._log.error("the run failed", exc_info=value)
+                    if self._figures and self._report:
+                        self._write_page(running=False)
+            finally:
+                self._log.removeHandler(self._handler)
 
 
 def lines(run: Path) -> Iterator[dict[str, Any]]:

@@ -69,3 +69,10 @@ def test_a_table_has_a_row_for_each_row_and_a_class_if_given():
     assert (tags.count("tr"), tags.count("th"), tags.count("td")) == (4, 2, 6)
     assert "<table>" in html
     assert '<table class="wide">' in page.table(("number",), [], "wide")
+
+
+def test_a_curve_of_one_point_is_drawn_as_a_circle():
+    drawn = page.line_plot({"one": [(5, 0.5)], "two": [(5, 0.5), (10, 1.0)]})
+    assert Checked(drawn).tags.count("circle") == 1
+    assert '<circle cx="307.0" cy="274.0"' in drawn
+    assert drawn.count("<polyline") == 1

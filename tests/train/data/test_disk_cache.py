@@ -1,5 +1,6 @@
 import errno
 import os
+import resource
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from pipework.train.data.disk_cache import (
     data_file_digest,
     ensure_folder,
 )
+from tests.end_to_end.wrong_inputs.limits import obey_permissions
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +70,44 @@ def test_a_cache_that_cannot_be_written_is_reported_with_a_hint(tmp_path, monkey
     with pytest.raises(DataError, match="cannot be written") as error:
         cached_text("name", str)
     assert "PIPEWORK_CACHE" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        (0, "the cache .*/key cannot be opened: Permission denied"),
+        (0o500, "the cache .*/key cannot be written: Permission denied"),
+        (0o400, "the cache .*/key cannot be written: Permission denied"),
+    ],
+)
+def test_an_entry_without_rights_is_reported_with_a_hint(mode, message):
+    folder = ensure_folder(cache_folder() / "key")
+    (folder / "other").touch()
+    folder.chmod(mode)
+    with (
+        ThreadPoolExecutor(1, initializer=obey_permissions) as thread,  # rights belong to a thread
+        pytest.raises(DataError, match=message) as error,
+    ):
+        thread.submit(cached_text, "key", str).result()
+    assert "PIPEWORK_CACHE" in error.value.hint
+
+
+def test_a_denied_file_outside_an_entry_is_not_an_error_of_the_cache(tmp_path):
+    def compute():
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / "data.tsv"))
+
+    with pytest.raises(PermissionError):
+        cached_text("key", compute)
+
+
+def test_too_many_open_files_are_reported():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(DataError, match="cannot be opened: Too many open files"):
+            cached_text("key", str)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def filled(name, size=1000):

@@ -1,5 +1,6 @@
 import resource
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -7,6 +8,7 @@ from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.progress import NullProgress
+from pipework.run_folder.manifest import Part
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.model import ModelSettings
@@ -134,3 +136,11 @@ def test_the_progress_reaches_the_size_of_the_file(parts):
     source, tokenizer, encoder = parts
     open_token_cache(source, tokenizer, encoder, TASK, totals := Totals())
     assert totals.done >= totals.total > 0
+
+
+def test_rows_that_are_all_left_out_are_reported(parts):
+    source, tokenizer, encoder = parts
+    train = replace(source, part=Part(without=("dev",)), excluded=(source,))
+    with pytest.raises(DataError, match="has no rows left: all are also in dev or test") as error:
+        open_token_cache(train, tokenizer, encoder, TASK, NullProgress())
+    assert "data.drop_leaked" in error.value.hint

@@ -10,6 +10,7 @@ from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.errors import ConfigError, DataError
 from pipework.progress import NullProgress
+from pipework.run_folder.manifest import Part
 from pipework.run_folder.task import TaskKind
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import recipes
@@ -84,12 +85,22 @@ def test_the_leaked_rows_are_listed(tmp_path):
     ]
 
 
-def test_the_list_of_leaked_rows_is_a_csv_file_in_a_folder(tmp_path):
-    (file,) = (source.path for source in sources(tmp_path, train=[("one", "a")]).values())
-    for name, message in (("a.txt", "expected a file ending in .csv"), ("no/a.csv", "No such")):
-        done = pipe("check", file, "--rows", tmp_path / name)
-        assert done.returncode == 2
-        assert message in done.stderr
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a.txt", r"a\.txt: expected a file ending in \.csv"),
+        ("no/a.csv", r"no/a\.csv cannot be written: No such"),
+        ("folder.csv", r"folder\.csv cannot be written: Is a directory"),
+    ],
+)
+def test_the_list_of_leaked_rows_is_checked_before_the_data_are_read(tmp_path, name, message):
+    (tmp_path / "folder.csv").mkdir()
+    absent, out = tmp_path / "absent", tmp_path / name
+    with pytest.raises(ConfigError, match=message):
+        check_files([absent], [], NullProgress(), out)
+    with pytest.raises(ConfigError, match=message):
+        check_config(f"{absent}.toml", [], NullProgress(), out)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.csv"]
 
 
 def test_a_label_missing_in_train_is_reported(tmp_path):
@@ -277,3 +288,17 @@ def test_the_main_recipes_exist():
 def test_with_data_files_only_columns_can_be_set(tmp_path, override):
     with pytest.raises(ConfigError, match="only columns can be set"):
         check_files([tmp_path / "a.tsv"], [override], NullProgress())
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("One", "has no rows left: all are also in dev or test"),
+        (None, "holds no rows"),
+    ],
+)
+def test_train_rows_that_are_all_left_out_are_not_an_empty_file(tmp_path, text, error):
+    files = sources(tmp_path, train=[(text, "a")] if text else [], dev=[("one", "a")])
+    train = replace(files["train"], part=Part(without=("dev",)), excluded=(files["dev"],))
+    with pytest.raises(DataError, match=error):
+        report_of({"train": train, "dev": files["dev"]})

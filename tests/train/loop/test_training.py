@@ -56,6 +56,11 @@ def test_settings_that_cannot_be_reduced_are_not_named():
     assert error.hint == "lower model.max_length"
 
 
+def test_an_odd_number_of_rows_is_not_halved_for_the_same_steps():
+    error = caught(failing(MemoryError()), batch_size=3)
+    assert error.hint.startswith("set train.batch_size=2 and train.accumulate=2, or set ")
+
+
 def test_another_error_is_not_converted():
     with pytest.raises(RuntimeError, match="shapes differ"), limited_memory(TrainSettings(), CPU):
         raise RuntimeError("shapes differ")  # noqa: EM101, TRY003

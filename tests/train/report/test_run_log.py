@@ -3,6 +3,9 @@
 import re
 import time
 from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
 
 from pipework.errors import StoppedError
 from pipework.train.report import run_log
@@ -26,7 +29,8 @@ def page(run):
 
 
 def points(text):
-    return [len(line.split()) for line in re.findall(r'<polyline points="([^"]*)"', text)]
+    lines = re.findall(r'<polyline points="([^"]*)"|<circle', text)
+    return [len(line.split()) or 1 for line in lines]  # a circle is one point
 
 
 def test_the_page_shows_the_curves_while_the_run_trains(tmp_path):
@@ -98,3 +102,29 @@ def test_a_page_with_many_points_is_drawn_in_milliseconds(tmp_path):
         unfinished_html("run", PARTS, {"train/loss": curve}, running=True)
         seconds.append(time.perf_counter() - start)
     assert min(seconds) < 0.02
+
+
+def test_a_page_that_cannot_be_written_neither_ends_the_run_nor_hides_its_error(tmp_path):
+    (tmp_path / "report.html").mkdir()
+    logger = RunLogger(tmp_path, report=True)
+    log(logger, range(1, 4))
+    logger.page(PARTS)
+    logger.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+    text = (tmp_path / "train.log").read_text()
+    assert text.count("WARNING report.html cannot be written: Is a directory") == 2
+    assert "ZeroDivisionError" in text
+
+
+def open_files(folder):
+    return [path for path in Path("/proc/self/fd").iterdir() if folder in path.resolve().parents]
+
+
+def test_the_files_are_closed_if_the_page_cannot_be_made(tmp_path):
+    logger = RunLogger(tmp_path, report=True)
+    log(logger, range(1, 4))
+    with pytest.raises(AttributeError):
+        logger.page({"step": None})  # not text
+    assert open_files(tmp_path)
+    with pytest.raises(AttributeError):
+        logger.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+    assert not open_files(tmp_path)
