@@ -91,7 +91,9 @@ class Client(Closeable):
     def predict_examples(self, examples: Sequence[Example]) -> list[Prediction]:
         """Classify N >= 1 inputs, texts or pairs. Raises the same errors as `predict`."""
         return self._send(
-            lambda: PredictRequest(inputs=[TextInput.of(example) for example in examples])
+            lambda: PredictRequest(
+                inputs=[_input(example) for example in _items(examples, "examples")]
+            )
         )
 
     def predict_entities(
@@ -173,6 +175,13 @@ def _items(values: Iterable[Any], what: str, count: int | None = None) -> list[A
         message = f"expected {what}, found {len(items)} values"
         raise InputError(message)
     return items
+
+
+def _input(example: Any) -> TextInput:  # noqa: ANN401  (checked here)
+    if not isinstance(example, Example):
+        message = f"expected an Example, found {type(example).__name__}"
+        raise InputError(message, "classify texts with predict")
+    return TextInput.of(example)
 
 
 def _pair(pair: tuple[str, str]) -> TextInput:

@@ -23,7 +23,7 @@ from pipework.serve.client.protocol import (
     ModelTensors,
     ProtocolTransport,
 )
-from pipework.serve.client.tensors import OUTPUTS, InferOutputs, Tensors
+from pipework.serve.client.tensors import OUTPUTS, InferOutputs, Tensors, check_datatypes
 from pipework.serve.client.transport import (
     closed,
     error_for_status,
@@ -85,6 +85,7 @@ class GrpcTransport(ProtocolTransport):
 
     def _infer(self, model: str, version: str, inputs: Tensors) -> InferOutputs:
         response = self._infer_outputs(model, version, inputs, dict.fromkeys(OUTPUTS, 0))
+        check_datatypes({output.name: output.datatype for output in response.outputs})
         arrays = _arrays(response)
         return InferOutputs(
             label_N=[label.decode() for label in arrays["label"].ravel().tolist()],

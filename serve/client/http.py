@@ -22,7 +22,7 @@ from pipework.serve.client.protocol import (
     ModelTensors,
     ProtocolTransport,
 )
-from pipework.serve.client.tensors import OUTPUTS, InferOutputs, Tensors
+from pipework.serve.client.tensors import OUTPUTS, InferOutputs, Tensors, check_datatypes
 from pipework.serve.schemas import PREDICT_PATH, READY_PATH, PredictRequest, PredictResponse
 from pipework.serve.text_tensors import TRUNCATED
 
@@ -33,6 +33,7 @@ class _Part(BaseModel):
 
 class _Tensor(_Part):
     name: str
+    datatype: str = ""
     shape: list[int]
     data: list[str] | list[float] = []
 
@@ -83,6 +84,7 @@ class HttpTransport(ProtocolTransport):
     def _infer(self, model: str, version: str, inputs: Tensors) -> InferOutputs:
         response = self._infer_outputs(model, version, inputs, [{"name": name} for name in OUTPUTS])
         tensors = response.by_name
+        check_datatypes({name: tensors[name].datatype for name in OUTPUTS})
         values = {name: tensors[name].data for name in OUTPUTS}
         return InferOutputs(
             label_N=[str(label) for label in values["label"]],

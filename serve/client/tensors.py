@@ -23,7 +23,8 @@ from pipework.scoring.predictions import (
 )
 from pipework.serve.text_tensors import TEXT, TEXT_PAIR, TRUNCATED
 
-OUTPUTS = ("label", "score", "probabilities")
+DATATYPES = {"label": "BYTES", "score": "FP32", "probabilities": "FP32"}
+OUTPUTS = tuple(DATATYPES)
 SUM_TOLERANCE = 1e-3  # of the sum of single-label probabilities, which should be 1
 Tensors = Mapping[str, Sequence[bytes]]
 
@@ -62,6 +63,18 @@ class InferOutputs:
             raise ValueError(message)
         if not {*self.truncated_rows} <= {*range(count)}:
             message = f"{TRUNCATED}: expected indices of {count} texts, found {self.truncated:.50}"
+            raise ValueError(message)
+
+
+def check_datatypes(found: Mapping[str, str]) -> None:
+    """Check the datatypes of the outputs, by name; "" if the server sends none.
+
+    Raises:
+        ValueError: one is different.
+    """
+    for name, expected in DATATYPES.items():
+        if found[name] not in ("", expected):
+            message = f"expected {name} as {expected}, found {found[name]:.20}"
             raise ValueError(message)
 
 

@@ -23,6 +23,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
     def __init__(self):
         self.asked, self.said, self.fault, self.words = [], [], None, True
         self.index_fault = None
+        self.datatypes = ("BYTES", "FP32")
         self.versions, self.shape = ["1"], [1, 2]  # those that answer next; the last stays
 
     def ServerReady(self, request, context):  # noqa: ARG002, N802
@@ -61,8 +62,8 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             answer.raw_output_contents.append(serialize_byte_tensor(words).item())
             return answer
         label = np.array([[names[1]]], np.object_)
-        answer.outputs.add(name="label", datatype="BYTES", shape=[1, 1])
-        answer.outputs.add(name="score", datatype="FP32", shape=[1, 1])
+        answer.outputs.add(name="label", datatype=self.datatypes[0], shape=[1, 1])
+        answer.outputs.add(name="score", datatype=self.datatypes[1], shape=[1, 1])
         answer.outputs.add(name="probabilities", datatype="FP32", shape=self.shape)
         answer.raw_output_contents.extend(
             [serialize_byte_tensor(label).item(), np.float32(0.75).tobytes()]
@@ -127,6 +128,33 @@ def test_tensors_of_a_wrong_shape_are_reported_in_one_line(service, shape):
     with Client(service.url) as client, pytest.raises(PipeError, match="cannot be read") as caught:
         client.predict(["a"])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("datatypes", "message"),
+    [
+        (("FP32", "FP32"), "expected label as BYTES, found FP32"),
+        (("BYTES", "BYTES"), "expected score as FP32, found BYTES"),
+    ],
+)
+def test_tensors_of_another_datatype_are_reported(service, datatypes, message):
+    service.datatypes = datatypes
+    with Client(service.url) as client, pytest.raises(PipeError, match=message):
+        client.predict(["a"])
+
+
+@pytest.mark.parametrize(
+    ("examples", "message"),
+    [
+        ("abc", "expected a list of examples, found str"),
+        (["abc"], "expected an Example, found str"),
+        (None, "expected a list of examples, found NoneType"),
+    ],
+)
+def test_other_values_than_examples_are_refused(service, examples, message):
+    with Client(service.url) as client, pytest.raises(InputError, match=message):
+        client.predict_examples(examples)
+    assert service.asked == []
 
 
 def test_a_model_without_text_input_is_reported(service):
