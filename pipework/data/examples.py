@@ -301,7 +301,7 @@ def parse_columns(option: str) -> Columns:
     """Parse `text=0,text_pair=1` or `text=sentence`; the label column is not read.
 
     Raises:
-        DataError: a part is not FIELD=COLUMN, or the field is unknown.
+        DataError: a part is not FIELD=COLUMN, or the field is unknown or given twice.
     """
     columns: dict[str, Column] = {}
     for part in option.split(","):
@@ -309,6 +309,9 @@ def parse_columns(option: str) -> Columns:
         if not equals or not column or name not in ("text", "text_pair"):
             message = f"columns {option!r}: expected text=COLUMN, and text_pair=COLUMN for pairs"
             raise DataError(message, "COLUMN is a name in the header, or a number from 0")
+        if name in columns:
+            message = f"columns {option!r}: {name} is given twice"
+            raise DataError(message, "give each field once")
         columns[name] = int(column) if column.isdecimal() else column
     return Columns(text=columns.get("text", "text"), text_pair=columns.get("text_pair"), label=None)
 

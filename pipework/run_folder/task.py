@@ -72,6 +72,13 @@ class Task(Record):
         if len(set(labels)) != len(labels) or bool(labels) is (self.kind is TaskKind.PRETRAIN):
             message = f"expected distinct labels, and none for pretraining; found {labels}"
             raise ValueError(message)
+        two = len(labels) == 2  # noqa: PLR2004
+        if self.metric is Metric.F1 and not two:
+            message = f"the metric f1 needs two labels, found {len(labels)}"
+            raise ValueError(message)
+        if self.positive is not None and not (two and self.positive in labels):
+            message = f"expected positive to be one of two labels, found {self.positive!r}"
+            raise ValueError(message)
         return self
 
 

@@ -6,6 +6,7 @@ A factor depends only on the number of updates, so a resumed run needs no schedu
 import math
 from collections.abc import Callable
 
+from pipework.errors import ConfigError
 from pipework.train.config.train import ScheduleName, TrainSettings
 
 Schedule = Callable[[int], float]
@@ -21,10 +22,16 @@ def schedule(settings: TrainSettings, steps: int, per_epoch: int) -> Schedule:
         settings: name and parameters of the schedule.
         steps: number of steps of the run.
         per_epoch: steps per epoch, for schedules that change per epoch.
+
+    Raises:
+        ConfigError: the warmup has more steps than the run.
     """
     warmup_steps = settings.warmup_steps
     if warmup_steps is None:
         warmup_steps = round(steps * settings.warmup)
+    if warmup_steps > steps:
+        message = f"train.warmup_steps is {warmup_steps:,}, and the run has {steps:,} steps"
+        raise ConfigError(message, "lower it, or set train.warmup, a share of the steps, instead")
 
     def factor(updates: int) -> float:
         if updates < warmup_steps:

@@ -129,6 +129,8 @@ def test_columns_are_parsed_from_an_option():
     )
     with pytest.raises(DataError, match="expected text=COLUMN"):
         parse_columns("body=3")
+    with pytest.raises(DataError, match="text is given twice"):
+        parse_columns("text=0,text_pair=1,text=2")
 
 
 ENTITIES = Columns(entities="entities")

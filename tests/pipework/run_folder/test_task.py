@@ -31,6 +31,21 @@ def test_an_unknown_value_is_rejected(change):
         Task.model_validate(fields)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"positive": "c"}, "expected positive to be one of two labels, found 'c'"),
+        ({"positive": "a", "labels": ["a", "b", "c"]}, "one of two labels, found 'a'"),
+        ({"metric": "f1", "labels": ["a", "b", "c"]}, "the metric f1 needs two labels, found 3"),
+    ],
+)
+def test_the_positive_label_is_one_of_two(change, message):
+    fields = {"kind": "single_label", "labels": ["a", "b"], "metric": "accuracy"}
+    Task.model_validate({**fields, "metric": "f1", "positive": "b"})
+    with pytest.raises(ValidationError, match=message):
+        Task.model_validate(fields | change)
+
+
 def test_no_loss_has_the_name_of_a_metric():
     names = [*Metric, *Loss]  # both are logged as dev/NAME
     assert len({*map(str, names)}) == len(names)

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
+from pipework.errors import ConfigError
 from pipework.train.config.train import ScheduleName, TrainSettings
 from pipework.train.loop.schedule import schedule
 
@@ -81,3 +82,10 @@ def test_a_warmup_in_steps_equals_the_same_share(name):
 
 def test_a_linear_schedule_ends_one_step_above_zero():
     assert factors(10, warmup=0.2)[2:] == pytest.approx([1, *(n / 8 for n in range(7, 0, -1))])
+
+
+def test_a_warmup_of_more_steps_than_the_run_has_is_refused():
+    assert factors(10, warmup_steps=10)[-1] == 10 / 11
+    with pytest.raises(ConfigError, match=r"train\.warmup_steps is 11, .* has 10 steps") as error:
+        factors(10, warmup_steps=11)
+    assert "train.warmup" in error.value.hint
