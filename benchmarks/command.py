@@ -127,7 +127,7 @@ class Outputs:
         Raises:
             ConfigError: a file cannot be written.
         """
-        from pipework.benchmarks.results_schema.results import check_writable
+        from pipework.run_folder.files import check_writable
 
         for path in (self.json, self.html):
             if path is not None:

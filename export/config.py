@@ -94,8 +94,8 @@ class ExportSettings(Settings):
         rebuild: whether to build engines that the run has already; if not, they are only measured.
         keep: number of engines that `--to auto` keeps: the default engine, then the fastest; 0 for
             all. Engines of other exports are kept.
-        capabilities: compute capabilities, times ten, that TensorRT-RTX builds for. TensorRT
-            itself builds for the GPU of this machine.
+        capabilities: compute capabilities, times ten, that TensorRT-RTX builds for; 75 is left out
+            unless all products are fp16. TensorRT itself builds for the GPU of this machine.
         triton: settings of `--to triton`.
     """
 

@@ -17,7 +17,7 @@ from pipework.data.kept_rows import kept_source
 from pipework.data.readers import SUFFIXES, WITHOUT_COLUMNS, Format, read_cells
 from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
 from pipework.progress import Progress
-from pipework.run_folder.files import file_digest, verify_files
+from pipework.run_folder.files import check_writable, file_digest, verify_files
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.scoring.evaluation import (
     Engine,
@@ -221,9 +221,7 @@ def write_predictions(
     if out.suffix not in (".tsv", ".csv", ".jsonl"):
         message = f"{out}: expected a file ending in .tsv, .csv or .jsonl"
         raise ConfigError(message)
-    if out.is_dir() or not out.parent.is_dir():
-        message = f"{out} cannot be written: expected a file in an existing folder"
-        raise ConfigError(message)
+    check_writable(out)
     partial = out.with_name(out.name + ".partial")
     count = 0
     try:

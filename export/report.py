@@ -12,6 +12,7 @@ from pipework.errors import ConfigError
 from pipework.html.page import cells, header, plots, render_page, section, table, tiles
 from pipework.html.svg import GRID, SERIES, STYLE, WIDTH_IN, number, svg
 from pipework.run_folder.engine_record import EngineRecord, Parity
+from pipework.run_folder.files import check_writable, write_atomically
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.config import EngineSettings
 from pipework.serve.engines import choose_engine
@@ -30,14 +31,11 @@ def write_page(path: Path, manifest: Manifest, settings: EngineSettings = DEFAUL
     Raises:
         ConfigError: the run has no engines, or `path` cannot be written.
     """
+    check_writable(path)
     if not manifest.engines:
         message = f"run {manifest.identity.name} has no engines to report"
         raise ConfigError(message, "build engines first: pipe export RUN --to auto")
-    try:
-        path.write_text(page(manifest, settings), encoding="utf-8")
-    except OSError as error:
-        message = f"{path} cannot be written: {error.strerror}"
-        raise ConfigError(message) from error
+    write_atomically(path, page(manifest, settings).encode())
 
 
 def page(manifest: Manifest, settings: EngineSettings = DEFAULTS) -> str:

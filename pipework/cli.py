@@ -304,10 +304,8 @@ def show(
 
     manifest, settings = read_manifest(run), load_settings(ServeSettings, None, overrides or [])
     if html is not None:
-        from pipework.benchmarks.results_schema.results import check_writable
         from pipework.export.report import write_page
 
-        check_writable(html)
         write_page(html, manifest, settings.engine)
         _print_line(f"page: {html}")
     elif as_json:

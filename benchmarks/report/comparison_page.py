@@ -14,9 +14,8 @@ from pipework.benchmarks.results_schema.comparison import (
     Ratio,
     RatioVerdict,
 )
-from pipework.benchmarks.results_schema.results import check_writable
 from pipework.html import page as html_page
-from pipework.run_folder.files import write_atomically
+from pipework.run_folder.files import check_writable, write_atomically
 
 HEAD = ("at", "what", "before", "after", "ratio", "95 % interval", "verdict")
 COST = "per million"  # cost of a million texts; it follows from the rate, so it has no verdict

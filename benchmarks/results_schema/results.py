@@ -3,8 +3,6 @@
 A result contains no host name and no path of the measuring machine, so it can be published.
 """
 
-import errno
-import os
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -14,8 +12,8 @@ from pipework.benchmarks.results_schema.comparison import ComparisonResult
 from pipework.benchmarks.results_schema.level import Latency, Level, WorkloadSummary
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
 from pipework.benchmarks.results_schema.slo import SloResult
-from pipework.errors import ConfigError, DataError
-from pipework.run_folder.files import Record, write_atomically
+from pipework.errors import DataError
+from pipework.run_folder.files import Record, check_writable, write_atomically
 
 AnyResult = TypeVar("AnyResult", bound=Record)
 # Above this share of its own maximum rate, the load generator may limit the measured throughput.
@@ -70,21 +68,6 @@ class BenchResult(Record):
 
 Result = BenchResult | ComparisonResult
 RESULT: TypeAdapter[Result] = TypeAdapter(Annotated[Result, Field(discriminator="kind")])
-
-
-def check_writable(path: Path) -> None:
-    """Check, before a long measurement, that a result can be written to `path`.
-
-    Raises:
-        ConfigError: the folder is missing or not writable, or the path is a folder.
-    """
-    if path.is_dir() or not path.parent.is_dir():
-        message = f"{path} cannot be written: expected a file path in an existing folder"
-        create = f"create the folder first: mkdir -p {path.parent}"
-        raise ConfigError(message, "add the name of a file" if path.is_dir() else create)
-    if not os.access(path.parent, os.W_OK):
-        message = f"{path} cannot be written: {os.strerror(errno.EACCES)}"
-        raise ConfigError(message, "check the permissions of the folder")
 
 
 def write_result(path: Path, result: Record) -> None:

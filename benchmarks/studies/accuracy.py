@@ -11,12 +11,13 @@ from pathlib import Path
 from statistics import mean
 
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import check_writable, write_result
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.records.training_results import TrainingResult, recorded_settings
 from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError
 from pipework.export.inference import evaluate_run, split_source
 from pipework.progress import NullProgress
+from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.train.config.run_config import run_config
 from pipework.train.config.train import TrainSettings

@@ -32,7 +32,7 @@ from pipework.benchmarks.load.open_loop import open_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Arrivals
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import check_writable, write_result
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.pipe_serve import running_server
 from pipework.benchmarks.studies.records.serving_results import (
     AgreementResult,
@@ -44,6 +44,7 @@ from pipework.benchmarks.studies.script import report_errors
 from pipework.benchmarks.targets import target
 from pipework.errors import CheckFailedError
 from pipework.progress import Progress
+from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import read_classifier
 
 LOADS = (("http", 1, 1), ("http", 1, 8), ("http", 8, 4), ("grpc", 1, 8))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipework import console
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import check_writable, write_result
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.records.engine_results import EngineResult, EnginesResult
 from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError
@@ -20,6 +20,7 @@ from pipework.export.inference import open_encoder, split_source
 from pipework.export.ranking import Opener, measure
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Layout, Precision, Speed
+from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.serve.engines import choose_engine, open_engine, runs_here
 

@@ -18,7 +18,7 @@ import tomli_w
 
 from pipework import console
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import check_writable, write_result
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.job_pool import Program, run_parallel
 from pipework.benchmarks.studies.records.experiment_results import Arm, Difference, ExperimentResult
 from pipework.benchmarks.studies.records.training_results import recorded_settings
@@ -27,7 +27,7 @@ from pipework.cpu import cpu_limit
 from pipework.errors import ConfigError
 from pipework.export.inference import evaluate_run
 from pipework.progress import Progress
-from pipework.run_folder.files import write_atomically
+from pipework.run_folder.files import check_writable, write_atomically
 from pipework.run_folder.manifest import SplitMetrics, read_manifest
 from pipework.settings import dump_settings
 from pipework.train.config.run_config import Config, load_config

@@ -20,12 +20,13 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedTokenizerFast
 
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import check_writable, write_result
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.records.training_results import FamiliesResult, Fit
 from pipework.benchmarks.studies.script import command, report_errors
 from pipework.data.examples import Example, Source
 from pipework.data.readers import Columns
 from pipework.errors import CheckFailedError
+from pipework.run_folder.files import check_writable
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.evaluation import evaluate, label_array
 from pipework.text.encoding import Encoding, TextEncoder

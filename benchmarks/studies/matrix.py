@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 
 from pipework.benchmarks.results_schema.provenance import Provenance, provenance
-from pipework.benchmarks.results_schema.results import check_writable, write_result
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.families import EncoderFamily
 from pipework.benchmarks.studies.random_run import random_encoder, random_run
 from pipework.benchmarks.studies.records.engine_results import Cell, MatrixResult
@@ -29,6 +29,7 @@ from pipework.export.plan import all_variants
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Precision, Variant
+from pipework.run_folder.files import check_writable
 from pipework.train.config.model import Head
 from pipework.train.model.legacy_configs import read_config
 

@@ -18,10 +18,11 @@ import numpy as np
 import torch
 
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import check_writable, write_result
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.records.training_results import PresetSpeed, PresetsResult
 from pipework.benchmarks.studies.script import report_errors
 from pipework.progress import NullProgress
+from pipework.run_folder.files import check_writable
 from pipework.train.config.model import Preset, PresetFamily
 from pipework.train.config.run_config import Config
 from pipework.train.data.batches import Rows

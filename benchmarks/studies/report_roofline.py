@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from pipework.benchmarks.report.bench_page import provenance_facts
-from pipework.benchmarks.results_schema.results import check_writable
 from pipework.benchmarks.studies.records.roofline_results import (
     HEAD,
     Roof,
@@ -28,7 +27,7 @@ from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import DataError
 from pipework.html import page as frame
 from pipework.html.svg import INK, SERIES, STYLE, number, svg
-from pipework.run_folder.files import write_atomically
+from pipework.run_folder.files import check_writable, write_atomically
 
 PLOT_LEGEND = (
     "A roof is the peak rate of large matrix products in that runtime and precision; left of its"

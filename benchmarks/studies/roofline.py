@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from pipework import console
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import check_writable, write_result
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.matmul_graph import EncoderShape, MatmulGraph
 from pipework.benchmarks.studies.records.roofline_results import Roof, RoofedEngine, RooflineResult
 from pipework.benchmarks.studies.report_roofline import write_page
@@ -31,6 +31,7 @@ from pipework.errors import ConfigError
 from pipework.export.inference import open_encoder
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineRecord
+from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines import open_engine, runs_here

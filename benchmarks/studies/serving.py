@@ -26,7 +26,7 @@ from pipework.benchmarks.load.open_loop import open_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Arrivals, Level
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import check_writable, write_result
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.pipe_serve import running_server
 from pipework.benchmarks.studies.records.serving_results import Memory, ServingResult
 from pipework.benchmarks.studies.script import report_errors
@@ -34,6 +34,7 @@ from pipework.benchmarks.targets import Target, target
 from pipework.errors import NotReadyError
 from pipework.export.inference import open_encoder
 from pipework.progress import Progress
+from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines import choose_engine, open_proven

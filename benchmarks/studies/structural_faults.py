@@ -16,7 +16,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import check_writable, write_result
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.planted_faults import FAULTS, NO_FAULT, FaultyExporter
 from pipework.benchmarks.studies.records.engine_results import FaultsResult, PlantedFault
 from pipework.benchmarks.studies.script import command, report_errors
@@ -27,6 +27,7 @@ from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
+from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 

@@ -33,6 +33,7 @@ from pipework.serve.engines.tensorrt_packages import (
 )
 from pipework.train.data.disk_cache import cache_folder, ensure_folder
 
+TURING = 75
 SCRATCH_BYTES = 2 << 30  # maximum GPU scratch memory of a layer
 T = TypeVar("T")
 
@@ -54,7 +55,10 @@ def onnx_to_tensorrt(graph: Path, out: Path, run_rows: RunRows, progress: Progre
     gpu, trt = gpu_or_none(), load(flavour)
     capabilities: tuple[int, ...] = ()
     if flavour is Flavour.RTX:
-        capabilities = _build_capabilities(trt, run_rows.settings.capabilities, gpu)
+        requested = run_rows.settings.capabilities
+        if TURING in requested and has_float32_products(graph):
+            requested = _without_turing(requested, progress)
+        capabilities = _build_capabilities(trt, requested, gpu)
         gpu = None  # the build measures nothing on it
     builder = _NetworkBuilder(trt, capabilities)
     builder.read(graph)
@@ -71,6 +75,32 @@ def onnx_to_tensorrt(graph: Path, out: Path, run_rows: RunRows, progress: Progre
         target=target_of(gpu, capabilities),
         profiles=profiles,
     )
+
+
+def has_float32_products(path: Path) -> bool:
+    """Return whether a graph multiplies matrices in float32: all do but those in float16."""
+    graph = onnx.load(path).graph
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    weights = (
+        types.get(name) for node in graph.node if node.op_type == "MatMul" for name in node.input
+    )
+    return TensorProto.FLOAT16 not in types.values() or TensorProto.FLOAT in weights
+
+
+def _without_turing(requested: tuple[int, ...], progress: Progress) -> tuple[int, ...]:
+    """Return the other capabilities.
+
+    Raises:
+        ConfigError: there is no other.
+    """
+    reason = f"TensorRT-RTX has no float32 products for compute capability {dotted(TURING)}"
+    others = tuple(capability for capability in requested if capability != TURING)
+    if not others:
+        raise ConfigError(
+            reason, "use --precision fp16, or other capabilities: --set capabilities=[89]"
+        )
+    progress.note(f"{reason}: it is left out; fp16 engines include it")
+    return others
 
 
 def timings_name(version: str, gpu: Gpu) -> str:

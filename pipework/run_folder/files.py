@@ -3,6 +3,7 @@
 Recorded paths are relative to the run folder and may not leave it.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -13,7 +14,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from pipework.errors import ChangedFileError, RunFolderError
+from pipework.errors import ChangedFileError, ConfigError, RunFolderError
 
 MANIFEST_FILE = "manifest.json"
 
@@ -51,6 +52,21 @@ def record_file(run: Path, path: Path) -> FileRecord:
     return FileRecord(
         path=path.relative_to(run).as_posix(), sha256=file_digest(path), size=path.stat().st_size
     )
+
+
+def check_writable(path: Path) -> None:
+    """Check, before a long computation, that a result can be written to `path`.
+
+    Raises:
+        ConfigError: the folder is missing or not writable, or the path is a folder.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        message = f"{path} cannot be written: expected a file path in an existing folder"
+        create = f"create the folder first: mkdir -p {path.parent}"
+        raise ConfigError(message, "add the name of a file" if path.is_dir() else create)
+    if not os.access(path.parent, os.W_OK):
+        message = f"{path} cannot be written: {os.strerror(errno.EACCES)}"
+        raise ConfigError(message, "check the permissions of the folder")
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -8,14 +8,11 @@ Shapes: N rows, B rows of a chunk, L lengths, U distinct texts.
 # million different texts have the same hash is one in a million.
 
 import csv
-import errno
 import io
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Self
 
 import numpy as np
@@ -24,7 +21,7 @@ from numpy.typing import NDArray
 from pipework.data.examples import Example, Label, Source, chunks, folded_text, resolve_label
 from pipework.errors import ConfigError
 from pipework.progress import Progress
-from pipework.run_folder.files import write_atomically
+from pipework.run_folder.files import check_writable, write_atomically
 from pipework.run_folder.task import TaskKind
 from pipework.text.encoding import TextEncoder, truncated_rows
 from pipework.train.data.token_cache import no_rows, row_bytes
@@ -242,12 +239,7 @@ def check_leaks_file(out: Path) -> None:
     if out.suffix != ".csv":
         message = f"{out}: expected a file ending in .csv"
         raise ConfigError(message)
-    try:
-        if out.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        TemporaryFile(dir=out.parent).close()
-    except OSError as error:
-        raise _not_writable(out, error) from error
+    check_writable(out)
 
 
 def write_leaks(leaks: Iterable[LeakedRow], out: Path) -> int:
@@ -265,16 +257,9 @@ def write_leaks(leaks: Iterable[LeakedRow], out: Path) -> int:
         row, earlier = leak.row, leak.earlier_row
         found = (leak.split, row.line, _label(row), leak.earlier, earlier.line, _label(earlier))
         writer.writerow((*found, row.text, row.text_pair or ""))
-    try:
-        write_atomically(out, stream.getvalue().encode())
-    except OSError as error:
-        raise _not_writable(out, error) from error
+    check_writable(out)
+    write_atomically(out, stream.getvalue().encode())
     return count
-
-
-def _not_writable(out: Path, error: OSError) -> ConfigError:
-    message = f"{out} cannot be written: {error.strerror}"
-    return ConfigError(message, "expected a file in an existing folder")
 
 
 def _label(row: Example) -> str:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from pipework import console
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import check_writable, write_result
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.peers.competitor import Competitor, own_server
 from pipework.benchmarks.studies.peers.fastapi_peers import onnxruntime_peers, transformers_peers
 from pipework.benchmarks.studies.peers.infinity import infinity_peers
@@ -39,6 +39,7 @@ from pipework.benchmarks.studies.script import report_errors
 from pipework.cpu import cpu_limit
 from pipework.errors import ConfigError
 from pipework.progress import Progress
+from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import choose_engine
 

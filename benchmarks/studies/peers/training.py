@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import harmonic_mean
 
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import check_writable, write_result
+from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.peers.trainer import PeerReport, Setting
 from pipework.benchmarks.studies.records.training_results import (
     PIPEWORK,
@@ -32,6 +32,7 @@ from pipework.benchmarks.studies.records.training_results import (
 from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError
 from pipework.git import CHECKOUT
+from pipework.run_folder.files import check_writable
 from pipework.run_folder.task import Metric
 from pipework.train.config.run_config import load_config
 from pipework.train.report.run_log import LOG

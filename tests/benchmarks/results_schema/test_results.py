@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from pipework.benchmarks.results_schema.results import check_writable, read_result, write_result
+from pipework.benchmarks.results_schema.results import read_result, write_result
 from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.errors import ConfigError, DataError
+from pipework.run_folder.files import check_writable
 
 
 @pytest.mark.parametrize("kind", ["served", "offline", "trained", "fitted", "compared", "filled"])

@@ -243,7 +243,7 @@ TABLES = {
 CHECKS = {
     "rows to check in an absent folder": WrongInput(
         command=f"{CHECK} --rows no/x.csv",
-        error="no/x.csv cannot be written: No such file or directory",
+        error="no/x.csv cannot be written: expected a file path in an existing folder",
     ),
     "rows to check in another format": WrongInput(
         command=f"{CHECK} --rows x.xls", error="x.xls: expected a file ending in .csv"
@@ -257,7 +257,7 @@ CHECKS = {
     ),
     "a list of leaked rows in an absent folder": WrongInput(
         command="check train.tsv --rows no/out.csv",
-        error="no/out.csv cannot be written: No such file or directory",
+        error="no/out.csv cannot be written: expected a file path in an existing folder",
     ),
     "check of a folder": WrongInput(
         command="check .", error=".: no file format is known for the suffix ''"

@@ -136,6 +136,6 @@ DISKS = {
         **{"train.tsv": LARGE},
     ),
     "a disk without room for a page": on_full_disk(
-        "show ENGINE --html page.html", 1000, "page.html cannot be written: File too large"
+        "show ENGINE --html page.html", 1000, "page.html: File too large"
     ),
 }

@@ -41,11 +41,11 @@ PREDICT = {
     "an output in an absent folder": run(
         "predict RUN rain --out no/out.tsv",
         None,
-        "no/out.tsv cannot be written: expected a file in an existing folder",
+        "no/out.tsv cannot be written: expected a file path in an existing folder",
     ),
     "a folder as output": WrongInput(
         command="predict RUN rain --out out.tsv",
-        error="out.tsv cannot be written: expected a file in an existing folder",
+        error="out.tsv cannot be written: expected a file path in an existing folder",
         change=lambda folder: (folder / "out.tsv").mkdir(),
     ),
     "columns without a file": run(

@@ -92,6 +92,21 @@ def test_eye_like_is_replaced_by_nodes_that_tensorrt_reads(tmp_path):
         np.testing.assert_array_equal(whole, np.eye(*shape, dtype=np.int64), strict=True)
 
 
+def test_float32_products_are_built_without_turing(trained_run, tmp_path, noting):
+    def built(precision, *capabilities):
+        settings = ExportSettings(capabilities=capabilities, speed_s=0, dev_rows=64)
+        rows = RunRows.open(trained_run, read_manifest(trained_run), settings)
+        folder = tmp_path / f"{precision}-{len(capabilities)}"
+        folder.mkdir()
+        return build(variant(precision), rows, folder, noting).tensorrt.target
+
+    assert built(Precision.FP32, 75, 89) == "compute capabilities 8.9"
+    assert [line for line in noting.lines if "compute capability 7.5: it is left out" in line]
+    assert built(Precision.FP16, 75, 89) == "compute capabilities 7.5, 8.9"
+    with pytest.raises(ConfigError, match=r"no float32 products for compute capability 7\.5"):
+        built(Precision.FP32, 75)
+
+
 @pytest.mark.parametrize(
     "family",
     [
