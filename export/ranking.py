@@ -13,7 +13,7 @@ from pipework.cpu import cpu_limit
 from pipework.errors import PipeError
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import EngineRecord, Speed
+from pipework.run_folder.engine_record import EngineRecord, Speed, unreliable_ranking
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import LockedRun, Manifest
 from pipework.serve.engines import choose_engine, open_engine
@@ -27,7 +27,6 @@ ENGINES = "engines"  # folder of a run
 BATCH = 8
 ROUNDS = 3
 CALLS = 32  # batches per pass over the rows
-STEADY = 0.25  # variation of an engine on an idle machine: at most 0.1, rarely 0.2
 Opener = Callable[[], CollatedEngine]
 
 
@@ -156,7 +155,7 @@ def keep_best(
         keep: number of engines to keep; 0 for all.
         progress: receives the names of the deleted engines.
     """
-    if not keep or any(one.speed is None or one.speed.variation > STEADY for one in records):
+    if not keep or any(one.speed is None or not one.speed.is_steady for one in records):
         return tuple(records)
     default = choose_engine(locked.manifest).name
     best = [record for record in records if record.name != default][: keep - 1]
@@ -175,13 +174,10 @@ def keep_best(
 def _warn_if_unsteady(run: Path, speeds: Mapping[str, Speed], progress: Progress) -> None:
     if len(speeds) < 2:  # noqa: PLR2004  (nothing to rank)
         return
-    variation = max(speed.variation for speed in speeds.values())
-    if variation > STEADY:
-        progress.note(
-            f"the speed of an engine varied by {variation:.0%} between rounds: other programs use "
-            "this machine, and the ranking is unreliable. Measure again when it is idle: "
-            f"pipe export {run} --to auto --set rebuild=false"
-        )
+    warning = unreliable_ranking(speeds.values())
+    if warning is not None:
+        command = f"pipe export {run} --to auto --set rebuild=false"
+        progress.note(f"{warning}. Measure again when it is idle: {command}")
 
 
 def _openers(run_rows: RunRows, manifest: Manifest, progress: Progress) -> dict[str, Opener]:

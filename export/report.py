@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from pipework.errors import ConfigError
 from pipework.html.page import cells, header, plots, render_page, section, table, tiles
 from pipework.html.svg import GRID, SERIES, STYLE, WIDTH_IN, number, svg
-from pipework.run_folder.engine_record import EngineRecord, Parity
+from pipework.run_folder.engine_record import EngineRecord, Parity, unreliable_ranking
 from pipework.run_folder.files import check_writable, write_atomically
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.config import EngineSettings
@@ -42,6 +42,8 @@ def page(manifest: Manifest, settings: EngineSettings = DEFAULTS) -> str:
     """Return the report as a self-contained HTML page."""
     name, engines = manifest.identity.name, manifest.engines
     subtitle = f"{manifest.model.family}, {manifest.model.head} head; {manifest.task.kind}"
+    if warning := unreliable_ranking(engine.speed for engine in engines):
+        subtitle += f". Warning: {warning}"
     charts = [chart for chart in (_speeds(engines), _differences(engines)) if chart is not None]
     fallback_layers = [
         f"{engine.name}: {layer.name}, {layer.precision}"

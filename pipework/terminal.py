@@ -6,7 +6,12 @@ from statistics import mean, stdev
 
 from pipework import console
 from pipework.export.doctor import DoctorReport
-from pipework.run_folder.engine_record import EngineRecord, FallbackLayer, Parity
+from pipework.run_folder.engine_record import (
+    EngineRecord,
+    FallbackLayer,
+    Parity,
+    unreliable_ranking,
+)
 from pipework.run_folder.manifest import Manifest, SplitMetrics
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.evaluation import Evaluation
@@ -73,6 +78,8 @@ def _default_engine(run: Path, manifest: Manifest, settings: EngineSettings) -> 
     if len(manifest.engines) < 2:  # noqa: PLR2004
         return
     default = choose_engine(manifest, settings.name, settings)
+    if warning := unreliable_ranking(engine.speed for engine in manifest.engines):
+        yield f"warning: {warning}"
     reason = settings.reason(default, manifest.task.kind)
     yield f"default engine: {default.name} ({reason}; settings: pipe serve --set engine.*)"
     for name, cost in faster_engines(manifest, default, settings).items():

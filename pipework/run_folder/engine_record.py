@@ -13,6 +13,8 @@ from pydantic import ConfigDict, Field
 from pipework.run_folder.files import FileRecord, Record
 from pipework.run_folder.task import Metric, TaskKind
 
+STEADY = 0.25  # largest variation of a measured speed, see Speed
+
 
 class EngineFormat(StrEnum):
     """The file format of an engine, which determines the runtime."""
@@ -232,6 +234,11 @@ class Speed(Record):
     processor: str
     variation: float
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether the rounds agree: an idle machine varies by at most 0.1, rarely 0.2."""
+        return self.variation <= STEADY
+
 
 class FallbackLayer(Record):
     """A layer in a higher precision than the engine, and its gain of the task's score."""
@@ -303,3 +310,14 @@ def engine_digest(files: Iterable[FileRecord]) -> str:
     """Return the hexadecimal SHA-256 of the names and contents of files, in any folder."""
     lines = sorted(f"{PurePosixPath(file.path).name} {file.sha256}\n" for file in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def unreliable_ranking(speeds: Iterable[Speed | None]) -> str | None:
+    """Return a warning if other programs disturbed the measurement of speeds; else None."""
+    unsteady = [speed.variation for speed in speeds if speed is not None and not speed.is_steady]
+    if not unsteady:
+        return None
+    return (
+        f"the speed of an engine varied by {max(unsteady):.0%} between rounds: other programs used "
+        "this machine, and the ranking is unreliable"
+    )

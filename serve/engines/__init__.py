@@ -167,6 +167,7 @@ def open_first(
         if name is None:
             for faster, cost in faster_engines(manifest, record, limits).items():
                 log.info("faster engine %s: %s; to use it: --engine %s", faster, cost, faster)
+        log.info("engine %s of run %s is open", record.name, manifest.identity.name)
         return record, engine
     raise next(iter(failures.values()))
 

@@ -90,6 +90,10 @@ def test_the_default_engine_and_the_cost_of_a_faster_one_are_shown(manifest, tmp
     shown = capsys.readouterr().out
     assert "default engine: fast (it may change 2.000% of the labels, " in shown
     assert "faster:" not in shown
+    assert "warning: the speed" not in shown
+    loud = exact.model_copy(update={"speed": speed.model_copy(update={"variation": 0.5})})
+    show_manifest(tmp_path, manifest.model_copy(update={"engines": (fast, loud)}))
+    assert "warning: the speed of an engine varied by 50% between rounds" in capsys.readouterr().out
     show_manifest(tmp_path, both, EngineSettings(name="fast"))
     text = "default engine: fast (changes 1.20% of the labels, probabilities by up to 0.26: beyond"
     assert text in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """The config of a training run: load it and resolve its paths."""
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Self
 
@@ -197,12 +198,21 @@ def load_config(name: str, overrides: list[str]) -> Config:
     known = recipes()
     path = known.get(name, Path(name))
     if name not in known and not path.is_file():
-        message = f"{name} is neither a config file nor a recipe"
-        raise ConfigError(message, f"recipes: {', '.join(known)}")
+        raise _unknown_config(path, tuple(known))
     config = load_settings(Config, path, overrides, EQUIVALENTS)
     homes = {recipe: SAMPLE if recipe == "sample" else None for recipe in known}
     home = homes.get(name, path.parent)
     return _absolute(config, home, overrides)
+
+
+def _unknown_config(path: Path, known: tuple[str, ...]) -> ConfigError:
+    if path.suffix != ".toml":
+        message = f"{path} is neither a config file nor a recipe"
+        return ConfigError(message, f"recipes: {', '.join(known)}")
+    present = sorted(file.name for file in path.parent.glob("*.toml"))
+    similar = get_close_matches(path.name, present, n=1) or present[:5]
+    found = ", ".join(str(path.with_name(name)) for name in similar) or "none"
+    return ConfigError(f"config file {path} does not exist", f"similar config files: {found}")
 
 
 def _checkpoint(folder: Path) -> Path:

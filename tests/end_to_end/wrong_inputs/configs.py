@@ -12,7 +12,7 @@ def config(content: str | bytes, error: str, name: str = "config.toml") -> Wrong
 FILES = {
     "an absent config": WrongInput(
         command="train absent.toml --out out",
-        error="absent.toml is neither a config file nor a recipe",
+        error="config file absent.toml does not exist",
     ),
     "a misspelled recipe": WrongInput(
         command="train smaple --out out", error="smaple is neither a config file nor a recipe"

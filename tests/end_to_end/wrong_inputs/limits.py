@@ -88,7 +88,7 @@ PERMISSIONS = {
     ),
     "an output without rights": WrongInput(
         command="predict RUN rain --out new/out.tsv",
-        error="new/out.tsv.partial: Permission denied",
+        error="new/out.tsv cannot be written: Permission denied",
         change=read_only("new"),
         before=obey_permissions,
     ),

@@ -145,3 +145,10 @@ def test_an_unknown_name_lists_the_recipes():
 def test_contradictory_sections_are_rejected(tmp_path, overrides, message):
     with pytest.raises(ConfigError, match=message):
         config(tmp_path, overrides=overrides)
+
+
+def test_a_missing_config_file_is_reported_with_a_similar_one(tmp_path):
+    (tmp_path / "reviews.toml").write_text("")
+    with pytest.raises(ConfigError, match=r"config file .*reviws\.toml does not exist") as caught:
+        load_config(str(tmp_path / "reviws.toml"), [])
+    assert caught.value.hint == f"similar config files: {tmp_path / 'reviews.toml'}"
