@@ -1,4 +1,4 @@
-"""Return freed memory to the operating system."""
+"""Return freed memory to the operating system, and recognise failed allocations."""
 
 import ctypes
 import gc
@@ -8,6 +8,13 @@ from pathlib import Path
 STATM = Path("/proc/self/statm")
 STEP_BYTES = 16 * 2**20
 MAX_PAUSE = 32
+# Parts of messages: of torch's allocator of CPU memory, of the operating system, and of CUDA.
+NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "out of memory", "ALLOC_FAILED")
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error of Python, a library or the system is that of an allocation."""
+    return isinstance(error, MemoryError) or any(part in str(error) for part in NO_MEMORY)
 
 
 def collect_and_trim() -> None:

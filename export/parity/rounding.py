@@ -29,7 +29,7 @@ from pipework.train.model.classifier import Classifier
 
 NumberFormat = tuple[Precision, Scaling | None]
 SMOOTHING = 0.95  # share of the difference between channels that moves into the weights
-BAND_INPUTS = 16  # a band has at least this many inputs
+MEASURED_BAND_INPUTS = 16  # rounding errors are measured in length bands of at least this many
 MIN_ERROR = 0.1  # rms below this multiple of `mean_abs` is not compared
 EMBEDDING_ROWS = 1000  # smaller tables are not int8
 
@@ -251,6 +251,6 @@ def _bands(lengths_N: NDArray[np.int64]) -> list[int]:
     bands: list[int] = []
     for end in ends:
         start = bands[-1] if bands else 0
-        if ((lengths_N > start) & (lengths_N <= end)).sum() >= BAND_INPUTS:
+        if ((lengths_N > start) & (lengths_N <= end)).sum() >= MEASURED_BAND_INPUTS:
             bands.append(end)
     return [*bands[:-1], longest]

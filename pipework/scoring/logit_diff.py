@@ -22,7 +22,7 @@ from pipework.scoring.predictions import (
 Logits = NDArray[np.float32]
 Floats = NDArray[np.float64]
 BOUND_PERCENTILE = 99  # the error bound holds for this percentage of the inputs
-BAND_INPUTS = 8  # a length band with fewer inputs is not checked
+COMPARED_BAND_INPUTS = 8  # a length band with fewer inputs is not compared
 STANDARD_ERRORS = 2  # of a mean over few inputs, in favour of the engine
 
 
@@ -111,7 +111,7 @@ class Comparison:
         """
         lengths_N = self.lengths_X[self._first]
         inside_N = (lengths_N > start) & (lengths_N <= end)
-        if inside_N.sum() < BAND_INPUTS:
+        if inside_N.sum() < COMPARED_BAND_INPUTS:
             return np.zeros(self.found_XC.shape[1])
         mean_C, error_C = _mean(np.square(self._signed[self._first[inside_N]]))
         return np.asarray(np.sqrt(np.maximum(mean_C + standard_errors * error_C, 0)))
@@ -276,7 +276,10 @@ def _mean(values_NC: Floats) -> tuple[Floats, Floats]:
 
 
 def _worst(found_C: Floats, allowed: float | tuple[float, ...], unit: float) -> tuple[float, float]:
-    """Return measured and allowed value of the class that exceeds its limit most, or least fits."""
+    """Return the value and the limit of the class whose value is farthest above its limit.
+
+    If all values are below their limits, it is the class whose value is closest to its limit.
+    """
     allowed_C = np.broadcast_to(unit * np.asarray(allowed, np.float64), found_C.shape)
     worst = int(np.argmax(found_C - allowed_C))  # the first NaN if there is one
     return float(found_C[worst]), float(allowed_C[worst])

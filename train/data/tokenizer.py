@@ -18,6 +18,7 @@ from tokenizers import (
 from pipework.data.examples import Source
 from pipework.data.readers import numbered_lines
 from pipework.errors import ConfigError
+from pipework.memory import is_out_of_memory
 from pipework.run_folder.files import MANIFEST_FILE
 from pipework.text.encoding import mark_entities
 from pipework.train.config.model import ModelSettings
@@ -158,6 +159,8 @@ def _of_checkpoint(settings: ModelSettings, name: str) -> Tokenizer:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True)
     except library_errors() as error:
+        if is_out_of_memory(error):
+            raise
         message = f"the tokenizer of model.name {name!r} cannot be opened: {summary(error)}"
         raise ConfigError(message, hint) from error
     backend: Tokenizer = tokenizer.backend_tokenizer

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from pipework.errors import ConfigError
+from pipework.memory import is_out_of_memory
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop.determinism import restore_random, seed_process
 from pipework.train.loop.loop import Loop, LoopSpec, TrainingRun, total_steps
@@ -13,9 +14,6 @@ from pipework.train.loop.resume import Snapshot, TrainState, restore
 from pipework.train.loop.schedule import schedule
 from pipework.train.loop.step import Stepper, StepSpec
 from pipework.train.loop.stop_signal import catch_stop_signals
-
-# Parts of the messages of RuntimeErrors: of the allocator of CPU memory, and of CUDA libraries.
-NO_MEMORY = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
 
 
 @contextmanager
@@ -27,9 +25,8 @@ def limited_memory(settings: TrainSettings, device: torch.device) -> Iterator[No
     """
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
-        text = str(error)
-        if not isinstance(error, MemoryError) and not any(part in text for part in NO_MEMORY):
+    except (MemoryError, OSError, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
         rows, accumulate = settings.batch_size, settings.accumulate
         message = (

@@ -21,6 +21,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from pipework.errors import ConfigError, RunFolderError
+from pipework.memory import is_out_of_memory
 from pipework.run_folder.manifest import TargetScale
 from pipework.run_folder.task import Task
 from pipework.text.padding import Padding
@@ -320,6 +321,8 @@ def _check_length(settings: ModelSettings, name: str, model: Classifier) -> None
         with torch.inference_mode():
             model.eval().states(longest_BT, torch.ones_like(longest_BT))
     except (IndexError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
         positions = getattr(model.config, "max_position_embeddings", "fewer")
         message = f"model.max_length {settings.max_length}: {name!r} has {positions} positions"
         raise ConfigError(message, "lower model.max_length") from error

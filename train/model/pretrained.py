@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from pipework.errors import ConfigError
+from pipework.memory import is_out_of_memory
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.data.tokenizer import check_openable, library_errors, summary
@@ -87,6 +88,8 @@ def open_pretrained(
 def opening(name: str) -> Iterator[None]:
     """Convert the errors of the library into a ConfigError that names the checkpoint.
 
+    Those of a failed allocation are not converted.
+
     Raises:
         ConfigError: the checkpoint cannot be opened.
     """
@@ -102,6 +105,8 @@ def opening(name: str) -> Iterator[None]:
             message, "a pickle can execute code: save the weights as safetensors first"
         ) from error
     except library_errors() as error:
+        if is_out_of_memory(error):
+            raise
         message = f"model.name {name!r} cannot be opened: {summary(error)}"
         raise ConfigError(message, "expected a hub id or a folder with config.json") from error
 

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from pipework.errors import ConfigError
+from pipework.memory import is_out_of_memory
 from pipework.text.padding import Padding
 from pipework.train.config.model import ModelSettings
 from pipework.train.model import families, ngram_embeddings
@@ -214,6 +215,8 @@ def _check_length(settings: ModelSettings, name: str, model: PreTrainedModel) ->
         with torch.inference_mode():
             PackedEncoder(model.base_model)(longest_1T, positions_1T, longest_1T)
     except (IndexError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
         positions = getattr(model.config, "max_position_embeddings", "fewer")
         message = f"model.max_length {settings.max_length}: {name!r} has {positions} positions"
         raise ConfigError(message, "lower model.max_length") from error

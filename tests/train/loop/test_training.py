@@ -1,5 +1,7 @@
 """Too little memory during a training: one line with the settings that reduce it."""
 
+import errno
+import os
 import re
 import resource
 from pathlib import Path
@@ -10,6 +12,7 @@ import torch
 from pipework.errors import ConfigError
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop.training import limited_memory
+from pipework.train.model.pretrained import opening
 from tests.commands import ForkedPipe
 
 CPU = torch.device("cpu")
@@ -40,6 +43,8 @@ def failing(error):
         failing(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")),
         failing(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")),
         failing(RuntimeError("CUDA error: out of memory")),
+        failing(RuntimeError("unable to mmap 9 bytes from file <a>: Cannot allocate memory (12)")),
+        failing(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))),
     ],
 )
 def test_too_little_memory_is_reported_with_the_settings(allocate):
@@ -49,6 +54,18 @@ def test_too_little_memory_is_reported_with_the_settings(allocate):
         "set train.batch_size=12 and train.accumulate=6 for the same steps, "
         "or set train.gradient_checkpointing=true, or lower model.max_length"
     )
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [lambda: torch.empty(1 << 60), failing(OSError(errno.ENOMEM, "Cannot allocate memory"))],
+)
+def test_too_little_memory_for_a_checkpoint_is_not_a_damaged_checkpoint(tmp_path, allocate):
+    def load():
+        with opening(str(tmp_path)):
+            allocate()
+
+    assert str(caught(load)).startswith("out of memory on cuda:0: ")
 
 
 def test_settings_that_cannot_be_reduced_are_not_named():

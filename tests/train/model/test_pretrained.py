@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from transformers import BertConfig, BertForPreTraining, BertModel, PreTrainedTokenizerFast
+from transformers.models.bert.modeling_bert import BertEncoder
 
 from pipework.errors import ConfigError
 from pipework.run_folder.manifest import TargetScale
@@ -15,6 +16,7 @@ from pipework.train.config.model import Head, ModelSettings
 from pipework.train.data.tokenizer import SPECIAL_TOKENS, check_unknown_rate, make_tokenizer
 from pipework.train.model.classifier import build
 from pipework.train.model.pretrained import LabelNames, open_pretrained
+from pipework.train.pretrain.model import build_pretrain_model
 
 WORDS = [*SPECIAL_TOKENS, "hello", "world", "Hello", "é", "e", *(f"w{n}" for n in range(30))]
 SIZES = {
@@ -133,6 +135,17 @@ def test_a_length_above_the_positions_is_refused_for_every_head(tmp_path):
     for head in (Head.LINEAR, Head.CNN):
         with pytest.raises(ConfigError, match=r"model\.max_length 21: .* has 20 positions"):
             open_classifier(settings.model_copy(update={"head": head, "max_length": 21}))
+
+
+@pytest.mark.parametrize(
+    "open_model", [build, lambda *parts: build_pretrain_model(*parts[:2], order=False)]
+)
+def test_too_little_memory_is_not_a_length_above_the_positions(tmp_path, monkeypatch, open_model):
+    settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
+    tokenizer = make_tokenizer(settings, SOURCE)
+    monkeypatch.setattr(BertEncoder, "forward", lambda *_, **__: torch.empty(1 << 60))
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        open_model(settings, tokenizer, TASK)
 
 
 def test_tokenizer_json_precedes_vocab_txt(tmp_path):
