@@ -169,10 +169,10 @@ class Source:
         lowest = nsmallest(size + 1, (_digest(row, part.seed) for row in self._all()))
         if len(lowest) <= size:
             message = f"{self.path} holds {len(lowest)} rows: cannot hold out {size} of them"
-            raise DataError(message, "lower data.dev_rows")
-        bound = lowest[size - 1]
+            raise DataError(message, "lower data.dev_rows or data.test_rows")
+        first, last = lowest[part.after - 1] if part.after else b"", lowest[size - 1]
         for row in self._all():
-            if (_digest(row, part.seed) <= bound) == part.held_out:
+            if (first < _digest(row, part.seed) <= last) == part.held_out:
                 yield row
 
     def _example(self, row: RawRow, *, marked: bool) -> Example:

@@ -91,11 +91,12 @@ class DataSettings(Settings):
     """[data]: the data files, relative to `root`, which is relative to the config file.
 
     Without a `dev` file, `dev_rows` rows are held out of the train file, selected by `dev_seed`
-    and their texts. `marked` texts contain two entities, <e1>..</e1> and <e2>..</e2>. The
-    `unlabelled` file is read like the others but without labels: `train.teacher` predicts them.
-    `separator` separates the labels of a multi-label task in csv and tsv. Pretraining reads only
-    texts: a column, or a file of format text (a text per line) or documents (a segment per line,
-    a blank line between documents; a document is a row).
+    and their texts; without a `test` file, `test_rows` other rows can be held out too. `marked`
+    texts contain two entities, <e1>..</e1> and <e2>..</e2>. The `unlabelled` file is read like the
+    others but without labels: `train.teacher` predicts them. `separator`
+    separates the labels of a multi-label task in csv and tsv. Pretraining reads only texts: a
+    column, or a file of format text (a text per line) or documents (a segment per line, a blank
+    line between documents; a document is a row).
 
     For a quick trial, `rows` takes at most this number of rows from each split. With `drop_leaked`,
     train rows whose text is also in dev or test are left out.
@@ -110,6 +111,7 @@ class DataSettings(Settings):
     dev_rows: Positive | None = None
     dev_seed: Annotated[int, Field(ge=0)] = 0
     test: Path | None = None
+    test_rows: Positive | None = None
     unlabelled: Path | None = None
     rows: Positive | None = None
     drop_leaked: bool = False
@@ -124,6 +126,9 @@ class DataSettings(Settings):
     def _one_dev(self) -> Self:
         if (self.dev is None) == (self.dev_rows is None):
             message = "expected one of data.dev (a file) and data.dev_rows (rows held out of train)"
+            raise ValueError(message)
+        if self.test is not None and self.test_rows is not None:
+            message = "expected one of data.test (a file) and data.test_rows, found both"
             raise ValueError(message)
         return self
 
@@ -153,17 +158,26 @@ class DataSettings(Settings):
         if self.separator is not None and kind is not TaskKind.MULTI_LABEL:
             message = f"data.separator needs a multi_label task, and this task is {kind}"
             raise ConfigError(message, "set task.kind to multi_label, or remove data.separator")
-        rest = Part(limit=self.rows)
-        if self.dev_rows is not None:
-            rest = Part(rows=self.dev_rows, seed=self.dev_seed, limit=self.rows)
-        dev = rest.model_copy(update={"held_out": self.dev_rows is not None})
+        whole, rest = Part(limit=self.rows), self._part()
+        held_out = rest.model_copy(update={"held_out": True})
+        dev = whole if self.dev else held_out.model_copy(update={"rows": self.dev_rows})
         others = {"dev": self._source(self.dev or self.train, kind, dev)}
         if self.test is not None:
-            others["test"] = self._source(self.test, kind, Part(limit=self.rows))
+            others["test"] = self._source(self.test, kind, whole)
+        if self.test_rows is not None:
+            test = held_out.model_copy(update={"after": self.dev_rows or 0})
+            others["test"] = self._source(self.train, kind, test)
         left_out = others if self.drop_leaked else {}
         train = rest.model_copy(update={"without": tuple(left_out)})
         source = self._source(self.train, kind, train)
         return {"train": replace(source, excluded=tuple(left_out.values())), **others}
+
+    def _part(self) -> Part:
+        """Return the part of the train file that is not held out."""
+        rows = (self.dev_rows or 0) + (self.test_rows or 0)
+        if not rows:
+            return Part(limit=self.rows)
+        return Part(rows=rows, seed=self.dev_seed, limit=self.rows)
 
     def unlabelled_source(self) -> Source | None:
         """Return the texts that are labelled by a teacher, or None."""

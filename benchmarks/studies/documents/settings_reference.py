@@ -62,6 +62,7 @@ MEANINGS = {
     "data.train": "file with the train rows",
     "data.dev": "file with the dev rows, which select the checkpoint",
     "data.dev_rows": "number of train rows to hold out as dev rows, instead of `data.dev`",
+    "data.test_rows": "number of train rows to hold out as test rows, instead of `data.test`",
     "data.dev_seed": "seed that selects the held-out rows (together with their texts)",
     "data.test": "file with the test rows, which select nothing",
     "data.unlabelled": "file with texts that only `train.teacher` labels",
@@ -307,10 +308,11 @@ def _settings(rows: Iterable[tuple[str, str, str, str]]) -> str:
 
 def _tolerances() -> str:
     meanings, tables = attributes(Tolerance), TOLERANCES.values()
-    rows = (
-        (f"`{limit}`", *(_number(getattr(table, limit)) for table in tables), meanings[limit])
-        for limit in RoundedToleranceSettings.model_fields
-    )
+    rows = []
+    for limit in RoundedToleranceSettings.model_fields:
+        values = (getattr(table, limit) for table in tables)
+        numbers = ("" if value is None else f"{value:g}" for value in values)
+        rows.append((f"`{limit}`", *numbers, meanings[limit]))
     return markdown(("limit", *TOLERANCES, "meaning"), rows)
 
 
@@ -327,10 +329,6 @@ def _features() -> str:
         keys = ", ".join(f"`{key}`" for key in feature["keys"])
         rows.append((feature["name"], keys, f"[{test}](../{path})"))
     return markdown(("feature", "config key or option", "test"), rows)
-
-
-def _number(limit: float | None) -> str:
-    return "" if limit is None else f"{limit:g}"
 
 
 def _train(name: str) -> Callable[[], str]:
