@@ -111,7 +111,8 @@ def _read(path: Path) -> dict[str, Any]:
                 return _read_ini(text)
     except (ValueError, RecursionError, configparser.Error) as error:
         message = f"{path} is not valid {path.suffix[1:].upper()}: {error}"
-        raise ConfigError(message) from error
+        hint = 'write texts in quotes: name = "value"' if path.suffix == ".toml" else ""
+        raise ConfigError(message, hint) from error
 
 
 def _object(value: object) -> dict[str, Any]:
@@ -207,6 +208,9 @@ def _explain(
         )
         message = f"{where}: unknown key"
         return ConfigError(message, hint)
+    section = _known_keys(model, keys)
+    if error["type"] == "missing" and section:
+        return ConfigError(f"{where}: missing section", f"keys of [{name}]: {', '.join(section)}")
     value = error["input"]
     shown = "" if isinstance(value, Mapping) else f", found {value!r}"
     return ConfigError(f"{where}: {error['msg'].removeprefix('Value error, ')}{shown}")
@@ -215,7 +219,8 @@ def _explain(
 def _known_keys(model: type[BaseModel], keys: Sequence[str]) -> list[str]:
     for key in keys:
         field = model.model_fields.get(key)
-        if field is None or not isinstance(field.annotation, type):
+        section = None if field is None else field.annotation
+        if not isinstance(section, type) or not issubclass(section, BaseModel):
             return []
-        model = field.annotation
+        model = section
     return list(model.model_fields)

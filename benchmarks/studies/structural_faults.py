@@ -20,6 +20,7 @@ from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.planted_faults import FAULTS, NO_FAULT, FaultyExporter
 from pipework.benchmarks.studies.records.engine_results import FaultsResult, PlantedFault
 from pipework.benchmarks.studies.script import command, report_errors
+from pipework.cpu import computes_bf16
 from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings
 from pipework.export.parity.prove import ReferenceLogits
@@ -38,6 +39,7 @@ FORMS: Sequence[tuple[EngineFormat, Precision, Scaling | None]] = (
     (EngineFormat.ONNX, Precision.INT8, Scaling.DYNAMIC),
     (EngineFormat.ONNX, Precision.INT8, Scaling.STATIC),
     (EngineFormat.OPENVINO, Precision.FP32, None),
+    *(((EngineFormat.OPENVINO, Precision.BF16, None),) if computes_bf16() else ()),
     (EngineFormat.OPENVINO, Precision.INT8, Scaling.STATIC),
 )
 VARIANTS = tuple(

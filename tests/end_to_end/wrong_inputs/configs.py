@@ -77,7 +77,7 @@ FILES = {
         "data.train.b: train is a value, not a section",
         "config.ini",
     ),
-    "an empty config": config("", "config.toml: data: Field required"),
+    "an empty config": config("", "config.toml: data: missing section"),
     "a config in UTF-16": config(
         CONFIG.encode("utf-16"), "config.toml: not UTF-8 (byte 0: invalid start byte)"
     ),

@@ -152,3 +152,12 @@ def test_a_missing_config_file_is_reported_with_a_similar_one(tmp_path):
     with pytest.raises(ConfigError, match=r"config file .*reviws\.toml does not exist") as caught:
         load_config(str(tmp_path / "reviws.toml"), [])
     assert caught.value.hint == f"similar config files: {tmp_path / 'reviews.toml'}"
+
+
+def test_a_missing_section_is_reported_with_its_keys(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('[data]\ntrain = "a.tsv"\ndev = "b.tsv"\n')
+    with pytest.raises(ConfigError, match=r"c\.toml: model: missing section") as caught:
+        load_config(str(path), [])
+    assert caught.value.hint.startswith("keys of [model]: ")
+    assert ", preset, " in caught.value.hint
