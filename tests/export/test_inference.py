@@ -103,7 +103,7 @@ def test_a_failure_leaves_no_partial_output(exported_run, tmp_path):
 
 def test_output_needs_an_existing_folder(exported_run, tmp_path):
     answers = predict_run(exported_run, [Example(text="fine")])
-    with pytest.raises(ConfigError, match="expected a file in an existing folder"):
+    with pytest.raises(ConfigError, match="expected a file path in an existing folder"):
         write_predictions(answers, tmp_path / "none" / "a.tsv", NullProgress())
 
 

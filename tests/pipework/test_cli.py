@@ -174,7 +174,7 @@ def broken_outputs():
     os.close(read_only)
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "words",
     [("predict", "RUN", "rain"), ("predict", "RUN"), ("show", "RUN"), ("show", "RUN", "--json")],

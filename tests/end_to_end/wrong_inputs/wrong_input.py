@@ -38,6 +38,9 @@ DEV = "\n".join(["text\tlabel", *(row.replace(" ", " so ", 1) for row in ROWS[:4
 PROJECT = {"config.toml": CONFIG, "train.tsv": TRAIN, "dev.tsv": DEV}
 TRAIN_COMMAND = "train config.toml --out out"
 
+# Another test may examine the graph of the shared run at the same time.
+TEMPORARY = shutil.ignore_patterns("optimised-*")
+
 
 @dataclass(frozen=True, kw_only=True)
 class WrongInput:
@@ -78,7 +81,7 @@ class WrongInput:
             if content is not None:
                 path.write_bytes(content if isinstance(content, bytes) else content.encode())
         for name, source in runs.items():
-            shutil.copytree(source, folder / name)
+            shutil.copytree(source, folder / name, ignore=TEMPORARY)
         if self.change is not None:
             self.change(folder)
 

@@ -107,12 +107,10 @@ def test_float32_products_are_built_without_turing(trained_run, tmp_path, noting
         built(Precision.FP32, 75)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
-    [
-        pytest.param(family, marks=() if family is EncoderFamily.XLNET else pytest.mark.slow)
-        for family in EncoderFamily
-    ],
+    EncoderFamily,
 )
 def test_every_family_is_built(family_run, family, tmp_path):
     run = family_run(family, Head.LINEAR)

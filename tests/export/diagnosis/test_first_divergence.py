@@ -34,11 +34,7 @@ KINDS = [
     (EncoderFamily.ELECTRA, Head.LINEAR, EngineFormat.ONNX, Layout.PACKED, "layer.1.output.dense"),
 ]
 
-QUICK_FAMILIES = (
-    EncoderFamily.BERT,
-    EncoderFamily.ROBERTA,
-    EncoderFamily.XLNET,
-)  # the others: slow
+QUICK_FAMILIES = (EncoderFamily.BERT, EncoderFamily.XLNET)  # the others: slow
 
 
 def compared(run_rows, variant, folder):

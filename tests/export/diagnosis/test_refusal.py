@@ -68,7 +68,11 @@ def reproduced(folder):
     )
 
 
-@pytest.mark.parametrize("variant", [PADDED, PACKED, OPENVINO], ids=lambda one: one.label)
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(PADDED, marks=pytest.mark.slow), PACKED, OPENVINO],
+    ids=lambda one: one.label,
+)
 def test_the_script_reproduces_the_difference(run, variant):
     details = refused(run, variant).details
     folder = run / "failed-exports" / variant.label
@@ -120,6 +124,7 @@ def test_the_report_has_every_layer_and_the_hint_has_its_path(run):
     assert [name for name, apart in layers if float(apart) > 1e-3] == ["classifier"]
 
 
+@pytest.mark.slow
 def test_the_next_failure_replaces_the_report_and_a_success_removes_it(run):
     refused(run, PADDED, by=0.5)
     folder = run / "failed-exports" / PADDED.label

@@ -152,6 +152,7 @@ def test_float32_is_used_if_bf16_fallback_layers_do_not_help(run, noting, monkey
     assert tried == [Precision.BF16, *([*each_layer, Precision.FP32] if degraded else [])]
 
 
+@pytest.mark.slow
 def test_an_engine_that_fallback_layers_do_not_repair_is_rejected(run, noting):
     # An impossible limit, which --set would not accept.
     never = TolerancesSettings(int8=RoundedToleranceSettings.model_construct(score_drop=-1.0))

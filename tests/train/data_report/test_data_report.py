@@ -89,8 +89,8 @@ def test_the_leaked_rows_are_listed(tmp_path):
     ("name", "message"),
     [
         ("a.txt", r"a\.txt: expected a file ending in \.csv"),
-        ("no/a.csv", r"no/a\.csv cannot be written: No such"),
-        ("folder.csv", r"folder\.csv cannot be written: Is a directory"),
+        ("no/a.csv", r"no/a\.csv cannot be written: expected a file path"),
+        ("folder.csv", r"folder\.csv cannot be written: expected a file path"),
     ],
 )
 def test_the_list_of_leaked_rows_is_checked_before_the_data_are_read(tmp_path, name, message):

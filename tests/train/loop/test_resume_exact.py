@@ -159,6 +159,7 @@ def test_a_resume_with_other_labels_is_refused(small, forked, tmp_path):
         train(config, tmp_path / "run", NullProgress(), resume=True)
 
 
+@pytest.mark.slow
 def test_a_run_can_be_resumed_with_another_version(small, forked, tmp_path, monkeypatch):
     config = small(*STEPS)
     assert forked(config, tmp_path / "whole") == [0]

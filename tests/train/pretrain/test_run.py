@@ -108,6 +108,7 @@ def test_the_run_folder_keeps_its_contract(pretrained):
     assert not (pretrained / "state").exists()
 
 
+@pytest.mark.slow
 def test_the_masked_loss_falls(documents, tmp_path):
     train(documents("train.max_steps=60", "train.eval_every=12"), tmp_path / "run", NullProgress())
     on_dev = [line for line in learned(tmp_path / "run") if line["group"] == "dev"]
