@@ -112,7 +112,7 @@ class ChangeLimits(Settings):
         return f"{labels}, probabilities by up to {self.probability_change:.3g}"
 
     def reason(self, engine: EngineRecord, kind: TaskKind) -> str:
-        """Return why the default engine may be served: its changes and the limits, as text."""
+        """Return the limits that the default engine holds, or its changes beyond them, as text."""
         if engine.parity is None or self.allow(engine, kind):
             return f"it may change {self.describe(kind)}"
         return f"changes {engine.parity.describe_change(kind)}: beyond the limits"
