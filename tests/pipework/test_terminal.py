@@ -75,7 +75,8 @@ def test_show_lists_the_layers_in_a_higher_precision(manifest, tmp_path, capsys)
 
 def test_the_default_engine_and_the_cost_of_a_faster_one_are_shown(manifest, tmp_path, capsys):
     (exact,) = manifest.engines
-    speed = exact.speed.model_copy(update={"texts_per_s": 300.0})
+    # The measured speed may vary: the machine of the tests is shared.
+    speed = exact.speed.model_copy(update={"texts_per_s": 300.0, "variation": 0.1})
     changed = exact.parity.model_copy(update={"argmax_agreement": 0.988, "max_change": 0.26})
     fast = exact.model_copy(update={"name": "fast", "parity": changed, "speed": speed})
     slow = exact.model_copy(update={"speed": speed.model_copy(update={"texts_per_s": 200.0})})
