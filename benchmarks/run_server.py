@@ -9,11 +9,10 @@ from pipework.benchmarks.compare.abba import (
     compare_rounds,
     run_rounds,
 )
-from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.generator_limit import generator_limit
 from pipework.benchmarks.load.level import LoadSpec, MeasuredLevel, OfferedLoad
 from pipework.benchmarks.load.level_run import LevelDuration
-from pipework.benchmarks.load.open_loop import open_loop, replay
+from pipework.benchmarks.load.loops import closed_loop, open_loop, replay
 from pipework.benchmarks.load.outcome import first_response
 from pipework.benchmarks.load.slo import judge_rates, min_rate
 from pipework.benchmarks.load.slo_search import RateBounds, search

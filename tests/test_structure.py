@@ -74,7 +74,7 @@ def test_no_command_imports_a_study():
         if name not in seen:
             seen.add(name)
             waiting += REPORT.imports(paths[name], set(paths))
-    assert "pipework.benchmarks.load.closed_loop" in seen
+    assert "pipework.benchmarks.load.loops" in seen
     assert [name for name in seen if "studies" in name] == []
 
 

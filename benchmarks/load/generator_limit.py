@@ -5,9 +5,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
 from pipework.benchmarks.load.level_run import LevelDuration
+from pipework.benchmarks.load.loops import closed_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.targets import Target, WireProtocol
 from pipework.errors import NotReadyError

@@ -205,17 +205,15 @@ def _closed_plots(levels: Sequence[Level]) -> list[Plot]:
 
 
 def _open_plots(levels: Sequence[Level], slo: SloResult | None) -> list[Plot]:
-    from pipework.benchmarks.report import open_loop_plots  # noqa: PLC0415  (needs an extra)
+    from pipework.benchmarks.report import plots  # noqa: PLC0415  (needs an extra)
 
     answered = [level for level in levels if level.latency_ms is not None]
     time = "Requests are sent at a fixed rate; latency counts from the intended send time."
     time += " Thick lines are 95 % intervals. Lower is better."
     goodput = "Below the dashed line, the server is overloaded: requests queue up or are refused."
-    plot_list = [("Throughput against load", goodput, open_loop_plots.goodput(levels))]
+    plot_list = [("Throughput against load", goodput, plots.goodput(levels))]
     if answered:
-        plot_list.insert(
-            0, ("Latency against load", time, open_loop_plots.latencies(answered, slo))
-        )
+        plot_list.insert(0, ("Latency against load", time, plots.latencies_by_rate(answered, slo)))
     return plot_list
 
 
@@ -231,7 +229,7 @@ def _shape_plots(levels: Sequence[Level]) -> list[Plot]:
 
 
 def _server_plots(levels: Sequence[Level]) -> list[Plot]:
-    from pipework.benchmarks.report import server_plots  # noqa: PLC0415  (needs an extra)
+    from pipework.benchmarks.report import plots  # noqa: PLC0415  (needs an extra)
 
     staged = [level for level in levels if level.stages_ms]
     used = [level for level in levels if level.server is not None]
@@ -239,10 +237,10 @@ def _server_plots(levels: Sequence[Level]) -> list[Plot]:
     if staged:
         where = 'Stage times reported by the server; "outside" is the rest of the mean latency.'
         title = "Latency by stage"
-        plot_list.append((title, where, server_plots.stage_breakdown(staged)))
+        plot_list.append((title, where, plots.stage_breakdown(staged)))
     if used:
         what = "Used by the server's processes during each level."
-        plot_list.append(("CPU cores and memory", what, server_plots.resource_use(used)))
+        plot_list.append(("CPU cores and memory", what, plots.resource_use(used)))
     return plot_list
 
 

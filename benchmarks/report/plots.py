@@ -1,4 +1,4 @@
-"""Plots of closed-loop and offline levels.
+"""Plots of levels: throughput, latency, stage times, CPU and memory use.
 
 Shapes: L levels.
 """
@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from pipework.benchmarks.report.tables import load_label
+from pipework.benchmarks.report.tables import load_label, stages
 from pipework.benchmarks.results_schema.level import Histogram, Level
 from pipework.benchmarks.results_schema.results import OfflineLevel
-from pipework.html.svg import SERIES, STYLE, WIDTH_IN, new_axes, number, svg
+from pipework.benchmarks.results_schema.slo import SloResult
+from pipework.html.svg import INK, SERIES, STYLE, WIDTH_IN, new_axes, number, svg
 
 
 def throughput(levels: Sequence[Level]) -> str:
@@ -131,3 +132,157 @@ def round_ticks(low_ms: float, high_ms: float) -> list[float]:
     below = max(tick for tick in rounds if tick <= low_ms)
     above = min(tick for tick in rounds if tick >= high_ms)
     return [below, above]
+
+
+SHOWN = (("p50", SERIES[0]), ("p95", SERIES[1]), ("p99", SERIES[3]))
+MARGIN = 1.15
+
+
+def latencies_by_rate(levels: Sequence[Level], slo: SloResult | None) -> str:
+    """Draw percentiles with their intervals against the rate, and the limits of an objective.
+
+    Every level must have successful requests. The latency axis is logarithmic, because latencies
+    rise by orders of magnitude at overload. Crosses mark levels that missed the objective.
+    """
+    with rc_context(STYLE):
+        figure, axes = new_axes()
+        for name, colour in SHOWN:
+            _percentile(axes, levels, name, colour)
+        limits_ms = [] if slo is None else _limits(axes, slo)
+        _rate_axis(axes)
+        _log_axis(axes, levels, limits_ms)
+        axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
+        return svg(figure, "Latency percentiles against the request rate")
+
+
+def goodput(levels: Sequence[Level]) -> str:
+    """Draw texts/s answered in time against texts/s sent; the dashed line marks equality."""
+    with rc_context(STYLE):
+        figure, axes = new_axes()
+        offered_L = [level.sent / level.duration_s * _texts_per_request(level) for level in levels]
+        goodput_L = [level.goodput for level in levels]
+        most = max(offered_L)
+        axes.plot((0, most), (0, most), linestyle="--", linewidth=1, color=INK, label="all sent")
+        axes.plot(offered_L, goodput_L, marker="o", color=SERIES[0], label="answered in time")
+        _rate_axis(axes)
+        axes.set_xlabel("texts/s sent")
+        axes.set_ylabel("texts/s")
+        axes.set_ylim(bottom=0)
+        axes.legend(ncols=2, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
+        return svg(figure, "Texts answered in time against texts sent")
+
+
+def _texts_per_request(level: Level) -> float:
+    """Return the mean number of texts per request."""
+    return level.texts_per_request or level.texts / max(level.requests, 1)
+
+
+def _percentile(axes: Axes, levels: Sequence[Level], name: str, colour: str) -> None:
+    rates_L = [level.load for level in levels]
+    axes.plot(rates_L, _ms(levels, name), marker="o", markersize=4, color=colour, label=name)
+    known = [level for level in levels if name in level.interval_ms]
+    if known:
+        low_L, high_L = zip(*(level.interval_ms[name] for level in known), strict=True)
+        rates = [level.load for level in known]
+        axes.vlines(rates, low_L, high_L, color=colour, linewidth=4, alpha=0.35)
+
+
+def _limits(axes: Axes, slo: SloResult) -> list[float]:
+    """Draw the limits as lines, with crosses at the rates that missed them; return them in ms."""
+    missed_L = [trial.rate for trial in slo.trials if not trial.met]
+    for limit in slo.limits:
+        axes.axhline(limit.most_ms, linestyle="--", linewidth=1, color=INK)
+        place = (0, limit.most_ms)
+        text = f"{limit.statistic} limit"
+        axes.annotate(
+            text, place, (2, 4), xycoords=("axes fraction", "data"), textcoords="offset points",
+            ha="left", fontsize=9,
+        )  # fmt: skip
+    top = max(limit.most_ms for limit in slo.limits)
+    if missed_L:
+        axes.plot(missed_L, [top] * len(missed_L), "x", color=INK, label="missed")
+    return [limit.most_ms for limit in slo.limits]
+
+
+def _rate_axis(axes: Axes) -> None:
+    axes.set_xlim(left=0)
+    axes.set_xlabel("requests/s sent")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(number))
+
+
+def _log_axis(axes: Axes, levels: Sequence[Level], limits_ms: Sequence[float]) -> None:
+    drawn = [value for name, _ in SHOWN for value in _ms(levels, name)] + list(limits_ms)
+    low, high = min(drawn) / MARGIN, max(drawn) * MARGIN
+    ticks = round_ticks(low, high)
+    axes.set_yscale("log")
+    axes.set_ylim(min(low, *ticks), max(high, *ticks))
+    axes.yaxis.set_major_locator(FixedLocator(ticks))
+    axes.yaxis.set_major_formatter(FuncFormatter(number))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylabel("milliseconds (logarithmic)")
+
+
+ROW_IN = 0.34
+OTHER = "outside"
+LEGEND_COLUMNS = 3
+
+
+def stage_breakdown(levels: Sequence[Level]) -> str:
+    """Draw the mean stage times as one stacked bar per level; every level must have stage times.
+
+    The stage "outside" is the rest of the mean latency: network, HTTP and the load generator.
+    """
+    names, places_L = stages(levels), range(len(levels))
+    rows = -(-(len(names) + 1) // LEGEND_COLUMNS)
+    height = 0.9 + 0.22 * rows + ROW_IN * len(levels)
+    with rc_context(STYLE | {"axes.grid.axis": "x"}):
+        figure = Figure(figsize=(WIDTH_IN, height), layout="constrained")
+        axes = figure.subplots()
+        left_L = [0.0] * len(levels)
+        for index, name in enumerate([*names, OTHER]):
+            widths_L = [_stage(level, name) for level in levels]
+            faded = index >= len(SERIES)
+            colour = INK if name == OTHER else SERIES[index % len(SERIES)]
+            axes.barh(
+                places_L, widths_L, left=left_L, height=0.7, color=colour, label=name,
+                alpha=0.35 if name == OTHER else 0.55 if faded else 1,
+            )  # fmt: skip
+            left_L = [left + width for left, width in zip(left_L, widths_L, strict=True)]
+        axes.set_yticks(places_L, [load_label(level) for level in levels])
+        axes.invert_yaxis()
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(FuncFormatter(number))
+        axes.set_xlabel("milliseconds per request (mean)")
+        axes.legend(ncols=LEGEND_COLUMNS, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
+        return svg(figure, "Mean time of a request by stage")
+
+
+def _stage(level: Level, name: str) -> float:
+    if name != OTHER:
+        return level.stages_ms.get(name, 0.0)
+    waited = 0.0 if level.latency_ms is None else level.latency_ms.mean
+    return max(0.0, waited - sum(level.stages_ms.values()))
+
+
+def resource_use(levels: Sequence[Level]) -> str:
+    """Draw CPU cores and memory used by the server, one bar per level."""
+    used = [level.server for level in levels if level.server is not None]
+    places_L = range(len(levels))
+    with rc_context(STYLE | {"axes.grid.axis": "x"}):
+        figure = Figure(figsize=(WIDTH_IN, 1.0 + ROW_IN * len(levels)), layout="constrained")
+        left, right = figure.subplots(1, 2, sharey=True)
+        drawn = (
+            (left, [usage.cores for usage in used], "{:.2f}", "CPU cores used", SERIES[0]),
+            (right, [usage.peak_mib for usage in used], "{:,.0f}", "peak MiB", SERIES[1]),
+        )
+        for axes, values_L, form, label, colour in drawn:
+            bars = axes.barh(places_L, values_L, height=0.7, color=colour)
+            axes.bar_label(bars, [form.format(value) for value in values_L], padding=4)
+            axes.set_xlim(0, 1.35 * max(*values_L, 1e-9))
+            axes.xaxis.set_major_locator(MaxNLocator(3))
+            axes.xaxis.set_major_formatter(FuncFormatter(number))
+            axes.set_xlabel(label)
+        left.set_yticks(places_L, [load_label(level) for level in levels])
+        left.invert_yaxis()
+        return svg(figure, "CPU cores and memory used by the server")

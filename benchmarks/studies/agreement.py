@@ -25,10 +25,9 @@ from threading import Event, Thread
 import httpx
 
 from pipework import console
-from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
 from pipework.benchmarks.load.level_run import LevelDuration
-from pipework.benchmarks.load.open_loop import open_loop
+from pipework.benchmarks.load.loops import closed_loop, open_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Arrivals
 from pipework.benchmarks.results_schema.provenance import provenance

@@ -18,11 +18,10 @@ from threading import Event, Thread
 import numpy as np
 
 from pipework import console
-from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
 from pipework.benchmarks.load.level_run import LevelDuration
+from pipework.benchmarks.load.loops import closed_loop, open_loop
 from pipework.benchmarks.load.offline import measure_engine
-from pipework.benchmarks.load.open_loop import open_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Arrivals, Level
 from pipework.benchmarks.results_schema.provenance import provenance

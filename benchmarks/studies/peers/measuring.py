@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
 from pipework.benchmarks.load.level_run import LevelDuration
+from pipework.benchmarks.load.loops import closed_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.studies.peers.competitor import HOST, Competitor, LaunchContext, PeerTarget
 from pipework.benchmarks.studies.peers.peer_server import PeerServer

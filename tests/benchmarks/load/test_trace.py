@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipework.benchmarks.load.open_loop import replay
+from pipework.benchmarks.load.loops import replay
 from pipework.benchmarks.load.slo import parse_slo
 from pipework.benchmarks.load.trace import Trace
 from pipework.benchmarks.plan import BenchPlan

@@ -1,10 +1,11 @@
-"""Plots of closed-loop and offline levels are SVG with all levels and values."""
+"""The plots of levels, read as SVG."""
 
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from pipework.benchmarks.report import plots
+from pipework.benchmarks.report.plots import OTHER, resource_use, stage_breakdown
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -57,3 +58,62 @@ def test_ticks_are_round_values(low, high, expected):
 
 def test_a_wide_range_has_few_ticks():
     assert len(plots.round_ticks(0.1, 100_000)) <= 10
+
+
+def opened(loaded):
+    return [level for level in loaded.levels if level.rate is not None]
+
+
+def test_the_limits_and_misses_of_an_objective_are_drawn(loaded):
+    with_slo = texts(plots.latencies_by_rate(opened(loaded), loaded.slo))
+    assert {"p99 limit", "missed", "p50", "p95", "p99"} <= {*with_slo}
+    without = texts(plots.latencies_by_rate(opened(loaded), None))
+    assert {"p99 limit", "missed"}.isdisjoint(without)
+
+
+def test_an_objective_that_was_met_has_no_crosses(loaded):
+    trials = tuple(trial.model_copy(update={"missed": ()}) for trial in loaded.slo.trials)
+    met = loaded.slo.model_copy(update={"trials": trials})
+    found = texts(plots.latencies_by_rate(opened(loaded), met))
+    assert "p99 limit" in found
+    assert "missed" not in found
+
+
+def test_the_latency_axis_includes_the_largest_limit(loaded):
+    limit = loaded.slo.limits[0].model_copy(update={"most_ms": 9000})
+    slo = loaded.slo.model_copy(update={"limits": (limit,)})
+    assert "10,000" in texts(plots.latencies_by_rate(opened(loaded), slo))
+    assert "10,000" not in texts(plots.latencies_by_rate(opened(loaded), loaded.slo))
+
+
+def test_goodput_is_drawn_against_the_texts_sent(loaded):
+    found = texts(plots.goodput(opened(loaded)))
+    assert {"texts/s sent", "texts/s", "all sent", "answered in time"} <= {*found}
+    assert "600" in found  # a tick: the largest rate is 90 requests/s of 8 texts
+
+
+def test_each_level_is_divided_into_its_stages_and_the_rest(loaded):
+    found = texts(stage_breakdown(loaded.levels))
+    assert {"tokenize", "queue", "infer", "decode", OTHER} <= {*found}
+    assert sum("client" in text for text in found) == 3
+    assert "20 requests/s" in found
+
+
+def test_a_level_without_successful_requests_is_drawn(loaded):
+    failed = loaded.levels[0].model_copy(update={"latency_ms": None})
+    assert OTHER in texts(stage_breakdown([failed]))
+
+
+def test_the_resources_of_each_level_are_labelled(loaded):
+    measured = [level for level in loaded.levels if level.server is not None]
+    found = texts(resource_use(measured))
+    assert found.count("1.80") == len(measured)
+    for level in measured:
+        assert f"{level.server.peak_mib:,.0f}" in found
+    assert {"CPU cores used", "peak MiB"} <= {*found}
+
+
+def test_an_idle_server_is_drawn(loaded):
+    level = loaded.levels[0]
+    idle = level.server.model_copy(update={"cores": 0.0, "peak_mib": 0.0})
+    assert "0.00" in texts(resource_use([level.model_copy(update={"server": idle})]))

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
 from pipework.benchmarks.load.level_run import LevelDuration
+from pipework.benchmarks.load.loops import closed_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.targets import target
 from pipework.progress import NullProgress

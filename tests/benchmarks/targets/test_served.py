@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipework.benchmarks.load.closed_loop import closed_loop
 from pipework.benchmarks.load.generator_limit import generator_limit
 from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
 from pipework.benchmarks.load.level_run import LevelDuration
-from pipework.benchmarks.load.open_loop import open_loop
+from pipework.benchmarks.load.loops import closed_loop, open_loop
 from pipework.benchmarks.load.outcome import first_response
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Arrivals

@@ -1,0 +1,205 @@
+"""Closed-loop and open-loop load on a target.
+
+In a closed loop, each client sends its next request after the response to the previous one. In an
+open loop, requests are sent at a rate, independent of responses. A closed loop slows down with its
+server, which hides the queueing delay that independent clients would see; an open loop does not
+(Schroeder et al. 2006,
+https://www.usenix.org/conference/nsdi-06/presentation/open-versus-closed-cautionary-tale).
+"""
+
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from math import floor
+
+import numpy as np
+import uvloop
+
+from pipework.benchmarks.load.level import (
+    LoadSpec,
+    MeasuredLevel,
+    OfferedLoad,
+    level,
+    reported_latencies_s,
+)
+from pipework.benchmarks.load.level_run import LevelDuration, LevelMeasurement, LevelRun
+from pipework.benchmarks.load.outcome import (
+    PreparedRequest,
+    prepare_requests,
+    repeat_requests,
+    send_request,
+)
+from pipework.benchmarks.load.precise_sleep import PreciseTimer
+from pipework.benchmarks.load.process_usage import ServerMonitor
+from pipework.benchmarks.load.trace import Trace
+from pipework.benchmarks.results_schema.level import Arrivals
+from pipework.benchmarks.targets import Caller, Target
+from pipework.progress import Progress
+
+Send = Callable[[Caller, Sequence[PreparedRequest], LevelRun], Coroutine[None, None, None]]
+
+
+def drive(target: Target, spec: LoadSpec, send: Send, progress: Progress) -> MeasuredLevel:
+    """Run one level and return its result.
+
+    `send` sends the requests and returns once sending has stopped and all responses have arrived.
+    """
+    requests, duration = prepare_requests(target, spec.workload), spec.duration
+    progress.begin(f"{spec.load}", max(1, floor(duration.warmup_s + duration.duration_s)), "s")
+    try:
+        with _garbage_collection_paused():
+            measurement = uvloop.run(_measure(target, requests, spec, send, progress))
+    finally:
+        progress.end()
+    return MeasuredLevel(
+        level=level(measurement, spec.load, spec.workload),
+        latencies_s=tuple(reported_latencies_s(measurement, spec.load).tolist()),
+    )
+
+
+async def _measure(
+    target: Target,
+    requests: Sequence[PreparedRequest],
+    spec: LoadSpec,
+    send: Send,
+    progress: Progress,
+) -> LevelMeasurement:
+    caller = target.open(spec.load.connections)
+    monitor = ServerMonitor.of(target.host, target.port)
+    run = LevelRun(spec.duration, caller, monitor, random_arrivals=spec.load.random_arrivals)
+    progress_task = asyncio.create_task(run.report_progress(progress))
+
+    async def send_all() -> None:
+        await send(caller, requests, run)
+        run.requests_exhausted()
+
+    try:
+        # The connections stay open until `follow` has read the server's stage times.
+        await asyncio.gather(run.follow(), send_all())
+    finally:
+        progress_task.cancel()
+        await caller.close()
+    return run.measurement
+
+
+@contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    """Pause garbage collection: scanning thousands of requests in flight would delay sending."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+# A client pauses this long after an error, so that a failed server is not flooded with connections.
+PAUSE_S = 0.02
+
+
+def closed_loop(target: Target, spec: LoadSpec, progress: Progress) -> MeasuredLevel:
+    """Measure one level of load; request errors are counted by kind, never raised.
+
+    After the warm-up, windows follow until three agree or the limit has passed; the last three
+    windows are reported, see `LevelDuration`. Requests in flight at the end have at most 30 s to
+    finish.
+    """
+    concurrency = spec.load.concurrency
+    assert concurrency is not None, "the load of a closed loop is a number of clients"
+
+    async def send(caller: Caller, requests: Sequence[PreparedRequest], run: LevelRun) -> None:
+        shared = repeat_requests(requests)
+        await asyncio.gather(*(_client(caller, shared, run) for _ in range(concurrency)))
+
+    return drive(target, spec, send, progress)
+
+
+async def _client(caller: Caller, requests: Iterator[PreparedRequest], run: LevelRun) -> None:
+    for request in requests:
+        outcome = await send_request(caller, request)
+        run.outcomes.append(outcome)
+        if run.is_over:
+            break
+        if outcome.error is not None:
+            await asyncio.sleep(PAUSE_S)
+
+
+BLOCK = 1024  # random intervals drawn per call
+
+
+def open_loop(target: Target, spec: LoadSpec, progress: Progress, *, seed: int) -> MeasuredLevel:
+    """Send requests at a mean rate (requests/s) and wait at most 30 s for outstanding responses.
+
+    The intervals between requests are constant, or exponential (a Poisson process) and drawn from
+    `seed`. After the warm-up, windows follow until three agree or the limit has passed; the last
+    three windows are reported, see `LevelDuration`.
+    """
+    rate = spec.load.rate
+    assert rate is not None, "the load of an open loop is a rate"
+    poisson = spec.load.arrivals is Arrivals.POISSON
+    times_s = _poisson(rate, seed) if poisson else _constant(rate)
+
+    async def send(caller: Caller, requests: Sequence[PreparedRequest], run: LevelRun) -> None:
+        await _send_all(caller, requests, times_s, run)
+
+    reported_load = replace(spec.load, rate=round(rate, 3))
+    return drive(target, replace(spec, load=reported_load), send, progress)
+
+
+def replay(
+    target: Target, trace: Trace, *, speed: float = 1.0, progress: Progress
+) -> MeasuredLevel:
+    """Replay the requests of a trace once, `speed` times as fast as recorded.
+
+    All requests are reported, in three windows; there is no warm-up.
+    """
+    times_s = [at_s / speed for at_s in trace.at_s]
+
+    async def send(caller: Caller, requests: Sequence[PreparedRequest], run: LevelRun) -> None:
+        await _send_all(caller, requests, iter(times_s), run)
+        await run.wait_until_over()
+
+    duration_s = trace.duration_s / speed
+    load = OfferedLoad(rate=round(len(times_s) / duration_s, 3), arrivals=Arrivals.TRACE)
+    duration = LevelDuration(warmup_s=0.0, duration_s=duration_s, limit_s=duration_s)
+    spec = LoadSpec(workload=trace.workload, load=load, duration=duration)
+    return drive(target, spec, send, progress)
+
+
+async def _send_all(
+    caller: Caller, requests: Sequence[PreparedRequest], times_s: Iterator[float], run: LevelRun
+) -> None:
+    tasks: set[asyncio.Task[None]] = set()
+    with PreciseTimer() as timer:
+        for offset_s, request in zip(times_s, repeat_requests(requests), strict=False):
+            intended_s = run.start_s + offset_s
+            await timer.sleep_until(min(intended_s, run.latest_s))
+            if run.is_over or intended_s >= run.latest_s:
+                await run.wait_until_over()
+                break
+            task = asyncio.create_task(_send(caller, request, intended_s, run))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+    await asyncio.gather(*tasks)
+
+
+async def _send(caller: Caller, request: PreparedRequest, intended_s: float, run: LevelRun) -> None:
+    run.outcomes.append(await send_request(caller, request, intended_s))
+
+
+def _constant(rate: float) -> Iterator[float]:
+    """Yield send times in seconds at constant intervals, without end."""
+    return (number / rate for number in count())
+
+
+def _poisson(rate: float, seed: int) -> Iterator[float]:
+    """Yield send times in seconds of a Poisson process, without end."""
+    random = np.random.default_rng(seed)
+    offset_s = 0.0
+    while True:
+        for gap_s in random.exponential(1 / rate, BLOCK).tolist():
+            offset_s += gap_s
+            yield offset_s

@@ -1,0 +1,270 @@
+"""Closed and open loops, with callers in memory and local servers."""
+
+import asyncio
+import gc
+
+import pytest
+
+from pipework.benchmarks.load import outcome
+from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
+from pipework.benchmarks.load.level_run import LevelDuration
+from pipework.benchmarks.load.loops import closed_loop, drive, open_loop
+from pipework.benchmarks.load.outcome import send_request
+from pipework.benchmarks.load.workload import Workload
+from pipework.benchmarks.results_schema.level import Arrivals
+from pipework.benchmarks.targets import target
+from pipework.progress import NullProgress
+
+SPEC = LoadSpec(
+    workload=Workload.synthetic(texts_per_request=2, seed=0),
+    load=OfferedLoad(concurrency=3),
+    duration=LevelDuration(warmup_s=0.0, duration_s=60.0, limit_s=60.0),
+)
+
+
+class Stages(NullProgress):
+    """Keeps titles, and counts the open stages."""
+
+    def __init__(self):
+        self.titles, self.open = [], 0
+
+    def begin(self, title, total, unit):
+        self.titles.append((title, total, unit))
+        self.open += 1
+
+    def end(self):
+        self.open -= 1
+
+
+async def send_five(caller, requests, run):
+    for request in requests[:5]:
+        run.outcomes.append(await send_request(caller, request))
+
+
+def test_a_level_ends_when_all_requests_have_been_answered(serve):
+    server = serve()
+    measured = drive(target(server.url), SPEC, send_five, NullProgress())
+    level, latencies_s = measured.level, measured.latencies_s
+    assert (level.requests, level.texts, level.concurrency) == (5, 10, 3)
+    assert len(server.bodies) == len(latencies_s) == 5
+    assert max(latencies_s) * 1e3 == pytest.approx(level.latency_ms.max, abs=0.01)
+
+
+def test_progress_is_ended_and_garbage_collection_enabled_after_an_error(serve):
+    seen = []
+
+    async def fail(*_):
+        await asyncio.sleep(0)
+        seen.append(gc.isenabled())
+        raise ZeroDivisionError
+
+    progress = Stages()
+    with pytest.raises(ZeroDivisionError):
+        drive(target(serve().url), SPEC, fail, progress)
+    assert progress.titles == [("3 clients", 60, "s")]
+    assert progress.open == 0
+    assert seen == [False]
+    assert gc.isenabled()
+
+
+DROP = -1  # the fake server closes the connection without a response
+
+
+def run(server, *, concurrency=1, texts=1, duration_s=0.6, warmup_s=0.0, progress=None):
+    spec = LoadSpec(
+        workload=Workload.synthetic(texts_per_request=texts, seed=0),
+        load=OfferedLoad(concurrency=concurrency),
+        duration=LevelDuration(warmup_s=warmup_s, duration_s=duration_s, limit_s=duration_s),
+    )
+    return closed_loop(target(server.url), spec, progress or NullProgress()).level
+
+
+@pytest.mark.slow
+def test_four_clients_get_about_four_times_the_throughput_of_a_waiting_server(serve):
+    server = serve(delay_s=0.05)
+    # Interleaved, and the best of three: a busy machine can only lower the throughput.
+    pairs = [(run(server), run(server, concurrency=4)) for _ in range(3)]
+    single, four = (
+        max(level.texts_per_s for level in levels) for levels in zip(*pairs, strict=True)
+    )
+    assert 2.5 * single < four <= 1.1 * 4 / 0.05
+
+
+def test_the_number_of_requests_in_flight_is_the_number_of_clients(serve):
+    server = serve(delay_s=0.1)
+    run(server, concurrency=3)
+    assert server.most_at_once == 3
+
+
+def test_latency_includes_the_delay_of_the_server(serve):
+    level = run(serve(delay_s=0.03))
+    assert level.latency_ms.p50 >= 30
+    assert level.histogram.edges_ms[0] >= 28
+
+
+def test_all_texts_of_a_request_are_counted(serve):
+    server = serve(delay_s=0.01)
+    level = run(server, texts=8)
+    assert level.texts == 8 * level.requests
+    assert level.texts_per_s == pytest.approx(8 * level.requests_per_s, rel=1e-2)
+    assert {len(body["texts"]) for body in server.bodies} == {8}
+
+
+def test_requests_that_ended_in_the_warm_up_are_left_out(serve):
+    server = serve(delay_s=0.02, behave=lambda number: 200 if number > 2 else 503)
+    level = run(server, duration_s=0.4, warmup_s=3.0)
+    assert level.errors == {}
+    assert level.requests < len(server.bodies) - 3
+    assert 0.35 < level.duration_s <= 0.4
+
+
+def test_errors_are_counted_by_kind_and_do_not_stop_the_level(serve, monkeypatch):
+    monkeypatch.setattr(outcome, "MAX_REQUESTS", 20)
+    kinds = {0: 429, 1: 500, 2: DROP, 3: DROP}
+    server = serve(delay_s=0.005, behave=lambda number: kinds.get(number, 200))
+    level = run(server, duration_s=30)
+    assert level.errors == {"HTTP 429": 1, "HTTP 500": 1, "connection dropped": 2}
+    assert level.failed == 4
+    assert level.requests == 16
+
+
+def test_latencies_contain_only_successful_requests(serve):
+    server = serve(delay_s=0.005, behave=lambda number: 500 if number % 2 else 200)
+    level = run(server)
+    assert sum(level.histogram.counts) == level.requests
+    assert level.requests + level.failed == len(server.bodies)
+
+
+def test_a_hanging_server_is_counted_as_timeout(serve, monkeypatch):
+    monkeypatch.setattr(outcome, "TIMEOUT_S", 0.1)
+    level = run(serve(delay_s=0.5), duration_s=0.2)
+    assert set(level.errors) == {"timeout"}
+
+
+def test_a_stopped_server_is_counted_as_no_connection_and_not_flooded(closed_port):
+    class StoppedServer:
+        url = f"http://127.0.0.1:{closed_port}"
+
+    level = run(StoppedServer, duration_s=0.3)
+    assert set(level.errors) == {"no connection"}
+    assert level.failed < 20
+
+
+def test_the_number_of_requests_is_bounded(serve, monkeypatch):
+    monkeypatch.setattr(outcome, "MAX_REQUESTS", 7)
+    server = serve()
+    level = run(server, concurrency=2, duration_s=30)
+    assert len(server.bodies) == level.requests == 7
+    assert level.duration_s < 10
+
+
+def test_progress_reports_seconds_and_rates_and_ends(serve):
+    events = []
+
+    class RecordingProgress(NullProgress):
+        def begin(self, title, total, unit):
+            events.append((title, total, unit))
+
+        def advance(self, count, figures=None):
+            events.append((count, *figures))
+
+        def end(self):
+            events.append("end")
+
+    run(serve(delay_s=0.02), concurrency=2, duration_s=1.1, progress=RecordingProgress())
+    (first, *updates, last) = events
+    assert (first, last) == (("2 clients", 1, "s"), "end")
+    assert sum(seconds for seconds, _ in updates) == 1
+    assert {unit for _, unit in updates} == {"requests/s"}
+
+
+DROP = -1  # the fake server closes the connection without a response
+
+
+def run_open(url, rate=100.0, texts=1, arrivals=Arrivals.CONSTANT, **duration):
+    seconds = {"warmup_s": 0.0, "duration_s": 1.0, "limit_s": 1.0} | duration
+    spec = LoadSpec(
+        workload=Workload.synthetic(texts_per_request=texts, seed=0),
+        load=OfferedLoad(rate=rate, arrivals=arrivals),
+        duration=LevelDuration(**seconds),
+    )
+    return open_loop(target(url), spec, NullProgress(), seed=1).level
+
+
+def test_requests_are_sent_at_the_rate_even_if_responses_are_slow(serve):
+    server = serve(delay_s=0.5)
+    level = run_open(server.url)
+    assert level.sent == level.requests == pytest.approx(100, abs=1)
+    assert level.errors == {}
+    assert server.most_at_once > 20  # a closed loop would wait
+    assert level.latency_ms.p50 >= 500
+
+
+def test_refusals_successes_and_errors_are_counted_separately(serve):
+    outcomes = (200, 429, 503, DROP)
+    level = run_open(serve(behave=lambda number: outcomes[number % 4]).url)
+    assert level.requests + level.failed == level.sent == pytest.approx(100, abs=1)
+    assert level.requests == pytest.approx(25, abs=1)
+    assert set(level.errors) == {"HTTP 429", "HTTP 503", "connection dropped"}
+    assert all(count == pytest.approx(25, abs=1) for count in level.errors.values())
+    assert level.refused == level.errors["HTTP 429"]
+    assert level.refused_ms.p50 > 0
+
+
+@pytest.mark.slow
+def test_goodput_counts_texts_answered_in_time(serve):
+    level = run_open(serve().url, texts=8)
+    # The machine may stall; the last requests are then answered after the end of the level.
+    answered = 8 * level.requests / level.duration_s
+    assert 0.5 * answered < level.goodput <= 1.01 * answered
+    assert run_open(serve(delay_s=3).url, rate=20).goodput == 0
+
+
+def test_random_arrivals_are_a_poisson_process_of_the_seed(serve):
+    server = serve()
+    first, second = (run_open(server.url, rate=200, arrivals=Arrivals.POISSON) for _ in range(2))
+    assert first.sent == pytest.approx(200, abs=60)  # four standard deviations
+    assert first.sent == pytest.approx(second.sent, abs=2)
+    assert first.arrivals is Arrivals.POISSON
+
+
+def test_latency_counts_from_the_intended_send_time(serve):
+    level = run_open(serve(delay_s=0.02).url, rate=20)
+    assert level.latency_ms.p50 >= 20
+    assert level.late <= level.sent
+
+
+def test_no_request_is_sent_before_its_intended_time(serve, monkeypatch):
+    seen = []
+
+    def record_outcomes(measurement, *_):
+        seen.extend(measurement.outcomes)
+
+    monkeypatch.setattr("pipework.benchmarks.load.loops.level", record_outcomes)
+    run_open(serve().url, rate=300)
+    assert len(seen) > 200
+    assert all(outcome.sent_s >= outcome.intended_s for outcome in seen)
+
+
+def test_requests_of_the_warm_up_are_not_counted(serve):
+    server = serve(behave=lambda number: 500 if number < 10 else 200)
+    level = run_open(server.url, warmup_s=1.0)
+    assert level.errors == {}
+    assert level.sent < len(server.bodies) - 10
+
+
+@pytest.mark.slow
+def test_a_level_ends_when_its_windows_agree(serve):
+    calm = run_open(serve(delay_s=0.01).url, limit_s=60)
+    assert calm.stable
+    assert 3 <= len(calm.windows) < 180
+    assert calm.duration_s == pytest.approx(1.0)
+    still = run_open(serve(delay_s=4).url, limit_s=2.0, rate=5)  # no window has a response
+    assert not still.stable
+    assert len(still.windows) == 6
+
+
+def test_without_a_server_each_request_is_an_error(closed_port):
+    level = run_open(f"http://127.0.0.1:{closed_port}", rate=20)
+    assert (level.requests, level.latency_ms) == (0, None)
+    assert level.errors == {"no connection": level.sent}
