@@ -1,4 +1,4 @@
-"""Settings of `pipe export --set`."""
+"""Settings of `pipe export --set` and `pipe import --set`."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -6,8 +6,10 @@ from typing import Annotated
 from pydantic import Field
 
 from pipework.data.kept_rows import CALIBRATION_ROWS
+from pipework.data.readers import Format
 from pipework.run_folder.engine_record import Precision, Tolerance
 from pipework.settings import NotNegative, Positive, Settings
+from pipework.train.config.data import ColumnSettings, TaskSettings
 
 
 class ToleranceSettings(Settings):
@@ -107,3 +109,32 @@ class ExportSettings(Settings):
     keep: Annotated[int, Field(ge=0)] = 4
     capabilities: tuple[Positive, ...] = (75, 80, 86, 89, 120)
     triton: TritonSettings = TritonSettings()
+
+
+class ImportDataSettings(Settings):
+    """How the files of `pipe import --data` are read, as in [data] of `pipe train`.
+
+    Without `columns`, they are those named text, text_pair and label, if the file has them.
+    """
+
+    format: Format | None = None
+    header: bool | None = None
+    separator: str | None = None
+    columns: ColumnSettings = ColumnSettings()
+
+
+class ImportSettings(Settings):
+    """Settings of `pipe import`.
+
+    Attributes:
+        task: kind, labels and metric where the config of the source lacks them or is wrong; a list
+            of labels replaces the names in the config, in the order of the logits.
+        data: how the files of --data are read.
+        pair: whether an input is two texts; None: if the rows have two, or for a cross-encoder.
+        max_length: tokens of an input; None: the limit of the source, at most 512.
+    """
+
+    task: TaskSettings = TaskSettings()
+    data: ImportDataSettings = ImportDataSettings()
+    pair: bool | None = None
+    max_length: Annotated[int, Field(ge=3)] | None = None

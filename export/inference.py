@@ -185,8 +185,9 @@ def other_source(manifest: Manifest, file: Path) -> Source:
 
     It has the columns of the training data, and its format if it has the same suffix.
     """
-    reading, train = manifest.data.reading, manifest.data.splits["train"]
-    if file.suffix in SUFFIXES and file.suffix != Path(train.path).suffix:
+    reading, splits = manifest.data.reading, manifest.data.splits
+    known = next(iter(splits.values())).path if splits else "none"  # an import without rows
+    if file.suffix in SUFFIXES and file.suffix != Path(known).suffix:
         reading = reading.model_copy(update={"format": SUFFIXES[file.suffix].value})
     return Source.of(reading, file)
 

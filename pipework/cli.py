@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 
 from pipework.benchmarks.command import bench
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, as_pipe_error
+from pipework.exchange_commands import import_
 from pipework.run_folder.engine_record import ExportTarget, Layout, Precision
 
 app = typer.Typer(
@@ -282,6 +283,7 @@ def _print_line(line: str) -> None:
 
 
 app.command()(bench)
+app.command("import")(import_)
 
 
 @app.command()

@@ -52,6 +52,21 @@ def _format_metrics(metrics: SplitMetrics) -> str:
     return ", ".join((format_scores(metrics.scores), *losses))
 
 
+def show_imported(run: Path, manifest: Manifest) -> None:
+    """Print the comparison of an imported model with its source, its scores and the findings."""
+    imported = manifest.imported
+    if imported is not None:
+        console.print_line(
+            f"imported: {run}, logits within {imported.max_abs:.1e} of the source's over "
+            f"{imported.rows:,} rows"
+        )
+    for name, metrics in manifest.data.metrics.items():
+        console.print_line(f"{name} {_format_metrics(metrics)} over {metrics.rows:,} rows")
+    for finding in manifest.data.findings:
+        console.print_line(f"finding: {finding}")
+    console.print_line(f"next: pipe export {run} --to auto")
+
+
 def show_exported(run: Path, manifest: Manifest, records: Sequence[EngineRecord]) -> None:
     """Print the parity result of each exported engine, and the default engine of the run."""
     kind = manifest.task.kind
@@ -224,10 +239,11 @@ def _format_layers(layers: Sequence[FallbackLayer]) -> str:
 def _summary(manifest: Manifest) -> list[tuple[str, str]]:
     identity, model = manifest.identity, manifest.model
     base = f" from {model.base}" if model.base else ", from scratch"
+    seed = "unknown: imported" if identity.seed is None else str(identity.seed)
     return [
         ("run", identity.name),
         ("created", f"{identity.created_at:%Y-%m-%d %H:%M} UTC by pipework {identity.pipework}"),
-        ("seed", str(identity.seed)),
+        ("seed", seed),
         ("task", ": ".join(filter(None, (manifest.task.kind, ", ".join(_labels(manifest.task)))))),
         (
             "input",

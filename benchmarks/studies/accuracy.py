@@ -73,7 +73,7 @@ def score(
         dataset=name,
         metric=f"{split} {metric_in_words(evaluations[0].metric)}",
         values=tuple(100 * evaluation.score for evaluation in evaluations),
-        seeds=tuple(manifest.identity.seed for manifest in manifests),
+        seeds=tuple(int(manifest.identity.seed or 0) for manifest in manifests),
         rows=evaluations[0].rows,
         minutes=mean(minutes),
         settings=_settings(manifests[0], run_config(runs[0]).train),

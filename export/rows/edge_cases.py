@@ -67,7 +67,7 @@ def edge_case_rows(
             spread, encoder.encode([examples[index] for index in spread]), strict=True
         )
     ]
-    synthetic = _synthetic(examples[0])
+    synthetic = edge_examples(examples[0])
     synthetic["truncated text"] = _joined(examples, 4 * encoder.max_length)
     encodings = encoder.encode(list(synthetic.values()))
     rows += [
@@ -152,8 +152,8 @@ def _lengths(shortest: int, limit: int) -> list[int]:
     return sorted(length for length in lengths if shortest < length <= limit)
 
 
-def _synthetic(template: Example) -> dict[str, Example]:
-    """Return synthetic inputs by name, with the same fields as `template`."""
+def edge_examples(template: Example) -> dict[str, Example]:
+    """Return inputs that often break exports, by name, with the fields of `template`."""
     examples = {"empty text": _with_text(template, "")}
     examples |= {name: _with_text(template, text) for name, text in EDGE_TEXTS.items()}
     if template.text_pair is not None:

@@ -57,9 +57,9 @@ class RunRows:
         run: the run folder.
         manifest: the manifest at the start of the export.
         settings: export settings.
-        dev: labelled dev rows, sampled evenly and named by their row numbers from 1; for a run
-            without dev data, the rows of `sample_rows`.
-        truth_N: labels of `dev`, see `pipework.scoring.evaluation.label_array`, or None.
+        dev: dev rows, sampled evenly and named by their row numbers from 1; for a run without dev
+            data, the rows of `sample_rows`.
+        truth_N: labels of `dev`, see `pipework.scoring.evaluation.label_array`; None without.
         edge_cases: inputs that are checked at several batch sizes.
         vocabulary: inputs with every token, see `vocabulary_rows`.
     """
@@ -80,10 +80,11 @@ class RunRows:
             DataError: the dev rows for the parity check are missing.
         """
         encoder = open_encoder(run, manifest)
-        labelled = "dev" in manifest.data.splits
+        splits = manifest.data.splits
+        labelled = "dev" in splits and manifest.data.reading.label is not None
         rows = (
             _rows(run, manifest, "dev", settings.dev_rows)
-            if labelled
+            if "dev" in splits
             else dict(enumerate(sample_rows(manifest.input), start=1))
         )
         examples, numbers = list(rows.values()), list(rows)
@@ -96,9 +97,7 @@ class RunRows:
                 for number, encoding in zip(numbers, encoder.encode(examples), strict=True)
             ],
             truth_N=(
-                label_array(examples, manifest.task, manifest.data.splits["dev"].path)
-                if labelled
-                else None
+                label_array(examples, manifest.task, splits["dev"].path) if labelled else None
             ),
             edge_cases=edge_case_rows(encoder, examples, numbers),
             vocabulary=vocabulary_rows(encoder, examples[0]),
@@ -124,7 +123,8 @@ class RunRows:
     def calibration_rows(self, count: int | None = None) -> list[Encoding]:
         """Return train rows, sampled evenly, for the calibration of activations.
 
-        Without the train file these are the rows that the run has kept, or some of them.
+        Without the train file these are the rows that the run has kept, or some of them; for a run
+        without data, the rows of `sample_rows`.
 
         Args:
             count: number of rows; None uses `settings.calibration_rows`.
@@ -134,6 +134,8 @@ class RunRows:
         """
         run, manifest = self.run, self.manifest
         count = count or self.settings.calibration_rows
+        if not manifest.data.splits:
+            return open_encoder(run, manifest).encode(sample_rows(manifest.input)[:count])
         try:
             rows = _rows(run, manifest, "train", count)
         except DataError:

@@ -208,6 +208,16 @@ def read_cells(
     return [f"column_{number}" for number in range(len(first))], chain([first], cells)
 
 
+def column_names(path: Path, file_format: Format | None) -> list[str]:
+    """Return the names in the header of a file, or the keys of its rows; none without columns.
+
+    Raises:
+        DataError: as `read_rows`; or the format is not given, and the suffix is unknown.
+    """
+    known = file_format or format_from_suffix(path)
+    return [] if known in WITHOUT_COLUMNS else read_cells(path, known, header=True)[0]
+
+
 def _cell(value: object) -> str:
     if value is None:
         return ""

@@ -27,13 +27,13 @@ SCHEMA_VERSION = 3
 
 
 class Identity(Record):
-    """The run's name, creation time, code version and seed."""
+    """The run's name, creation time, code version and seed; None if it was not trained here."""
 
     name: str
     created_at: datetime
     pipework: str
     git_commit: str | None
-    seed: int
+    seed: int | None
 
 
 class Input(Record):
@@ -181,8 +181,28 @@ class Data(Record):
     baseline: BaselineRecord | None = None
 
 
+class ImportRecord(Record):
+    """The source of an imported model, and the comparison with it.
+
+    Attributes:
+        kind: the kind of source, see `pipework.export.importing`.
+        source: the folder or hub id.
+        revision: the commit of a hub id.
+        transformers: the version of transformers that ran the source.
+        rows: number of compared inputs.
+        max_abs: the largest difference of a logit.
+    """
+
+    kind: str
+    source: str
+    revision: str | None
+    transformers: str
+    rows: int
+    max_abs: float
+
+
 class Manifest(Record):
-    """The contents of a run folder."""
+    """The contents of a run folder; `imported` is set if the model was not trained here."""
 
     schema_version: int = SCHEMA_VERSION
     identity: Identity
@@ -190,6 +210,7 @@ class Manifest(Record):
     input: Input
     model: Model
     data: Data
+    imported: ImportRecord | None = None
     engines: tuple[EngineRecord, ...] = ()
 
 

@@ -225,6 +225,9 @@ def label_array(examples: Sequence[Example], task: Task, where: str) -> NDArray[
     if not examples:
         message = f"{where} holds no rows"
         raise DataError(message)
+    if task.kind is not TaskKind.PRETRAIN and all(row.label is None for row in examples):
+        message = f"{where} has no labels"
+        raise DataError(message, "use a file with labels: pipe eval RUN FILE")
     index = {label: position for position, label in enumerate(task.labels)}
     rows = [
         (where if example.line is None else f"{where}:{example.line}", example.label)

@@ -19,6 +19,7 @@ FROZEN = {
     "doctor": "as_json",
     "eval": "run file split engine as_json",
     "export": "run to precision layout repository overrides",
+    "import": "source out data overrides",
     "predict": "words file out url columns engine",
     "serve": "target backend host port grpc_port engine overrides",
     "show": "run as_json html overrides",

@@ -52,7 +52,7 @@ def make_tokenizer(settings: ModelSettings, source: Source) -> Tokenizer:
     if settings.vocab is not None:
         return _with_vocabulary(settings, read_vocabulary(settings.vocab))
     if settings.name is not None:
-        return _of_checkpoint(settings, settings.name)
+        return checkpoint_tokenizer(settings, settings.name)
     return learn_wordpiece(settings, lambda: _texts(source))
 
 
@@ -143,7 +143,12 @@ def _with_template(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def _of_checkpoint(settings: ModelSettings, name: str) -> Tokenizer:
+def checkpoint_tokenizer(settings: ModelSettings, name: str) -> Tokenizer:
+    """Return the tokenizer of a checkpoint, a folder or hub id.
+
+    Raises:
+        ConfigError: it has none, or it cannot be read.
+    """
     run = Path(name).parent  # if this is the checkpoint of a run folder
     if (run / MANIFEST_FILE).is_file():
         return Tokenizer.from_file(str(run / "tokenizer.json"))
@@ -152,7 +157,7 @@ def _of_checkpoint(settings: ModelSettings, name: str) -> Tokenizer:
         return legacy
     hint = "expected a hub id or a folder with tokenizer files"
     if Path(name).is_dir() and not _tokenizer_files(Path(name)):
-        message = f"no tokenizer found at model.name {name!r}"
+        message = f"no tokenizer found in checkpoint {name!r}"
         raise ConfigError(message, hint)
     from transformers import AutoTokenizer  # noqa: PLC0415  (slow to import)
 
@@ -161,7 +166,7 @@ def _of_checkpoint(settings: ModelSettings, name: str) -> Tokenizer:
     except library_errors() as error:
         if is_out_of_memory(error):
             raise
-        message = f"the tokenizer of model.name {name!r} cannot be opened: {summary(error)}"
+        message = f"the tokenizer of checkpoint {name!r} cannot be opened: {summary(error)}"
         raise ConfigError(message, hint) from error
     backend: Tokenizer = tokenizer.backend_tokenizer
     return backend
@@ -205,17 +210,17 @@ def check_openable(name: str) -> None:
     if Path(name).is_dir():
         return
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        message = f"model.name {name!r} is not a folder"
+        message = f"checkpoint {name!r} is not a folder"
         raise ConfigError(message, "expected a folder with config.json, or a hub id")
     try:
         if isinstance(try_to_load_from_cache(name, "config.json"), str) or constants.HF_HUB_OFFLINE:
             return
         httpx.head(constants.ENDPOINT, timeout=REACH_S)
     except HFValidationError as error:
-        message = f"model.name {name!r} is neither a folder nor a hub id"
+        message = f"checkpoint {name!r} is neither a folder nor a hub id"
         raise ConfigError(message, "expected a folder with config.json, or a hub id") from error
     except httpx.HTTPError as error:
-        message = f"cannot download model.name {name!r} from {constants.ENDPOINT}: {error}"
+        message = f"cannot download checkpoint {name!r} from {constants.ENDPOINT}: {error}"
         raise ConfigError(message, "check the network, or set model.name to a folder") from error
 
 
@@ -226,7 +231,7 @@ def _check_not_tensorflow(name: str) -> None:
     if CKPT.search(name) and not folder.is_dir():
         files = [folder.name]
     if files and not readable:
-        message = f"model.name {name!r} is a TensorFlow checkpoint ({files[0]}), expected PyTorch's"
+        message = f"checkpoint {name!r} is a TensorFlow checkpoint ({files[0]}), expected PyTorch's"
         hint = "convert it first: a folder with config.json, vocab.txt and model.safetensors"
         raise ConfigError(message, hint)
 

@@ -59,6 +59,7 @@ class Classifier(nn.Module):
         self.target_scale: TargetScale | None = None
         self.has_trained_head = False
         self._left = families.reads_last(model.config)
+        self._activation = families.output_activation(model.config)
         self.head: StatesHead | None = None
         if settings.head is not Head.LINEAR:
             width = int(model.config.hidden_size)
@@ -79,7 +80,7 @@ class Classifier(nn.Module):
         logits: torch.Tensor = self.model(
             input_ids=input_ids, attention_mask=attention_mask, **types
         ).logits
-        return self._scaled(logits)
+        return self._outputs(logits)
 
     def states(
         self,
@@ -106,12 +107,12 @@ class Classifier(nn.Module):
             logits: torch.Tensor = shell(
                 inputs_embeds=states_BTH, attention_mask=attention_mask
             ).logits
-            return self._scaled(logits)
+            return self._outputs(logits)
         mask_BT, spans_B4 = attention_mask, entity_spans
         if self._left:
             states_BTH, mask_BT, spans_B4 = to_column_0(states_BTH, mask_BT, spans_B4)
         head_logits: torch.Tensor = self.head(states_BTH, mask_BT, spans_B4)
-        return self._scaled(head_logits)
+        return self._outputs(head_logits)
 
     def standardise(self, scale: TargetScale) -> None:
         """Set the scale of the targets; a head that was trained before keeps its values."""
@@ -122,8 +123,10 @@ class Classifier(nn.Module):
                 layer.weight.div_(scale.std)
                 layer.bias.sub_(scale.mean).div_(scale.std)
 
-    def _scaled(self, logits_BC: torch.Tensor) -> torch.Tensor:
-        """Return logits on the scale of the targets."""
+    def _outputs(self, logits_BC: torch.Tensor) -> torch.Tensor:
+        """Return logits after the activation of the model, on the scale of the targets."""
+        if self._activation is not None:
+            logits_BC = self._activation(logits_BC)
         if self.target_scale is None:
             return logits_BC
         # float32: bf16 could not represent small differences between large targets.

@@ -62,6 +62,29 @@ def set_head_dropout(config: PreTrainedConfig, dropout: float) -> None:
         config.cls_dropout = dropout  # read by the model, but not an attribute of its config
 
 
+def output_activation(config: PreTrainedConfig) -> nn.Module | None:
+    """Return the activation that a cross-encoder applies to its score; None for the identity.
+
+    The class `CrossEncoder` of sentence-transformers writes it to the config.
+
+    Raises:
+        ConfigError: it is neither the identity nor a sigmoid.
+    """
+    own = getattr(config, "sentence_transformers", None) or {}
+    name = own.get("activation_fn", getattr(config, "sbert_ce_default_activation_function", None))
+    kind = str(name).rpartition(".")[2]
+    if own and name is None and config.num_labels == 1:
+        kind = "Sigmoid"  # the default of CrossEncoder
+    match kind:
+        case "Sigmoid":
+            return nn.Sigmoid()
+        case "Identity" | "None":
+            return None
+        case _:
+            message = f"the activation_fn {name} is not supported, expected Sigmoid or Identity"
+            raise ConfigError(message, "change it in config.json")
+
+
 def pooled(encoder: PreTrainedModel, states_BTH: torch.Tensor) -> torch.Tensor | None:
     """Return the output of the pooler of the encoder, or None if it has no pooler."""
     pooler = getattr(encoder, "pooler", None)

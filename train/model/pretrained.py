@@ -55,6 +55,13 @@ class LabelNames:
         config.problem_type = self.problem_type
 
 
+def without_activation(config: PreTrainedConfig) -> None:
+    """Remove the activation of a cross-encoder: training computes the loss of its logits."""
+    for name in ("sentence_transformers", "sbert_ce_default_activation_function"):
+        if hasattr(config, name):
+            delattr(config, name)
+
+
 def open_pretrained(
     settings: ModelSettings, name: str, names: LabelNames
 ) -> tuple[PreTrainedModel, bool]:
@@ -69,6 +76,7 @@ def open_pretrained(
     with opening(name):
         config = read_config(name)
         names.write(config)
+        without_activation(config)
         set_head_dropout(config, settings.dropout)
         linear = settings.head is Head.LINEAR
         kind = AutoModelForSequenceClassification if linear else AutoModel
@@ -97,17 +105,17 @@ def opening(name: str) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        message = f"model.name {name!r}: a safetensors file is damaged: {error}"
+        message = f"checkpoint {name!r}: a safetensors file is damaged: {error}"
         raise ConfigError(message, "copy or download the weights again") from error
     except pickle.UnpicklingError as error:
-        message = f"model.name {name!r}: the weights are a pickle that contains more than tensors"
+        message = f"checkpoint {name!r}: the weights are a pickle that contains more than tensors"
         raise ConfigError(
             message, "a pickle can execute code: save the weights as safetensors first"
         ) from error
     except library_errors() as error:
         if is_out_of_memory(error):
             raise
-        message = f"model.name {name!r} cannot be opened: {summary(error)}"
+        message = f"checkpoint {name!r} cannot be opened: {summary(error)}"
         raise ConfigError(message, "expected a hub id or a folder with config.json") from error
 
 
@@ -139,7 +147,7 @@ def check_loaded(
     encoder = sorted(key for key in missing if key.startswith(prefix))
     encoder = [key for key in encoder if "pooler." not in key]  # some checkpoints have no pooler
     if encoder:
-        message = f"model.name {name!r}: {len(encoder)} encoder weights are missing: {encoder[0]}"
+        message = f"checkpoint {name!r}: {len(encoder)} encoder weights are missing: {encoder[0]}"
         raise ConfigError(message, "check that family and sizes in config.json match the weights")
     return {key for key in missing if not key.startswith(prefix)} if prefix else missing
 

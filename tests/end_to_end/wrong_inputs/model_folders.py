@@ -73,39 +73,39 @@ INDEX = json.dumps(
 HEADER = b'{"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}}'
 
 NAMES = {
-    "a model in an absent folder": named("./model", "model.name './model' is not a folder"),
+    "a model in an absent folder": named("./model", "checkpoint './model' is not a folder"),
     "a model at an absent path": named(
-        "/nowhere/model", "model.name '/nowhere/model' is not a folder"
+        "/nowhere/model", "checkpoint '/nowhere/model' is not a folder"
     ),
-    "a model in the home folder": named("~/model", "model.name '~/model' is not a folder"),
+    "a model in the home folder": named("~/model", "checkpoint '~/model' is not a folder"),
     "a path of three parts": named(
-        "models/bert/base", "model.name 'models/bert/base' is not a folder"
+        "models/bert/base", "checkpoint 'models/bert/base' is not a folder"
     ),
     "a hub id that is not in the cache": named(
         "bert-base-uncased",
-        "the tokenizer of model.name 'bert-base-uncased' cannot be opened: We couldn't "
+        "the tokenizer of checkpoint 'bert-base-uncased' cannot be opened: We couldn't "
         "connect to 'https://huggingface.co' to load the files, and couldn't find them "
         "in the cached files.",
     ),
     "a hub id with a space": named(
-        '"bert base"', "model.name 'bert base' is neither a folder nor a hub id"
+        '"bert base"', "checkpoint 'bert base' is neither a folder nor a hub id"
     ),
     "a web address": named(
-        "https://example.org/model", "model.name 'https://example.org/model' is not a folder"
+        "https://example.org/model", "checkpoint 'https://example.org/model' is not a folder"
     ),
     "a file as model": named(
         "train.tsv",
-        "the tokenizer of model.name 'train.tsv' cannot be opened: It looks like the "
+        "the tokenizer of checkpoint 'train.tsv' cannot be opened: It looks like the "
         "config file at 'train.tsv' is not a valid JSON file.",
     ),
     "an empty folder as model": WrongInput(
         command=NAMED + "model",
-        error="no tokenizer found at model.name 'model'",
+        error="no tokenizer found in checkpoint 'model'",
         change=lambda folder: (folder / "model").mkdir(),
     ),
     "an unfinished run as model": WrongInput(
         command=NAMED + "RUN",
-        error="model.name 'RUN' cannot be opened: Unrecognized model in RUN. Should have a "
+        error="checkpoint 'RUN' cannot be opened: Unrecognized model in RUN. Should have a "
         "`model_type` key in its config.json.",
         change=lambda folder: removed("manifest.json")(folder / "RUN"),
     ),
@@ -113,28 +113,28 @@ NAMES = {
 FOLDERS = {
     "a model without config": model(
         removed("config.json"),
-        "model.name 'model' cannot be opened: Unrecognized model in model. Should have "
+        "checkpoint 'model' cannot be opened: Unrecognized model in model. Should have "
         "a `model_type` key in its config.json.",
     ),
     "a config that is cut": model(
         cut("config.json", 40),
-        "the tokenizer of model.name 'model' cannot be opened: It looks like the "
+        "the tokenizer of checkpoint 'model' cannot be opened: It looks like the "
         "config file at 'model/config.json' is not a valid JSON file.",
     ),
     "a config that is empty": model(
         written("config.json", ""),
-        "the tokenizer of model.name 'model' cannot be opened: It looks like the "
+        "the tokenizer of checkpoint 'model' cannot be opened: It looks like the "
         "config file at 'model/config.json' is not a valid JSON file.",
     ),
     "a config that is a list": model(
         written("config.json", "[]"),
-        "the tokenizer of model.name 'model' cannot be opened: TypeError "
+        "the tokenizer of checkpoint 'model' cannot be opened: TypeError "
         "transformers.configuration_utils.PreTrainedConfig() argument after ** must be "
         "a mapping, not list",
     ),
     "a config in UTF-16 of a model": model(
         written("config.json", "{}".encode("utf-16")),
-        "the tokenizer of model.name 'model' cannot be opened: It looks like the "
+        "the tokenizer of checkpoint 'model' cannot be opened: It looks like the "
         "config file at 'model/config.json' is not a valid JSON file.",
     ),
     "a config without family": model(
@@ -143,127 +143,127 @@ FOLDERS = {
     ),
     "a config of an unknown family": model(
         edited(model_type="transformer9"),
-        "model.name 'model' cannot be opened: The checkpoint you are trying to load "
+        "checkpoint 'model' cannot be opened: The checkpoint you are trying to load "
         "has model type `transformer9` but Transformers does not recognize this "
         "architecture. This could be because of an issue with the checkpoint, or "
         "because your version of Transformers is out of date.",
     ),
     "a config of another family": model(
         edited(model_type="distilbert"),
-        "model.name 'model': 36 encoder weights are missing: distilbert.embeddings.LayerNorm.bias",
+        "checkpoint 'model': 36 encoder weights are missing: distilbert.embeddings.LayerNorm.bias",
     ),
     "a config of a decoder": model(
         edited(model_type="whisper"),
-        "model.name 'model' cannot be opened: Unrecognized configuration class <class "
+        "checkpoint 'model' cannot be opened: Unrecognized configuration class <class "
         "'transformers.models.whisper.configuration_whisper.WhisperConfig'> for this "
         "kind of AutoModel: AutoModelForSequenceClassification.",
     ),
     "a word as width": model(
         edited(hidden_size="wide"),
-        "the tokenizer of model.name 'model' cannot be opened: "
+        "the tokenizer of checkpoint 'model' cannot be opened: "
         "StrictDataclassFieldValidationError Validation error for field 'hidden_size': "
         "TypeError: Field 'hidden_size' expected int, got str (value: 'wide')",
     ),
     "a width of other weights": model(
         edited(hidden_size=64, num_attention_heads=2),
-        "model.name 'model': 35 encoder weights are missing: bert.embeddings.LayerNorm.bias",
+        "checkpoint 'model': 35 encoder weights are missing: bert.embeddings.LayerNorm.bias",
     ),
     "a negative width": model(
         edited(hidden_size=-128),
-        "model.name 'model' cannot be opened: RuntimeError Trying to create tensor "
+        "checkpoint 'model' cannot be opened: RuntimeError Trying to create tensor "
         "with negative dimension -128: [4684, -128]",
     ),
     "heads that do not divide the width": model(
         edited(num_attention_heads=3),
-        "model.name 'model' cannot be opened: The hidden size (128) is not a multiple "
+        "checkpoint 'model' cannot be opened: The hidden size (128) is not a multiple "
         "of the number of attention heads (3)",
     ),
     "more layers than weights": model(
         edited(num_hidden_layers=5),
-        "model.name 'model': 48 encoder weights are missing: "
+        "checkpoint 'model': 48 encoder weights are missing: "
         "bert.encoder.layer.2.attention.output.LayerNorm.bias",
     ),
     "an unknown activation": model(
-        edited(hidden_act="tanhh"), "model.name 'model' cannot be opened: KeyError 'tanhh'"
+        edited(hidden_act="tanhh"), "checkpoint 'model' cannot be opened: KeyError 'tanhh'"
     ),
     "more tokens than rows": model(
         edited(vocab_size=50),
-        "model.name 'model': 1 encoder weights are missing: bert.embeddings.word_embeddings.weight",
+        "checkpoint 'model': 1 encoder weights are missing: bert.embeddings.word_embeddings.weight",
     ),
     "texts longer than the positions": model(
         edited(), "model.max_length 600: 'model' has 64 positions", " --set model.max_length=600"
     ),
     "a model without weights": model(
         removed(WEIGHTS),
-        "model.name 'model' cannot be opened: Error no file named model.safetensors, "
+        "checkpoint 'model' cannot be opened: Error no file named model.safetensors, "
         "or pytorch_model.bin, found in directory model.",
     ),
     "weights that are empty": model(
         written(WEIGHTS, b""),
-        "model.name 'model': a safetensors file is damaged: Error while deserializing "
+        "checkpoint 'model': a safetensors file is damaged: Error while deserializing "
         "header: header too small",
     ),
     "weights that are cut": model(
         cut(WEIGHTS, 5000),
-        "model.name 'model': a safetensors file is damaged: Error while deserializing "
+        "checkpoint 'model': a safetensors file is damaged: Error while deserializing "
         "header: incomplete metadata, file not fully covered",
     ),
     "weights that are text": model(
         written(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"),
-        "model.name 'model': a safetensors file is damaged: Error while deserializing "
+        "checkpoint 'model': a safetensors file is damaged: Error while deserializing "
         "header: header too large",
     ),
     "weights of another model": model(
         written(WEIGHTS, struct.pack("<Q", len(HEADER)) + HEADER + bytes(36)),
-        "model.name 'model': 37 encoder weights are missing: bert.embeddings.LayerNorm.bias",
+        "checkpoint 'model': 37 encoder weights are missing: bert.embeddings.LayerNorm.bias",
     ),
     "weights as a pickle with code": model(
         replaced("pytorch_model.bin", pickle.dumps({"a": print}, protocol=2), WEIGHTS),
-        "model.name 'model': the weights are a pickle that contains more than tensors",
+        "checkpoint 'model': the weights are a pickle that contains more than tensors",
     ),
     "weights as a damaged pickle": model(
         replaced("pytorch_model.bin", b"\x80\x02", WEIGHTS),
-        "model.name 'model' cannot be opened: EOFError",
+        "checkpoint 'model' cannot be opened: EOFError",
     ),
     "weights without a part": model(
         replaced("model.safetensors.index.json", INDEX, WEIGHTS),
-        "model.name 'model' cannot be opened: No such file or directory: "
+        "checkpoint 'model' cannot be opened: No such file or directory: "
         "model/model-00001-of-00002.safetensors",
     ),
     "weights with a damaged index": model(
         replaced("model.safetensors.index.json", b"{", WEIGHTS),
-        "model.name 'model' cannot be opened: Expecting property name enclosed in "
+        "checkpoint 'model' cannot be opened: Expecting property name enclosed in "
         "double quotes: line 1 column 2 (char 1)",
     ),
     "weights of TensorFlow": model(
         replaced("tf_model.h5", b"\x89HDF\r\n\x1a\n", WEIGHTS),
-        "model.name 'model' is a TensorFlow checkpoint (tf_model.h5), expected PyTorch's",
+        "checkpoint 'model' is a TensorFlow checkpoint (tf_model.h5), expected PyTorch's",
     ),
     "weights of a TensorFlow release": model(
         replaced("bert_model.ckpt.index", b"\0", WEIGHTS),
-        "model.name 'model' is a TensorFlow checkpoint (bert_model.ckpt.index), expected PyTorch's",
+        "checkpoint 'model' is a TensorFlow checkpoint (bert_model.ckpt.index), expected PyTorch's",
     ),
     "a model without tokenizer": model(
-        removed(TOKENIZER, "tokenizer_config.json"), "no tokenizer found at model.name 'model'"
+        removed(TOKENIZER, "tokenizer_config.json"), "no tokenizer found in checkpoint 'model'"
     ),
     "a model with the options of a tokenizer only": model(
         removed(TOKENIZER),
-        "the tokenizer of model.name 'model' cannot be opened: Couldn't instantiate "
+        "the tokenizer of checkpoint 'model' cannot be opened: Couldn't instantiate "
         "the backend tokenizer from one of: (1) a `tokenizers` library serialization "
         "file,",
     ),
     "a tokenizer that is cut": model(
         cut(TOKENIZER, 500),
-        "the tokenizer of model.name 'model' cannot be opened: Unterminated string "
+        "the tokenizer of checkpoint 'model' cannot be opened: Unterminated string "
         "starting at: line 1 column 495 (char 494)",
     ),
     "a tokenizer of another format": model(
         written(TOKENIZER, '{"model": {"type": "Magic"}}'),
-        "the tokenizer of model.name 'model' cannot be opened: KeyError 'added_tokens'",
+        "the tokenizer of checkpoint 'model' cannot be opened: KeyError 'added_tokens'",
     ),
     "options of a tokenizer that are cut": model(
         cut("tokenizer_config.json", 20),
-        "the tokenizer of model.name 'model' cannot be opened: Unterminated string "
+        "the tokenizer of checkpoint 'model' cannot be opened: Unterminated string "
         "starting at: line 2 column 3 (char 4)",
     ),
     "a vocabulary in Latin-1": model(

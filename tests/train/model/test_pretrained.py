@@ -206,10 +206,10 @@ def test_a_regression_that_is_trained_further_starts_with_the_values_of_its_chec
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("./none", "model.name './none' is not a folder"),
-        ("/none/bert", "model.name '/none/bert' is not a folder"),
-        ("a b", "model.name 'a b' is neither a folder nor a hub id"),
-        ("bert-none", r"cannot download model.name 'bert-none' from http://127.0.0.1:9: "),
+        ("./none", "checkpoint './none' is not a folder"),
+        ("/none/bert", "checkpoint '/none/bert' is not a folder"),
+        ("a b", "checkpoint 'a b' is neither a folder nor a hub id"),
+        ("bert-none", r"cannot download checkpoint 'bert-none' from http://127.0.0.1:9: "),
     ],
 )
 def test_a_name_that_cannot_be_opened_is_refused_at_once(monkeypatch, name, message):

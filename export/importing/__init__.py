@@ -1,0 +1,1 @@
+"""Import checkpoints that other programs trained, and prove that the import answers the same."""

@@ -1,0 +1,140 @@
+"""Check that an imported model answers as its source does, from the text to the logits.
+
+Shapes: N texts, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.data.examples import Example
+from pipework.errors import CheckFailedError
+from pipework.export.importing.transformers_source import TransformersReference
+from pipework.export.rows.edge_cases import edge_examples
+from pipework.export.rows.tolerances import TOLERANCES
+from pipework.progress import Progress
+from pipework.run_folder.engine_record import Precision
+from pipework.run_folder.task import Task
+from pipework.scoring.evaluation import Engine, infer_all
+from pipework.scoring.logit_diff import Comparison
+from pipework.scoring.predictions import decide
+from pipework.text.encoding import Encoding, TextEncoder
+
+COMPARED_ROWS = 1000
+WORST = 10
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SourceComparison:
+    """The result of a successful comparison.
+
+    Attributes:
+        rows: number of compared inputs.
+        max_abs: the largest difference of a logit.
+        with_special_tokens: number of inputs that were left out, because they contain a special
+            token as text: the source reads it as the token, the import as text.
+    """
+
+    rows: int
+    max_abs: float
+    with_special_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedModel:
+    """The model in the run folder, opened from there."""
+
+    task: Task
+    encoder: TextEncoder
+    engine: Engine
+
+
+def compare_with_source(
+    imported: ImportedModel,
+    reference: TransformersReference,
+    examples: Sequence[Example],
+    progress: Progress,
+) -> SourceComparison:
+    """Compare the logits for rows of the user and for edge cases, at the limits of float32.
+
+    Raises:
+        CheckFailedError: they differ; the details list the inputs that differ most.
+    """
+    named = {f"row {number}": row for number, row in enumerate(examples, start=1)}
+    named |= edge_examples(examples[0])
+    special = reference.special_tokens()
+    compared = {name: row for name, row in named.items() if not _contains(row, special)}
+    encodings = imported.encoder.encode([*compared.values()])
+    progress.begin("running the source", len(compared), "rows")
+    expected_NC = reference.logits([*compared.values()], progress.advance)
+    progress.end()
+    found_NC = infer_all(imported.engine, encodings, progress)
+    comparison = Comparison(
+        task=imported.task,
+        expected_XC=expected_NC,
+        found_XC=found_NC,
+        input_X=np.arange(len(compared)),
+        lengths_X=np.array([len(encoding) for encoding in encodings]),
+    )
+    breaches = comparison.breaches(TOLERANCES[Precision.FP32])
+    if breaches:
+        tokens = _token_differences(compared, encodings, reference)
+        raise _error(comparison, ", ".join(breach.limit for breach in breaches), tokens, compared)
+    return SourceComparison(
+        rows=len(compared),
+        max_abs=float(comparison.max_differences.max()),
+        with_special_tokens=len(named) - len(compared),
+    )
+
+
+def _contains(row: Example, tokens: Sequence[str]) -> bool:
+    texts = (row.text, row.text_pair or "")
+    return any(token in text for token in tokens for text in texts)
+
+
+def _token_differences(
+    rows: dict[str, Example], encodings: Sequence[Encoding], reference: TransformersReference
+) -> list[str]:
+    """Describe the inputs whose token ids differ."""
+    lines = []
+    for (name, row), encoding in zip(rows.items(), encodings, strict=True):
+        ids = reference.token_ids(row)
+        if ids != encoding.ids.tolist():
+            lines.append(f"{name}: token ids {ids[:12]}, imported {encoding.ids[:12].tolist()}")
+    return lines
+
+
+def _error(
+    comparison: Comparison, limits: str, tokens: Sequence[str], rows: dict[str, Example]
+) -> CheckFailedError:
+    count, unit = len(rows), comparison.unit
+    allowed = TOLERANCES[Precision.FP32].max_abs * unit
+    largest_N: NDArray[np.floating] = comparison.max_differences
+    message = (
+        f"the import answers differently from its source ({limits}): logits differ by up to "
+        f"{largest_N.max():.3g} (tolerance {allowed:g}), {int(comparison.flipped.sum())} of "
+        f"{count} predictions changed"
+    )
+    if tokens:
+        message += f", the token ids of {len(tokens)} of {count} inputs differ"
+    names = [*rows]
+    head = f"{'input':<24} {'tokens':>6} {'max diff':>9}  source -> import"
+    lines = [
+        f"{names[row]:<24} {comparison.lengths_X[row]:>6} {largest_N[row]:>9.2e}  "
+        f"{_predictions(comparison, row)}"
+        for row in np.argsort(-largest_N, kind="stable")[:WORST].tolist()
+    ]
+    details = "\n".join((head, *lines, *tokens[:WORST]))
+    return CheckFailedError(message, "nothing was imported", details)
+
+
+def _predictions(comparison: Comparison, row: int) -> str:
+    both = (comparison.expected_XC[row], comparison.found_XC[row])
+    with np.errstate(invalid="ignore", over="ignore"):  # a logit may be infinite
+        labels = [
+            decide(logits_C[None], comparison.task)[0].text_fields()[0] or "no label"
+            for logits_C in both
+        ]
+    return " -> ".join(labels)

@@ -1,0 +1,253 @@
+"""Imports of classifiers that transformers saved."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import normalizers
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+from pipework.benchmarks.studies.families import EncoderFamily
+from pipework.data.examples import Example
+from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
+from pipework.export.config import ExportSettings, ImportSettings
+from pipework.export.importing import run as importing
+from pipework.export.importing.run import FOREIGN_TEXTS, import_source
+from pipework.export.inference import evaluate_run, predict_run
+from pipework.export.run import export
+from pipework.progress import NullProgress
+from pipework.run_folder.engine_record import (
+    EngineFormat,
+    Layout,
+    Precision,
+    Scaling,
+    Variant,
+)
+from pipework.run_folder.manifest import read_manifest
+from pipework.run_folder.task import Metric, TaskKind
+from pipework.settings import load_settings
+from pipework.train.model.packed_encoder import PACKABLE
+from tests.commands import pipe
+from tests.export.importing.conftest import LABELS, edit_json, save_classifier
+
+TEXTS = ("rain in the north", "the team won", "shares fell", "a quiet day", "late goal", "票房")
+SPEED = ExportSettings(speed_s=0)
+
+
+def imported(folder, out, *files, **settings):
+    overrides = [f"{key.replace('__', '.')}={value}" for key, value in settings.items()]
+    options = load_settings(ImportSettings, None, overrides)
+    return import_source(str(folder), out, files, options, NullProgress())
+
+
+def onnx(layout, **options):
+    return Variant(format=EngineFormat.ONNX, layout=layout, precision=Precision.FP32, **options)
+
+
+def labelled(count=40):
+    return [f"{TEXTS[row % 6]} {row}\t{LABELS[row % 3]}" for row in range(count)]
+
+
+@pytest.mark.parametrize("family", EncoderFamily)
+def test_every_family_answers_as_its_source(family, tmp_path):
+    source, run = save_classifier(tmp_path / "source", family), tmp_path / "run"
+    manifest = imported(source, run)
+    assert manifest.imported.max_abs < 1e-5
+    assert manifest.imported.rows > 400
+    assert manifest.model.family == family
+    assert manifest.task.labels == LABELS
+    assert manifest.data.findings[0] == FOREIGN_TEXTS
+    assert read_manifest(run) == manifest
+    if family is EncoderFamily.BERT:
+        layouts = Layout
+    else:
+        layouts = [Layout.PACKED if family in PACKABLE else Layout.PADDED]
+    for layout in layouts:
+        (record,) = export(run, NullProgress(), [onnx(layout)], settings=SPEED)
+        assert record.proven
+        assert record.parity.scores is None
+
+
+def test_the_import_predicts_as_a_pipeline_of_transformers(classifier_folder, tmp_path):
+    imported(classifier_folder, tmp_path / "run")
+    classify = pipeline("text-classification", model=str(classifier_folder), top_k=None)
+    ours = predict_run(tmp_path / "run", [Example(text=text) for text in TEXTS])
+    for (_, prediction), scores in zip(ours, classify([*TEXTS]), strict=True):
+        expected = {entry["label"]: entry["score"] for entry in scores}
+        assert prediction.scores == pytest.approx(expected, abs=1e-5)
+
+
+def test_labelled_rows_are_scored_and_kept(classifier_folder, rows_file, tmp_path):
+    run, path = tmp_path / "run", rows_file(*labelled())
+    manifest = imported(classifier_folder, run, path)
+    splits = manifest.data.splits
+    assert (splits["dev"].rows, splits["train"].rows) == (30, 10)
+    assert manifest.data.metrics["dev"].rows == 30
+    assert FOREIGN_TEXTS not in manifest.data.findings
+    score = manifest.data.metrics["dev"].scores[Metric.ACCURACY]
+    assert evaluate_run(run, None, "dev", None, NullProgress()).score == score
+    path.unlink()  # the run has kept its rows
+    static = onnx(Layout.PADDED).model_copy(
+        update={"precision": Precision.INT8, "scaling": Scaling.STATIC}
+    )
+    (record,) = export(run, NullProgress(), [static], settings=SPEED)
+    assert record.parity.scores is not None
+
+
+def test_rows_without_labels_prove_but_score_nothing(classifier_folder, rows_file, tmp_path):
+    run = tmp_path / "run"
+    manifest = imported(classifier_folder, run, rows_file(*TEXTS, header="text"))
+    assert manifest.data.metrics == {}
+    assert manifest.data.splits["dev"].rows == 5
+    (record,) = export(run, NullProgress(), [onnx(Layout.PADDED)], settings=SPEED)
+    assert record.parity.scores is None
+    with pytest.raises(DataError, match="has no labels"):
+        evaluate_run(run, None, "dev", None, NullProgress())
+
+
+def test_a_second_file_calibrates(classifier_folder, rows_file, tmp_path):
+    second = rows_file(*TEXTS, header="text", name="more.tsv")
+    first = rows_file(*labelled(12))
+    manifest = imported(classifier_folder, tmp_path / "run", first, second)
+    splits = manifest.data.splits
+    assert (splits["dev"].rows, splits["train"].rows) == (12, 6)
+    assert splits["train"].path == str(second)
+
+
+def test_labels_by_number_or_with_new_names(classifier_folder, rows_file, tmp_path):
+    rows = [f"{text}\t{row % 3}" for row, text in enumerate(TEXTS)]
+    manifest = imported(classifier_folder, tmp_path / "run", rows_file(*rows))
+    assert manifest.data.metrics["dev"].rows == 5
+    names = '["a", "b", "c"]'
+    renamed = imported(classifier_folder, tmp_path / "renamed", task__labels=names)
+    assert renamed.task.labels == ("a", "b", "c")
+    (_, prediction), *_ = predict_run(tmp_path / "renamed", [Example(text="rain")])
+    assert set(prediction.scores) == {"a", "b", "c"}
+
+
+def test_multi_label_thresholds_come_from_labelled_rows(rows_file, tmp_path):
+    source = save_classifier(tmp_path / "source", problem_type="multi_label_classification")
+    without = imported(source, tmp_path / "without")
+    assert without.task.kind is TaskKind.MULTI_LABEL
+    assert without.task.thresholds == ()
+    rows = [f"{text}\tsport,money" for text in TEXTS]
+    manifest = imported(source, tmp_path / "run", rows_file(*rows), data__separator='","')
+    assert len(manifest.task.thresholds) == 3
+
+
+@pytest.mark.parametrize(
+    ("activation", "largest"), [("Sigmoid", 1.0), ("Identity", np.inf), (None, 1.0)]
+)
+def test_a_cross_encoder_scores_pairs_with_its_activation(activation, largest, tmp_path):
+    own = {"version": "5.1.0"}
+    if activation is not None:
+        own["activation_fn"] = f"torch.nn.modules.activation.{activation}"
+    source = save_classifier(tmp_path / "source", labels=1, sentence_transformers=own)
+    model = AutoModelForSequenceClassification.from_pretrained(source)
+    with torch.no_grad():
+        model.classifier.weight *= 50
+    model.save_pretrained(source)
+    run = tmp_path / "run"
+    manifest = imported(source, run)
+    assert (manifest.task.kind, manifest.input.pair) == (TaskKind.REGRESSION, True)
+    assert manifest.imported.kind == "cross-encoder"
+    export(run, NullProgress(), [onnx(Layout.PADDED), onnx(Layout.PACKED)], settings=SPEED)
+    pairs = [Example(text=text, text_pair=TEXTS[0]) for text in TEXTS]
+    values = [prediction.score for _, prediction in predict_run(run, pairs)]
+    tokens = AutoTokenizer.from_pretrained(source)
+    with torch.inference_mode():
+        logits = [
+            model(**tokens(pair.text, pair.text_pair, return_tensors="pt")).logits.item()
+            for pair in pairs
+        ]
+    expected = logits if activation == "Identity" else torch.tensor(logits).sigmoid().tolist()
+    assert values == pytest.approx(expected, abs=1e-4)
+    assert max(np.abs(values)) <= largest
+    # The copy in the run is still a cross-encoder for sentence-transformers.
+    copy = AutoModelForSequenceClassification.from_pretrained(run / "checkpoint")
+    assert copy.config.sentence_transformers == own
+
+
+def test_a_pair_model_reads_pairs(classifier_folder, rows_file, tmp_path):
+    rows = [f"{text}\t{TEXTS[0]}\t{LABELS[0]}" for text in TEXTS]
+    path = rows_file(*rows, header="text\ttext_pair\tlabel")
+    assert imported(classifier_folder, tmp_path / "run", path).input.pair
+    single = imported(classifier_folder, tmp_path / "single", path, pair="false")
+    assert not single.input.pair
+    assert imported(classifier_folder, tmp_path / "pair", pair="true").input.pair
+
+
+def test_the_first_line_tells_the_task(classifier_folder, tmp_path):
+    done = pipe("import", classifier_folder, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    line = f"{classifier_folder}: transformers, 3 labels, softmax, single texts, at most 64 tokens"
+    assert line in done.stderr
+    assert f"finding: {FOREIGN_TEXTS}" in done.stdout
+    assert f"next: pipe export {tmp_path / 'run'} --to auto" in done.stdout
+    shown = pipe("show", tmp_path / "run").stdout
+    assert "seed    unknown: imported" in shown
+
+
+def test_an_import_without_rows_reads_files(classifier_folder, rows_file, tmp_path):
+    run = tmp_path / "run"
+    imported(classifier_folder, run)
+    path = rows_file(*TEXTS, header="text", name="rows.csv")
+    done = pipe("predict", run, "--file", path)
+    assert len(done.stdout.splitlines()) == 6, done.stderr
+
+
+def changed_bias(source):
+    with torch.no_grad():
+        source.classifier.model.classifier.bias += torch.tensor([0.01, 0, 0])
+    return source
+
+
+def without_lowercase(source):
+    source.tokenizer.normalizer = normalizers.NFC()
+    return source
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            changed_bias,
+            r"max_abs, mean_abs, flips\): logits differ by up to 0\.01 \(tolerance 0\.0001\)",
+        ),
+        (without_lowercase, r"the token ids of \d+ of 430 inputs differ"),
+        (lambda source: replace(source, type_ids=False), "logits differ by up to"),
+    ],
+)
+def test_a_different_copy_is_refused(change, message, classifier_folder, tmp_path, monkeypatch):
+    opened = importing.open_source
+    monkeypatch.setattr(importing, "open_source", lambda *words: change(opened(*words)))
+    with pytest.raises(CheckFailedError, match=message) as error:
+        imported(classifier_folder, tmp_path / "run", pair="true")
+    assert "source -> import" in error.value.details
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_existing_files_are_kept(classifier_folder, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RunFolderError, match="already exists and is not an empty folder"):
+        imported(classifier_folder, tmp_path)
+    with pytest.raises(RunFolderError, match="cannot create"):
+        imported(classifier_folder, tmp_path / "file" / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_unknown_labels_of_the_rows_are_named(classifier_folder, rows_file, tmp_path):
+    path = rows_file("rain\tsport", "sun\tclimate")
+    with pytest.raises(DataError, match=r"rows\.tsv:3 has label 'climate', which the model lacks"):
+        imported(classifier_folder, tmp_path / "run", path)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_length_above_the_positions_is_refused(classifier_folder, tmp_path):
+    longer = tmp_path / "longer"
+    shutil.copytree(classifier_folder, longer)
+    edit_json(longer / "tokenizer_config.json", model_max_length=None)
+    with pytest.raises(ConfigError, match=r"max_length 600: .* takes at most 512 tokens"):
+        imported(longer, tmp_path / "run", max_length=600)

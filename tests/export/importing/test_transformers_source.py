@@ -1,0 +1,151 @@
+"""Sources that cannot be imported: each is refused with one line that names the cause."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForSequenceClassification, BertForTokenClassification
+
+from pipework.errors import PipeError
+from tests.commands import pipe
+from tests.export.importing.conftest import edit_json
+
+
+def weights_of(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def write_weights(folder, weights):
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def too_few_labels(folder):
+    labels = {"0": "sport", "1": "money"}
+    edit_json(folder / "config.json", id2label=labels, label2id={"sport": 0, "money": 1})
+
+
+def gap_in_the_labels(folder):
+    edit_json(folder / "config.json", id2label={"0": "a", "1": "b", "3": "c"}, label2id=None)
+
+
+def other_vocabulary(folder):
+    fields = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = fields["model"]["vocab"]
+    vocabulary |= {f"word{number}": len(vocabulary) + number for number in range(200)}
+    (folder / "tokenizer.json").write_text(json.dumps(fields))
+
+
+def without_head(folder):
+    AutoModel.from_pretrained(folder).save_pretrained(folder)
+    edit_json(folder / "config.json", architectures=None)
+
+
+def token_classifier(folder):
+    BertForTokenClassification.from_pretrained(folder).save_pretrained(folder)
+
+
+def an_encoder(folder):
+    AutoModel.from_pretrained(folder).save_pretrained(folder)
+
+
+def pickled_code(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save({"weights": pytest.approx(1)}, folder / "pytorch_model.bin")
+
+
+def custom_code(folder):
+    edit_json(
+        folder / "config.json", auto_map={"AutoModelForSequenceClassification": "model.Classifier"}
+    )
+
+
+def missing_shard(folder):
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="30KB")
+    shards = sorted(folder.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    shards[-1].unlink()
+
+
+def without_pad_token(folder):
+    edit_json(folder / "tokenizer_config.json", pad_token=None)
+    (folder / "special_tokens_map.json").unlink(missing_ok=True)
+
+
+def nan_weights(folder):
+    weights = weights_of(folder)
+    weights["classifier.bias"][1] = float("nan")
+    write_weights(folder, weights)
+
+
+def other_width(folder):
+    edit_json(folder / "config.json", intermediate_size=48)
+
+
+def missing_weight(folder):
+    weights = weights_of(folder)
+    del weights["classifier.bias"]
+    write_weights(folder, weights)
+
+
+def softmax_of_a_cross_encoder(folder):
+    own = {"activation_fn": "torch.nn.modules.activation.Tanh", "version": "5.1.0"}
+    edit_json(folder / "config.json", sentence_transformers=own)
+
+
+def tensorflow(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "tf_model.h5").write_bytes(b"\x89HDF")
+
+
+def nothing(folder):
+    del folder
+
+
+FAULTS = [
+    (too_few_labels, "id2label in config.json has 2 labels, but classifier.bias has 3 rows", ()),
+    (gap_in_the_labels, "id2label has the ids [0, 1, 3], expected 0 to 2", ()),
+    (other_vocabulary, "has 600 ids, the embedding has 400 rows", ()),
+    (without_head, "2 weights are missing, such as classifier.bias", ()),
+    (an_encoder, "is a BertModel, expected a sequence classifier", ()),
+    (
+        token_classifier,
+        "is a BertForTokenClassification, expected a sequence classifier",
+        (),
+    ),
+    (pickled_code, "the weights are a pickle that contains more than tensors", ()),
+    (custom_code, "needs code of its own (auto_map in config.json)", ()),
+    (missing_shard, "cannot be opened: ", ()),
+    (without_pad_token, "has no pad token", ()),
+    (nan_weights, "classifier.bias contains NaN or infinity", ()),
+    (other_width, "intermediate.dense.bias has the shape [64], the config needs [48]", ()),
+    (missing_weight, "1 weights are missing, such as classifier.bias", ()),
+    (softmax_of_a_cross_encoder, "activation_fn torch.nn.modules.activation.Tanh is not", ()),
+    (tensorflow, "is a TensorFlow checkpoint (tf_model.h5), expected PyTorch's", ()),
+    (nothing, "has 3 logits, which does not fit the task regression", ("task.kind=regression",)),
+    (nothing, "expected task.labels to be a list of 3 labels", ('task.labels=["a", "b"]',)),
+    (nothing, "metric pearson", ("task.metric=pearson",)),
+    (nothing, "--set max_lenght: unknown key", ("max_lenght=8",)),
+]
+
+
+@pytest.mark.parametrize(("fault", "message", "settings"), FAULTS)
+def test_a_fault_is_named_in_one_line(fault, message, settings, classifier_folder, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(classifier_folder, source)
+    fault(source)
+    overrides = [word for setting in settings for word in ("--set", setting)]
+    done = pipe("import", source, "--out", tmp_path / "run", *overrides)
+    assert done.returncode == PipeError.exit_code, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error:"))
+    assert message in line
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_an_absent_source_is_named(tmp_path):
+    done = pipe("import", tmp_path / "none", "--out", tmp_path / "run")
+    assert f"error: checkpoint '{tmp_path / 'none'}' is not a folder" in done.stderr
