@@ -16,8 +16,9 @@ from pipework.benchmarks.stats.confidence import (
     Floats,
     Numbers,
     SlicedSeries,
+    histogram,
+    latency,
 )
-from pipework.benchmarks.stats.latency import histogram, latency
 
 LATE_S = 0.01  # a request is late if it is sent this long after its intended time
 CONNECTIONS = 2048  # maximum of an open loop

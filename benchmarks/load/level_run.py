@@ -14,7 +14,7 @@ from pipework.benchmarks.load.outcome import RequestOutcome
 from pipework.benchmarks.load.precise_sleep import sleep_until
 from pipework.benchmarks.load.process_usage import ServerMonitor
 from pipework.benchmarks.results_schema.level import ServerUse, Window
-from pipework.benchmarks.stats.latency import PERCENTILES, interval
+from pipework.benchmarks.stats.confidence import PERCENTILES, interval
 from pipework.benchmarks.targets import Caller, StageTimes
 from pipework.progress import Progress
 

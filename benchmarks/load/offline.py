@@ -8,8 +8,13 @@ from typing import TypeVar
 import numpy as np
 
 from pipework.benchmarks.results_schema.results import OfflineLevel
-from pipework.benchmarks.stats.confidence import DEGREES_OF_FREEDOM, SLICES, Floats, SlicedSeries
-from pipework.benchmarks.stats.latency import latency
+from pipework.benchmarks.stats.confidence import (
+    DEGREES_OF_FREEDOM,
+    SLICES,
+    Floats,
+    SlicedSeries,
+    latency,
+)
 from pipework.data.examples import Example
 from pipework.scoring.evaluation import Engine
 from pipework.text.encoding import TextEncoder

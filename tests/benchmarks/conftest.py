@@ -22,7 +22,7 @@ from pipework.benchmarks.results_schema.level import (
 from pipework.benchmarks.results_schema.provenance import Machine, Provenance
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel
 from pipework.benchmarks.results_schema.slo import SloResult
-from pipework.benchmarks.stats.latency import histogram, latency
+from pipework.benchmarks.stats.confidence import histogram, latency
 from pipework.benchmarks.studies.records.engine_results import (
     Cell,
     EngineResult,

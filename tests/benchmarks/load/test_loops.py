@@ -178,9 +178,6 @@ def test_progress_reports_seconds_and_rates_and_ends(serve):
     assert {unit for _, unit in updates} == {"requests/s"}
 
 
-DROP = -1  # the fake server closes the connection without a response
-
-
 def run_open(url, rate=100.0, texts=1, arrivals=Arrivals.CONSTANT, **duration):
     seconds = {"warmup_s": 0.0, "duration_s": 1.0, "limit_s": 1.0} | duration
     spec = LoadSpec(
