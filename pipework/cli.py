@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 
 from pipework.benchmarks.command import bench
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, as_pipe_error
-from pipework.exchange_commands import import_
+from pipework.exchange_commands import import_, publish
 from pipework.run_folder.engine_record import ExportTarget, Layout, Precision
 
 app = typer.Typer(
@@ -284,6 +284,7 @@ def _print_line(line: str) -> None:
 
 app.command()(bench)
 app.command("import")(import_)
+app.command()(publish)
 
 
 @app.command()
@@ -333,9 +334,8 @@ def main() -> NoReturn:
 
 
 def _run() -> NoReturn:
-    without_words = len(sys.argv) == 1  # prints the help
     try:
-        sys.exit(app(standalone_mode=without_words) or 0)
+        sys.exit(app(standalone_mode=len(sys.argv) == 1) or 0)  # without words it prints the help
     except TyperException as error:
         context = getattr(error, "ctx", None)
         command = "pipe" if context is None else context.command_path

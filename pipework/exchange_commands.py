@@ -1,4 +1,4 @@
-"""The commands that exchange models with other programs: `pipe import`."""
+"""The commands that exchange models with other programs: `pipe import` and `pipe publish`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -34,3 +34,25 @@ def import_(
 
         manifest = import_source(source, out, data or [], settings, progress)
     show_imported(out, manifest)
+
+
+def publish(
+    run: Annotated[Path, typer.Argument(help="run folder")],
+    to: Annotated[str, typer.Option("--to", help="folder:DIR, the layout of model hubs")],
+) -> None:
+    """Write the model and its proven engines in a layout that other programs read."""
+    from pipework import console
+    from pipework.errors import ConfigError
+
+    kind, _, place = to.partition(":")
+    if kind != "folder" or not place:
+        message = f"--to {to}: expected folder:DIR"
+        raise ConfigError(message, "for example --to folder:published")
+    with console.progress() as progress:
+        progress.note("loading torch")
+        from pipework.export.publish.folder import publish_folder
+
+        published = publish_folder(run, Path(place), progress)
+    for engine in published.engines:
+        console.print_line(f"published: {engine.file} ({engine.name})")
+    console.print_line(f"model card: {Path(place) / 'README.md'}")

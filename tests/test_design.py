@@ -139,7 +139,8 @@ DOCUMENTS = (
 )
 RUN_FOLDERS = ("engines/", "checkpoint/", "failed-exports/", "rows/", "state/", "steps/")
 OF_A_RUN = (*RUN_FOLDERS, "config.toml", "report.html")
-ELSEWHERE = ("shared/", "runs/", ".triton/", *OF_A_RUN)
+PUBLISHED = ("onnx/", "openvino/")
+ELSEWHERE = ("shared/", "runs/", ".triton/", *OF_A_RUN, *PUBLISHED)
 README_LINES, LINE_LENGTH = 200, 120
 
 

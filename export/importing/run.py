@@ -3,9 +3,7 @@
 Shapes: N rows of dev, C classes.
 """
 
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +14,7 @@ from pipework import __version__
 from pipework.data.examples import Example, Source
 from pipework.data.kept_rows import CALIBRATION_ROWS, keep_rows, sample_evenly
 from pipework.data.readers import Columns, column_names
-from pipework.errors import ConfigError, RunFolderError
+from pipework.errors import ConfigError
 from pipework.export.config import ImportSettings
 from pipework.export.importing.comparison import (
     COMPARED_ROWS,
@@ -25,11 +23,11 @@ from pipework.export.importing.comparison import (
     compare_with_source,
 )
 from pipework.export.importing.transformers_source import (
-    SourceKind,
     SourceModel,
     TransformersReference,
     open_source,
 )
+from pipework.export.publish.folder import check_new, new_folder
 from pipework.export.rows.run_rows import sample_rows
 from pipework.git import CHECKOUT, git_commit
 from pipework.progress import Progress
@@ -80,12 +78,15 @@ def import_source(
         RunFolderError: `out` exists or cannot be created.
         CheckFailedError: the copy answers differently.
     """
-    _check_arguments(out, files)
+    if len(files) > 2:  # noqa: PLR2004
+        message = f"expected at most two --data files, found {len(files)}"
+        raise ConfigError(message, "rows for the proof, then rows for the calibration of int8")
+    check_new(out)
     source = open_source(name, settings.task)
     rows = ImportRows.open(files, settings, source)
     task, limit = source.task, source.max_length(settings.max_length)
     progress.note(f"{name}: {_describe(source, rows.pair, limit)}")
-    with _new_folder(out) as folder:
+    with new_folder(out) as folder:
         input_ = _copy(source, folder, rows.pair, limit)
         model = open_checkpoint(folder / checkpoint.FOLDER)
         imported = ImportedModel(
@@ -118,32 +119,6 @@ def import_source(
     return manifest
 
 
-def _check_arguments(out: Path, files: Sequence[Path]) -> None:
-    if len(files) > 2:  # noqa: PLR2004
-        message = f"expected at most two --data files, found {len(files)}"
-        raise ConfigError(message, "rows for the proof, then rows for the calibration of int8")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        message = f"{out} already exists and is not an empty folder"
-        raise RunFolderError(message, "choose a new folder for --out")
-
-
-@contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which becomes `out` at the end of the block."""
-    partial = out.with_name(f"{out.name}.partial")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-    except OSError as error:
-        message = f"cannot create {partial}: {error.strerror}"
-        raise RunFolderError(message, "choose another --out") from error
-    try:
-        yield partial
-        partial.replace(out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ImportRows:
     """The rows of the user.
@@ -170,7 +145,7 @@ class ImportRows:
         kind = source.task.kind
         opened = [_source(path, settings, kind) for path in files]
         pairs = [file.columns.text_pair is not None for file in opened]
-        pair = any(pairs) or source.kind is SourceKind.CROSS_ENCODER
+        pair = any(pairs) or source.pair
         if settings.pair is not None:
             pair = settings.pair
         if opened and pairs != [pair] * len(pairs):
@@ -269,7 +244,7 @@ def _data(
     findings = [] if rows.sources else [FOREIGN_TEXTS]
     if comparison.with_special_tokens:
         findings.append(
-            f"{comparison.with_special_tokens} inputs with a special token in their text were not "
+            f"inputs with a special token in their text: {comparison.with_special_tokens}, not "
             "compared: the source reads it as the token, the import as text"
         )
     if rows.labelled:

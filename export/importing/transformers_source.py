@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from tokenizers import Tokenizer
 from transformers import (
     AutoModelForSequenceClassification,
@@ -23,9 +24,11 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import cached_file
 
 from pipework.data.examples import Example
 from pipework.errors import ConfigError
+from pipework.export.publish.folder import PUBLISHED_FILE, PublishedModel
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.data import TaskSettings
 from pipework.train.config.model import HeadSettings, ModelSettings
@@ -61,6 +64,7 @@ class SourceModel:
         task: kind, labels and metric; a multi-label task without thresholds.
         type_ids: whether the source distinguishes the texts of a pair by type ids.
         longest: the largest number of tokens of an input; None if the model has no limit.
+        published: what `pipe publish` wrote into the source; None for other sources.
     """
 
     kind: SourceKind
@@ -70,6 +74,14 @@ class SourceModel:
     task: Task
     type_ids: bool
     longest: int | None
+    published: PublishedModel | None
+
+    @property
+    def pair(self) -> bool:
+        """Whether an input of the source is certainly two texts."""
+        if self.published is not None:
+            return "text_pair" in self.published.fields
+        return self.kind is SourceKind.CROSS_ENCODER
 
     def max_length(self, wanted: int | None) -> int:
         """Return the maximum number of tokens of an input.
@@ -80,7 +92,8 @@ class SourceModel:
         if wanted is not None and self.longest is not None and wanted > self.longest:
             message = f"max_length {wanted}: {self.name!r} takes at most {self.longest} tokens"
             raise ConfigError(message, "lower max_length")
-        return wanted or min(self.longest or USUAL_LENGTH, USUAL_LENGTH)
+        usual = USUAL_LENGTH if self.published is None else self.published.max_length
+        return wanted or min(self.longest or usual, usual)
 
 
 def open_source(name: str, settings: TaskSettings) -> SourceModel:
@@ -107,7 +120,11 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
             output_loading_info=True,
         )
     _check_weights(name, model, loading)
+    published = _published(name)
     task = _task(name, config, settings)
+    if published is not None and task.labels == published.task.labels:
+        changed = {key: getattr(task, key) for key in settings.model_fields_set}
+        task = published.task.model_copy(update=changed)
     tokenizer = checkpoint_tokenizer(ModelSettings(name=name), name)
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -124,7 +141,20 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
         task=task,
         type_ids=sends_types and padding_of(classifier).type_ids,
         longest=_longest(classifier, int(options.model_max_length)),
+        published=published,
     )
+
+
+def _published(name: str) -> PublishedModel | None:
+    path = cached_file(name, PUBLISHED_FILE, _raise_exceptions_for_missing_entries=False)
+    if path is None:
+        return None
+    try:
+        return PublishedModel.model_validate_json(Path(path).read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        message = f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
+        raise ConfigError(message, "publish the run again with this version") from error
 
 
 def _check_config(name: str, config: PreTrainedConfig) -> None:

@@ -1,4 +1,4 @@
-"""Confidence intervals of the difference of two scores on the same rows.
+"""Confidence intervals of a score, and of the difference of two scores on the same rows.
 
 Shapes: N rows, C classes.
 """
@@ -30,7 +30,7 @@ class TaskLogits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """A 95 % confidence interval of a difference."""
+    """A 95 % confidence interval."""
 
     low: float
     high: float
@@ -48,6 +48,15 @@ def paired_interval(before: TaskLogits, after: TaskLogits, truth: NDArray[np.gen
     draws = (random.integers(rows, size=rows) for _ in range(_resamples(rows, after.task)))
     differences = [score_after(drawn_N) - score_before(drawn_N) for drawn_N in draws]
     low, high = np.percentile(differences, (2.5, 97.5))
+    return Interval(low=float(low), high=float(high))
+
+
+def score_interval(outputs: TaskLogits, truth: NDArray[np.generic]) -> Interval:
+    """Return the interval of the score by the metric of the task, as in `paired_interval`."""
+    score, rows = scorer(outputs, truth), len(outputs.logits_NC)
+    random = np.random.default_rng(SEED)
+    draws = (random.integers(rows, size=rows) for _ in range(_resamples(rows, outputs.task)))
+    low, high = np.percentile([score(drawn_N) for drawn_N in draws], (2.5, 97.5))
     return Interval(low=float(low), high=float(high))
 
 

@@ -21,6 +21,7 @@ FROZEN = {
     "export": "run to precision layout repository overrides",
     "import": "source out data overrides",
     "predict": "words file out url columns engine",
+    "publish": "run to",
     "serve": "target backend host port grpc_port engine overrides",
     "show": "run as_json html overrides",
     "train": "config out overrides nproc resume",

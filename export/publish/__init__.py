@@ -1,0 +1,1 @@
+"""Publish a run with proven engines in the layouts that other programs read."""

@@ -1,0 +1,168 @@
+"""Write a run in the layout of model hubs, which transformers, onnxruntime and optimum open.
+
+config.json, model.safetensors, tokenizer.json, tokenizer_config.json
+onnx/model.onnx, onnx/model_quantized.onnx, ...      the proven padded engines
+openvino/openvino_model.xml, ...
+pipework.json                                        what these files have no place for
+README.md                                            the model card
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from pipework.errors import ConfigError, RunFolderError
+from pipework.export.publish.model_card import PublishedEngine, model_card
+from pipework.progress import Progress
+from pipework.run_folder.engine_record import (
+    EngineFormat,
+    EngineRecord,
+    Layout,
+    Precision,
+)
+from pipework.run_folder.files import FileRecord, Record, verify_files
+from pipework.run_folder.manifest import Manifest, read_classifier
+from pipework.run_folder.task import Task
+
+PUBLISHED_FILE = "pipework.json"
+# The names under which optimum, optimum-intel and transformers.js look for a precision.
+ONNX_NAMES = {
+    Precision.FP32: "model",
+    Precision.FP16: "model_fp16",
+    Precision.INT8: "model_quantized",
+}
+OPENVINO_NAMES = {
+    Precision.FP32: "openvino_model",
+    Precision.INT8: "openvino_model_qint8_quantized",
+}
+
+
+class PublishedModel(Record):
+    """The part of a manifest that a published folder keeps, for an import from it."""
+
+    pipework: str
+    task: Task
+    fields: tuple[str, ...]
+    max_length: int
+    engines: tuple[PublishedEngine, ...]
+
+
+def publish_folder(run: Path, out: Path, progress: Progress) -> PublishedModel:
+    """Write the proven engines and the checkpoint of a run into a new folder.
+
+    Raises:
+        RunFolderError: the run or a file of it cannot be read, or `out` is not empty.
+        ConfigError: the run has no proven engine with this layout, or its head is no class of
+            transformers.
+    """
+    manifest = read_classifier(run)
+    _check_form(run, manifest)
+    names = published_names(manifest)
+    if not names:
+        message = f"{run} has no proven padded engine of onnx or openvino"
+        raise ConfigError(message, f"build one first: pipe export {run} --to onnx")
+    engines = tuple(
+        PublishedEngine(file=str(name), name=engine.name, parity=engine.parity, speed=engine.speed)
+        for name, engine in names.items()
+        if engine.parity is not None
+    )
+    published = PublishedModel(
+        pipework=manifest.identity.pipework,
+        task=manifest.task,
+        fields=manifest.input.fields,
+        max_length=manifest.input.max_length,
+        engines=engines,
+    )
+    with new_folder(out) as folder:
+        for record in manifest.model.checkpoint:
+            _copy(run, record, folder / PurePosixPath(record.path).name)
+        for name, engine in names.items():
+            progress.note(f"{engine.name}: {name}")
+            _copy_engine(run, engine, folder / name)
+        text = published.model_dump_json(indent=2)
+        (folder / PUBLISHED_FILE).write_text(f"{text}\n", encoding="utf-8")
+        card = model_card(run, manifest, engines, progress)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+    return published
+
+
+def check_new(out: Path) -> None:
+    """Check that a folder is empty or does not exist.
+
+    Raises:
+        RunFolderError: it has files, or is a file.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        message = f"{out} already exists and is not an empty folder"
+        raise RunFolderError(message, "choose a new folder")
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Yield a temporary folder, which becomes `out` at the end of the block.
+
+    Raises:
+        RunFolderError: as `check_new`; or it cannot be created.
+    """
+    check_new(out)
+    partial = out.with_name(f"{out.name}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    except OSError as error:
+        message = f"cannot create {partial}: {error.strerror}"
+        raise RunFolderError(message, "choose another folder") from error
+    try:
+        yield partial
+        partial.replace(out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _check_form(run: Path, manifest: Manifest) -> None:
+    if manifest.input.marked:
+        message = f"{run} reads texts with marked entities, which transformers does not mark"
+        raise ConfigError(message, "pipe publish RUN --to oci:DIR keeps the run folder")
+    if manifest.model.head != "linear":
+        message = (
+            f"{run} has the head {manifest.model.head}, which transformers does not have; expected "
+            "linear"
+        )
+        raise ConfigError(message, "pipe publish RUN --to oci:DIR keeps the run folder")
+
+
+def published_names(manifest: Manifest) -> Mapping[PurePosixPath, EngineRecord]:
+    """Return the proven engines by the name of their file, the fastest of each precision."""
+    names: dict[PurePosixPath, EngineRecord] = {}
+    for engine in manifest.engines:  # the fastest first
+        if engine.proven and engine.layout is Layout.PADDED:
+            name = _name(engine)
+            if name is not None:
+                names.setdefault(name, engine)
+    return names
+
+
+def _name(engine: EngineRecord) -> PurePosixPath | None:
+    match engine.format:
+        case EngineFormat.ONNX:
+            stem = ONNX_NAMES.get(engine.precision)
+            return None if stem is None else PurePosixPath(f"onnx/{stem}.onnx")
+        case EngineFormat.OPENVINO:
+            stem = OPENVINO_NAMES.get(engine.precision)
+            return None if stem is None else PurePosixPath(f"openvino/{stem}.xml")
+        case EngineFormat.TENSORRT:  # depends on the GPU
+            return None
+
+
+def _copy_engine(run: Path, engine: EngineRecord, target: Path) -> None:
+    """Copy the files of an engine under the stem of `target`; the reference rows stay."""
+    target.parent.mkdir(exist_ok=True)
+    for record in engine.files:
+        if PurePosixPath(record.path).suffix != ".npz":
+            _copy(run, record, target.with_suffix(PurePosixPath(record.path).suffix))
+
+
+def _copy(run: Path, record: FileRecord, target: Path) -> None:
+    verify_files(run, (record,))
+    shutil.copyfile(run / record.path, target)

@@ -1,0 +1,204 @@
+"""The model card of a published run, generated from its manifest and its dev rows.
+
+The front matter follows https://huggingface.co/docs/hub/model-cards and is written by
+huggingface_hub; `model-index` has the scores with rows and 95 % intervals.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from pipework.data.kept_rows import kept_source
+from pipework.export.inference import open_encoder
+from pipework.progress import Progress
+from pipework.run_folder.engine_record import Parity, Speed
+from pipework.run_folder.files import Record
+from pipework.run_folder.manifest import Manifest
+from pipework.run_folder.task import TaskKind
+from pipework.scoring.bootstrap import Interval, TaskLogits, score_interval
+from pipework.scoring.evaluation import infer_all, label_array
+from pipework.train.model.checkpoint_engine import open_reference
+
+
+class PublishedEngine(Record):
+    """An engine in a published folder: its file, its name in the run, its proof and its speed."""
+
+    file: str
+    name: str
+    parity: Parity
+    speed: Speed | None
+
+
+USE = """\
+```python
+from transformers import pipeline
+
+classify = pipeline("text-classification", model="{name}", top_k=None)
+print(classify({example}))
+```
+"""
+
+
+def model_card(
+    run: Path, manifest: Manifest, engines: Sequence[PublishedEngine], progress: Progress
+) -> str:
+    """Return the card as Markdown with front matter."""
+    interval = _interval(run, manifest, progress)
+    parts = [
+        f"# {manifest.identity.name}",
+        _summary(manifest),
+        "## Use",
+        USE.format(name=manifest.identity.name, example=_example(manifest)),
+        "## Scores",
+        _scores(manifest, interval),
+        "## Engines",
+        _engines(manifest, engines),
+        "## Data",
+        "\n".join(_data(manifest)),
+        "## Limits",
+        "\n".join(f"- {line}" for line in _limits(manifest, engines)),
+    ]
+    return f"---\n{_front_matter(manifest, engines, interval)}\n---\n\n" + "\n\n".join(parts) + "\n"
+
+
+def base_model(manifest: Manifest) -> str | None:
+    """Return the hub id of the model that the training started from; None for a folder."""
+    base = manifest.model.base
+    if base is None or PurePath(base).is_absolute() or base.startswith((".", "~")):
+        return None
+    return base if base.count("/") <= 1 and not Path(base).exists() else None
+
+
+def _interval(run: Path, manifest: Manifest, progress: Progress) -> Interval | None:
+    """Return the interval of the score on dev; None without labelled rows in the run folder."""
+    if "dev" not in manifest.data.metrics or "dev" not in manifest.data.splits:
+        return None
+    source = kept_source(run, manifest, "dev")
+    if source is None:
+        return None
+    rows = list(source.rows())
+    with open_reference(run, manifest) as model:
+        logits_NC = infer_all(model, open_encoder(run, manifest).encode(rows), progress)
+    truth = label_array(rows, manifest.task, str(source.path))
+    return score_interval(TaskLogits(logits_NC=logits_NC, task=manifest.task), truth)
+
+
+def _front_matter(
+    manifest: Manifest, engines: Sequence[PublishedEngine], interval: Interval | None
+) -> str:
+    task, results = manifest.task, []
+    for split, metrics in manifest.data.metrics.items():
+        for metric, score in metrics.scores.items():
+            shown = metric is task.metric and split == "dev" and interval is not None
+            arguments = {"low": interval.low, "high": interval.high} if shown and interval else {}
+            results.append(
+                EvalResult(
+                    task_type="text-classification",
+                    dataset_type="own",
+                    dataset_name=f"{_file(manifest, split)}, {metrics.rows} rows",
+                    dataset_split=split,
+                    metric_type=metric.value,
+                    metric_value=round(score, 6),
+                    metric_args=arguments or None,
+                )
+            )
+    card = ModelCardData(
+        base_model=base_model(manifest),
+        library_name="transformers",
+        pipeline_tag="text-classification",
+        tags=["pipework", *sorted({engine.file.partition("/")[0] for engine in engines})],
+        model_name=manifest.identity.name,
+        eval_results=results or None,
+    )
+    return str(card.to_yaml())
+
+
+def _file(manifest: Manifest, split: str) -> str:
+    recorded = manifest.data.splits.get(split)
+    return split if recorded is None else PurePath(recorded.path).name
+
+
+def _example(manifest: Manifest) -> str:
+    return '{"text": "...", "text_pair": "..."}' if manifest.input.pair else '["..."]'
+
+
+def _summary(manifest: Manifest) -> str:
+    task, model = manifest.task, manifest.model
+    base = base_model(manifest)
+    origin = "" if base is None else f", fine-tuned from {base}"
+    if task.kind is TaskKind.REGRESSION:
+        decision = "one score"
+    else:
+        names = ", ".join(f"`{label}`" for label in task.labels)
+        more = " (several may apply)" if task.kind is TaskKind.MULTI_LABEL else ""
+        decision = f"{len(task.labels)} labels{more}: {names}"
+    thresholds = ", ".join(
+        f"`{label}` from {threshold:.3f}"
+        for label, threshold in zip(task.labels, task.thresholds, strict=False)
+    )
+    fields = " and ".join(manifest.input.fields)
+    text = (
+        f"{model.family}, {model.parameters / 1e6:.1f} M parameters{origin}. "
+        f"Input: {fields}, at most {manifest.input.max_length} tokens. Output: {decision}."
+    )
+    return f"{text}\nThresholds: {thresholds}." if thresholds else text
+
+
+def _scores(manifest: Manifest, interval: Interval | None) -> str:
+    if not manifest.data.metrics:
+        return "Unknown: there were no labelled rows."
+    lines = ["| split | rows | metric | score |", "|---|--:|---|--:|"]
+    for split, metrics in manifest.data.metrics.items():
+        for metric, score in metrics.scores.items():
+            shown = f"{score:.4f}"
+            if metric is manifest.task.metric and split == "dev" and interval is not None:
+                shown += f" ({interval.low:.4f} to {interval.high:.4f}, 95 % interval)"
+            lines.append(f"| {split} | {metrics.rows:,} | {metric} | {shown} |")
+    if manifest.data.verdict is not None:
+        lines += ["", manifest.data.verdict]
+    return "\n".join(lines)
+
+
+def _engines(manifest: Manifest, engines: Sequence[PublishedEngine]) -> str:
+    lines = [
+        "Each engine was compared with the checkpoint in float32 and passed.",
+        "",
+        "| file | engine | rows compared | largest difference of a logit | changes | texts/s |",
+        "|---|---|--:|--:|---|--:|",
+    ]
+    for engine in engines:
+        parity, speed = engine.parity, engine.speed
+        rate = "" if speed is None else f"{speed.texts_per_s:,.0f} ({speed.processor})"
+        lines.append(
+            f"| `{engine.file}` | {engine.name} | {parity.rows:,} | {parity.max_abs:.2g} "
+            f"| {parity.describe_change(manifest.task.kind)} | {rate} |"
+        )
+    return "\n".join(lines)
+
+
+def _data(manifest: Manifest) -> Iterator[str]:
+    for split, recorded in manifest.data.splits.items():
+        digest = recorded.sha256[:12]
+        yield f"- {split}: {PurePath(recorded.path).name}, {recorded.rows:,} rows (sha256 {digest})"
+    for finding in manifest.data.findings:
+        yield f"- finding: {finding}"
+    if not manifest.data.splits:
+        yield "- unknown: the model was imported without rows"
+
+
+def _limits(manifest: Manifest, engines: Sequence[PublishedEngine]) -> Iterator[str]:
+    yield f"Texts are truncated after {manifest.input.max_length} tokens."
+    if any(engine.file.startswith("openvino/") for engine in engines):
+        yield (
+            "OpenVINO computes in bf16 on processors that support it. The proofs of the OpenVINO "
+            'files hold for `compile_model(..., config={"INFERENCE_PRECISION_HINT": "f32"})`.'
+        )
+    imported = manifest.imported
+    if imported is not None:
+        yield "The training data of the source are unknown: it was trained by another program."
+        yield (
+            f"The import was compared with its source on {imported.rows:,} rows: logits within "
+            f"{imported.max_abs:.1e}."
+        )
+    yield "The licence of weights and data is not recorded: add it before you share the model."
