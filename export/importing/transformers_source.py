@@ -1,7 +1,7 @@
 """Open a sequence classifier that another program saved, with strict checks.
 
-Supported sources are the folders and hub ids that `AutoModelForSequenceClassification` opens, and
-the cross-encoders of sentence-transformers.
+Supported sources are the folders and hub ids that `AutoModelForSequenceClassification` opens, the
+cross-encoders of sentence-transformers, and LoRA adapters on such a model.
 
 Shapes: N texts, C classes, T tokens of a text.
 """
@@ -9,6 +9,7 @@ Shapes: N texts, C classes, T tokens of a text.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import cached_file
 
 from pipework.data.examples import Example
 from pipework.errors import ConfigError
+from pipework.export.importing.adapters import Adapter, find_file
 from pipework.export.publish.folder import PUBLISHED_FILE, PublishedModel
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.data import TaskSettings
@@ -50,6 +51,7 @@ class SourceKind(StrEnum):
 
     TRANSFORMERS = "transformers"
     CROSS_ENCODER = "cross-encoder"
+    LORA = "LoRA adapter"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,8 @@ class SourceModel:
         name: its folder or hub id.
         classifier: the model that is copied into the run folder.
         tokenizer: its tokenizer.
+        tokenizer_name: the folder or hub id with the files of the tokenizer.
+        reopen: opens the source again, as other programs do, without changing its weights.
         task: kind, labels and metric; a multi-label task without thresholds.
         type_ids: whether the source distinguishes the texts of a pair by type ids.
         longest: the largest number of tokens of an input; None if the model has no limit.
@@ -71,6 +75,8 @@ class SourceModel:
     name: str
     classifier: Classifier
     tokenizer: Tokenizer
+    tokenizer_name: str
+    reopen: Callable[[], torch.nn.Module]
     task: Task
     type_ids: bool
     longest: int | None
@@ -109,35 +115,35 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
     """
     silence_transformers()
     with opening(name):
-        config = read_config(name)
-    _check_config(name, config)
-    with opening(name):
-        model, loading = AutoModelForSequenceClassification.from_pretrained(
-            name,
-            config=config,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,  # reported below, with the names of the labels
-            output_loading_info=True,
-        )
+        adapter = Adapter.of(name)
+    weights = name if adapter is None else adapter.base
+    config = _config(weights, adapter)
+    model, loading = _load(weights, config)
+    if adapter is not None and adapter.provides(loading["missing_keys"]):
+        loading = {**loading, "missing_keys": set()}
+        model = adapter.merge(model)
     _check_weights(name, model, loading)
     published = _published(name)
     task = _task(name, config, settings)
     if published is not None and task.labels == published.task.labels:
         changed = {key: getattr(task, key) for key in settings.model_fields_set}
         task = published.task.model_copy(update=changed)
-    tokenizer = checkpoint_tokenizer(ModelSettings(name=name), name)
+    tokenizer_name = name if find_file(name, "tokenizer_config.json") else weights
+    tokenizer = checkpoint_tokenizer(ModelSettings(name=tokenizer_name), tokenizer_name)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     check_vocabulary(name, tokenizer, int(config.vocab_size))
     LabelNames.of(task).write(model.config)
     classifier = Classifier(model.eval(), HeadSettings())
-    options = _tokenizer_options(name)
+    options = _tokenizer_options(tokenizer_name)
     sends_types = "token_type_ids" in options.model_input_names
     return SourceModel(
-        kind=_kind(config),
+        kind=_kind(config) if adapter is None else SourceKind.LORA,
         name=name,
         classifier=classifier,
         tokenizer=tokenizer,
+        tokenizer_name=tokenizer_name,
+        reopen=partial(_reopen, weights, adapter),
         task=task,
         type_ids=sends_types and padding_of(classifier).type_ids,
         longest=_longest(classifier, int(options.model_max_length)),
@@ -145,12 +151,43 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
     )
 
 
+def _config(name: str, adapter: Adapter | None) -> PreTrainedConfig:
+    with opening(name):
+        config = read_config(name)
+    if adapter is None:
+        _check_config(name, config)
+    elif config.num_labels != adapter.labels:
+        config.num_labels = adapter.labels  # the base has the default of two labels
+    return config
+
+
+def _load(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
+    with opening(name):
+        model, loading = AutoModelForSequenceClassification.from_pretrained(
+            name,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,  # reported with the names of the labels
+            output_loading_info=True,
+        )
+    return model, loading
+
+
+def _reopen(name: str, adapter: Adapter | None) -> torch.nn.Module:
+    labels = {} if adapter is None else {"num_labels": adapter.labels}
+    with opening(name):
+        model = AutoModelForSequenceClassification.from_pretrained(
+            name, dtype=torch.float32, **labels
+        )
+        return model if adapter is None else adapter.apply(model)
+
+
 def _published(name: str) -> PublishedModel | None:
-    path = cached_file(name, PUBLISHED_FILE, _raise_exceptions_for_missing_entries=False)
+    path = find_file(name, PUBLISHED_FILE)
     if path is None:
         return None
     try:
-        return PublishedModel.model_validate_json(Path(path).read_bytes())
+        return PublishedModel.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         message = f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
@@ -259,12 +296,10 @@ class TransformersReference:
     """
 
     def __init__(self, source: SourceModel, max_length: int) -> None:
-        self._tokenizer = AutoTokenizer.from_pretrained(source.name)
+        self._tokenizer = AutoTokenizer.from_pretrained(source.tokenizer_name)
         self._max_length = max_length
-        self._model = AutoModelForSequenceClassification.from_pretrained(
-            source.name, dtype=torch.float32
-        ).eval()
-        self._activation = output_activation(self._model.config) or torch.nn.Identity()
+        self._model = source.reopen().eval()
+        self._activation = output_activation(source.classifier.config) or torch.nn.Identity()
 
     def token_ids(self, example: Example) -> list[int]:
         """Return the token ids [T] of an input."""

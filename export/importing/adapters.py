@@ -1,0 +1,113 @@
+"""LoRA adapters of peft (Hu et al. 2021, https://arxiv.org/abs/2106.09685) on a base model."""
+
+import json
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from safetensors import safe_open
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.utils import cached_file
+
+from pipework.errors import ConfigError, MissingDependencyError
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+HEADS = ("classifier", "score", "out_proj", "head")  # module names of heads in transformers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """An adapter with its own classification head.
+
+    Attributes:
+        name: its folder or hub id.
+        base: the folder or hub id of the base model.
+        labels: the number of rows of the head.
+        head: the names of the weights of the head.
+    """
+
+    name: str
+    base: str
+    labels: int
+    head: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str) -> "Adapter | None":
+        """Return the adapter of a source; None if it is a whole model.
+
+        Raises:
+            ConfigError: it is no LoRA adapter for sequence classification, or has no head.
+            MissingDependencyError: peft is not installed.
+        """
+        path = find_file(name, CONFIG)
+        if path is None:
+            return None
+        fields = json.loads(path.read_bytes())
+        found = (fields.get("peft_type"), fields.get("task_type"))
+        if found != ("LORA", "SEQ_CLS"):
+            message = f"{name!r} is an adapter of type {found[0]} for {found[1]}"
+            raise ConfigError(message, "expected LORA for SEQ_CLS: merge it, then import the model")
+        _peft()
+        weights = find_file(name, WEIGHTS)
+        if weights is None:
+            message = f"{name!r} has no {WEIGHTS}"
+            raise ConfigError(message, "save the adapter with safetensors")
+        with safe_open(weights, framework="pt") as stored:
+            shapes = {key: tuple(stored.get_slice(key).get_shape()) for key in stored.keys()}  # noqa: SIM118  (no mapping)
+        head = {key: shape for key, shape in shapes.items() if _is_head(key)}
+        rows = [shape[0] for key, shape in head.items() if key.endswith("weight")]
+        if not rows:
+            message = f"{name!r} has no classification head, only layers of the encoder"
+            raise ConfigError(message, 'train it with modules_to_save=["classifier"]')
+        base = str(fields["base_model_name_or_path"])
+        return cls(name=name, base=base, labels=min(rows), head=tuple(sorted(head)))
+
+    def apply(self, model: PreTrainedModel) -> nn.Module:
+        """Return the base model with the adapter next to its weights."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # peft uses names of older transformers
+            adapted: nn.Module = _peft().PeftModel.from_pretrained(model, self.name).eval()
+        return adapted
+
+    def merge(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Return the base model with the adapter added to its weights."""
+        adapted: Any = self.apply(model)
+        merged: PreTrainedModel = adapted.merge_and_unload()
+        return merged
+
+    def provides(self, weights: Iterable[str]) -> bool:
+        """Whether the adapter has all of these weights of the base model."""
+        return all(any(key.endswith(f".{name}") for key in self.head) for name in weights)
+
+
+def find_file(name: str, file: str) -> Path | None:
+    """Return a file of a folder or of a hub id; None if there is none."""
+    folder = Path(name)
+    if folder.is_dir():
+        return folder / file if (folder / file).is_file() else None
+    path = cached_file(
+        name,
+        file,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if path is None else Path(path)
+
+
+def _is_head(key: str) -> bool:
+    return any(part in HEADS for part in key.split(".")) and ".lora_" not in key
+
+
+def _peft() -> ModuleType:
+    try:
+        import peft  # noqa: PLC0415  (an extra)
+    except ModuleNotFoundError as error:
+        message = "an adapter needs the package peft, which is not installed"
+        raise MissingDependencyError(message, "pip install 'pipework[adapters]'") from error
+    module: ModuleType = peft
+    return module

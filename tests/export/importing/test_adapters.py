@@ -1,0 +1,104 @@
+"""Imports of LoRA adapters that peft saved."""
+
+import shutil
+import warnings
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForSequenceClassification
+
+from pipework.export.config import ExportSettings
+from pipework.export.importing import run as importing
+from pipework.export.run import export
+from pipework.progress import NullProgress
+from pipework.run_folder.manifest import read_manifest
+from tests.commands import pipe
+from tests.export.importing.conftest import LABELS, edit_json
+
+NAMES = '["sport", "money", "weather", "other"]'
+
+
+@pytest.fixture(scope="module")
+def adapter_folder(classifier_folder, tmp_path_factory):
+    """An adapter with a head of four labels, on an encoder without a head."""
+    folder = tmp_path_factory.mktemp("adapter")
+    base = shutil.copytree(classifier_folder, folder / "base")
+    AutoModel.from_pretrained(base).save_pretrained(base)
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=4)
+    settings = LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of peft's use of transformers
+        adapted = get_peft_model(model, settings)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, weights in adapted.named_parameters():
+            if "lora_" in name:
+                weights.normal_(0, 0.3)
+    adapted.save_pretrained(folder / "adapter")
+    return folder / "adapter"
+
+
+@pytest.fixture
+def copy(adapter_folder, tmp_path):
+    return shutil.copytree(adapter_folder, tmp_path / "adapter")
+
+
+def test_an_adapter_is_merged_into_its_base(adapter_folder, tmp_path):
+    run = tmp_path / "run"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        done = pipe("import", adapter_folder, "--out", run, "--set", f"task.labels={NAMES}")
+    assert done.returncode == 0, done.stderr
+    assert "LoRA adapter, 4 labels, softmax" in done.stderr
+    manifest = read_manifest(run)
+    assert manifest.task.labels == (*LABELS, "other")
+    assert manifest.imported.max_abs < 1e-5
+    # The copy contains no adapter: transformers opens it without peft.
+    merged = AutoModelForSequenceClassification.from_pretrained(run / "checkpoint")
+    assert not any("lora" in name for name, _ in merged.named_parameters())
+    (record,) = export(run, NullProgress(), settings=ExportSettings(speed_s=0))
+    assert record.proven
+
+
+def test_a_lost_adapter_is_refused(adapter_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipework.export.importing.adapters.Adapter.merge", lambda _, model: model)
+    monkeypatch.setattr(importing.open_source.__globals__["Adapter"], "provides", lambda *_: True)
+    done = pipe("import", adapter_folder, "--out", tmp_path / "run")
+    assert done.returncode == 3
+    assert "the import answers differently from its source" in done.stderr
+
+
+def without_head(folder):
+    path = folder / "adapter_model.safetensors"
+    weights = {key: value for key, value in load_file(path).items() if "lora_" in key}
+    save_file(weights, path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (
+            lambda folder: edit_json(folder / "adapter_config.json", peft_type="IA3"),
+            "is an adapter of type IA3 for SEQ_CLS",
+        ),
+        (without_head, "has no classification head, only layers of the encoder"),
+        (
+            lambda folder: edit_json(
+                folder / "adapter_config.json", base_model_name_or_path="/none/base"
+            ),
+            "checkpoint '/none/base' is not a folder",
+        ),
+        (
+            lambda folder: (folder / "adapter_model.safetensors").unlink(),
+            "has no adapter_model.safetensors",
+        ),
+    ],
+)
+def test_a_fault_of_an_adapter_is_named(fault, message, copy, tmp_path):
+    fault(copy)
+    done = pipe("import", copy, "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert f"error: '{copy}' {message}" in done.stderr or f"error: {message}" in done.stderr
+    assert not (tmp_path / "run").exists()
