@@ -37,6 +37,7 @@ class Head(StrEnum):
     LSTM = "lstm"
     GRU = "gru"
     ENTITY = "entity"
+    POOLING = "pooling"
 
 
 class CnnSettings(Settings):
@@ -54,13 +55,28 @@ class RnnSettings(Settings):
     bidirectional: bool = True
 
 
+class PoolingMode(StrEnum):
+    """What the pooling head reads: the mean of all encoder states, or the state of the text."""
+
+    MEAN = "mean"
+    CLS = "cls"
+
+
+class PoolingSettings(Settings):
+    """[model.pooling]: with `normalize`, the pooled state is divided by its length."""
+
+    mode: PoolingMode = PoolingMode.MEAN
+    normalize: bool = False
+
+
 class HeadSettings(Settings):
-    """Settings of the head; `cnn` and `rnn` apply to the heads of these types."""
+    """Settings of the head; `cnn`, `rnn` and `pooling` apply to the heads of these types."""
 
     head: Head = Head.LINEAR
     dropout: Fraction = 0.1
     cnn: CnnSettings = CnnSettings()
     rnn: RnnSettings = RnnSettings()
+    pooling: PoolingSettings = PoolingSettings()
 
 
 class ModelSettings(HeadSettings):

@@ -11,7 +11,14 @@ from torch import nn
 from torch.nn import functional
 
 from pipework.errors import ConfigError
-from pipework.train.config.model import CnnSettings, Head, HeadSettings, RnnSettings
+from pipework.train.config.model import (
+    CnnSettings,
+    Head,
+    HeadSettings,
+    PoolingMode,
+    PoolingSettings,
+    RnnSettings,
+)
 
 
 class StatesHead(nn.Module):
@@ -42,6 +49,9 @@ def make_head(settings: HeadSettings, *, width: int, classes: int, cls_last: boo
         case Head.LSTM | Head.GRU:
             kind = nn.LSTM if settings.head is Head.LSTM else nn.GRU
             return RnnHead(kind, settings.rnn, settings.dropout, width, classes)
+        case Head.POOLING:
+            pooling = settings.pooling
+            return PoolingHead(pooling, settings.dropout, width, classes, cls_last=cls_last)
         case Head.ENTITY:
             return EntityHead(settings.dropout, width, classes, cls_last=cls_last)
         case Head.LINEAR:
@@ -165,6 +175,45 @@ class EntityHead(StatesHead):
         )
         outputs = [part(input_BH) for part, input_BH in zip(self.parts, inputs, strict=True)]
         logits: torch.Tensor = self.out(torch.cat(outputs, 1))
+        return logits
+
+
+class PoolingHead(StatesHead):
+    """A linear layer over the mean state or the state of the text token.
+
+    Sentence encoders are trained this way (Reimers and Gurevych 2019,
+    https://arxiv.org/abs/1908.10084), and SetFit trains a head on them.
+    """
+
+    def __init__(
+        self,
+        settings: PoolingSettings,
+        dropout: float,
+        width: int,
+        classes: int,
+        *,
+        cls_last: bool,
+    ) -> None:
+        super().__init__()
+        self.settings = settings
+        self.cls_last = cls_last
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(width, classes)
+
+    def forward(
+        self, states_BTH: torch.Tensor, mask_BT: torch.Tensor, spans_B4: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return logits [B, C]."""
+        del spans_B4
+        if self.settings.mode is PoolingMode.MEAN:
+            total_BH = (states_BTH * mask_BT.to(states_BTH.dtype).unsqueeze(2)).sum(1)
+            pooled_BH = total_BH / mask_BT.sum(1, keepdim=True)
+        else:
+            last_B1 = mask_BT.sum(1, keepdim=True) - 1
+            pooled_BH = _take(states_BTH, last_B1 if self.cls_last else last_B1 * 0).squeeze(1)
+        if self.settings.normalize:
+            pooled_BH = functional.normalize(pooled_BH, dim=1)
+        logits: torch.Tensor = self.out(self.dropout(pooled_BH))
         return logits
 
 

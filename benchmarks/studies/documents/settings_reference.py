@@ -86,6 +86,8 @@ MEANINGS = {
     "model.rnn.hidden": "width of a layer in each direction, for the `lstm` and `gru` heads",
     "model.rnn.layers": "number of layers",
     "model.rnn.bidirectional": "whether the texts are read in both directions",
+    "model.pooling.mode": "state that the `pooling` head reads: the mean, or the text token",
+    "model.pooling.normalize": "whether this state is divided by its length",
     "model.name": "pretrained encoder: hub id, checkpoint folder or run folder",
     "model.preset": "size of an encoder trained from scratch, instead of `model.name`",
     "model.family": "architecture of a preset; `albert` shares one layer",

@@ -40,6 +40,7 @@ PART = [
     ),
     (EncoderFamily.DISTILBERT, Head.GRU, ["onnx-int8-dynamic-packed", "onnx-int8-static-packed"]),
     (EncoderFamily.ELECTRA, Head.ENTITY, ["openvino-fp32", "openvino-fp32-packed"]),
+    (EncoderFamily.MPNET, Head.POOLING, ["onnx-fp32-packed", "openvino-int8-static-packed"]),
     (EncoderFamily.XLNET, Head.LINEAR, ["openvino-bf16", "openvino-bf16-packed"]),
     (EncoderFamily.DEBERTA, Head.LSTM, ["tensorrt-fp32", "tensorrt-fp32-packed"]),
 ]

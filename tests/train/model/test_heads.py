@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from pipework.errors import ConfigError
-from pipework.train.config.model import CnnSettings, Head, HeadSettings, RnnSettings
+from pipework.train.config.model import (
+    CnnSettings,
+    Head,
+    HeadSettings,
+    PoolingSettings,
+    RnnSettings,
+)
 from pipework.train.model.heads import make_head, to_column_0
 
 OWN = [head for head in Head if head is not Head.LINEAR]
@@ -55,6 +61,22 @@ def test_logits_do_not_depend_on_padding_or_other_rows(kind, left, cls_last):
         torch.testing.assert_close(
             head(*alone(*inputs, row))[0], together[row], atol=1e-5, rtol=1e-5
         )
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@torch.inference_mode()
+def test_a_pooling_head_reads_the_mean_or_the_text_token(normalize):
+    states, mask, _ = batch()
+    for mode, column in (("mean", None), ("cls", 0), ("cls", -1)):
+        settings = HeadSettings(
+            head=Head.POOLING, pooling=PoolingSettings(mode=mode, normalize=normalize)
+        )
+        head = make_head(settings, width=WIDTH, classes=CLASSES, cls_last=column == -1).eval()
+        for row, length in enumerate(LENGTHS):
+            inside = states[row, :length]
+            pooled = inside.mean(0) if column is None else inside[column]
+            expected = head.out(pooled / pooled.norm() if normalize else pooled)
+            torch.testing.assert_close(head(states, mask, None)[row], expected)
 
 
 @torch.inference_mode()
