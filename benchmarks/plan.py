@@ -11,7 +11,7 @@ from pipework.benchmarks.load.slo import min_duration_s, min_rate
 from pipework.benchmarks.load.trace import Trace
 from pipework.benchmarks.load.workload import MAX_WORDS, MEAN_WORDS, Workload
 from pipework.benchmarks.results_schema.level import Arrivals
-from pipework.benchmarks.results_schema.slo import SloLimit
+from pipework.benchmarks.results_schema.results import SloLimit
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.errors import ConfigError

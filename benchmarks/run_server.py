@@ -22,8 +22,7 @@ from pipework.benchmarks.plan import BaselineServer, BenchPlan
 from pipework.benchmarks.results_schema.comparison import ComparisonResult, ComparisonSide
 from pipework.benchmarks.results_schema.level import Arrivals, Level
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import GENERATOR_SHARE, BenchResult
-from pipework.benchmarks.results_schema.slo import SloResult
+from pipework.benchmarks.results_schema.results import GENERATOR_SHARE, BenchResult, SloResult
 from pipework.benchmarks.targets import Target, target
 from pipework.errors import CheckFailedError
 from pipework.progress import NullProgress, Progress

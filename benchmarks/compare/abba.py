@@ -22,7 +22,7 @@ from pipework.benchmarks.load.level import MeasuredLevel, OfferedLoad
 from pipework.benchmarks.load.slo import MIN_REQUESTS
 from pipework.benchmarks.results_schema.comparison import ComparedLevel, Quantity
 from pipework.benchmarks.results_schema.level import Level, cost_per_million
-from pipework.benchmarks.results_schema.slo import Statistic
+from pipework.benchmarks.results_schema.results import Statistic
 from pipework.benchmarks.stats.confidence import PERCENTILES, Floats
 from pipework.benchmarks.stats.ratios import Estimate, LogVariance, with_pooled_minimum
 from pipework.progress import Progress

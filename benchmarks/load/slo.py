@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil, sqrt
 
 from pipework.benchmarks.results_schema.level import Arrivals, Latency, Level
-from pipework.benchmarks.results_schema.slo import RateTrial, SloLimit, SloResult, Statistic
+from pipework.benchmarks.results_schema.results import RateTrial, SloLimit, SloResult, Statistic
 from pipework.errors import CheckFailedError, ConfigError
 
 LIMIT_PATTERN = re.compile(r"(?P<name>[a-z]+[\d.]*) *= *(?P<value>\d+(\.\d+)?) *(?P<unit>ms|s)")

@@ -11,7 +11,7 @@ from math import sqrt
 
 from pipework.benchmarks.load.slo import judge
 from pipework.benchmarks.results_schema.level import Level
-from pipework.benchmarks.results_schema.slo import RateTrial, SloLimit, SloResult
+from pipework.benchmarks.results_schema.results import RateTrial, SloLimit, SloResult
 
 Measure = Callable[[float], Level]
 MAX_LEVELS = 14

@@ -9,8 +9,7 @@ from pipework.benchmarks.report.measurement_warnings import ResultNote, notes
 from pipework.benchmarks.report.tables import render_tables
 from pipework.benchmarks.results_schema.level import Level, WorkloadSummary
 from pipework.benchmarks.results_schema.provenance import Provenance
-from pipework.benchmarks.results_schema.results import BenchResult
-from pipework.benchmarks.results_schema.slo import SloResult
+from pipework.benchmarks.results_schema.results import BenchResult, SloResult
 from pipework.html import page as html_page
 from pipework.run_folder.files import check_writable, write_atomically
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pipework.benchmarks.load.slo import MAX_LATE_SHARE, format_limits
 from pipework.benchmarks.report import tables
 from pipework.benchmarks.results_schema.level import Level
-from pipework.benchmarks.results_schema.results import BenchResult
-from pipework.benchmarks.results_schema.slo import SloResult
+from pipework.benchmarks.results_schema.results import BenchResult, SloResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

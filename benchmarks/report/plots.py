@@ -12,8 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from pipework.benchmarks.report.tables import load_label, stages
 from pipework.benchmarks.results_schema.level import Histogram, Level
-from pipework.benchmarks.results_schema.results import OfflineLevel
-from pipework.benchmarks.results_schema.slo import SloResult
+from pipework.benchmarks.results_schema.results import OfflineLevel, SloResult
 from pipework.html.svg import INK, SERIES, STYLE, WIDTH_IN, new_axes, number, svg
 
 

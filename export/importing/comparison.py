@@ -3,15 +3,17 @@
 Shapes: N texts, C classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from transformers import AutoTokenizer
 
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError
-from pipework.export.importing.transformers_source import TransformersReference
+from pipework.export.importing.transformers_source import SourceModel
 from pipework.export.rows.edge_cases import edge_examples
 from pipework.export.rows.tolerances import TOLERANCES
 from pipework.progress import Progress
@@ -21,6 +23,7 @@ from pipework.scoring.evaluation import Engine, infer_all
 from pipework.scoring.logit_diff import Comparison
 from pipework.scoring.predictions import decide
 from pipework.text.encoding import Encoding, TextEncoder
+from pipework.train.model.families import output_activation
 
 COMPARED_ROWS = 1000
 WORST = 10
@@ -42,6 +45,50 @@ class SourceComparison:
     with_special_tokens: int
 
 
+class SourceReference:
+    """The source as its own program runs it: a text per call, with its own tokenizer.
+
+    Model and tokenizer are loaded from the source again, so that it shows errors of the copy.
+    """
+
+    def __init__(self, source: SourceModel, max_length: int) -> None:
+        self._tokenizer = AutoTokenizer.from_pretrained(source.tokenizer_name)
+        self._max_length = max_length
+        self._model = source.reopen().eval()
+        self._activation = output_activation(source.classifier.config) or torch.nn.Identity()
+
+    def token_ids(self, example: Example) -> list[int]:
+        """Return the token ids [T] of an input."""
+        ids: list[int] = self._tokens(example)["input_ids"][0].tolist()
+        return ids
+
+    def logits(
+        self, examples: Sequence[Example], advance: Callable[[int], None]
+    ) -> NDArray[np.float32]:
+        """Return logits [N, C]; `advance` is called after each input."""
+        rows = []
+        with torch.inference_mode():
+            for example in examples:
+                rows.append(self._activation(self._model(**self._tokens(example)).logits)[0])
+                advance(1)
+        return torch.stack(rows).float().numpy()
+
+    def _tokens(self, example: Example) -> dict[str, torch.Tensor]:
+        # In lists, as in a batch: outside of lists, an empty second text is ignored.
+        tokens: dict[str, torch.Tensor] = self._tokenizer(
+            [example.text],
+            None if example.text_pair is None else [example.text_pair],
+            truncation=True,
+            max_length=self._max_length,
+            return_tensors="pt",
+        )
+        return tokens
+
+    def special_tokens(self) -> tuple[str, ...]:
+        """Return the special tokens, which the source also finds inside texts."""
+        return tuple(map(str, self._tokenizer.all_special_tokens))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImportedModel:
     """The model in the run folder, opened from there."""
@@ -53,7 +100,7 @@ class ImportedModel:
 
 def compare_with_source(
     imported: ImportedModel,
-    reference: TransformersReference,
+    reference: SourceReference,
     examples: Sequence[Example],
     progress: Progress,
 ) -> SourceComparison:
@@ -95,7 +142,7 @@ def _contains(row: Example, tokens: Sequence[str]) -> bool:
 
 
 def _token_differences(
-    rows: dict[str, Example], encodings: Sequence[Encoding], reference: TransformersReference
+    rows: dict[str, Example], encodings: Sequence[Encoding], reference: SourceReference
 ) -> list[str]:
     """Describe the inputs whose token ids differ."""
     lines = []

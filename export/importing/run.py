@@ -20,11 +20,12 @@ from pipework.export.importing.comparison import (
     COMPARED_ROWS,
     ImportedModel,
     SourceComparison,
+    SourceReference,
     compare_with_source,
 )
+from pipework.export.importing.setfit_source import is_setfit, open_setfit
 from pipework.export.importing.transformers_source import (
     SourceModel,
-    TransformersReference,
     open_source,
 )
 from pipework.export.publish.folder import check_new, new_folder
@@ -82,7 +83,8 @@ def import_source(
         message = f"expected at most two --data files, found {len(files)}"
         raise ConfigError(message, "rows for the proof, then rows for the calibration of int8")
     check_new(out)
-    source = open_source(name, settings.task)
+    opener = open_setfit if is_setfit(name) else open_source
+    source = opener(name, settings.task)
     rows = ImportRows.open(files, settings, source)
     task, limit = source.task, source.max_length(settings.max_length)
     progress.note(f"{name}: {_describe(source, rows.pair, limit)}")
@@ -98,7 +100,7 @@ def import_source(
         )
         texts = rows.dev or sample_rows(input_)
         sampled = sample_evenly(texts, len(texts), COMPARED_ROWS).values()
-        reference = TransformersReference(source, limit)
+        reference = SourceReference(source, limit)
         comparison = compare_with_source(imported, reference, [*sampled], progress)
         task, data = _data(imported, rows, folder, comparison, progress)
         manifest = Manifest(

@@ -6,16 +6,15 @@ cross-encoders of sentence-transformers, and LoRA adapters on such a model.
 Shapes: N texts, C classes, T tokens of a text.
 """
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 from transformers import (
@@ -23,10 +22,8 @@ from transformers import (
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 
-from pipework.data.examples import Example
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import Adapter, find_file
 from pipework.export.publish.folder import PUBLISHED_FILE, PublishedModel
@@ -52,6 +49,7 @@ class SourceKind(StrEnum):
     TRANSFORMERS = "transformers"
     CROSS_ENCODER = "cross-encoder"
     LORA = "LoRA adapter"
+    SETFIT = "SetFit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +116,8 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
         adapter = Adapter.of(name)
     weights = name if adapter is None else adapter.base
     config = _config(weights, adapter)
+    if adapter is None:
+        _copy_activation(name, config)
     model, loading = _load(weights, config)
     if adapter is not None and adapter.provides(loading["missing_keys"]):
         loading = {**loading, "missing_keys": set()}
@@ -129,24 +129,20 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
         changed = {key: getattr(task, key) for key in settings.model_fields_set}
         task = published.task.model_copy(update=changed)
     tokenizer_name = name if find_file(name, "tokenizer_config.json") else weights
-    tokenizer = checkpoint_tokenizer(ModelSettings(name=tokenizer_name), tokenizer_name)
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    check_vocabulary(name, tokenizer, int(config.vocab_size))
+    files = TokenizerFiles.open(tokenizer_name)
+    check_vocabulary(name, files.tokenizer, int(config.vocab_size))
     LabelNames.of(task).write(model.config)
     classifier = Classifier(model.eval(), HeadSettings())
-    options = _tokenizer_options(tokenizer_name)
-    sends_types = "token_type_ids" in options.model_input_names
     return SourceModel(
         kind=_kind(config) if adapter is None else SourceKind.LORA,
         name=name,
         classifier=classifier,
-        tokenizer=tokenizer,
+        tokenizer=files.tokenizer,
         tokenizer_name=tokenizer_name,
         reopen=partial(_reopen, weights, adapter),
         task=task,
-        type_ids=sends_types and padding_of(classifier).type_ids,
-        longest=_longest(classifier, int(options.model_max_length)),
+        type_ids=files.type_ids and padding_of(classifier).type_ids,
+        longest=longest_input(classifier, files.limit),
         published=published,
     )
 
@@ -159,6 +155,14 @@ def _config(name: str, adapter: Adapter | None) -> PreTrainedConfig:
     elif config.num_labels != adapter.labels:
         config.num_labels = adapter.labels  # the base has the default of two labels
     return config
+
+
+def _copy_activation(name: str, config: PreTrainedConfig) -> None:
+    """Copy the activation of a cross-encoder to the config, where older versions store it."""
+    path = find_file(name, "config_sentence_transformers.json")
+    fields = {} if path is None else json.loads(path.read_bytes())
+    if fields.get("model_type") == "CrossEncoder":
+        config.sentence_transformers = {"activation_fn": fields.get("activation_fn")}
 
 
 def _load(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
@@ -253,7 +257,7 @@ def _task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> Task:
         message = f"{name!r} applies an activation to its logits, expected this for one score only"
         raise ConfigError(message, "remove activation_fn from config.json")
     names = tuple(str(config.id2label[index]) for index in range(config.num_labels))
-    labels = (SCORE,) if kind is TaskKind.REGRESSION else _labels(settings, names)
+    labels = (SCORE,) if kind is TaskKind.REGRESSION else named_labels(settings, names)
     return Task(
         kind=kind,
         labels=labels,
@@ -262,7 +266,12 @@ def _task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> Task:
     )
 
 
-def _labels(settings: TaskSettings, names: tuple[str, ...]) -> tuple[str, ...]:
+def named_labels(settings: TaskSettings, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the configured labels, or else the names in the source.
+
+    Raises:
+        ConfigError: the number of configured labels is another.
+    """
     if settings.labels is None:
         return names
     if isinstance(settings.labels, Path) or len(settings.labels) != len(names):
@@ -271,63 +280,46 @@ def _labels(settings: TaskSettings, names: tuple[str, ...]) -> tuple[str, ...]:
     return settings.labels
 
 
-def _tokenizer_options(name: str) -> PreTrainedTokenizerBase:
-    tokenizer = AutoTokenizer.from_pretrained(name)
-    if tokenizer.pad_token is None:
-        message = f"the tokenizer of {name!r} has no pad token"
-        hint = "add pad_token to tokenizer_config.json, and its id to config.json as pad_token_id"
-        raise ConfigError(message, hint)
-    return tokenizer
+@dataclass(frozen=True, kw_only=True)
+class TokenizerFiles:
+    """The tokenizer of a source.
+
+    Attributes:
+        tokenizer: without padding and truncation.
+        type_ids: whether it returns type ids.
+        limit: its maximum number of tokens; a huge number for no limit.
+    """
+
+    tokenizer: Tokenizer
+    type_ids: bool
+    limit: int
+
+    @classmethod
+    def open(cls, name: str) -> "TokenizerFiles":
+        """Read the files of a folder or hub id.
+
+        Raises:
+            ConfigError: they cannot be read, or there is no pad token.
+        """
+        tokenizer = checkpoint_tokenizer(ModelSettings(name=name), name)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        options = AutoTokenizer.from_pretrained(name)
+        if options.pad_token is None:
+            message = f"the tokenizer of {name!r} has no pad token"
+            hint = "add pad_token to tokenizer_config.json, and its id to config.json"
+            raise ConfigError(message, hint)
+        return cls(
+            tokenizer=tokenizer,
+            type_ids="token_type_ids" in options.model_input_names,
+            limit=int(options.model_max_length),
+        )
 
 
-def _longest(classifier: Classifier, tokenizer_limit: int) -> int | None:
+def longest_input(classifier: Classifier, tokenizer_limit: int) -> int | None:
     """Return the smaller of the limits of the tokenizer and of the position embeddings."""
     limits = [tokenizer_limit]
     positions = int(getattr(classifier.config, "max_position_embeddings", None) or 0)
     if positions > 0:  # XLNet has none
         limits.append(positions - first_position(classifier.encoder))
     return min((limit for limit in limits if limit < UNLIMITED), default=None)
-
-
-class TransformersReference:
-    """The source as transformers runs it: a text per call, with its own tokenizer.
-
-    Model and tokenizer are loaded from the source again, so that it shows errors of the copy.
-    """
-
-    def __init__(self, source: SourceModel, max_length: int) -> None:
-        self._tokenizer = AutoTokenizer.from_pretrained(source.tokenizer_name)
-        self._max_length = max_length
-        self._model = source.reopen().eval()
-        self._activation = output_activation(source.classifier.config) or torch.nn.Identity()
-
-    def token_ids(self, example: Example) -> list[int]:
-        """Return the token ids [T] of an input."""
-        ids: list[int] = self._tokens(example)["input_ids"][0].tolist()
-        return ids
-
-    def logits(
-        self, examples: Sequence[Example], advance: Callable[[int], None]
-    ) -> NDArray[np.float32]:
-        """Return logits [N, C]; `advance` is called after each input."""
-        rows = []
-        with torch.inference_mode():
-            for example in examples:
-                rows.append(self._activation(self._model(**self._tokens(example)).logits)[0])
-                advance(1)
-        return torch.stack(rows).float().numpy()
-
-    def _tokens(self, example: Example) -> dict[str, torch.Tensor]:
-        # In lists, as in a batch: outside of lists, an empty second text is ignored.
-        tokens: dict[str, torch.Tensor] = self._tokenizer(
-            [example.text],
-            None if example.text_pair is None else [example.text_pair],
-            truncation=True,
-            max_length=self._max_length,
-            return_tensors="pt",
-        )
-        return tokens
-
-    def special_tokens(self) -> tuple[str, ...]:
-        """Return the special tokens, which the source also finds inside texts."""
-        return tuple(map(str, self._tokenizer.all_special_tokens))

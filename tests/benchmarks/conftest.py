@@ -20,8 +20,7 @@ from pipework.benchmarks.results_schema.level import (
     WorkloadSummary,
 )
 from pipework.benchmarks.results_schema.provenance import Machine, Provenance
-from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel
-from pipework.benchmarks.results_schema.slo import SloResult
+from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel, SloResult
 from pipework.benchmarks.stats.confidence import histogram, latency
 from pipework.benchmarks.studies.records.engine_results import (
     Cell,

@@ -10,7 +10,7 @@ from pipework.benchmarks.load.slo import (
     min_rate,
     parse_slo,
 )
-from pipework.benchmarks.results_schema.slo import SloLimit, Statistic
+from pipework.benchmarks.results_schema.results import SloLimit, Statistic
 from pipework.errors import CheckFailedError, ConfigError
 
 P99 = parse_slo(["p99=50ms"])

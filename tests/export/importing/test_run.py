@@ -1,5 +1,6 @@
 """Imports of classifiers that transformers saved."""
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -168,6 +169,17 @@ def test_a_cross_encoder_scores_pairs_with_its_activation(activation, largest, t
     # The copy in the run is still a cross-encoder for sentence-transformers.
     copy = AutoModelForSequenceClassification.from_pretrained(run / "checkpoint")
     assert copy.config.sentence_transformers == own
+
+
+def test_a_cross_encoder_of_a_newer_version_is_recognised(tmp_path):
+    source = save_classifier(tmp_path / "source", labels=1)
+    fields = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    (source / "config_sentence_transformers.json").write_text(json.dumps(fields))
+    run = tmp_path / "run"
+    manifest = imported(source, run)
+    assert (manifest.imported.kind, manifest.input.pair) == ("cross-encoder", True)
+    pairs = [Example(text=text, text_pair=TEXTS[0]) for text in TEXTS]
+    assert all(0 < prediction.score < 1 for _, prediction in predict_run(run, pairs))
 
 
 def test_a_pair_model_reads_pairs(classifier_folder, rows_file, tmp_path):

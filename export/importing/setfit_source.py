@@ -1,0 +1,233 @@
+"""Open a classifier of SetFit: a sentence encoder, pooling, and a logistic regression.
+
+SetFit (Tunstall et al. 2022, https://arxiv.org/abs/2209.11055) stores the folder of
+sentence-transformers, and its head as a pickle, which is never opened here. The head is read from
+model_head.safetensors or model_head.json: `coef` [K, H], `intercept` [K] and, in JSON, `classes`;
+K is the number of classes, or 1 for two.
+
+Shapes: B texts, T tokens, H width, K rows of the head, C classes.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional
+from transformers import AutoConfig, AutoModel, PreTrainedModel
+
+from pipework.errors import ConfigError
+from pipework.export.importing.adapters import find_file
+from pipework.export.importing.transformers_source import (
+    SourceKind,
+    SourceModel,
+    TokenizerFiles,
+    longest_input,
+    named_labels,
+)
+from pipework.run_folder.task import Task, TaskKind
+from pipework.train.config.data import TaskSettings
+from pipework.train.config.model import Head, HeadSettings, PoolingMode, PoolingSettings
+from pipework.train.model.classifier import Classifier, padding_of, silence_transformers
+from pipework.train.model.heads import PoolingHead
+from pipework.train.model.pretrained import LabelNames, check_vocabulary, no_pooler, opening
+
+SETTINGS, MODULES, LENGTH = "config_setfit.json", "modules.json", "sentence_bert_config.json"
+HEAD, HEAD_JSON, PICKLE = "model_head.safetensors", "model_head.json", "model_head.pkl"
+TO_JSON = (
+    'convert it where you trust it: import joblib, json; h = joblib.load("model_head.pkl"); '
+    'json.dump({"coef": h.coef_.tolist(), "intercept": h.intercept_.tolist(), '
+    '"classes": h.classes_.tolist()}, open("model_head.json", "w"))'
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LogisticRegression:
+    """A head: `coef_KH`, `intercept_K`, and the names of the classes."""
+
+    coef_KH: torch.Tensor
+    intercept_K: torch.Tensor
+    classes: tuple[str, ...]
+
+    def logits(self, states_BH: torch.Tensor) -> torch.Tensor:
+        """Return logits [B, C], whose softmax are the probabilities of scikit-learn."""
+        scores_BK = states_BH.double() @ self.coef_KH.T.double() + self.intercept_K.double()
+        if len(self.coef_KH) == 1:
+            scores_BK = torch.cat([torch.zeros_like(scores_BK), scores_BK], 1)
+        return scores_BK.float()
+
+
+def is_setfit(name: str) -> bool:
+    """Whether a source is a classifier of SetFit.
+
+    Raises:
+        ConfigError: there is no such folder or hub id.
+    """
+    with opening(name):
+        files = (SETTINGS, HEAD, HEAD_JSON, PICKLE)
+        return any(find_file(name, file) is not None for file in files)
+
+
+def open_setfit(name: str, settings: TaskSettings) -> SourceModel:
+    """Open a folder or a hub id; see `open_source`.
+
+    Raises:
+        ConfigError: the source cannot be opened, its head is a pickle or does not fit, or it has
+            modules that are not supported.
+    """
+    silence_transformers()
+    with opening(name):
+        fields = _fields(name, SETTINGS)
+        head = _head(name, fields)
+        pooling = _pooling(name, normalized=bool(fields.get("normalize_embeddings")))
+        encoder = _encoder(name)
+    labels = named_labels(settings, head.classes)
+    task = Task(
+        kind=TaskKind.SINGLE_LABEL,
+        labels=labels,
+        metric=settings.metric_for(labels),
+        positive=settings.positive_for(labels),
+    )
+    LabelNames.of(task).write(encoder.config)
+    classifier = Classifier(encoder, HeadSettings(head=Head.POOLING, dropout=0.0, pooling=pooling))
+    _fill(classifier.head, head, name)
+    files = TokenizerFiles.open(name)
+    check_vocabulary(name, files.tokenizer, int(encoder.config.vocab_size))
+    limit = min(int(_fields(name, LENGTH).get("max_seq_length") or files.limit), files.limit)
+    return SourceModel(
+        kind=SourceKind.SETFIT,
+        name=name,
+        classifier=classifier.eval(),
+        tokenizer=files.tokenizer,
+        tokenizer_name=name,
+        reopen=partial(_reopen, name, pooling, head),
+        task=task,
+        type_ids=files.type_ids and padding_of(classifier).type_ids,
+        longest=longest_input(classifier, limit),
+        published=None,
+    )
+
+
+def _fields(name: str, file: str) -> dict[str, Any]:
+    path = find_file(name, file)
+    if path is None:
+        return {}
+    fields: dict[str, Any] = json.loads(path.read_bytes())
+    return fields
+
+
+def _head(name: str, fields: dict[str, Any]) -> LogisticRegression:
+    weights, text = find_file(name, HEAD), find_file(name, HEAD_JSON)
+    if weights is not None:
+        arrays: dict[str, Any] = load_file(weights)
+    elif text is not None:
+        arrays = json.loads(text.read_bytes())
+    else:
+        message = f"{name!r}: the head {PICKLE} is a pickle, which can execute code"
+        raise ConfigError(message, TO_JSON)
+    path = weights or text
+    try:
+        coef_KH = torch.as_tensor(arrays["coef"], dtype=torch.float64)
+        intercept_K = torch.as_tensor(arrays["intercept"], dtype=torch.float64)
+    except (KeyError, TypeError, ValueError) as error:
+        message = f"{path}: expected numbers at coef and intercept"
+        raise ConfigError(message, TO_JSON) from error
+    classes = 2 if len(coef_KH) == 1 else len(coef_KH)
+    names = fields.get("labels") or arrays.get("classes") or range(classes)
+    if coef_KH.ndim != 2 or intercept_K.shape != (len(coef_KH),) or len(names) != classes:  # noqa: PLR2004
+        message = (
+            f"{path}: coef has the shape {[*coef_KH.shape]}, intercept {[*intercept_K.shape]}, and "
+            f"there are {len(names)} labels: they do not fit"
+        )
+        raise ConfigError(message, f"correct labels in {SETTINGS}, or save the head again")
+    return LogisticRegression(
+        coef_KH=coef_KH, intercept_K=intercept_K, classes=tuple(map(str, names))
+    )
+
+
+def _pooling(name: str, *, normalized: bool) -> PoolingSettings:
+    """Read the modules after the encoder."""
+    path = find_file(name, MODULES)
+    if path is None:
+        message = f"{name!r} has no {MODULES}, expected a folder of sentence-transformers"
+        raise ConfigError(message, "save the model again with SetFit")
+    modules = [(entry["type"].rpartition(".")[2], entry["path"]) for entry in _list(path)]
+    kinds = [kind for kind, _ in modules]
+    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
+        message = f"{name!r} has the modules {', '.join(kinds)}"
+        raise ConfigError(message, "supported: Transformer, Pooling and perhaps Normalize")
+    fields = _fields(name, f"{modules[1][1]}/config.json")
+    modes = [key for key, value in fields.items() if key.startswith("pooling_mode_") and value]
+    modes = modes or [f"pooling_mode_{fields.get('pooling_mode')}"]
+    supported = {
+        "pooling_mode_mean_tokens": PoolingMode.MEAN,
+        "pooling_mode_mean": PoolingMode.MEAN,
+        "pooling_mode_cls_token": PoolingMode.CLS,
+        "pooling_mode_cls": PoolingMode.CLS,
+    }
+    if len(modes) != 1 or modes[0] not in supported:
+        message = f"{name!r} has the pooling {', '.join(modes)}"
+        raise ConfigError(message, "supported: the mean of the tokens, or the cls token")
+    return PoolingSettings(mode=supported[modes[0]], normalize=normalized or "Normalize" in kinds)
+
+
+def _list(path: Path) -> list[dict[str, str]]:
+    entries: list[dict[str, str]] = json.loads(path.read_bytes())
+    return entries
+
+
+def _encoder(name: str) -> PreTrainedModel:
+    config = AutoConfig.from_pretrained(name)
+    return AutoModel.from_pretrained(name, dtype=torch.float32, **no_pooler(config)).eval()
+
+
+def _fill(module: nn.Module | None, head: LogisticRegression, name: str) -> None:
+    """Write the weights of the logistic regression into the pooling head."""
+    assert isinstance(module, PoolingHead)
+    weight_CH, bias_C = head.coef_KH, head.intercept_K
+    if len(weight_CH) == 1:  # a score of the second class; that of the first is 0
+        weight_CH = torch.cat([torch.zeros_like(weight_CH), weight_CH])
+        bias_C = torch.cat([torch.zeros_like(bias_C), bias_C])
+    if weight_CH.shape != module.out.weight.shape:
+        width = module.out.weight.shape[1]
+        message = (
+            f"{name!r}: the head reads states of {weight_CH.shape[1]}, the encoder has {width}"
+        )
+        raise ConfigError(message, "check that the head belongs to the encoder")
+    with torch.no_grad():
+        module.out.weight.copy_(weight_CH)
+        module.out.bias.copy_(bias_C)
+
+
+class SentenceClassifier(nn.Module):
+    """The source, computed step by step as sentence-transformers and scikit-learn do."""
+
+    def __init__(
+        self, encoder: PreTrainedModel, pooling: PoolingSettings, head: LogisticRegression
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.pooling = pooling
+        self.regression = head
+
+    def forward(self, attention_mask: torch.Tensor, **inputs: torch.Tensor) -> SimpleNamespace:
+        """Return an object with `logits` [B, C]."""
+        states_BTH = self.encoder(attention_mask=attention_mask, **inputs).last_hidden_state
+        if self.pooling.mode is PoolingMode.CLS:
+            state_BH = states_BTH[:, 0]
+        else:
+            mask_BT1 = attention_mask[..., None].float()
+            state_BH = (states_BTH * mask_BT1).sum(1) / mask_BT1.sum(1)
+        if self.pooling.normalize:
+            state_BH = functional.normalize(state_BH, dim=1)
+        return SimpleNamespace(logits=self.regression.logits(state_BH))
+
+
+def _reopen(name: str, pooling: PoolingSettings, head: LogisticRegression) -> nn.Module:
+    with opening(name):
+        return SentenceClassifier(_encoder(name), pooling, head)
