@@ -40,9 +40,10 @@ from pipework.train.model.pretrained import LabelNames, check_vocabulary, no_poo
 SETTINGS, MODULES, LENGTH = "config_setfit.json", "modules.json", "sentence_bert_config.json"
 HEAD, HEAD_JSON, PICKLE = "model_head.safetensors", "model_head.json", "model_head.pkl"
 TO_JSON = (
-    'convert it where you trust it: import joblib, json; h = joblib.load("model_head.pkl"); '
-    'json.dump({"coef": h.coef_.tolist(), "intercept": h.intercept_.tolist(), '
-    '"classes": h.classes_.tolist()}, open("model_head.json", "w"))'
+    "convert it where you trust it: import joblib, json, pathlib; "
+    'h = joblib.load("model_head.pkl"); pathlib.Path("model_head.json").write_text(json.dumps('
+    '{"coef": h.coef_.tolist(), "intercept": h.intercept_.tolist(), '
+    '"classes": h.classes_.tolist()}))'
 )
 
 

@@ -1,9 +1,9 @@
 """Imports of SetFit classifiers: a sentence encoder with a logistic regression."""
 
 import json
-import pickle
 import shutil
 
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -60,7 +60,7 @@ def save_setfit(source, folder, *, classes=3, pooling=NEW, normalize=True):
     features = embed(folder, "mean" if pooling is NEW else "cls", normalize)
     head = LogisticRegression(C=1e4, max_iter=5000)
     head.fit(features, [row % classes for row in range(len(TEXTS))])
-    (folder / "model_head.pkl").write_bytes(pickle.dumps(head))
+    joblib.dump(head, folder / "model_head.pkl")
     return head, head.predict_proba(features)
 
 
