@@ -38,21 +38,33 @@ def import_(
 
 def publish(
     run: Annotated[Path, typer.Argument(help="run folder")],
-    to: Annotated[str, typer.Option("--to", help="folder:DIR, the layout of model hubs")],
+    to: Annotated[
+        str, typer.Option("--to", help="folder:DIR, oci:DIR (image layout) or oci://HOST/NAME:TAG")
+    ],
 ) -> None:
     """Write the model and its proven engines in a layout that other programs read."""
     from pipework import console
     from pipework.errors import ConfigError
 
     kind, _, place = to.partition(":")
-    if kind != "folder" or not place:
-        message = f"--to {to}: expected folder:DIR"
+    if kind not in ("folder", "oci") or not place.removeprefix("//"):
+        message = f"--to {to}: expected folder:DIR, oci:DIR or oci://HOST/NAME:TAG"
         raise ConfigError(message, "for example --to folder:published")
     with console.progress() as progress:
         progress.note("loading torch")
         from pipework.export.publish.folder import publish_folder
+        from pipework.export.publish.oci import publish_oci, push_image
 
-        published = publish_folder(run, Path(place), progress)
-    for engine in published.engines:
-        console.print_line(f"published: {engine.file} ({engine.name})")
-    console.print_line(f"model card: {Path(place) / 'README.md'}")
+        if kind == "folder":
+            published = publish_folder(run, Path(place), progress)
+            lines = [f"{place}/{engine.file} ({engine.name})" for engine in published.engines]
+        else:
+            remote = place.startswith("//")
+            image = (
+                push_image(run, place.removeprefix("//"), progress)
+                if remote
+                else publish_oci(run, Path(place), progress)
+            )
+            lines = [f"{to} with {', '.join(image.engines)}, {image.digest}"]
+    for line in lines:
+        console.print_line(f"published: {line}")

@@ -1,0 +1,224 @@
+"""Write a run with its proven engines as an OCI image whose /models a server mounts.
+
+The layout follows https://github.com/opencontainers/image-spec (version 1.0). Each engine is a
+layer, so that a registry stores an unchanged engine once; layers are not compressed, because
+weights hardly compress. The same run gives the same digests.
+"""
+
+import hashlib
+import io
+import json
+import platform
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from pipework.errors import ConfigError, MissingDependencyError
+from pipework.export.publish.folder import new_folder
+from pipework.export.publish.model_card import base_model
+from pipework.progress import Progress
+from pipework.run_folder.files import MANIFEST_FILE, file_digest, verify_files
+from pipework.run_folder.manifest import Manifest, read_classifier
+
+ROOT = "models"  # KServe's modelcar and image volumes mount this folder
+MEDIA = "application/vnd.oci.image"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+LATEST = "latest"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blob:
+    """A file below blobs/sha256, and its media type."""
+
+    media_type: str
+    digest: str
+    size: int
+
+    def descriptor(self, **fields: object) -> dict[str, object]:
+        """Return the descriptor of the image specification."""
+        own = {"mediaType": self.media_type, "digest": f"sha256:{self.digest}", "size": self.size}
+        return own | fields
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedImage:
+    """The digest of an image, and the names of its engines."""
+
+    digest: str
+    engines: tuple[str, ...]
+
+
+def publish_oci(run: Path, out: Path, progress: Progress, tag: str = LATEST) -> PublishedImage:
+    """Write an image layout into a new folder.
+
+    The manifest in the image has the proven engines only, and no absolute paths.
+
+    Raises:
+        RunFolderError: the run or a file of it cannot be read, or `out` is not empty.
+        ConfigError: the run has no proven engine.
+    """
+    manifest = _public(read_classifier(run))
+    if not manifest.engines:
+        message = f"{run} has no proven engine"
+        raise ConfigError(message, f"build one first: pipe export {run} --to onnx")
+    text = (manifest.model_dump_json(indent=2) + "\n").encode()
+    tokenizer = manifest.input.tokenizer
+    verify_files(run, (tokenizer,))
+    with new_folder(out) as folder:
+        (folder / "blobs/sha256").mkdir(parents=True)
+        files = {tokenizer.path: run / tokenizer.path}
+        layers = [_layer(folder, files, {MANIFEST_FILE: text})]
+        for engine in manifest.engines:
+            progress.note(f"{engine.name}: {ROOT}/{PurePath(engine.files[0].path).parent}")
+            verify_files(run, engine.files)
+            layers.append(_layer(folder, {file.path: run / file.path for file in engine.files}))
+        image = _image(folder, manifest, layers, tag)
+    return PublishedImage(
+        digest=f"sha256:{image.digest}", engines=tuple(engine.name for engine in manifest.engines)
+    )
+
+
+def push_image(run: Path, reference: str, progress: Progress) -> PublishedImage:
+    """Push the image to a registry with skopeo; `reference` is HOST/NAME:TAG.
+
+    Raises:
+        MissingDependencyError: skopeo is not installed.
+        ConfigError: skopeo cannot push.
+    """
+    skopeo = shutil.which("skopeo")
+    if skopeo is None:
+        message = "skopeo, which pushes the image, is not installed"
+        raise MissingDependencyError(
+            message, "apt-get install skopeo, or --to oci:DIR and push DIR with another program"
+        )
+    name, _, tag = reference.rpartition("/")[2].partition(":")
+    if not name or "/" not in reference:
+        message = f"--to oci://{reference}: expected oci://HOST/NAME:TAG"
+        raise ConfigError(message, "for example oci://localhost:5000/topics:1")
+    with tempfile.TemporaryDirectory(prefix="pipework-image-") as temporary:
+        layout = Path(temporary) / "image"
+        image = publish_oci(run, layout, progress, tag or LATEST)
+        progress.note(f"pushing {image.digest} to {reference}")
+        local = reference.partition("/")[0].partition(":")[0] in LOCAL
+        done = subprocess.run(  # noqa: S603  (no shell)
+            [
+                skopeo,
+                "copy",
+                "--preserve-digests",
+                *(["--dest-tls-verify=false"] if local else []),
+                f"oci:{layout}:{tag or LATEST}",
+                f"docker://{reference}",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        message = f"skopeo cannot push to {reference}: {reason}"
+        raise ConfigError(message, "check the name, and log in: skopeo login HOST")
+    return image
+
+
+def _public(manifest: Manifest) -> Manifest:
+    """Return a manifest with the proven engines, without absolute paths."""
+    splits = {
+        name: split.model_copy(update={"path": PurePath(split.path).name, "kept": None})
+        for name, split in manifest.data.splits.items()
+    }
+    imported = manifest.imported
+    if imported is not None:
+        source = base_model(manifest) or PurePath(imported.source).name
+        imported = imported.model_copy(update={"source": source})
+    return manifest.model_copy(
+        update={
+            "engines": tuple(engine for engine in manifest.engines if engine.proven),
+            "model": manifest.model.model_copy(
+                update={"base": base_model(manifest), "checkpoint": (), "kept": {}}
+            ),
+            "data": manifest.data.model_copy(update={"splits": splits}),
+            "imported": imported,
+        }
+    )
+
+
+def _layer(
+    folder: Path, files: Mapping[str, Path], contents: Mapping[str, bytes] | None = None
+) -> Blob:
+    """Write a tar file with files and contents, by their paths below /models."""
+    partial = folder / "layer.partial"
+    with tarfile.open(partial, "w", format=tarfile.PAX_FORMAT) as tar:
+        for parent in _parents([*files, *(contents or {})]):
+            entry = tarfile.TarInfo(parent)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        for name, content in sorted((contents or {}).items()):
+            _add(tar, name, io.BytesIO(content), len(content))
+        for name, path in sorted(files.items()):
+            with path.open("rb") as stream:
+                _add(tar, name, stream, path.stat().st_size)
+    return _store(folder, partial, f"{MEDIA}.layer.v1.tar")
+
+
+def _parents(names: Iterable[str]) -> list[str]:
+    """Return the folders of files, the outer ones first."""
+    paths = [PurePath(ROOT) / name for name in names]
+    return sorted({str(parent) for path in paths for parent in [*path.parents][:-1]})
+
+
+def _add(tar: tarfile.TarFile, name: str, stream: Any, size: int) -> None:  # noqa: ANN401  (any binary stream)
+    entry = tarfile.TarInfo(f"{ROOT}/{name}")  # without owner and time, so that digests repeat
+    entry.size, entry.mode = size, 0o644
+    tar.addfile(entry, stream)
+
+
+def _store(folder: Path, partial: Path, media_type: str) -> Blob:
+    digest, size = file_digest(partial), partial.stat().st_size
+    partial.rename(folder / "blobs/sha256" / digest)
+    return Blob(media_type=media_type, digest=digest, size=size)
+
+
+def _store_json(folder: Path, fields: Mapping[str, object], media_type: str) -> Blob:
+    content = json.dumps(fields, sort_keys=True).encode()
+    digest = hashlib.sha256(content).hexdigest()
+    (folder / "blobs/sha256" / digest).write_bytes(content)
+    return Blob(media_type=media_type, digest=digest, size=len(content))
+
+
+def _image(folder: Path, manifest: Manifest, layers: list[Blob], tag: str) -> Blob:
+    created = manifest.identity.created_at.isoformat()
+    config = {
+        "created": created,
+        "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
+        "os": "linux",
+        "config": {"Labels": {"org.opencontainers.image.title": manifest.identity.name}},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.digest}" for layer in layers]},
+    }
+    kind = manifest.task.kind
+    proofs = {
+        f"pipework.engine.{engine.name}": (
+            f"proven on {engine.parity.rows} rows, logits within {engine.parity.max_abs:.2g}, "
+            f"changes {engine.parity.describe_change(kind)}"
+        )
+        for engine in manifest.engines
+        if engine.parity is not None
+    }
+    fields = {
+        "schemaVersion": 2,
+        "mediaType": f"{MEDIA}.manifest.v1+json",
+        "config": _store_json(folder, config, f"{MEDIA}.config.v1+json").descriptor(),
+        "layers": [layer.descriptor() for layer in layers],
+        "annotations": {"org.opencontainers.image.created": created, **proofs},
+    }
+    image = _store_json(folder, fields, f"{MEDIA}.manifest.v1+json")
+    named = image.descriptor(annotations={"org.opencontainers.image.ref.name": tag})
+    index = {"schemaVersion": 2, "mediaType": f"{MEDIA}.index.v1+json", "manifests": [named]}
+    (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}', encoding="utf-8")
+    return image
