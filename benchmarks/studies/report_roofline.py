@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from pipework.benchmarks.report.bench_page import provenance_facts
-from pipework.benchmarks.studies.records.roofline_results import (
+from pipework.benchmarks.studies.records.engine_results import (
     HEAD,
     Roof,
     RoofedEngine,

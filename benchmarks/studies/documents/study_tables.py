@@ -12,13 +12,16 @@ from pipework.benchmarks.results_schema.results import BenchResult
 from pipework.benchmarks.studies.documents.summary_table import HEAD as SUMMARY_HEAD
 from pipework.benchmarks.studies.documents.summary_table import summary_rows
 from pipework.benchmarks.studies.records.engine_results import HEAD as ENGINES_HEAD
+from pipework.benchmarks.studies.records.engine_results import HEAD as ROOFLINE_HEAD
 from pipework.benchmarks.studies.records.engine_results import (
     EnginesResult,
     FaultsResult,
     MatrixResult,
+    RooflineResult,
     engine_rows,
     fault_lines,
     matrix_lines,
+    roofline_rows,
     summary,
 )
 from pipework.benchmarks.studies.records.experiment_results import HEAD as EXPERIMENT_HEAD
@@ -33,8 +36,6 @@ from pipework.benchmarks.studies.records.peer_serving_results import (
     peer_notes,
     peer_rows,
 )
-from pipework.benchmarks.studies.records.roofline_results import HEAD as ROOFLINE_HEAD
-from pipework.benchmarks.studies.records.roofline_results import RooflineResult, roofline_rows
 from pipework.benchmarks.studies.records.serving_results import (
     AGREEMENT_HEAD,
     AgreementResult,

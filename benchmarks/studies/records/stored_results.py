@@ -20,10 +20,10 @@ from pipework.benchmarks.studies.records.engine_results import (
     EnginesResult,
     FaultsResult,
     MatrixResult,
+    RooflineResult,
 )
 from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
 from pipework.benchmarks.studies.records.peer_serving_results import PeerServingResult
-from pipework.benchmarks.studies.records.roofline_results import RooflineResult
 from pipework.benchmarks.studies.records.serving_results import AgreementResult, ServingResult
 from pipework.benchmarks.studies.records.training_results import (
     FamiliesResult,

@@ -9,7 +9,7 @@ import pytest
 
 from pipework.benchmarks.results_schema.provenance import Machine, Provenance
 from pipework.benchmarks.results_schema.results import write_result
-from pipework.benchmarks.studies.records.roofline_results import (
+from pipework.benchmarks.studies.records.engine_results import (
     Roof,
     RoofedEngine,
     RooflineResult,

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pipework.benchmarks.studies.records.roofline_results import RooflineResult
+from pipework.benchmarks.studies.records.engine_results import RooflineResult
 from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.roofline import main, roofline
 from pipework.errors import ConfigError
