@@ -12,8 +12,8 @@ from pipework.benchmarks.results_schema.results import BenchResult
 from pipework.benchmarks.studies.documents.summary_table import HEAD as SUMMARY_HEAD
 from pipework.benchmarks.studies.documents.summary_table import summary_rows
 from pipework.benchmarks.studies.records.engine_results import HEAD as ENGINES_HEAD
-from pipework.benchmarks.studies.records.engine_results import HEAD as ROOFLINE_HEAD
 from pipework.benchmarks.studies.records.engine_results import (
+    ROOFLINE_HEAD,
     EnginesResult,
     FaultsResult,
     MatrixResult,

@@ -220,7 +220,7 @@ def _outcome(cell: PlantedFault) -> str:
     return "graph refused" if cell.graph else "refused"
 
 
-HEAD = (
+ROOFLINE_HEAD = (
     *("model", "engine", "texts/s", "matmul-only texts/s", "share", "matmul-only GFLOP/s"),
     *("engine GFLOP/s", "FLOP per byte", "roof without caches", "share of the roof"),
 )
