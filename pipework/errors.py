@@ -119,6 +119,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # The extra of pipework that installs each optional package.
 EXTRAS = {
     "matplotlib": "bench",
+    "mlflow": "mlflow",
     "onnx": "export",
     "onnxruntime": "cpu",
     "openvino": "cpu",

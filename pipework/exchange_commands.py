@@ -39,7 +39,7 @@ def import_(
 def publish(
     run: Annotated[Path, typer.Argument(help="run folder")],
     to: Annotated[
-        str, typer.Option("--to", help="folder:DIR, oci:DIR (image layout) or oci://HOST/NAME:TAG")
+        str, typer.Option("--to", help="folder:DIR, oci:DIR, oci://HOST/NAME:TAG, or mlflow:NAME")
     ],
 ) -> None:
     """Write the model and its proven engines in a layout that other programs read."""
@@ -47,23 +47,28 @@ def publish(
     from pipework.errors import ConfigError
 
     kind, _, place = to.partition(":")
-    if kind not in ("folder", "oci") or not place.removeprefix("//"):
-        message = f"--to {to}: expected folder:DIR, oci:DIR or oci://HOST/NAME:TAG"
+    if kind not in ("folder", "oci", "mlflow") or not place.removeprefix("//"):
+        message = f"--to {to}: expected folder:DIR, oci:DIR, oci://HOST/NAME:TAG or mlflow:NAME"
         raise ConfigError(message, "for example --to folder:published")
     with console.progress() as progress:
-        progress.note("loading torch")
-        from pipework.export.publish.folder import publish_folder
-        from pipework.export.publish.oci import publish_oci, push_image
-
         if kind == "folder":
+            from pipework.export.publish.folder import publish_folder
+
             published = publish_folder(run, Path(place), progress)
             lines = [f"{place}/{engine.file} ({engine.name})" for engine in published.engines]
+        elif kind == "mlflow":
+            from pipework.export.publish.mlflow_model import publish_mlflow
+
+            model = publish_mlflow(run, place, progress)
+            lines = [f"{model.uri} with {', '.join(model.engines)}"]
         else:
-            remote = place.startswith("//")
+            from pipework.export.publish.oci import publish_oci, push_image
+
+            remote = place.removeprefix("//")
             image = (
-                push_image(run, place.removeprefix("//"), progress)
-                if remote
-                else publish_oci(run, Path(place), progress)
+                publish_oci(run, Path(place), progress)
+                if remote == place
+                else push_image(run, remote, progress)
             )
             lines = [f"{to} with {', '.join(image.engines)}, {image.digest}"]
     for line in lines:

@@ -19,10 +19,9 @@ import tomli_w
 from pipework import console
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import write_result
-from pipework.benchmarks.studies.job_pool import Program, run_parallel
 from pipework.benchmarks.studies.records.experiment_results import Arm, Difference, ExperimentResult
 from pipework.benchmarks.studies.records.training_results import recorded_settings
-from pipework.benchmarks.studies.script import command, report_errors
+from pipework.benchmarks.studies.script import Program, command, report_errors, run_parallel
 from pipework.cpu import cpu_limit
 from pipework.errors import ConfigError
 from pipework.export.inference import evaluate_run

@@ -10,10 +10,10 @@ README.md                                            the model card
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 
 from pipework.errors import ConfigError, RunFolderError
-from pipework.export.publish.model_card import PublishedEngine, model_card
+from pipework.export.publish.model_card import PublishedEngine, base_model, model_card
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import (
     EngineFormat,
@@ -22,7 +22,7 @@ from pipework.run_folder.engine_record import (
     Precision,
 )
 from pipework.run_folder.files import FileRecord, Record, verify_files
-from pipework.run_folder.manifest import Manifest, read_classifier
+from pipework.run_folder.manifest import Manifest, read_classifier, write_manifest
 from pipework.run_folder.task import Task
 
 PUBLISHED_FILE = "pipework.json"
@@ -118,6 +118,68 @@ def new_folder(out: Path) -> Iterator[Path]:
         partial.replace(out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def public_manifest(run: Path) -> Manifest:
+    """Return the manifest of a run with the proven engines, without absolute paths.
+
+    Raises:
+        RunFolderError: the manifest cannot be read.
+        ConfigError: the run has no proven engine.
+    """
+    manifest = read_classifier(run)
+    if not any(engine.proven for engine in manifest.engines):
+        message = f"{run} has no proven engine"
+        raise ConfigError(message, f"build one first: pipe export {run} --to onnx")
+    splits = {
+        name: split.model_copy(update={"path": PurePath(split.path).name, "kept": None})
+        for name, split in manifest.data.splits.items()
+    }
+    imported = manifest.imported
+    if imported is not None:
+        source = base_model(manifest) or PurePath(imported.source).name
+        imported = imported.model_copy(update={"source": source})
+    return manifest.model_copy(
+        update={
+            "engines": tuple(engine for engine in manifest.engines if engine.proven),
+            "model": manifest.model.model_copy(
+                update={"base": base_model(manifest), "checkpoint": (), "kept": {}}
+            ),
+            "data": manifest.data.model_copy(update={"splits": splits}),
+            "imported": imported,
+        }
+    )
+
+
+def proofs(manifest: Manifest) -> dict[str, str]:
+    """Return the proof of each engine in a line, by its name as a label."""
+    kind = manifest.task.kind
+    return {
+        f"pipework.engine.{engine.name}": (
+            f"proven on {engine.parity.rows} rows, logits within {engine.parity.max_abs:.2g}, "
+            f"changes {engine.parity.describe_change(kind)}"
+        )
+        for engine in manifest.engines
+        if engine.parity is not None
+    }
+
+
+def copy_public(run: Path, folder: Path) -> Manifest:
+    """Copy tokenizer and proven engines, with the manifest of `public_manifest`, and return it.
+
+    Raises:
+        PipeError: as `public_manifest`; or a file is missing or has changed.
+    """
+    manifest = public_manifest(run)
+    files = [
+        manifest.input.tokenizer,
+        *(file for engine in manifest.engines for file in engine.files),
+    ]
+    for record in files:
+        (folder / record.path).parent.mkdir(parents=True, exist_ok=True)
+        _copy(run, record, folder / record.path)
+    write_manifest(folder, manifest)
+    return manifest
 
 
 def _check_form(run: Path, manifest: Manifest) -> None:

@@ -18,7 +18,6 @@ from pipework.run_folder.manifest import Manifest
 from pipework.run_folder.task import TaskKind
 from pipework.scoring.bootstrap import Interval, TaskLogits, score_interval
 from pipework.scoring.evaluation import infer_all, label_array
-from pipework.train.model.checkpoint_engine import open_reference
 
 
 class PublishedEngine(Record):
@@ -78,6 +77,8 @@ def _interval(run: Path, manifest: Manifest, progress: Progress) -> Interval | N
     if source is None:
         return None
     rows = list(source.rows())
+    from pipework.train.model.checkpoint_engine import open_reference  # noqa: PLC0415  (imports torch)
+
     with open_reference(run, manifest) as model:
         logits_NC = infer_all(model, open_encoder(run, manifest).encode(rows), progress)
     truth = label_array(rows, manifest.task, str(source.path))

@@ -19,11 +19,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from pipework.errors import ConfigError, MissingDependencyError
-from pipework.export.publish.folder import new_folder
-from pipework.export.publish.model_card import base_model
+from pipework.export.publish.folder import new_folder, proofs, public_manifest
 from pipework.progress import Progress
 from pipework.run_folder.files import MANIFEST_FILE, file_digest, verify_files
-from pipework.run_folder.manifest import Manifest, read_classifier
+from pipework.run_folder.manifest import Manifest
 
 ROOT = "models"  # KServe's modelcar and image volumes mount this folder
 MEDIA = "application/vnd.oci.image"
@@ -63,10 +62,7 @@ def publish_oci(run: Path, out: Path, progress: Progress, tag: str = LATEST) -> 
         RunFolderError: the run or a file of it cannot be read, or `out` is not empty.
         ConfigError: the run has no proven engine.
     """
-    manifest = _public(read_classifier(run))
-    if not manifest.engines:
-        message = f"{run} has no proven engine"
-        raise ConfigError(message, f"build one first: pipe export {run} --to onnx")
+    manifest = public_manifest(run)
     text = (manifest.model_dump_json(indent=2) + "\n").encode()
     tokenizer = manifest.input.tokenizer
     verify_files(run, (tokenizer,))
@@ -126,28 +122,6 @@ def push_image(run: Path, reference: str, progress: Progress) -> PublishedImage:
     return image
 
 
-def _public(manifest: Manifest) -> Manifest:
-    """Return a manifest with the proven engines, without absolute paths."""
-    splits = {
-        name: split.model_copy(update={"path": PurePath(split.path).name, "kept": None})
-        for name, split in manifest.data.splits.items()
-    }
-    imported = manifest.imported
-    if imported is not None:
-        source = base_model(manifest) or PurePath(imported.source).name
-        imported = imported.model_copy(update={"source": source})
-    return manifest.model_copy(
-        update={
-            "engines": tuple(engine for engine in manifest.engines if engine.proven),
-            "model": manifest.model.model_copy(
-                update={"base": base_model(manifest), "checkpoint": (), "kept": {}}
-            ),
-            "data": manifest.data.model_copy(update={"splits": splits}),
-            "imported": imported,
-        }
-    )
-
-
 def _layer(
     folder: Path, files: Mapping[str, Path], contents: Mapping[str, bytes] | None = None
 ) -> Blob:
@@ -200,21 +174,12 @@ def _image(folder: Path, manifest: Manifest, layers: list[Blob], tag: str) -> Bl
         "config": {"Labels": {"org.opencontainers.image.title": manifest.identity.name}},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.digest}" for layer in layers]},
     }
-    kind = manifest.task.kind
-    proofs = {
-        f"pipework.engine.{engine.name}": (
-            f"proven on {engine.parity.rows} rows, logits within {engine.parity.max_abs:.2g}, "
-            f"changes {engine.parity.describe_change(kind)}"
-        )
-        for engine in manifest.engines
-        if engine.parity is not None
-    }
     fields = {
         "schemaVersion": 2,
         "mediaType": f"{MEDIA}.manifest.v1+json",
         "config": _store_json(folder, config, f"{MEDIA}.config.v1+json").descriptor(),
         "layers": [layer.descriptor() for layer in layers],
-        "annotations": {"org.opencontainers.image.created": created, **proofs},
+        "annotations": {"org.opencontainers.image.created": created, **proofs(manifest)},
     }
     image = _store_json(folder, fields, f"{MEDIA}.manifest.v1+json")
     named = image.descriptor(annotations={"org.opencontainers.image.ref.name": tag})

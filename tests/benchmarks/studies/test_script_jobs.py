@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from pipework.benchmarks.studies.job_pool import Program, run_parallel
+from pipework.benchmarks.studies.script import Program, run_parallel
 from pipework.errors import PipeError, StoppedError
 from pipework.progress import NullProgress
 
@@ -81,7 +81,7 @@ def test_no_program_starts_before_its_dependencies(tmp_path):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_threads_are_shared_between_several_programs(tmp_path, monkeypatch, jobs):
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
-    monkeypatch.setattr("pipework.benchmarks.studies.job_pool.cpu_limit", lambda: 6)
+    monkeypatch.setattr("pipework.benchmarks.studies.script.cpu_limit", lambda: 6)
     code = "import os; print(os.environ['OMP_NUM_THREADS']); " + TOUCHING
     run_parallel([program(code, tmp_path / "one")], jobs, NullProgress())
     assert (tmp_path / "one.log").read_text() == ("77\n" if jobs == 1 else "3\n")

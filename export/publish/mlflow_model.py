@@ -1,0 +1,172 @@
+"""Log a run as a pyfunc model of MLflow 3, and the class that MLflow loads.
+
+The model is code (https://mlflow.org/docs/latest/ml/model/models-from-code/) with the files of the
+image of `pipework.export.publish.oci` as its artifact; it needs no torch.
+"""
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mlflow
+from mlflow.models import ModelSignature
+from mlflow.pyfunc import PythonModel, PythonModelContext
+from mlflow.types import ColSpec, DataType, Schema
+from mlflow.types.schema import Array
+
+from pipework import __version__
+from pipework.data.examples import Example, validate_example
+from pipework.export.publish.folder import copy_public, proofs
+from pipework.progress import Progress
+from pipework.run_folder.manifest import Manifest, read_classifier
+from pipework.run_folder.task import TaskKind
+from pipework.scoring.evaluation import predict_all
+from pipework.scoring.predictions import Prediction, decide
+from pipework.serve.engines import open_proven
+from pipework.text.encoding import TextEncoder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RUN = "run"  # name of the artifact
+EXAMPLE = "The match went to extra time"
+TAG_LENGTH = 5000  # of MLflow
+EXTRAS = {"onnx": "cpu", "openvino": "cpu", "tensorrt": "gpu"}
+CODE = """\
+import mlflow
+
+from pipework.export.publish.mlflow_model import RunModel
+
+mlflow.models.set_model(RunModel())
+"""
+
+
+class RunModel(PythonModel):  # type: ignore[misc]  # mlflow has no types
+    """A run folder as a pyfunc model: text columns in, predictions out."""
+
+    def load_context(self, context: PythonModelContext) -> None:
+        """Open the default engine and the tokenizer."""
+        run = Path(context.artifacts[RUN])
+        self.manifest = read_classifier(run)
+        form = self.manifest.input
+        self.engine = open_proven(run, self.manifest)
+        self.encoder = TextEncoder.open(
+            run / form.tokenizer.path, max_length=form.max_length, type_ids=form.type_ids
+        )
+
+    def predict(
+        self,
+        context: PythonModelContext,
+        model_input: "pd.DataFrame | Sequence[str]",
+        params: Mapping[str, Any] | None = None,
+    ) -> "pd.DataFrame":
+        """Return a row for each input: label (or labels), score, and the scores of all labels.
+
+        Args:
+            context: unused; the model was opened before.
+            model_input: a frame with the columns `text` and, for pairs, `text_pair`; or texts.
+            params: unused.
+        """
+        del context, params
+        import pandas as pd  # noqa: PLC0415  (mlflow loads it with the model)
+
+        frame = model_input
+        if not isinstance(frame, pd.DataFrame):
+            frame = pd.DataFrame({"text": list(frame)})
+        inputs = (
+            validate_example(
+                Example(text=row["text"], text_pair=row.get("text_pair")),
+                self.manifest.input,
+                f"row {number}",
+            )
+            for number, row in enumerate(frame.to_dict("records"), start=1)
+        )
+        rows = [
+            prediction_row(prediction)
+            for _, logits_NC, _ in predict_all(self.engine, self.encoder, inputs)
+            for prediction in decide(logits_NC, self.manifest.task)
+        ]
+        return pd.DataFrame(rows)
+
+
+def prediction_row(prediction: Prediction) -> dict[str, object]:
+    """Return a prediction as columns: one per field, and `score_LABEL` for each label."""
+    fields: dict[str, object] = {}
+    for name in ("label", "labels", "score"):
+        value = getattr(prediction, name, None)
+        if value is not None:
+            fields[name] = list(value) if isinstance(value, tuple) else value
+    scores: Mapping[str, float] = getattr(prediction, "scores", {})
+    return fields | {f"score_{label}": scores[label] for label in sorted(scores)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedModel:
+    """A model in the tracking store: its URI, and the names of its engines."""
+
+    uri: str
+    engines: tuple[str, ...]
+
+
+def publish_mlflow(run: Path, name: str, progress: Progress) -> LoggedModel:
+    """Log the run to the tracking URI of the environment (MLFLOW_TRACKING_URI).
+
+    Scores become metrics, and the proofs of the engines tags.
+
+    Raises:
+        PipeError: as `publish_oci`.
+    """
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    with tempfile.TemporaryDirectory(prefix="pipework-mlflow-") as temporary:
+        files, script = Path(temporary) / RUN, Path(temporary) / "model.py"
+        manifest = copy_public(run, files)
+        script.write_text(CODE, encoding="utf-8")
+        progress.note(f"logging {', '.join(engine.name for engine in manifest.engines)}")
+        extra = EXTRAS[manifest.engines[0].format]
+        with mlflow.start_run(run_name=manifest.identity.name):
+            mlflow.set_tags(_tags(manifest))
+            mlflow.log_metrics(_metrics(manifest))
+            info = mlflow.pyfunc.log_model(
+                name=name,
+                python_model=str(script),
+                artifacts={RUN: str(files)},
+                pip_requirements=[f"pipework[{extra}]=={__version__}", "pandas"],
+                signature=_signature(manifest),
+                input_example={name: [EXAMPLE] for name in manifest.input.fields},
+            )
+    engines = tuple(engine.name for engine in manifest.engines)
+    return LoggedModel(uri=str(info.model_uri), engines=engines)
+
+
+def _signature(manifest: Manifest) -> ModelSignature:
+    """Return the columns of `RunModel.predict`."""
+    task = manifest.task
+    text, number = DataType.string, DataType.double
+    match task.kind:
+        case TaskKind.SINGLE_LABEL:
+            own = [ColSpec(text, "label"), ColSpec(number, "score")]
+        case TaskKind.MULTI_LABEL:
+            own = [ColSpec(Array(text), "labels")]
+        case _:
+            own = [ColSpec(number, "score")]
+    labels = () if task.kind is TaskKind.REGRESSION else sorted(task.labels)
+    scores = [ColSpec(number, f"score_{label}") for label in labels]
+    inputs = [ColSpec(text, name) for name in manifest.input.fields]
+    return ModelSignature(inputs=Schema(inputs), outputs=Schema([*own, *scores]))
+
+
+def _tags(manifest: Manifest) -> dict[str, str]:
+    labels = () if manifest.task.kind is TaskKind.REGRESSION else manifest.task.labels
+    shown = ", ".join(labels)[:TAG_LENGTH]
+    return {"pipework.task": manifest.task.kind, "pipework.labels": shown, **proofs(manifest)}
+
+
+def _metrics(manifest: Manifest) -> dict[str, float]:
+    return {
+        f"{split}_{metric}": score
+        for split, metrics in manifest.data.metrics.items()
+        for metric, score in metrics.scores.items()
+    }
