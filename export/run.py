@@ -162,10 +162,9 @@ def _build_one(
         checker.raise_known_fault(variant)
     folder.mkdir(parents=True)
     with disk_space(folder, run_rows.manifest):
-        built = builder(variant, run_rows, folder, progress)
+        check = partial(checker.check_float_graph, variant)
+        built = builder(variant, run_rows, folder, check, progress)
     _compare_fusions(variant, run_rows.manifest, built, progress)
-    if built.float_graph is not None:
-        checker.check_float_graph(variant, built.float_graph)
     candidate = EngineCandidate(run_rows=run_rows, variant=variant, folder=folder)
     path, manifest = folder / MODELS[variant.format], run_rows.manifest
     opener = partial(open_engine, path, variant, manifest, tensorrt=built.tensorrt)
@@ -199,10 +198,10 @@ def _compare_fusions(
 class ParityChecker:
     """Checks the engines of one export against the checkpoint.
 
-    A lower precision hides faults of the float32 graph that it was converted from, so this graph is
-    checked too, with the limits of float32: with OpenVINO for its engines, which OpenVINO compiles
-    from a converted graph, else with onnxruntime. Graphs with the same content are checked once;
-    the error of a wrong graph is raised for each engine.
+    A lower precision hides faults of the float32 graph that it is converted from, so this graph is
+    checked first, with the limits of float32: with OpenVINO for its engines, which OpenVINO
+    compiles from a converted graph, else with onnxruntime. Graphs with the same content are checked
+    once; the error of a wrong graph is raised for each engine.
 
     Attributes:
         run_rows: the run and the rows.
@@ -269,14 +268,16 @@ class ParityChecker:
             raise fault
 
     def check_float_graph(self, variant: Variant, graph: Path) -> None:
-        """Check the float32 graph that `variant` was converted from, and delete it.
+        """Check the float32 graph that `variant` will be converted from.
 
         Raises:
             CheckFailedError: its logits differ from the checkpoint's, or it fails.
         """
         digest, checked = file_digest(graph), float_variant(variant)
         if (checked.label, digest) not in self._graphs:
-            self._progress.note(f"{variant.label}: checking the float32 graph it is converted from")
+            self._progress.note(
+                f"{variant.label}: checking the float32 graph before it is converted"
+            )
             folder = self.run_rows.run / ENGINES / checked.label / "float-graph"
             folder.mkdir(parents=True)
             candidate = EngineCandidate(run_rows=self.run_rows, variant=checked, folder=folder)
@@ -286,7 +287,6 @@ class ParityChecker:
                 self.check(candidate, opener, digest)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
-        graph.unlink(missing_ok=True)
         if fault := self._graphs[checked.label, digest]:
             raise fault
 

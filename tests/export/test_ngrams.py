@@ -80,8 +80,8 @@ def test_engines_with_a_head_over_all_tokens_pass_the_parity_check(run_cnn, tmp_
 
 
 def test_an_engine_without_the_ngram_table_is_rejected(run_cnn):
-    def forgetful(variant, run_rows, folder, progress):
-        built = build(variant, run_rows, folder, progress)
+    def forgetful(variant, run_rows, folder, check, progress):
+        built = build(variant, run_rows, folder, check, progress)
         path = folder / "model.onnx"
         model = onnx.load(path)
         (table,) = (one for one in model.graph.initializer if one.dims[:1] == [BUCKETS])

@@ -62,7 +62,7 @@ def test_one_export_command_reads_the_manifest_once(run, monkeypatch):
 def builder(convert):
     """Return an engine builder with another checkpoint-to-ONNX converter."""
 
-    def build(_variant, run_rows, folder, _progress):
+    def build(_variant, run_rows, folder, *_):
         convert(run_rows.run, run_rows.manifest, folder / "model.onnx")
         return BuildResult(built_with={})
 
@@ -156,8 +156,8 @@ def labelled(*formats):
 def test_building_an_identical_engine_keeps_the_recorded_files(proven):
     (before,) = read_manifest(proven).engines
 
-    def interrupted(variant, run_rows, folder, progress):
-        build(variant, run_rows, folder, progress)
+    def interrupted(variant, run_rows, folder, check, progress):
+        build(variant, run_rows, folder, check, progress)
         raise KeyboardInterrupt
 
     same_rows = ExportSettings(speed_s=0)
@@ -173,10 +173,10 @@ def test_building_an_identical_engine_keeps_the_recorded_files(proven):
 
 @pytest.mark.parametrize("error", [ConfigError("no such layer"), RuntimeError("out of workspace")])
 def test_a_failed_build_does_not_stop_the_other_engines(run, error, noting):
-    def one_fails(variant, run_rows, folder, progress):
+    def one_fails(variant, run_rows, folder, check, progress):
         if variant.format is EngineFormat.OPENVINO:
             raise error
-        return build(variant, run_rows, folder, progress)
+        return build(variant, run_rows, folder, check, progress)
 
     variants = labelled(EngineFormat.OPENVINO, EngineFormat.ONNX)
     records = export(run, noting, variants, settings=MEASURED, builder=one_fails)
@@ -295,8 +295,8 @@ def test_a_disk_with_too_little_space_is_refused_before_the_build(run, monkeypat
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, RunFolderError), (errno.EIO, OSError)])
 def test_a_disk_that_becomes_full_is_reported_and_leaves_no_files(run, number, kind):
-    def full(variant, run_rows, folder, progress):
-        del variant, run_rows, progress
+    def full(variant, run_rows, folder, check, progress):
+        del variant, run_rows, check, progress
         (folder / "model.onnx").write_bytes(bytes(99))
         raise OSError(number, os.strerror(number))
 
