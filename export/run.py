@@ -27,7 +27,8 @@ from pipework.export.diagnosis.refusal import (
 from pipework.export.parity.case import EngineFailedError
 from pipework.export.parity.prove import ReferenceLogits, prove
 from pipework.export.parity.score_change import check_reference
-from pipework.export.ranking import ENGINES, rank
+from pipework.export.plan import recorded_names
+from pipework.export.ranking import ENGINES, rank, remove_unrecorded
 from pipework.export.rows.run_rows import RunRows, spread_over_groups
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.engine_record import (
@@ -82,6 +83,8 @@ def export_locked(
 ) -> tuple[EngineRecord, ...]:
     """Build engines of a run, check their parity, and record them, the fastest first.
 
+    With `rebuild` off, build nothing and measure the recorded engines again.
+
     Args:
         locked: the run.
         progress: receives the stages.
@@ -92,7 +95,8 @@ def export_locked(
     Raises:
         CheckFailedError: no engine passed the parity check. The details of the error and
             RUN/failed-exports/LABEL show why, see `pipework.export.diagnosis.refusal`.
-        RunFolderError: files of the run folder do not match its manifest.
+        RunFolderError: files of the run folder do not match its manifest, or no engine is
+            recorded that could be measured again.
         DataError: the dev rows for the parity check are missing.
     """
     # An engine is built and checked in a temporary folder, renamed to its digest once it passes,
@@ -100,23 +104,22 @@ def export_locked(
     # therefore never records an incomplete or unchecked engine.
     run, manifest = locked.folder, locked.manifest
     verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
-    _sweep(locked, progress)
-    run_rows = RunRows.open(run, manifest, settings or ExportSettings())
-    recorded = {engine.name for engine in manifest.engines if not run_rows.settings.rebuild}
-    names = [variant.label for variant in variants if variant.label in recorded]
-    variants = [variant for variant in variants if variant.label not in recorded]
+    remove_unrecorded(locked, progress)
+    settings = settings or ExportSettings()
+    names = [] if settings.rebuild else recorded_names(run, manifest, variants)
+    run_rows = RunRows.open(run, manifest, settings)
     try:
-        if variants:
+        if settings.rebuild:
             with open_reference(run, manifest) as reference:
                 expected = ReferenceLogits.of(run_rows, reference, progress)
                 check_reference(run_rows, reference, expected.dev_NC, progress)
                 checker = ParityChecker(run_rows, expected, progress)
-                names += _build_all(locked, variants, checker, builder, progress)
+                names = _build_all(locked, variants, checker, builder, progress)
         ranked = rank(run_rows, locked.manifest, progress)
         locked.record_engines(ranked)
         return tuple(record for record in ranked if record.name in names)
     finally:
-        _sweep(locked, NullProgress())
+        remove_unrecorded(locked, NullProgress())
 
 
 def _build_all(
@@ -335,16 +338,3 @@ def _files(folder: Path, variant: Variant) -> list[Path]:
     """Return the files of an engine, the main one first."""
     main = folder / MODELS[variant.format]
     return [main, *sorted(path for path in folder.iterdir() if path != main)]
-
-
-def _sweep(locked: LockedRun, progress: Progress) -> None:
-    """Delete files under engines/ that the manifest does not name (unfinished exports)."""
-    run = locked.folder
-    recorded = {run / file.path for engine in locked.manifest.engines for file in engine.files}
-    below = sorted((run / ENGINES).rglob("*"), reverse=True)  # contents before their folder
-    for path in (*below, run / ENGINES):
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
-        elif path.is_file() and path not in recorded:
-            progress.note(f"removed {path}, left from an unfinished export")
-            path.unlink()

@@ -223,16 +223,51 @@ def test_an_engine_measured_on_another_machine_is_ranked_last(proven):
     assert names == ["openvino-fp32", "onnx-fp32"]
 
 
-def test_recorded_engines_are_measured_again_without_a_build(proven, noting):
-    def never(*_):
-        raise AssertionError
+def never(*_):
+    raise AssertionError
 
+
+def test_recorded_engines_are_measured_again_without_a_build(proven, noting):
     settings = ExportSettings(speed_s=0.2, rebuild=False)
     (before,) = read_manifest(proven).engines
     (record,) = export(proven, noting, settings=settings, builder=never)
     assert record.files == before.files
     assert record.speed != before.speed
     assert not any("checkpoint" in line for line in noting.lines)
+
+
+def test_a_measurement_again_builds_no_other_engine(proven, noting):
+    settings = ExportSettings(speed_s=0.2, rebuild=False)
+    variants = labelled(EngineFormat.OPENVINO, EngineFormat.ONNX)
+    records = export(proven, noting, variants, settings=settings, builder=never)
+    assert [record.name for record in records] == ["onnx-fp32"]
+    assert engine_files(proven) == ["model.onnx", "rows.npz"]
+
+
+def test_a_measurement_again_needs_a_recorded_engine(proven):
+    manifest = (proven / "manifest.json").read_bytes()
+    overrides = ["rebuild=false", "speed_s=0.2"]
+    message = (
+        f"{proven} has none of the engines to measure again: onnx-int8-dynamic, onnx-int8-static; "
+        "its engines: onnx-fp32"
+    )
+    with pytest.raises(RunFolderError, match=f"^{message}$") as caught:
+        cli.export(proven, ExportTarget.ONNX, precision=Precision.INT8, overrides=overrides)
+    assert caught.value.exit_code == 2
+    assert caught.value.hint == "build them: repeat the command without --set rebuild=false"
+    assert (proven / "manifest.json").read_bytes() == manifest
+
+
+def test_a_measurement_again_deletes_no_engine(proven, monkeypatch):
+    kept = []
+
+    def recorder(_locked, records, keep, _progress):
+        kept.append(keep)
+        return records
+
+    monkeypatch.setattr(ranking, "keep_best", recorder)
+    cli.export(proven, ExportTarget.AUTO, overrides=["rebuild=false", "keep=1", "speed_s=0.1"])
+    assert kept == [0]
 
 
 def test_a_busy_machine_makes_the_ranking_unreliable(proven, noting, monkeypatch):
