@@ -30,12 +30,17 @@ from pipework.run_folder.engine_record import (
 from pipework.run_folder.files import file_digest
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines import MODELS
+from pipework.serve.engines.cuda import Gpu
+from pipework.serve.engines.onnxruntime import cuda_gpu
 
 # Runtimes match subgraphs by their structure, so another exporter, opset or version can silently
 # lose a fusion and with it speed.
 
 # Weights in a separate file: graphs over 2 GB cannot be written otherwise.
 EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers_file_name"
+# The CUDA kernel of MatMulInteger reads int8 only, and the layers with dynamic scales read uint8:
+# https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md
+WITHOUT_CUDA_KERNEL = ("MatMulInteger",)
 COPIES, MB = 2, 10**6  # of the weights on the disk: a graph, and the same graph with fusions
 ERRORS_ONLY = 3  # log level; hides the warning that the optimised graph is machine-specific
 
@@ -62,6 +67,18 @@ def lost_fusions(before: Mapping[str, int], now: Mapping[str, int]) -> list[str]
         for name, count in before.items()
         if now.get(name, 0) < count
     ]
+
+
+def cuda_warning(graph: Path, gpu: Gpu | None) -> str | None:
+    """Return a warning about nodes of a graph that onnxruntime does not compute on a GPU."""
+    counts = _operators(graph)
+    nodes = " and ".join(f"{counts[name]} {name}" for name in WITHOUT_CUDA_KERNEL if counts[name])
+    if gpu is None or not nodes:
+        return None
+    return (
+        f"onnxruntime has no CUDA kernel for {nodes} nodes: {gpu.name} waits for the CPU; "
+        "use --precision fp16, or --to tensorrt --precision int8"
+    )
 
 
 def _operators(graph: Path) -> Counter[str]:
@@ -125,7 +142,10 @@ def build(
             if variant.precision is Precision.BF16:
                 message = "onnxruntime's CPU provider does not support bf16"
                 raise ConfigError(message, "use --to openvino --precision bf16")
-            return _graph(variant, run_rows, main, check, progress)
+            built = _graph(variant, run_rows, main, check, progress)
+            if variant.precision is Precision.INT8 and (line := cuda_warning(main, cuda_gpu())):
+                progress.note(f"{variant.label}: {line}")
+            return built
         case EngineFormat.OPENVINO:
             graph = folder / INTERMEDIATE
             built = _graph(variant, run_rows, graph, check, progress)
