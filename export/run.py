@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from pipework.errors import CheckFailedError, PipeError, RunFolderError
 from pipework.export.build import (
@@ -48,7 +49,8 @@ from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
 from pipework.serve.engines import MODELS, open_engine
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.cuda import NoGpuError
-from pipework.train.model.checkpoint_engine import open_reference
+from pipework.train.loop.determinism import exact_float32
+from pipework.train.model.checkpoint_engine import CPU, open_reference, reference_device
 
 UNFINISHED = "partial"
 REFERENCE_DEV_ROWS = 256  # large enough that a single changed label is within tolerance
@@ -110,7 +112,9 @@ def export_locked(
     run_rows = RunRows.open(run, manifest, settings)
     try:
         if settings.rebuild:
-            with open_reference(run, manifest) as reference:
+            device = reference_device(torch.cuda.device_count())
+            opened = open_reference(run, manifest, device=device, spare=CPU)
+            with exact_float32(), opened as reference:
                 expected = ReferenceLogits.of(run_rows, reference, progress)
                 check_reference(run_rows, reference, expected.dev_NC, progress)
                 checker = ParityChecker(run_rows, expected, progress)
