@@ -30,12 +30,17 @@ from pipework.run_folder.engine_record import (
 from pipework.run_folder.files import file_digest
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines import MODELS
+from pipework.serve.engines.cuda import Gpu
+from pipework.serve.engines.onnxruntime import cuda_gpu
 
 # Runtimes match subgraphs by their structure, so another exporter, opset or version can silently
 # lose a fusion and with it speed.
 
 # Weights in a separate file: graphs over 2 GB cannot be written otherwise.
 EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers_file_name"
+# The CUDA kernel of MatMulInteger reads int8 only, and the layers with dynamic scales read uint8:
+# https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md
+WITHOUT_CUDA_KERNEL = ("MatMulInteger",)
 COPIES, MB = 2, 10**6  # of the weights on the disk: a graph, and the same graph with fusions
 ERRORS_ONLY = 3  # log level; hides the warning that the optimised graph is machine-specific
 
@@ -64,6 +69,18 @@ def lost_fusions(before: Mapping[str, int], now: Mapping[str, int]) -> list[str]
     ]
 
 
+def cuda_warning(graph: Path, gpu: Gpu | None) -> str | None:
+    """Return a warning about nodes of a graph that onnxruntime does not compute on a GPU."""
+    counts = _operators(graph)
+    nodes = " and ".join(f"{counts[name]} {name}" for name in WITHOUT_CUDA_KERNEL if counts[name])
+    if gpu is None or not nodes:
+        return None
+    return (
+        f"onnxruntime has no CUDA kernel for {nodes} nodes: {gpu.name} waits for the CPU; "
+        "use --precision fp16, or --to tensorrt --precision int8"
+    )
+
+
 def _operators(graph: Path) -> Counter[str]:
     nodes = onnx.load(graph, load_external_data=False).graph.node
     return Counter(node.op_type for node in nodes)
@@ -82,7 +99,6 @@ class BuildResult:
         fallback_precision: precision of the layers that are not int8 in an int8 engine of OpenVINO.
         tensorrt: build record of a TensorRT engine.
         graph: ONNX graph of a TensorRT engine, which runs on any machine.
-        float_graph: the float32 graph that a lower precision was converted from.
         float_digest: digest of the float32 graph, also of a float32 engine.
     """
 
@@ -93,19 +109,30 @@ class BuildResult:
     fallback_precision: Precision = Precision.FP32
     tensorrt: TensorRt | None = None
     graph: Path | None = None
-    float_graph: Path | None = None
     float_digest: str = ""
 
 
 INTERMEDIATE, FLOAT_GRAPH = MODELS[EngineFormat.ONNX], "fp32.onnx"
 
-EngineBuilder = Callable[[Variant, RunRows, Path, Progress], BuildResult]
+GraphCheck = Callable[[Path], None]
+EngineBuilder = Callable[[Variant, RunRows, Path, GraphCheck, Progress], BuildResult]
 
 
-def build(variant: Variant, run_rows: RunRows, folder: Path, progress: Progress) -> BuildResult:
+def build(
+    variant: Variant, run_rows: RunRows, folder: Path, check: GraphCheck, progress: Progress
+) -> BuildResult:
     """Write the files of an engine to `folder`; MODELS has the name of the main file.
 
+    Args:
+        variant: the variant of the engine.
+        run_rows: the run and its rows.
+        folder: folder for the files.
+        check: raises an error for a wrong float32 graph, before it is converted to a lower
+            precision.
+        progress: receives the stages.
+
     Raises:
+        CheckFailedError: `check` refused the float32 graph.
         ConfigError: the variant is not supported, or not for this model.
         MissingDependencyError: a package that the build needs is not installed.
     """
@@ -115,18 +142,20 @@ def build(variant: Variant, run_rows: RunRows, folder: Path, progress: Progress)
             if variant.precision is Precision.BF16:
                 message = "onnxruntime's CPU provider does not support bf16"
                 raise ConfigError(message, "use --to openvino --precision bf16")
-            return _graph(variant, run_rows, main, progress)
+            built = _graph(variant, run_rows, main, check, progress)
+            if variant.precision is Precision.INT8 and (line := cuda_warning(main, cuda_gpu())):
+                progress.note(f"{variant.label}: {line}")
+            return built
         case EngineFormat.OPENVINO:
             graph = folder / INTERMEDIATE
-            built = _graph(variant, run_rows, graph, progress)
+            built = _graph(variant, run_rows, graph, check, progress)
             int8 = variant.precision is Precision.INT8
             onnx_to_openvino(graph, main, built.fallback_precision if int8 else variant.precision)
-            if graph != built.float_graph:
-                graph.unlink()
+            graph.unlink()
             return replace(built, built_with=built.built_with | package_versions("openvino"))
         case EngineFormat.TENSORRT:
             graph = folder / INTERMEDIATE
-            built = _graph(variant, run_rows, graph, progress)
+            built = _graph(variant, run_rows, graph, check, progress)
             tensorrt = onnx_to_tensorrt(graph, main, run_rows, progress)
             versions = built.built_with | {tensorrt.flavour: tensorrt.version}
             return replace(built, tensorrt=tensorrt, graph=graph, built_with=versions)
@@ -154,17 +183,19 @@ def disk_space(folder: Path, manifest: Manifest) -> Iterator[None]:
         raise RunFolderError(message, "free space on the disk") from error
 
 
-def _graph(variant: Variant, run_rows: RunRows, path: Path, progress: Progress) -> BuildResult:
-    """Write the ONNX graph in the variant's precision to `path`, and beside it that in float32."""
+def _graph(
+    variant: Variant, run_rows: RunRows, path: Path, check: GraphCheck, progress: Progress
+) -> BuildResult:
+    """Write the ONNX graph in the variant's precision to `path`; check that in float32 first."""
     plain = path.with_name(FLOAT_GRAPH)
     checkpoint_to_onnx(run_rows.run, run_rows.manifest, plain, variant.layout)
     digest = file_digest(plain)
+    if variant.precision is not Precision.FP32:  # a float32 engine is checked itself
+        check(plain)
     fallback_layers, fallback_precision = tuple[FallbackLayer, ...](), Precision.FP32
     match variant.precision:
-        case Precision.FP32:
+        case Precision.FP32 | Precision.BF16:  # the runtime converts to bf16
             plain.rename(path)
-        case Precision.BF16:  # the runtime converts to bf16
-            plain = plain.rename(path)
         case Precision.FP16:
             encodings = [row.encoding for row in run_rows.edge_cases]
             fallback_layers = onnx_to_fp16(plain, path, graph_feeds(plain, run_rows, encodings))
@@ -172,12 +203,12 @@ def _graph(variant: Variant, run_rows: RunRows, path: Path, progress: Progress) 
             fallback_layers, fallback_precision = onnx_to_int8(
                 plain, path, variant, run_rows, progress
             )
+    plain.unlink(missing_ok=True)
     return BuildResult(
         built_with=package_versions("onnx"),
         fusions=count_fusions(path),
         fallback_layers=fallback_layers,
         fallback_precision=fallback_precision,
-        float_graph=plain if plain.is_file() else None,
         float_digest=digest,
     )
 
@@ -193,19 +224,12 @@ def float_variant(variant: Variant) -> Variant:
 
 
 def build_float_engine(variant: Variant, graph: Path, folder: Path) -> Path:
-    """Write the float32 engine of a format to `folder` and return its main file.
-
-    Args:
-        variant: the variant of the engine, ONNX or OpenVINO.
-        graph: the float32 graph, which is moved.
-        folder: the folder.
-    """
+    """Write the float32 engine of a graph to `folder`, for ONNX or OpenVINO; return its file."""
     path = folder / MODELS[variant.format]
     if variant.format is EngineFormat.OPENVINO:
         onnx_to_openvino(graph, path, Precision.FP32)
-        graph.unlink()
     else:
-        graph.rename(path)
+        shutil.copyfile(graph, path)
     return path
 
 

@@ -93,7 +93,7 @@ class ExportSettings(Settings):
         dev_rows: maximum number of dev rows in a parity check, sampled evenly from the file.
         calibration_rows: number of train rows, sampled evenly, that calibrate static int8.
         speed_s: seconds to measure the speed of each engine; 0 skips the measurement.
-        rebuild: whether to build engines that the run has already; if not, they are only measured.
+        rebuild: whether to build engines; if not, the recorded ones are only measured again.
         keep: number of engines that `--to auto` keeps: the default engine, then the fastest; 0 for
             all. Engines of other exports are kept.
         capabilities: compute capabilities, times ten, that TensorRT-RTX builds for; 75 is left out

@@ -1,10 +1,12 @@
 """Select the engine variants to build."""
 
 import importlib.util
+from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 
 from pipework.cpu import computes_bf16
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, RunFolderError
 from pipework.run_folder.engine_record import (
     EngineFormat,
     ExportTarget,
@@ -61,6 +63,22 @@ def select_variants(
     if to is ExportTarget.TENSORRT:
         builder_flavour()
     return chosen
+
+
+def recorded_names(run: Path, manifest: Manifest, variants: Sequence[Variant]) -> list[str]:
+    """Return the names of the variants that a run has engines of.
+
+    Raises:
+        RunFolderError: it has none of them.
+    """
+    recorded, labels = [engine.name for engine in manifest.engines], [one.label for one in variants]
+    names = [label for label in labels if label in recorded]
+    if not names:
+        message = f"{run} has none of the engines to measure again: {', '.join(labels)}; "
+        message += f"its engines: {', '.join(recorded) or 'none'}"
+        hint = "build them: repeat the command without --set rebuild=false"
+        raise RunFolderError(message, hint)
+    return names
 
 
 def all_variants() -> tuple[Variant, ...]:

@@ -171,6 +171,19 @@ def keep_best(
     return tuple(record for record in records if record not in slower)
 
 
+def remove_unrecorded(locked: LockedRun, progress: Progress) -> None:
+    """Delete files under engines/ that the manifest does not name (unfinished exports)."""
+    run = locked.folder
+    recorded = {run / file.path for engine in locked.manifest.engines for file in engine.files}
+    below = sorted((run / ENGINES).rglob("*"), reverse=True)  # contents before their folder
+    for path in (*below, run / ENGINES):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+        elif path.is_file() and path not in recorded:
+            progress.note(f"removed {path}, left from an unfinished export")
+            path.unlink()
+
+
 def _warn_if_unsteady(run: Path, speeds: Mapping[str, Speed], progress: Progress) -> None:
     if len(speeds) < 2:  # noqa: PLR2004  (nothing to rank)
         return

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from pipework.errors import CheckFailedError, PipeError, RunFolderError
 from pipework.export.build import (
@@ -27,7 +28,8 @@ from pipework.export.diagnosis.refusal import (
 from pipework.export.parity.case import EngineFailedError
 from pipework.export.parity.prove import ReferenceLogits, prove
 from pipework.export.parity.score_change import check_reference
-from pipework.export.ranking import ENGINES, rank
+from pipework.export.plan import recorded_names
+from pipework.export.ranking import ENGINES, rank, remove_unrecorded
 from pipework.export.rows.run_rows import RunRows, spread_over_groups
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.engine_record import (
@@ -47,7 +49,8 @@ from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
 from pipework.serve.engines import MODELS, open_engine
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.cuda import NoGpuError
-from pipework.train.model.checkpoint_engine import open_reference
+from pipework.train.loop.determinism import exact_float32
+from pipework.train.model.checkpoint_engine import CPU, open_reference, reference_device
 
 UNFINISHED = "partial"
 REFERENCE_DEV_ROWS = 256  # large enough that a single changed label is within tolerance
@@ -82,6 +85,8 @@ def export_locked(
 ) -> tuple[EngineRecord, ...]:
     """Build engines of a run, check their parity, and record them, the fastest first.
 
+    With `rebuild` off, build nothing and measure the recorded engines again.
+
     Args:
         locked: the run.
         progress: receives the stages.
@@ -92,7 +97,8 @@ def export_locked(
     Raises:
         CheckFailedError: no engine passed the parity check. The details of the error and
             RUN/failed-exports/LABEL show why, see `pipework.export.diagnosis.refusal`.
-        RunFolderError: files of the run folder do not match its manifest.
+        RunFolderError: files of the run folder do not match its manifest, or no engine is
+            recorded that could be measured again.
         DataError: the dev rows for the parity check are missing.
     """
     # An engine is built and checked in a temporary folder, renamed to its digest once it passes,
@@ -100,23 +106,24 @@ def export_locked(
     # therefore never records an incomplete or unchecked engine.
     run, manifest = locked.folder, locked.manifest
     verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
-    _sweep(locked, progress)
-    run_rows = RunRows.open(run, manifest, settings or ExportSettings())
-    recorded = {engine.name for engine in manifest.engines if not run_rows.settings.rebuild}
-    names = [variant.label for variant in variants if variant.label in recorded]
-    variants = [variant for variant in variants if variant.label not in recorded]
+    remove_unrecorded(locked, progress)
+    settings = settings or ExportSettings()
+    names = [] if settings.rebuild else recorded_names(run, manifest, variants)
+    run_rows = RunRows.open(run, manifest, settings)
     try:
-        if variants:
-            with open_reference(run, manifest) as reference:
+        if settings.rebuild:
+            device = reference_device(torch.cuda.device_count())
+            opened = open_reference(run, manifest, device=device, spare=CPU)
+            with exact_float32(), opened as reference:
                 expected = ReferenceLogits.of(run_rows, reference, progress)
                 check_reference(run_rows, reference, expected.dev_NC, progress)
                 checker = ParityChecker(run_rows, expected, progress)
-                names += _build_all(locked, variants, checker, builder, progress)
+                names = _build_all(locked, variants, checker, builder, progress)
         ranked = rank(run_rows, locked.manifest, progress)
         locked.record_engines(ranked)
         return tuple(record for record in ranked if record.name in names)
     finally:
-        _sweep(locked, NullProgress())
+        remove_unrecorded(locked, NullProgress())
 
 
 def _build_all(
@@ -162,10 +169,9 @@ def _build_one(
         checker.raise_known_fault(variant)
     folder.mkdir(parents=True)
     with disk_space(folder, run_rows.manifest):
-        built = builder(variant, run_rows, folder, progress)
+        check = partial(checker.check_float_graph, variant)
+        built = builder(variant, run_rows, folder, check, progress)
     _compare_fusions(variant, run_rows.manifest, built, progress)
-    if built.float_graph is not None:
-        checker.check_float_graph(variant, built.float_graph)
     candidate = EngineCandidate(run_rows=run_rows, variant=variant, folder=folder)
     path, manifest = folder / MODELS[variant.format], run_rows.manifest
     opener = partial(open_engine, path, variant, manifest, tensorrt=built.tensorrt)
@@ -199,10 +205,10 @@ def _compare_fusions(
 class ParityChecker:
     """Checks the engines of one export against the checkpoint.
 
-    A lower precision hides faults of the float32 graph that it was converted from, so this graph is
-    checked too, with the limits of float32: with OpenVINO for its engines, which OpenVINO compiles
-    from a converted graph, else with onnxruntime. Graphs with the same content are checked once;
-    the error of a wrong graph is raised for each engine.
+    A lower precision hides faults of the float32 graph that it is converted from, so this graph is
+    checked first, with the limits of float32: with OpenVINO for its engines, which OpenVINO
+    compiles from a converted graph, else with onnxruntime. Graphs with the same content are checked
+    once; the error of a wrong graph is raised for each engine.
 
     Attributes:
         run_rows: the run and the rows.
@@ -269,14 +275,16 @@ class ParityChecker:
             raise fault
 
     def check_float_graph(self, variant: Variant, graph: Path) -> None:
-        """Check the float32 graph that `variant` was converted from, and delete it.
+        """Check the float32 graph that `variant` will be converted from.
 
         Raises:
             CheckFailedError: its logits differ from the checkpoint's, or it fails.
         """
         digest, checked = file_digest(graph), float_variant(variant)
         if (checked.label, digest) not in self._graphs:
-            self._progress.note(f"{variant.label}: checking the float32 graph it is converted from")
+            self._progress.note(
+                f"{variant.label}: checking the float32 graph before it is converted"
+            )
             folder = self.run_rows.run / ENGINES / checked.label / "float-graph"
             folder.mkdir(parents=True)
             candidate = EngineCandidate(run_rows=self.run_rows, variant=checked, folder=folder)
@@ -286,7 +294,6 @@ class ParityChecker:
                 self.check(candidate, opener, digest)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
-        graph.unlink(missing_ok=True)
         if fault := self._graphs[checked.label, digest]:
             raise fault
 
@@ -335,16 +342,3 @@ def _files(folder: Path, variant: Variant) -> list[Path]:
     """Return the files of an engine, the main one first."""
     main = folder / MODELS[variant.format]
     return [main, *sorted(path for path in folder.iterdir() if path != main)]
-
-
-def _sweep(locked: LockedRun, progress: Progress) -> None:
-    """Delete files under engines/ that the manifest does not name (unfinished exports)."""
-    run = locked.folder
-    recorded = {run / file.path for engine in locked.manifest.engines for file in engine.files}
-    below = sorted((run / ENGINES).rglob("*"), reverse=True)  # contents before their folder
-    for path in (*below, run / ENGINES):
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
-        elif path.is_file() and path not in recorded:
-            progress.note(f"removed {path}, left from an unfinished export")
-            path.unlink()

@@ -215,7 +215,7 @@ def export(
             from pipework.export.run import export_locked  # imports torch: seconds
 
             built = export_locked(locked, progress, variants, settings=settings)
-            keep = settings.keep if to is ExportTarget.AUTO else 0
+            keep = settings.keep if to is ExportTarget.AUTO and settings.rebuild else 0
             records = keep_best(locked, built, keep, progress)
         show_exported(run, locked.manifest, records)
 

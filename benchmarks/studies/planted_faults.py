@@ -20,7 +20,7 @@ from transformers import BertModel
 
 from pipework.errors import CheckFailedError
 from pipework.export import build as build_module
-from pipework.export.build import BuildResult, build
+from pipework.export.build import BuildResult, GraphCheck, build
 from pipework.export.convert import checkpoint2onnx
 from pipework.export.convert.checkpoint2onnx import PackedClassifier, checkpoint_to_onnx
 from pipework.export.rows.run_rows import RunRows
@@ -55,7 +55,12 @@ class FaultyExporter:
     run: Callable[[Path], None] | None = None
 
     def __call__(
-        self, variant: Variant, run_rows: RunRows, folder: Path, progress: Progress
+        self,
+        variant: Variant,
+        run_rows: RunRows,
+        folder: Path,
+        check: GraphCheck,
+        progress: Progress,
     ) -> BuildResult:
         """Build an engine with the fault."""
 
@@ -81,7 +86,7 @@ class FaultyExporter:
             patch.object(packed_encoder, "MASKED_BIAS", bias),
             patch.object(BertModel, "_create_attention_masks", masks),
         ):
-            return build(variant, run_rows, folder, progress)
+            return build(variant, run_rows, folder, check, progress)
 
 
 def _leaking_masks(_: BertModel, attention_mask: torch.Tensor, *__: object, **___: object) -> Any:  # noqa: ANN401

@@ -29,7 +29,7 @@ from pipework.train.model.checkpoint_engine import CheckpointEngine
 
 CHUNK = 256
 WORST = 8
-ROUNDED_DEV_ROWS = 500
+ROUNDED_ROWS = 500  # of dev, and of the vocabulary
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,6 +49,10 @@ class ReferenceLogits:
         cls, run_rows: RunRows, reference: CheckpointEngine, progress: Progress
     ) -> "ReferenceLogits":
         """Run the checkpoint."""
+        if unread := run_rows.unread_buckets:
+            progress.note(
+                f"no text was found for {unread} buckets of the n-gram table: not checked"
+            )
         edge, dev, vocabulary = (
             [row.encoding for row in rows]
             for rows in (run_rows.edge_cases, run_rows.dev, run_rows.vocabulary)
@@ -61,12 +65,12 @@ class ReferenceLogits:
             for rows in (dev, vocabulary)  # no rows of the vocabulary if no token fits
         )
         progress.end()
-        step = max(1, len(dev) // ROUNDED_DEV_ROWS)
+        step, word_step = (max(1, len(rows) // ROUNDED_ROWS) for rows in (dev, vocabulary))
         rounding = RoundedCheckpoint(
             reference=reference,
             rows=RoundedRows(
-                encodings=[*edge, *dev[::step], *vocabulary],
-                expected_NC=np.concatenate([edge_NC, dev_NC[::step], vocabulary_NC]),
+                encodings=[*edge, *dev[::step], *vocabulary[::word_step]],
+                expected_NC=np.concatenate([edge_NC, dev_NC[::step], vocabulary_NC[::word_step]]),
                 labelled=len(edge) + len(dev[::step]),
                 calibration=run_rows.calibration_rows,
             ),

@@ -171,10 +171,11 @@ class StaticInput:
         values = inputs[0]
         if not self._scale:
             reach_K = values.detach().abs().reshape(-1, values.shape[-1]).amax(dim=0)
-            self._range_K = torch.maximum(self._range_K, reach_K)
+            self._range_K = torch.maximum(self._range_K.to(reach_K.device), reach_K)
             return (values,)
-        integers = torch.round(values / (self._factor_K * self._scale)).clamp(-127, 127)
-        return (integers * self._scale * self._factor_K,)
+        factor_K = self._factor_K.to(values.device)  # the model may have moved to the CPU
+        integers = torch.round(values / (factor_K * self._scale)).clamp(-127, 127)
+        return (integers * self._scale * factor_K,)
 
     def calibrated(self) -> None:
         """Fix the scale and round the weights; a layer without inputs stays in float32."""

@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 
 from pipework.data.examples import Example
 from pipework.text.encoding import Encoding, TextEncoder
+from pipework.train.model.ngram_embeddings import NgramTable
 
 SPREAD_ROWS = 48
+FRUITLESS_TRIES = 10
 # Texts that have broken tokenizers, length limits and masks. Characters are written as escapes
 # where an editor shows nothing or a different character.
 EDGE_TEXTS = {
@@ -84,29 +86,73 @@ def edge_case_rows(
     return [row for pair in ends for row in pair][: len(rows)]
 
 
-def vocabulary_rows(encoder: TextEncoder, template: Example) -> list[Row]:
-    """Return inputs of `max_length` tokens that together have every token, position and type id.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WordRows:
+    """Composes inputs of `max_length` tokens from token ids.
 
-    Real texts use a part of a vocabulary: without these inputs, most rows of an embedding table
-    would never be computed.
-
-    Args:
-        encoder: the tokenizer of the run.
-        template: an input with the fields of the model.
+    Attributes:
+        empty: the encoding of an empty text.
+        places: positions in `empty` at which the tokens of the texts are inserted.
+        room: number of tokens to insert.
+        words_V: ids of all tokens of the vocabulary that are not special.
     """
-    empty, first, second = encoder.encode([_with_text(template, ""), *_with_one_letter(template)])
-    # Where the tokens of the texts are inserted between special tokens.
-    places = sorted({_first_difference(empty, other) for other in (first, second)})
-    room = encoder.max_length - len(empty)
-    ids = encoder.word_ids()
-    if room <= 0 or not len(ids):
-        return []
-    parts = [ids[start : start + room] for start in range(0, len(ids), room)]
-    parts[-1] = np.resize(ids, room) if len(parts) == 1 else ids[-room:]
-    return [
-        Row(name=f"token ids {part.min()} to {part.max()}", encoding=_filled(empty, places, part))
-        for part in parts
-    ]
+
+    empty: Encoding
+    places: Sequence[int]
+    room: int
+    words_V: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, encoder: TextEncoder, template: Example) -> "WordRows":
+        """Return the composer for a tokenizer and an input with the fields of the model."""
+        empty, *others = encoder.encode([_with_text(template, ""), *_with_one_letter(template)])
+        return cls(
+            empty=empty,
+            places=sorted({_first_difference(empty, other) for other in others}),
+            room=encoder.max_length - len(empty),
+            words_V=encoder.word_ids(),
+        )
+
+    def vocabulary(self) -> list[Row]:
+        """Return inputs that together have every token, position and type id.
+
+        Real texts use a part of a vocabulary: without these inputs, most rows of an embedding table
+        would never be computed.
+        """
+        room, ids = self.room, self.words_V
+        if room <= 0 or not len(ids):
+            return []
+        parts = [ids[start : start + room] for start in range(0, len(ids), room)]
+        parts[-1] = np.resize(ids, room) if len(parts) == 1 else ids[-room:]
+        return [
+            Row(
+                name=f"token ids {part.min()} to {part.max()}",
+                encoding=_filled(self.empty, self.places, part),
+            )
+            for part in parts
+        ]
+
+    def ngrams(self, table: NgramTable, rows: Sequence[Row]) -> tuple[list[Row], int]:
+        """Return inputs that read every bucket of an n-gram table that no row of `rows` reads.
+
+        Returns:
+            The inputs, and the number of buckets that no input was found for.
+        """
+        missing = np.ones(table.buckets, np.bool_)
+        for row in rows:
+            missing[table.read_by(row.encoding.ids)] = False
+        found, tried, searches = list[Row](), 0, 0
+        # A word that is tried reads a given bucket with a chance of 1 in the number of buckets.
+        while rows and missing.any() and tried < FRUITLESS_TRIES * table.buckets:
+            texts_BT = table.search(missing, self.words_V, self.room, searches)
+            searches, tried = searches + 1, tried + texts_BT.size * len(self.words_V)
+            for text_T in texts_BT:
+                encoding = _filled(self.empty, self.places, text_T)
+                read = table.read_by(encoding.ids)
+                if missing[read].any():
+                    missing[read], tried = False, 0
+                    found.append(Row(name=f"n-grams {len(found) + 1}", encoding=encoding))
+        return found, int(missing.sum())
 
 
 def _with_one_letter(template: Example) -> tuple[Example, Example]:

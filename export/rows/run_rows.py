@@ -14,7 +14,7 @@ from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.export.config import ExportSettings
 from pipework.export.inference import open_encoder, split_source
-from pipework.export.rows.edge_cases import Row, edge_case_rows, vocabulary_rows
+from pipework.export.rows.edge_cases import Row, WordRows, edge_case_rows
 from pipework.export.rows.tolerances import TOLERANCES
 from pipework.run_folder.engine_record import Layout, Precision, Tolerance
 from pipework.run_folder.manifest import Input, Manifest
@@ -23,6 +23,8 @@ from pipework.serve.engines.collate import Collate
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding
 from pipework.train.config.run_config import SAMPLE
+from pipework.train.model.checkpoint import FOLDER
+from pipework.train.model.ngram_embeddings import NgramTable
 
 
 def sample_rows(input_: Input) -> list[Example]:
@@ -61,7 +63,8 @@ class RunRows:
             data, the rows of `sample_rows`.
         truth_N: labels of `dev`, see `pipework.scoring.evaluation.label_array`; None without.
         edge_cases: inputs that are checked at several batch sizes.
-        vocabulary: inputs with every token, see `vocabulary_rows`.
+        vocabulary: inputs with every token and every bucket of an n-gram table, see `WordRows`.
+        unread_buckets: number of buckets of the table that no input was found for.
     """
 
     run: Path
@@ -71,6 +74,7 @@ class RunRows:
     truth_N: NDArray[np.generic] | None
     edge_cases: Sequence[Row]
     vocabulary: Sequence[Row]
+    unread_buckets: int
 
     @classmethod
     def open(cls, run: Path, manifest: Manifest, settings: ExportSettings) -> "RunRows":
@@ -88,6 +92,10 @@ class RunRows:
             else dict(enumerate(sample_rows(manifest.input), start=1))
         )
         examples, numbers = list(rows.values()), list(rows)
+        words = WordRows.of(encoder, examples[0])
+        vocabulary, ngrams, unread = words.vocabulary(), list[Row](), 0
+        if table := NgramTable.read(run / FOLDER, int(words.empty.ids[0])):
+            ngrams, unread = words.ngrams(table, vocabulary)
         return cls(
             run=run,
             manifest=manifest,
@@ -100,7 +108,8 @@ class RunRows:
                 label_array(examples, manifest.task, splits["dev"].path) if labelled else None
             ),
             edge_cases=edge_case_rows(encoder, examples, numbers),
-            vocabulary=vocabulary_rows(encoder, examples[0]),
+            vocabulary=[*vocabulary, *ngrams],
+            unread_buckets=unread,
         )
 
     def tolerance(self, precision: Precision) -> Tolerance:

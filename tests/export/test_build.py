@@ -27,6 +27,6 @@ def test_a_build_is_in_float32_without_fallback_layers_unless_it_says_otherwise(
 def test_onnxruntime_in_bf16_is_rejected_before_anything_is_written(tmp_path, layout):
     variant = Variant(format=EngineFormat.ONNX, precision=Precision.BF16, layout=layout)
     with pytest.raises(ConfigError, match="does not support bf16") as caught:
-        build(variant, None, tmp_path, NullProgress())
+        build(variant, None, tmp_path, lambda _: None, NullProgress())
     assert caught.value.hint == "use --to openvino --precision bf16"
     assert list(tmp_path.iterdir()) == []

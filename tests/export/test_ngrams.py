@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
@@ -10,12 +11,15 @@ from pipework.errors import CheckFailedError
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
 from pipework.export.plan import select_variants
+from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import ExportTarget, Layout, Precision
 from pipework.run_folder.manifest import read_manifest
 from pipework.train.config.model import Head
 from pipework.train.config.run_config import load_config
+from pipework.train.model.checkpoint import FOLDER
+from pipework.train.model.ngram_embeddings import NgramTable
 from pipework.train.run import train
 
 QUICK = ExportSettings(speed_s=0, dev_rows=40)
@@ -80,8 +84,8 @@ def test_engines_with_a_head_over_all_tokens_pass_the_parity_check(run_cnn, tmp_
 
 
 def test_an_engine_without_the_ngram_table_is_rejected(run_cnn):
-    def forgetful(variant, run_rows, folder, progress):
-        built = build(variant, run_rows, folder, progress)
+    def forgetful(variant, run_rows, folder, check, progress):
+        built = build(variant, run_rows, folder, check, progress)
         path = folder / "model.onnx"
         model = onnx.load(path)
         (table,) = (one for one in model.graph.initializer if one.dims[:1] == [BUCKETS])
@@ -92,3 +96,29 @@ def test_an_engine_without_the_ngram_table_is_rejected(run_cnn):
 
     with pytest.raises(CheckFailedError):
         export(run_cnn, NullProgress(), settings=QUICK, builder=forgetful)
+
+
+def test_an_engine_with_a_wrong_bucket_that_no_text_reads_is_rejected(run_cnn):
+    run_rows = RunRows.open(run_cnn, read_manifest(run_cnn), QUICK)
+    start_id = int(run_rows.dev[0].encoding.ids[0])
+    table = NgramTable.read(run_cnn / FOLDER, start_id)
+    used = np.zeros(BUCKETS, np.int64)
+    for row in (*run_rows.dev, *run_rows.edge_cases, *run_rows.vocabulary):
+        if not row.name.startswith("n-grams"):
+            used[table.read_by(row.encoding.ids)] += 1
+    bucket = int(np.flatnonzero(used == 0)[0])
+
+    def damaged(variant, run_rows, folder, check, progress):
+        built = build(variant, run_rows, folder, check, progress)
+        path = folder / "model.onnx"
+        model = onnx.load(path)
+        (weights,) = (one for one in model.graph.initializer if one.dims[:1] == [BUCKETS])
+        vectors = numpy_helper.to_array(weights).copy()
+        vectors[bucket] += 1
+        weights.CopyFrom(numpy_helper.from_array(vectors, weights.name))
+        onnx.save(model, path)
+        return built
+
+    with pytest.raises(CheckFailedError, match="failed the parity check") as caught:
+        export(run_cnn, NullProgress(), settings=QUICK, builder=damaged)
+    assert "n-grams " in caught.value.details

@@ -62,7 +62,7 @@ def test_one_export_command_reads_the_manifest_once(run, monkeypatch):
 def builder(convert):
     """Return an engine builder with another checkpoint-to-ONNX converter."""
 
-    def build(_variant, run_rows, folder, _progress):
+    def build(_variant, run_rows, folder, *_):
         convert(run_rows.run, run_rows.manifest, folder / "model.onnx")
         return BuildResult(built_with={})
 
@@ -156,8 +156,8 @@ def labelled(*formats):
 def test_building_an_identical_engine_keeps_the_recorded_files(proven):
     (before,) = read_manifest(proven).engines
 
-    def interrupted(variant, run_rows, folder, progress):
-        build(variant, run_rows, folder, progress)
+    def interrupted(variant, run_rows, folder, check, progress):
+        build(variant, run_rows, folder, check, progress)
         raise KeyboardInterrupt
 
     same_rows = ExportSettings(speed_s=0)
@@ -173,10 +173,10 @@ def test_building_an_identical_engine_keeps_the_recorded_files(proven):
 
 @pytest.mark.parametrize("error", [ConfigError("no such layer"), RuntimeError("out of workspace")])
 def test_a_failed_build_does_not_stop_the_other_engines(run, error, noting):
-    def one_fails(variant, run_rows, folder, progress):
+    def one_fails(variant, run_rows, folder, check, progress):
         if variant.format is EngineFormat.OPENVINO:
             raise error
-        return build(variant, run_rows, folder, progress)
+        return build(variant, run_rows, folder, check, progress)
 
     variants = labelled(EngineFormat.OPENVINO, EngineFormat.ONNX)
     records = export(run, noting, variants, settings=MEASURED, builder=one_fails)
@@ -223,16 +223,51 @@ def test_an_engine_measured_on_another_machine_is_ranked_last(proven):
     assert names == ["openvino-fp32", "onnx-fp32"]
 
 
-def test_recorded_engines_are_measured_again_without_a_build(proven, noting):
-    def never(*_):
-        raise AssertionError
+def never(*_):
+    raise AssertionError
 
+
+def test_recorded_engines_are_measured_again_without_a_build(proven, noting):
     settings = ExportSettings(speed_s=0.2, rebuild=False)
     (before,) = read_manifest(proven).engines
     (record,) = export(proven, noting, settings=settings, builder=never)
     assert record.files == before.files
     assert record.speed != before.speed
     assert not any("checkpoint" in line for line in noting.lines)
+
+
+def test_a_measurement_again_builds_no_other_engine(proven, noting):
+    settings = ExportSettings(speed_s=0.2, rebuild=False)
+    variants = labelled(EngineFormat.OPENVINO, EngineFormat.ONNX)
+    records = export(proven, noting, variants, settings=settings, builder=never)
+    assert [record.name for record in records] == ["onnx-fp32"]
+    assert engine_files(proven) == ["model.onnx", "rows.npz"]
+
+
+def test_a_measurement_again_needs_a_recorded_engine(proven):
+    manifest = (proven / "manifest.json").read_bytes()
+    overrides = ["rebuild=false", "speed_s=0.2"]
+    message = (
+        f"{proven} has none of the engines to measure again: onnx-int8-dynamic, onnx-int8-static; "
+        "its engines: onnx-fp32"
+    )
+    with pytest.raises(RunFolderError, match=f"^{message}$") as caught:
+        cli.export(proven, ExportTarget.ONNX, precision=Precision.INT8, overrides=overrides)
+    assert caught.value.exit_code == 2
+    assert caught.value.hint == "build them: repeat the command without --set rebuild=false"
+    assert (proven / "manifest.json").read_bytes() == manifest
+
+
+def test_a_measurement_again_deletes_no_engine(proven, monkeypatch):
+    kept = []
+
+    def recorder(_locked, records, keep, _progress):
+        kept.append(keep)
+        return records
+
+    monkeypatch.setattr(ranking, "keep_best", recorder)
+    cli.export(proven, ExportTarget.AUTO, overrides=["rebuild=false", "keep=1", "speed_s=0.1"])
+    assert kept == [0]
 
 
 def test_a_busy_machine_makes_the_ranking_unreliable(proven, noting, monkeypatch):
@@ -295,8 +330,8 @@ def test_a_disk_with_too_little_space_is_refused_before_the_build(run, monkeypat
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, RunFolderError), (errno.EIO, OSError)])
 def test_a_disk_that_becomes_full_is_reported_and_leaves_no_files(run, number, kind):
-    def full(variant, run_rows, folder, progress):
-        del variant, run_rows, progress
+    def full(variant, run_rows, folder, check, progress):
+        del variant, run_rows, check, progress
         (folder / "model.onnx").write_bytes(bytes(99))
         raise OSError(number, os.strerror(number))
 

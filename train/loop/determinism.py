@@ -27,13 +27,15 @@ def seed_process(seed: int, rank: int, step: int = 0) -> None:
 
 @contextmanager
 def exact_float32() -> Iterator[None]:
-    """Disable TF32 for matrix products inside the block."""
-    before = torch.get_float32_matmul_precision()
+    """Disable TF32 for matrix products, convolutions and recurrent layers inside the block."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
 
 
 def random_state(device: torch.device) -> RandomState:

@@ -3,8 +3,10 @@
 Shapes: N inputs, C classes, B rows of a batch, T tokens.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,12 +22,17 @@ from pipework.train.data.batches import BATCH_TOKENS, token_batches
 from pipework.train.model.checkpoint import FOLDER, STEPS
 from pipework.train.model.classifier import Classifier, open_checkpoint
 
+log = logging.getLogger(__name__)
+CPU = torch.device("cpu")
+Result = TypeVar("Result")
+
 
 class CheckpointEngine(Closeable):
     """Runs a model through the interface of `pipework.scoring.evaluation.Engine`.
 
     With `one_by_one` each input is computed alone and without padding: slow, but a reference that
-    does not depend on batching.
+    does not depend on batching. If the memory of its device is exhausted, the model moves to the
+    device `spare`.
     """
 
     def __init__(
@@ -35,15 +42,20 @@ class CheckpointEngine(Closeable):
         padding: Padding,
         autocast: torch.dtype | None = None,
         one_by_one: bool = False,
+        spare: torch.device | None = None,
     ) -> None:
         """Use a model on its current device; each call runs in evaluation mode."""
         self._model = model
+        self._spare = spare
         self._padding = padding
         self._autocast = autocast
         self._batch_tokens = 0 if one_by_one else BATCH_TOKENS
 
     def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         """Return logits float32 [N, C], computed in batches of similar length."""
+        return self._with_spare(lambda: self._infer(encodings))
+
+    def _infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         was_training = self._model.training
         self._model.eval()
         logits_NC = np.empty((len(encodings), self._model.classes), np.float32)
@@ -65,13 +77,36 @@ class CheckpointEngine(Closeable):
     def one_by_one(self) -> "CheckpointEngine":
         """Return an engine with the same model that computes each input alone."""
         return CheckpointEngine(
-            self._model, padding=self._padding, autocast=self._autocast, one_by_one=True
+            self._model,
+            padding=self._padding,
+            autocast=self._autocast,
+            one_by_one=True,
+            spare=self._spare,
         )
 
     def with_model(self, change: Callable[[Classifier], Classifier]) -> "CheckpointEngine":
         """Return an engine with the changed model."""
-        model = change(self._model)
-        return CheckpointEngine(model, padding=self._padding, autocast=self._autocast)
+        model = self._with_spare(lambda: change(self._model))
+        return CheckpointEngine(
+            model, padding=self._padding, autocast=self._autocast, spare=self._spare
+        )
+
+    def _with_spare(self, compute: Callable[[], Result]) -> Result:
+        """Return the result of a computation, repeated on the spare device if memory runs out."""
+        try:
+            return compute()
+        except torch.OutOfMemoryError:
+            if self._spare is None:
+                raise
+            log.warning(
+                "%s has too little memory; the checkpoint continues on %s",
+                self._model.device,
+                self._spare,
+            )
+        # Not in the handler, whose traceback keeps tensors of the failed computation.
+        self._model.to(self._spare)
+        self._spare = None
+        return compute()
 
     def close(self) -> None:
         """Do nothing: the model belongs to the caller."""
@@ -85,17 +120,23 @@ def model_inputs(
     return {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
 
 
+def reference_device(cuda_devices: int) -> torch.device:
+    """Return the device for the reference of a parity check: the first GPU, or else the CPU."""
+    return torch.device("cuda", 0) if cuda_devices else CPU
+
+
 def open_reference(
     run: Path,
     manifest: Manifest,
     *,
-    device: torch.device | None = None,
+    device: torch.device = CPU,
+    spare: torch.device | None = None,
     autocast: torch.dtype | None = None,
     kept: str | None = None,
 ) -> CheckpointEngine:
     """Load the checkpoint of a run, or that of a step by its name, after checking its digests.
 
-    It runs on the CPU in float32 unless a device or an autocast type is given.
+    It runs in float32 unless an autocast type is given, and on `spare` if memory runs out.
 
     Raises:
         RunFolderError: the step has no checkpoint, a file of the checkpoint is missing or has
@@ -115,4 +156,4 @@ def open_reference(
         message = f"{run}: checkpoint labels {model.labels} differ from the labels of the manifest"
         raise RunFolderError(message, "train again: the order of the labels is ambiguous")
     padding = Padding.of(manifest.input)
-    return CheckpointEngine(model.to(device or "cpu"), padding=padding, autocast=autocast)
+    return CheckpointEngine(model.to(device), padding=padding, autocast=autocast, spare=spare)

@@ -9,12 +9,15 @@ https://arxiv.org/abs/1011.5200): sums of random numbers looked up by token. Its
 small to overflow in any runtime of an exported graph.
 
 Shapes: B rows, T tokens, S sizes of n-grams, W width of the table, H width of the token
-embeddings.
+embeddings, K keys of a token, V tokens of the vocabulary, N n-grams, C candidates.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import safe_open
 from tokenizers import Tokenizer
 from torch import nn
@@ -28,6 +31,7 @@ WIDTH = 64
 SEED = 0
 WEIGHTS = "model.safetensors"
 PREFIX = "word_embeddings."  # name prefix of the weights in a checkpoint
+SEARCH_ROWS, CANDIDATES = 512, 2**17  # texts that a search composes at a time; words that it tries
 
 
 class NgramEmbedding(nn.Embedding):
@@ -72,15 +76,98 @@ class NgramEmbedding(nn.Embedding):
         self, ids_BT: torch.Tensor, size: int, first_key: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the bucket of the n-gram ending at each token, and whether it is in the text."""
-        hash_BT = self.keys[first_key][ids_BT]
-        inside_BT = torch.ones_like(ids_BT, dtype=torch.bool)
-        before_BT = ids_BT
-        for back in range(1, size):
-            inside_BT = inside_BT & (before_BT != self.start_id)
-            before_BT = torch.cat((before_BT[:, :1], before_BT[:, :-1]), dim=1)
-            hash_BT = hash_BT + self.keys[first_key + back][before_BT]
-            hash_BT = torch.where(hash_BT >= self.buckets, hash_BT - self.buckets, hash_BT)
-        return hash_BT, inside_BT
+        return hashed(ids_BT, self.keys, size, first_key, self.buckets, self.start_id)
+
+
+def hashed(
+    ids_BT: torch.Tensor,
+    keys_KV: torch.Tensor,
+    size: int,
+    first_key: int,
+    buckets: int,
+    start_id: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the bucket of the n-gram ending at each token, and whether it is in the text."""
+    hash_BT = keys_KV[first_key][ids_BT]
+    inside_BT = torch.ones_like(ids_BT, dtype=torch.bool)
+    before_BT = ids_BT
+    for back in range(1, size):
+        inside_BT = inside_BT & (before_BT != start_id)
+        before_BT = torch.cat((before_BT[:, :1], before_BT[:, :-1]), dim=1)
+        hash_BT = hash_BT + keys_KV[first_key + back][before_BT]
+        hash_BT = torch.where(hash_BT >= buckets, hash_BT - buckets, hash_BT)
+    return hash_BT, inside_BT
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NgramTable:
+    """The hash function of a checkpoint's table, to find texts that read every bucket.
+
+    Attributes:
+        keys_KV: the keys of the tokens.
+        buckets: size of the table.
+        start_id: the first token of every text.
+    """
+
+    keys_KV: torch.Tensor
+    buckets: int
+    start_id: int
+
+    @classmethod
+    def read(cls, folder: Path, start_id: int) -> "NgramTable | None":
+        """Read the keys of a checkpoint; None if it has no n-grams."""
+        if not (folder / WEIGHTS).is_file():
+            return None
+        with safe_open(folder / WEIGHTS, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118  (not a mapping)
+                if name.endswith(f"{PREFIX}keys"):
+                    table = weights.get_slice(name.removesuffix("keys") + "ngrams.weight")
+                    buckets = table.get_shape()[0]
+                    return cls(keys_KV=weights.get_tensor(name), buckets=buckets, start_id=start_id)
+        return None
+
+    def read_by(self, ids_T: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the buckets [N] that a text reads."""
+        ids_BT, first_key = torch.from_numpy(ids_T.astype(np.int64))[None], 0
+        found = []
+        for size in SIZES:
+            hash_BT, inside_BT = hashed(
+                ids_BT, self.keys_KV, size, first_key, self.buckets, self.start_id
+            )
+            found.append(hash_BT[inside_BT].numpy())
+            first_key += size
+        return np.concatenate(found)
+
+    def search(
+        self, missing: NDArray[np.bool_], words_V: NDArray[np.int32], length: int, seed: int
+    ) -> NDArray[np.int32]:
+        """Return words [B, T] whose n-grams read many of the `missing` buckets.
+
+        Each word is the candidate whose bigram and trigram read most buckets that no earlier word
+        reads. The candidates are all words if few buckets are missing, else a part of them.
+        """
+        rows = int(np.clip(missing.sum() // (len(SIZES) * length), 1, SEARCH_ROWS))
+        count = min(len(words_V), CANDIDATES // rows)
+        random, keys_KV = np.random.default_rng(seed), self.keys_KV.numpy()
+        mixed_V = random.permutation(words_V)
+        fresh = np.tile(missing, 2).astype(np.int8)  # the sum of two hashes is below 2 * buckets
+        texts_BT = np.empty((rows, length), np.int32)
+        before_B = last_B = np.full(rows, self.start_id)
+        for place in range(length):
+            start_B = random.integers(len(mixed_V), size=rows)
+            words_BC = mixed_V[(start_B[:, None] + np.arange(count)) % len(mixed_V)]
+            buckets_BC = [keys_KV[0][words_BC] + keys_KV[1][last_B][:, None]]
+            if place:  # a trigram does not start before the text
+                other_B = (keys_KV[3][last_B] + keys_KV[4][before_B]) % self.buckets
+                buckets_BC.append(keys_KV[2][words_BC] + other_B[:, None])
+            best_B = sum(fresh[hash_BC] for hash_BC in buckets_BC).argmax(axis=1)
+            chosen_B = np.arange(rows), best_B
+            for hash_BC in buckets_BC:
+                read_B = hash_BC[chosen_B] % self.buckets
+                fresh[read_B] = fresh[read_B + self.buckets] = 0
+            before_B, last_B = last_B, words_BC[chosen_B]
+            texts_BT[:, place] = last_B
+        return texts_BT
 
 
 def add(encoder: PreTrainedModel, buckets: int, tokenizer: Tokenizer) -> None:

@@ -47,7 +47,7 @@ def test_counting_leaves_no_temporary_files(graph):
 
 
 def test_an_export_reports_fusions_lost_since_the_last_export(proven, noting):
-    def builder(_variant, run_rows, folder, _progress):
+    def builder(_variant, run_rows, folder, *_):
         checkpoint_to_onnx(run_rows.run, run_rows.manifest, folder / "model.onnx")
         return BuildResult(built_with={}, fusions={"BiasGelu": 1})
 

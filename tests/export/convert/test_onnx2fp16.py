@@ -96,8 +96,8 @@ def test_an_fp16_engine_passes_and_records_its_float32_layers(loud_run, tmp_path
 
 
 def test_an_fp16_engine_that_overflows_is_rejected(loud_run, tmp_path):
-    def careless(variant, run_rows, folder, progress):
-        built = build(variant, run_rows, folder, progress)
+    def careless(variant, run_rows, folder, check, progress):
+        built = build(variant, run_rows, folder, check, progress)
         graph = folder / "plain.onnx"
         checkpoint_to_onnx(run_rows.run, run_rows.manifest, graph)
         onnx_to_fp16(graph, folder / "model.onnx", feeds=[])

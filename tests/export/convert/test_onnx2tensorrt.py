@@ -64,6 +64,10 @@ def names_of(layout):
     }
 
 
+def accepted(_graph):
+    """Accept a float32 graph without a check."""
+
+
 def variant(precision, layout=Layout.PADDED, format_=EngineFormat.TENSORRT):
     scaling = Scaling.STATIC if precision is Precision.INT8 else None
     return Variant(format=format_, precision=precision, layout=layout, scaling=scaling)
@@ -98,7 +102,7 @@ def test_float32_products_are_built_without_turing(trained_run, tmp_path, noting
         rows = RunRows.open(trained_run, read_manifest(trained_run), settings)
         folder = tmp_path / f"{precision}-{len(capabilities)}"
         folder.mkdir()
-        return build(variant(precision), rows, folder, noting).tensorrt.target
+        return build(variant(precision), rows, folder, accepted, noting).tensorrt.target
 
     assert built(Precision.FP32, 75, 89) == "compute capabilities 8.9"
     assert [line for line in noting.lines if "compute capability 7.5: it is left out" in line]
@@ -115,7 +119,10 @@ def test_float32_products_are_built_without_turing(trained_run, tmp_path, noting
 def test_every_family_is_built(family_run, family, tmp_path):
     run = family_run(family, Head.LINEAR)
     rows = RunRows.open(run, read_manifest(run), ONE)
-    assert build(variant(Precision.FP32), rows, tmp_path, NullProgress()).tensorrt is not None
+    assert (
+        build(variant(Precision.FP32), rows, tmp_path, accepted, NullProgress()).tensorrt
+        is not None
+    )
 
 
 def test_the_name_of_a_gpu_becomes_one_file_name():
@@ -141,7 +148,7 @@ def test_the_name_of_a_gpu_becomes_one_file_name():
     ],
 )
 def test_a_tiny_model_is_built(run_rows, tmp_path, layout, precision):
-    built = build(variant(precision, layout), run_rows, tmp_path, NullProgress()).tensorrt
+    built = build(variant(precision, layout), run_rows, tmp_path, accepted, NullProgress()).tensorrt
     assert (built.flavour, built.version) == ("tensorrt_rtx", load(Flavour.RTX).__version__)
     assert built.target == "compute capabilities 8.9"
     assert {*built.profiles[0].largest} == names_of(layout)
@@ -241,8 +248,8 @@ def test_a_proven_engine_is_opened_if_the_fastest_cannot_run(trained_run, tmp_pa
 
 
 def test_a_wrong_graph_is_rejected(trained_run, tmp_path):
-    def wrong(variant, run_rows, folder, progress):
-        built = build(variant, run_rows, folder, progress)
+    def wrong(variant, run_rows, folder, check, progress):
+        built = build(variant, run_rows, folder, check, progress)
         model = onnx.load(built.graph)
         weights = max(model.graph.initializer, key=lambda one: len(one.raw_data))
         values = onnx.numpy_helper.to_array(weights)

@@ -62,7 +62,7 @@ def build_engine(family_run, tmp_path):
         variant = Variant(format=format, precision=Precision.FP32, layout=layout)
         folder = tmp_path / "engine"
         folder.mkdir()
-        build(variant, run_rows, folder, NullProgress())
+        build(variant, run_rows, folder, lambda _: None, NullProgress())
         return run_rows, variant, folder
 
     return make

@@ -33,9 +33,9 @@ OPENVINO = Variant(format=EngineFormat.OPENVINO, precision=LOWEST, layout=Layout
 def head_changed(by):
     """Return a builder of engines whose last bias is changed by `by`."""
 
-    def builder(variant, run_rows, folder, progress):
+    def builder(variant, run_rows, folder, check, progress):
         plain = PACKED if variant.layout is Layout.PACKED else PADDED
-        built = build(plain, run_rows, folder, progress)
+        built = build(plain, run_rows, folder, check, progress)
         path = folder / "model.onnx"
         graph = onnx.load(path)
         (bias,) = (one for one in graph.graph.initializer if one.name.endswith("classifier.bias"))
@@ -145,8 +145,8 @@ def test_the_next_failure_replaces_the_report_and_a_success_removes_it(run):
 
 
 def test_an_engine_that_raises_errors_is_reported(run):
-    def frozen(variant, run_rows, folder, progress):
-        built = build(variant, run_rows, folder, progress)
+    def frozen(variant, run_rows, folder, check, progress):
+        built = build(variant, run_rows, folder, check, progress)
         path = folder / "model.onnx"
         graph = onnx.load(path)
         (gather,) = (n for n in graph.graph.node if n.name.endswith("position_embeddings/Gather"))

@@ -42,14 +42,14 @@ def variant(format=ONNX, layout=Layout.PADDED, precision=Precision.FP32):  # noq
 def of_model(change):
     """Return a builder that changes the model after loading it."""
 
-    def builder(which, run_rows, folder, progress):
+    def builder(which, run_rows, folder, check, progress):
         def opened(*args, **kwargs):
             model = open_checkpoint(*args, **kwargs)
             change(model)
             return model
 
         with patch.object(checkpoint2onnx, "open_checkpoint", opened):
-            return build(which, run_rows, folder, progress)
+            return build(which, run_rows, folder, check, progress)
 
     return builder
 
@@ -57,9 +57,9 @@ def of_model(change):
 def of_packing(kind):
     """Return a builder with another classifier for packed rows."""
 
-    def builder(which, run_rows, folder, progress):
+    def builder(which, run_rows, folder, check, progress):
         with patch.object(checkpoint2onnx, "PackedClassifier", kind):
-            return build(which, run_rows, folder, progress)
+            return build(which, run_rows, folder, check, progress)
 
     return builder
 
@@ -67,8 +67,8 @@ def of_packing(kind):
 def of_graph(change):
     """Return a builder that changes the graph after writing it."""
 
-    def builder(which, run_rows, folder, progress):
-        built = build(which, run_rows, folder, progress)
+    def builder(which, run_rows, folder, check, progress):
+        built = build(which, run_rows, folder, check, progress)
         path = folder / "model.onnx"
         graph = onnx.load(path)
         change(graph.graph)
@@ -346,7 +346,7 @@ def scaled_values(run, factor):
     write_manifest(run, manifest.model_copy(update={"model": model}))
 
 
-def all_in_float16(_variant, run_rows, folder, _progress):
+def all_in_float16(_variant, run_rows, folder, *_):
     path = folder / "model.onnx"
     checkpoint2onnx.checkpoint_to_onnx(run_rows.run, run_rows.manifest, path)
     onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=True), path)
@@ -412,7 +412,7 @@ def test_an_engine_of_another_run_is_rejected_by_the_parity_check_and_at_load(
     weights["classifier.weight"][0] *= -1
     save_file(weights, other / FOLDER / "model.safetensors", metadata={"format": "pt"})
 
-    def copied(_variant, run_rows, folder, _progress):
+    def copied(_variant, run_rows, folder, *_):
         checkpoint2onnx.checkpoint_to_onnx(other, run_rows.manifest, folder / "model.onnx")
         return BuildResult(built_with={})
 

@@ -367,10 +367,11 @@ def test_every_token_position_and_type_is_run(exported_run, pair_run):
         assert types == ({0, 1} if manifest.input.pair else {0})
 
 
-def test_a_run_without_vocabulary_rows_is_checked(rows_and_logits):
-    run_rows = replace(rows_and_logits[0], vocabulary=[])
+def test_a_run_without_vocabulary_rows_is_checked(rows_and_logits, noting):
+    run_rows = replace(rows_and_logits[0], vocabulary=[], unread_buckets=7)
     reference = open_reference(run_rows.run, run_rows.manifest)
-    expected = ReferenceLogits.of(run_rows, reference, NullProgress())
+    expected = ReferenceLogits.of(run_rows, reference, noting)
+    assert noting.lines == ["no text was found for 7 buckets of the n-gram table: not checked"]
     assert len(expected.vocabulary_NC) == 0
     assert proven_with((run_rows, expected), nothing, max_abs=1e-4).parity.passed
 

@@ -50,7 +50,8 @@ HIDDEN = (  # int8 engines with these faults passed before the float32 graph was
     "fault",
     [fault if fault in HIDDEN else pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS],
 )
-def test_a_fault_is_refused_before_the_conversion_to_int8(run, fault):
+def test_a_fault_is_refused_before_the_conversion_to_int8(run, fault, monkeypatch):
+    monkeypatch.setattr(build_module, "onnx_to_int8", None)  # an error if it is called
     error = refusal(run, FAULTS[fault], DYNAMIC[len(fault) % 2])
     assert str(error).startswith("onnx-fp32")
 
@@ -107,11 +108,13 @@ def test_a_fault_of_the_graph_that_openvino_compiles_is_refused_before_int8(run,
         result.input(0).replace_source_output(sums)
 
     monkeypatch.setattr(onnx2openvino, "_constant_reshapes", shifted)
+    monkeypatch.setattr(build_module, "onnx_to_int8", None)
     error = refusal(run, build, OPENVINO[1])
     assert str(error).startswith("openvino-fp32-packed failed the parity check (max_abs")
 
 
-def test_the_report_of_a_refused_float32_graph_names_its_layer(run):
+def test_the_report_of_a_refused_float32_graph_names_its_layer(run, monkeypatch):
+    monkeypatch.setattr(build_module, "onnx_to_fp16", None)
     error = refusal(run, FAULTS["positions of the second half zeroed"], BY_NAME["onnx-fp16-packed"])
     assert "bert.embeddings.position_embeddings" in error.details
     assert (run / "failed-exports" / "onnx-fp32-packed" / "report.txt").is_file()

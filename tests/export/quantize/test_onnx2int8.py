@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto
 
 from pipework.errors import ConfigError
+from pipework.export import build as build_module
 from pipework.export.config import ExportSettings
 from pipework.export.quantize.calibration import linear_layers
 from pipework.export.quantize.onnx2int8 import onnx_to_int8
@@ -15,6 +16,8 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest
+from pipework.serve.engines.cuda import Gpu
+from tests.export.conftest import Noting
 
 FORMS = [
     (EngineFormat.ONNX, Scaling.DYNAMIC, Layout.PADDED),
@@ -28,14 +31,39 @@ def int8(format_, scaling, layout):
     return Variant(format=format_, precision=Precision.INT8, layout=layout, scaling=scaling)
 
 
+L4 = Gpu(name="NVIDIA L4", capability=89)
+
+
 @pytest.fixture(scope="module")
-def int8_run(trained_run, tmp_path_factory):
-    """A run with an engine of each form; read it only."""
-    run = tmp_path_factory.mktemp("runs") / "int8"
+def int8_export(trained_run, tmp_path_factory):
+    """A run with an engine of each form, built beside a GPU, and the notes; read it only."""
+    run, noting = tmp_path_factory.mktemp("runs") / "int8", Noting()
     shutil.copytree(trained_run, run)
     settings = ExportSettings(speed_s=0, calibration_rows=32, dev_rows=100)
-    export(run, NullProgress(), [int8(*form) for form in FORMS], settings=settings)
-    return run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build_module, "cuda_gpu", lambda: L4)
+        export(run, noting, [int8(*form) for form in FORMS], settings=settings)
+    return run, noting.lines
+
+
+@pytest.fixture
+def int8_run(int8_export):
+    return int8_export[0]
+
+
+def test_nodes_that_a_gpu_leaves_to_the_cpu_are_reported(int8_export):
+    run, lines = int8_export
+    (dynamic,) = (one for one in read_manifest(run).engines if one.scaling is Scaling.DYNAMIC)
+    graph = run / dynamic.files[0].path
+    count = sum(node.op_type == "MatMulInteger" for node in onnx.load(graph).graph.node)
+    assert count > 0
+    assert [line for line in lines if "CUDA" in line] == [
+        (
+            f"onnx-int8-dynamic: onnxruntime has no CUDA kernel for {count} MatMulInteger nodes: "
+            "NVIDIA L4 waits for the CPU; use --precision fp16, or --to tensorrt --precision int8"
+        )
+    ]
+    assert build_module.cuda_warning(graph, None) is None
 
 
 @pytest.mark.slow

@@ -4,19 +4,22 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
+from torch import nn
 
 from pipework.data.examples import Example
 from pipework.export.rows.edge_cases import (
     EDGE_TEXTS,
     SPREAD_ROWS,
+    WordRows,
     edge_case_rows,
-    vocabulary_rows,
 )
 from pipework.text.encoding import TextEncoder
+from pipework.train.model.ngram_embeddings import NgramEmbedding, NgramTable
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "rain", "sun", "$", "#")
 MAX_LENGTH = 40
@@ -94,9 +97,10 @@ def test_long_and_short_inputs_alternate(encoder):
     assert lengths[:2] == [min(lengths), max(lengths)]
 
 
-def test_rows_of_the_vocabulary_have_every_token_once_per_pass():
-    words = {"[CLS]": 0, "[SEP]": 1, "[UNK]": 2, **{f"w{n}": n + 3 for n in range(100)}}
-    tokenizer = Tokenizer(WordPiece(words, unk_token="[UNK]"))
+def encoder_of(words):
+    """Return an encoder with these words and special tokens."""
+    ids = {word: index for index, word in enumerate(["[CLS]", "[SEP]", "[UNK]", *words])}
+    tokenizer = Tokenizer(WordPiece(ids, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.post_processor = TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -104,13 +108,17 @@ def test_rows_of_the_vocabulary_have_every_token_once_per_pass():
         special_tokens=[("[CLS]", 0), ("[SEP]", 1)],
     )
     tokenizer.add_special_tokens(["[CLS]", "[SEP]"])
-    many = TextEncoder(tokenizer, max_length=MAX_LENGTH, type_ids=True)
-    texts = [row.encoding for row in vocabulary_rows(many, FEW[0])]
+    return TextEncoder(tokenizer, max_length=MAX_LENGTH, type_ids=True)
+
+
+def test_rows_of_the_vocabulary_have_every_token_once_per_pass():
+    many = encoder_of([f"w{n}" for n in range(100)])
+    texts = [row.encoding for row in WordRows.of(many, FEW[0]).vocabulary()]
     assert [len(encoding) for encoding in texts] == [MAX_LENGTH] * 3
     inner = np.concatenate([encoding.ids[1:-1] for encoding in texts])
     assert {*inner.tolist()} == {*range(2, 103)}
     assert all((encoding.ids[0], encoding.ids[-1]) == (0, 1) for encoding in texts)
-    pairs = [row.encoding for row in vocabulary_rows(many, PAIRS[0])]
+    pairs = [row.encoding for row in WordRows.of(many, PAIRS[0]).vocabulary()]
     for encoding in pairs:
         (middle,) = np.flatnonzero(encoding.ids[:-1] == 1)
         assert encoding.type_ids.tolist() == [0] * (middle + 1) + [1] * (MAX_LENGTH - middle - 1)
@@ -118,6 +126,43 @@ def test_rows_of_the_vocabulary_have_every_token_once_per_pass():
 
 
 def test_a_small_vocabulary_is_repeated_up_to_the_limit(encoder):
-    (row,) = vocabulary_rows(encoder, FEW[0])
+    (row,) = WordRows.of(encoder, FEW[0]).vocabulary()
     assert len(row.encoding) == MAX_LENGTH
     assert {*row.encoding.ids.tolist()} == {*range(len(WORDS))}
+
+
+@pytest.mark.parametrize("examples", [FEW, PAIRS], ids=["texts", "pairs"])
+def test_every_bucket_of_an_ngram_table_is_read(examples):
+    many = encoder_of([f"w{n}" for n in range(300)])
+    embed = NgramEmbedding(nn.Embedding(303, 8), buckets=2000, start_id=0)
+    table = NgramTable(keys_KV=embed.keys, buckets=2000, start_id=0)
+    words = WordRows.of(many, examples[0])
+    vocabulary = words.vocabulary()
+    rows, unread = words.ngrams(table, vocabulary)
+    assert unread == 0
+    assert len(rows) < 2000 / MAX_LENGTH
+    read = set()
+    for row in (*vocabulary, *rows):
+        assert len(row.encoding) == MAX_LENGTH
+        read |= read_by(embed, row.encoding)
+    assert read == set(range(2000))
+    again, _ = words.ngrams(table, vocabulary)
+    assert all(map(np.array_equal, *([row.encoding.ids for row in both] for both in (rows, again))))
+
+
+def read_by(embed, encoding):
+    """Return the buckets that the model reads: those whose vectors have a gradient."""
+    embed.zero_grad()
+    nn.init.ones_(embed.ngrams.weight)
+    embed(torch.from_numpy(encoding.ids[None].astype(np.int64))).pow(2).sum().backward()
+    return {*embed.ngrams.weight.grad.abs().sum(dim=1).nonzero().flatten().tolist()}
+
+
+def test_buckets_that_no_text_reads_are_counted():
+    few = encoder_of(["a", "b", "c"])
+    embed = NgramEmbedding(nn.Embedding(6, 8), buckets=2000, start_id=0)
+    table = NgramTable(keys_KV=embed.keys, buckets=2000, start_id=0)
+    words = WordRows.of(few, FEW[0])
+    rows, unread = words.ngrams(table, words.vocabulary())
+    read = {bucket for row in rows for bucket in table.read_by(row.encoding.ids)}
+    assert 2000 - 6**2 - 6**3 <= unread <= 2000 - len(read)
