@@ -136,7 +136,10 @@ def _separators(text: bytes) -> int:
 def explain(error: ValidationError) -> str:
     """Return the first validation error in one line: field, expected and found."""
     first = error.errors(include_url=False)[0]
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    place = first["loc"]
+    if first["type"] == "string_type" and place[-1] == "str":  # the first type of a union
+        place = place[:-1]
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     message = first["msg"].removeprefix("Value error, ")
     match first["type"]:
         case "value_error" | "json_invalid":

@@ -46,7 +46,7 @@ class InputTensor(_Part):
     ]
     datatype: str
     parameters: JsonParameters = {}
-    data: _Strings | Annotated[list[_Strings], Field(fail_fast=True)] | None = None
+    data: Annotated[list[str | _Strings], Field(fail_fast=True)] | None = None
 
 
 class OutputTensor(_Part):
