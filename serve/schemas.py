@@ -10,6 +10,7 @@ from pipework.errors import TooLargeError
 from pipework.scoring.predictions import Prediction
 
 PREDICT_PATH = "/v1/predict"
+SPLIT_HINT = "split the texts into several requests"  # of too many texts, or too large a body
 READY_PATH = "/readyz"
 # JSON values of a request: a text with a pair and two entities has 10, and there are a few others.
 VALUES_PER_TEXT, OTHER_VALUES = 16, 1024
@@ -126,7 +127,7 @@ def check_json_values(body: bytes, texts: int) -> None:
         body = body.replace(escape, b"")
     if body.count(b'"') > 2 * most or _separators(b"".join(body.split(b'"')[::2])) > most:
         message = f"body: expected at most {texts} texts, found more than {most} JSON values"
-        raise TooLargeError(message, "split the texts into several requests")
+        raise TooLargeError(message, SPLIT_HINT)
 
 
 def _separators(text: bytes) -> int:
