@@ -8,7 +8,6 @@ Every request gets an id; inference requests are passed to the observers.
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,11 +15,11 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from pipework.errors import InputError, NotReadyError, PipeError
+from pipework.errors import NotReadyError, PipeError
 from pipework.serve.http.asgi import call_app
 from pipework.serve.http.auth import ApiKeys, is_public
 from pipework.serve.http.compression import compress
-from pipework.serve.http.errors import error_response
+from pipework.serve.http.errors import UnknownPathError, error_response
 from pipework.serve.http.exchange import Exchange, InferenceRequest, ModelLease
 from pipework.serve.http.request_bodies import (
     COPIES,
@@ -46,12 +45,6 @@ POST, INFER = "POST", "/infer"
 NO_BODY = frozenset({"GET", "HEAD"})  # methods of requests whose body is ignored
 SHUTDOWN_MESSAGE = "the server stopped before the request was answered"
 CLIENT_DISCONNECTED = "499"  # only counted, because it cannot be sent
-
-
-class UnknownPathError(InputError):
-    """The path cannot be one of an endpoint."""
-
-    http_status = HTTPStatus.NOT_FOUND
 
 
 class RequestHandler:

@@ -23,7 +23,8 @@ class HeadTooLongError(InputError):
     http_status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
 
     def __init__(self) -> None:
-        super().__init__(f"expected a request head of at most {HEAD_BYTES} bytes, found more")
+        message = f"expected a request head of at most {HEAD_BYTES} bytes, found more"
+        super().__init__(message, "send fewer or shorter headers, and texts in the body")
 
 
 class NotHttpError(InputError):

@@ -195,12 +195,18 @@ def test_a_slow_head_is_cut_off(bounded):
 
 
 def test_an_incomplete_head_is_answered_408(bounded):
-    expected = (408, "the head of the request was not received within 0.5 s")
+    expected = (
+        408,
+        "the head of the request was not received within 0.5 s; send the whole request at once",
+    )
     assert send(bounded, b"GET /healthz HTTP/1.1\r\nHost:") == expected
 
 
 def test_an_incomplete_body_is_answered_408(bounded):
-    expected = (408, "the body of the request was not received within 1 s")
+    expected = (
+        408,
+        "the body of the request was not received within 1 s; send the whole request at once",
+    )
     assert send(bounded, HEAD % len(BODY) + BODY[:-1]) == expected
 
 
@@ -225,7 +231,8 @@ def test_the_second_head_of_a_connection_has_the_same_timeout(bounded):
 
 
 def test_a_too_long_head_is_rejected(bounded):
-    expected = (431, "expected a request head of at most 65536 bytes, found more")
+    hint = "send fewer or shorter headers, and texts in the body"
+    expected = (431, f"expected a request head of at most 65536 bytes, found more; {hint}")
     lines = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 1000) for number in range(70))
     assert send(bounded, b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + lines + b"\r\n") == expected
     assert send(bounded, b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n") == expected
