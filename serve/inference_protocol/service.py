@@ -18,7 +18,12 @@ from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.http.request_bodies import COPIES, HeldBytes, RequestMemory
 from pipework.serve.inference_protocol import metadata
 from pipework.serve.inference_protocol.grpc_codec import message, read_message, write_message
-from pipework.serve.inference_protocol.grpc_errors import code_of, request_id_metadata, status_of
+from pipework.serve.inference_protocol.grpc_errors import (
+    code_of,
+    request_id_metadata,
+    status_of,
+    text_metadata,
+)
 from pipework.serve.inference_protocol.infer_request import DAY_US, ParsedRequest, check_texts
 from pipework.serve.inference_protocol.interceptor import message_bytes
 from pipework.serve.inference_protocol.repository import check_nothing_sent
@@ -41,19 +46,20 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
 
     Attributes:
         memory: the memory of all requests.
+        observers: the observers of inference requests.
     """
 
     def __init__(
         self,
         models: Models,
         settings: ServeSettings,
-        watch: Observers,
+        observers: Observers,
         memory: RequestMemory | None = None,
     ) -> None:
-        """Serve models; `watch` observes requests. The caller closes both."""
+        """Serve models; `observers` observe requests. The caller closes both."""
         self._models = models
         self._settings = settings
-        self._watch = watch
+        self.observers = observers
         self.memory = memory or RequestMemory(settings.limits)
 
     async def ServerLive(self, _: proto.ServerLiveRequest, __: Context) -> proto.ServerLiveResponse:
@@ -165,7 +171,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
     async def _infer(
         self, request: proto.ModelInferRequest, context: Context
     ) -> tuple[proto.ModelInferResponse, RequestContext]:
-        with self._watch.observe(Endpoint.GRPC, _metadata(context)) as observed:
+        with self.observers.observe(Endpoint.GRPC, text_metadata(context)) as observed:
             observed.status = StatusCode.CANCELLED.name  # in case of a cancellation
             try:
                 answer = await self._answer(request, _call_options(context))
@@ -193,11 +199,6 @@ def _read(
     parsed = read_message(request, names, limits)
     check_texts(parsed.texts, limits)
     return parsed
-
-
-def _metadata(context: Context) -> dict[str, str]:
-    pairs = context.invocation_metadata() or ()
-    return {name: value for name, value in pairs if isinstance(value, str)}
 
 
 def _call_options(context: Context) -> RequestOptions:
