@@ -50,8 +50,11 @@ class LimitSettings(Settings):
         received_bytes: maximum bytes of all bodies that are being received at a time, each over
             HTTP and over gRPC; further bodies get 429. The number of open gRPC streams is at most
             half of `received_bytes / body_bytes`.
-        processed_bytes: maximum bytes of the texts of all requests that are being processed at a
-            time; further requests get 429. A single request is always processed.
+        processed_bytes: maximum bytes of memory for the texts of all requests that are being
+            processed at a time; further requests get 429. A request counts with twice the size of
+            its decompressed body, over /v1 with its texts as soon as they are parsed. If no other
+            request is being processed, a request of any size is. The responses that clients have
+            not read have a limit of the same size; clients that exceed it are disconnected.
         connections: maximum HTTP connections at a time. An idle connection is closed for a new one;
             if none is idle, requests on further connections get 503. A quarter of this number is
             the maximum of gRPC connections; further ones are closed. Needs three open files

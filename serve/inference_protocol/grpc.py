@@ -90,6 +90,7 @@ class GrpcServer:
             self._ending,
             limits,
             self._service.memory,
+            unread=self._service.unread,
             keys=self._keys,
             observers=self._service.observers,
         )

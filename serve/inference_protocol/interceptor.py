@@ -30,6 +30,7 @@ from pipework.serve.inference_protocol.stream import (
     ConcurrencyLimit,
     MessageLimits,
     ReceiveLimit,
+    UnreadResponses,
 )
 from pipework.serve.inference_protocol.tensors import ProtocolError
 from pipework.serve.observability.observers import Observers
@@ -67,6 +68,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
         limits: LimitSettings,
         memory: RequestMemory,
         *,
+        unread: UnreadResponses,
         keys: ApiKeys,
         observers: Observers,
     ) -> None:
@@ -76,10 +78,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
             ending: once it is set, streams are no longer read: a client may hold one open forever.
             limits: limits of messages.
             memory: holds messages.
+            unread: limits the responses that clients do not read.
             keys: the API keys.
             observers: the observers of inference requests.
         """
         self._messages = _Messages(ending, limits, memory)
+        self._unread = unread
         self._keys = keys
         self._observers = observers
 
@@ -121,7 +125,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
                 self._messages.unary(handler, method, context) as request,
             ):
                 result = handler.unary_unary(request, context)
-                return await result if inspect.isawaitable(result) else result
+                response = await result if inspect.isawaitable(result) else result
+                unread = self._unread.add(context.peer(), response.ByteSize())
+                task = asyncio.current_task()
+                assert task is not None
+                task.add_done_callback(unread.sent)  # it sends the response before it ends
+                return response
             return None
 
         return answer

@@ -28,7 +28,11 @@ from pipework.serve.inference_protocol.infer_request import DAY_US, ParsedReques
 from pipework.serve.inference_protocol.interceptor import message_bytes
 from pipework.serve.inference_protocol.repository import check_nothing_sent
 from pipework.serve.inference_protocol.statistics import chosen_versions, statistics
-from pipework.serve.inference_protocol.stream import in_order
+from pipework.serve.inference_protocol.stream import (
+    UnreadResponse,
+    UnreadResponses,
+    in_order,
+)
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import Endpoint, RequestContext
@@ -47,6 +51,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
     Attributes:
         memory: the memory of all requests.
         observers: the observers of inference requests.
+        unread: limits the responses that clients do not read.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         self._settings = settings
         self.observers = observers
         self.memory = memory or RequestMemory(settings.limits)
+        self.unread = UnreadResponses(self.memory.unread, settings.limits.body_s)
 
     async def ServerLive(self, _: proto.ServerLiveRequest, __: Context) -> proto.ServerLiveResponse:
         """Return whether the server is alive."""
@@ -136,7 +142,10 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
             response.parameters[FINAL].bool_param = True
             return proto.ModelStreamInferResponse(infer_response=response)
 
-        async for response in in_order(requests, answer):
+        def add_unread(response: proto.ModelStreamInferResponse) -> UnreadResponse:
+            return self.unread.add(context.peer(), response.ByteSize())
+
+        async for response in in_order(requests, answer, add_unread):
             yield response
 
     async def RepositoryIndex(

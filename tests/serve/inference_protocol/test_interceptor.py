@@ -12,6 +12,7 @@ from pipework.serve.config import LimitSettings
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.request_bodies import RequestMemory
 from pipework.serve.inference_protocol.interceptor import CallInterceptor
+from pipework.serve.inference_protocol.stream import UnreadResponses
 from pipework.serve.observability.observers import Observers
 
 KEY = "a-key-of-0123456789"
@@ -39,6 +40,7 @@ def talk(ask, watch=None):
             asyncio.Event(),
             limits,
             memory,
+            unread=UnreadResponses(memory.unread, limits.body_s),
             keys=ApiKeys([KEY]),
             observers=watch or Observers(SimpleNamespace(serving=list)),
         )
