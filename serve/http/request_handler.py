@@ -69,15 +69,21 @@ class RequestHandler:
 
         Args:
             app: answers all other requests, and documents all of them.
-            routes: the inference endpoints, for POST. An endpoint takes an `InferenceRequest` and
-                the path parameters.
+            routes: the endpoints that are called without the app, which takes most of the time of
+                a small request. Those for POST are for inference, and take an `InferenceRequest`
+                and the path parameters. Those for GET are for health, and have no parameters.
             models: the served models.
             keys: the API keys.
             observers: the observers of inference requests.
             memory: size limits of a body and of all bodies.
         """
         self.app = app
-        self._routes = [(route.path_regex.fullmatch, route.endpoint) for route in routes]
+        self._routes = [
+            (route.path_regex.fullmatch, route.endpoint)
+            for route in routes
+            if route.methods == {POST}
+        ]
+        self._health = {r.path: r.endpoint for r in routes if r.methods == {"GET"}}
         self._models = models
         self._keys = keys
         self._observers = observers
@@ -206,6 +212,8 @@ class RequestHandler:
             body = await decompress(body, head.fields, self.memory.body_bytes)
         exchange.processed.resize(COPIES * len(body))
         exchange.received.resize(0)
+        if head.method in NO_BODY and (check := self._health.get(head.path)):
+            return Response((await check()).model_dump_json(), media_type="application/json")
         if exchange.route is None:
             return await call_app(self.app, head, body)
         endpoint, parameters = exchange.route

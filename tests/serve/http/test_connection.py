@@ -16,6 +16,7 @@ import pytest
 
 from pipework.serve.config import LimitSettings, QueueSettings
 from pipework.serve.http.auth import ApiKeys
+from pipework.serve.http.event_loop import TickShare
 from pipework.serve.http.request_parser import PARSED_BYTES
 from pipework.serve.models.registry import Models
 from tests.serve.servers import MemoryServer, MemoryTransport
@@ -355,6 +356,41 @@ def test_requests_that_are_rejected_from_their_heads_are_answered_in_parts(reque
     step, reads = asyncio.run(asyncio.wait_for(send_all(), 120))
     assert step <= PARSED_BYTES / len(request_) + 1
     assert reads == [False] * (len(reads) - 1) + [True]
+
+
+def test_many_connections_are_parsed_in_turn_and_new_requests_come_first():
+    """A few connections with thousands of requests would block the event loop together."""
+    packet, count = REJECTED["path"] * 1000, 8
+
+    async def send_all():
+        server = MemoryServer(Models())
+        server.factory.parsing = TickShare(seconds=0)  # one part in a tick
+        opened = [server.connect() for _ in range(count)]
+        for connection, _ in opened:
+            connection.data_received(packet)
+        steps = []
+        while any(transport.written.count(b" 404 ") < 100 for _, transport in opened):
+            before = sum(transport.written.count(b" 404 ") for _, transport in opened)
+            await asyncio.sleep(0)
+            steps.append(sum(t.written.count(b" 404 ") for _, t in opened) - before)
+        (health,) = await server.exchange(b"GET /healthz HTTP/1.1\r\nHost:\r\n\r\n")
+        rest = [1000 - transport.written.count(b" 404 ") for _, transport in opened]
+        return max(steps), health[0], min(rest)
+
+    step, status, rest = asyncio.run(asyncio.wait_for(send_all(), 120))
+    assert step <= 2 * (PARSED_BYTES / len(REJECTED["path"]) + 1)
+    assert status == 200
+    assert rest > 500  # the health check did not wait for them
+
+
+def test_too_many_headers_are_rejected_before_the_end_of_the_head(bounded):
+    hint = "send fewer or shorter headers, and texts in the body"
+    expected = (431, f"expected a request head of at most 1000 headers, found more; {hint}")
+    assert send(bounded, b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + b"a:\r\n" * 1300) == expected
+    allowed = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n" + b"a:\r\n" * 998
+    with connection(bounded) as opened:
+        opened.sendall(allowed + b"\r\n")
+        assert read_to_end(opened).startswith(b"HTTP/1.1 200 OK")
 
 
 def test_an_upgrade_to_http_2_is_ignored(bounded):
