@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from pipework import __version__
 from pipework.errors import PipeError
 from pipework.serve.config import ServeSettings
-from pipework.serve.http.auth import ApiKeys
+from pipework.serve.http.auth import HEALTH, ApiKeys
 from pipework.serve.http.errors import handle_error
 from pipework.serve.http.openapi import add_docs, customize_openapi
 from pipework.serve.http.page import add_page
@@ -60,14 +60,11 @@ def build_app(
     add_docs(app)
     examples = {} if keys else {"name": next(iter(models.names), "")}
     customize_openapi(app, examples, keys=bool(keys))
+    direct = [route for router in (app, *inference) for route in router.routes]
+    routes = [route for route in direct if isinstance(route, APIRoute)]
     return RequestHandler(
         app,
-        [
-            route
-            for router in inference
-            for route in router.routes
-            if isinstance(route, APIRoute) and route.methods == {"POST"}
-        ],
+        [route for route in routes if route.methods == {"POST"} or route.path in HEALTH],
         models,
         keys=keys or ApiKeys(),
         observers=observers,

@@ -6,8 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from pipework.errors import TooLargeError
 from pipework.run_folder.engine_record import EngineRecord, Precision, PredictionChange
 from pipework.run_folder.task import TaskKind
+from pipework.serve.schemas import SPLIT_HINT
 from pipework.serve.text_tensors import MAX_CHARACTERS
 from pipework.settings import AboveZero, NotNegative, Positive, Settings
 
@@ -48,8 +50,11 @@ class LimitSettings(Settings):
         received_bytes: maximum bytes of all bodies that are being received at a time, each over
             HTTP and over gRPC; further bodies get 429. The number of open gRPC streams is at most
             half of `received_bytes / body_bytes`.
-        processed_bytes: maximum bytes of the texts of all requests that are being processed at a
-            time; further requests get 429. A single request is always processed.
+        processed_bytes: maximum bytes of memory for the texts of all requests that are being
+            processed at a time; further requests get 429. A request counts with twice the size of
+            its decompressed body, over /v1 with its texts as soon as they are parsed. If no other
+            request is being processed, a request of any size is. The responses that clients have
+            not read have a limit of the same size; clients that exceed it are disconnected.
         connections: maximum HTTP connections at a time. An idle connection is closed for a new one;
             if none is idle, requests on further connections get 503. A quarter of this number is
             the maximum of gRPC connections; further ones are closed. Needs three open files
@@ -67,6 +72,31 @@ class LimitSettings(Settings):
     connections: Positive = 4096
     header_s: AboveZero = 10.0
     body_s: AboveZero = 60.0
+
+    def check_count(self, texts: int) -> None:
+        """Check the number of texts of a request.
+
+        Raises:
+            TooLargeError: there are too many; the message has the limit.
+        """
+        if texts > self.texts:
+            message = f"expected at most {self.texts} texts, found {texts}"
+            raise TooLargeError(message, SPLIT_HINT)
+
+    def check_length(self, text: str | bytes, index: int) -> None:
+        """Check the length of a text, or of a text as UTF-8 bytes.
+
+        Raises:
+            TooLargeError: it is too long; the message has its index and the limit.
+        """
+        if len(text) <= self.characters:  # a text has at most as many characters as bytes
+            return
+        length = len(text if isinstance(text, str) else text.decode(errors="replace"))
+        if length > self.characters:
+            message = (
+                f"input {index}: expected at most {self.characters} characters, found {length}"
+            )
+            raise TooLargeError(message, "split the text into several texts")
 
 
 class ChangeLimits(Settings):

@@ -34,7 +34,6 @@ from pipework.serve.http.request_handler import RequestHandler
 from pipework.serve.http.shutdown import GracePeriod, drain_s, exit_on_signal
 from pipework.serve.http.tls import BACKLOG, Certificate, TlsListener, read_certificate
 from pipework.serve.inference_protocol.grpc import GrpcServer
-from pipework.serve.inference_protocol.interceptor import KeyInterceptor
 from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.models.open_models import open_models
 from pipework.serve.observability.observers import Observers
@@ -137,7 +136,7 @@ def serve(
             grpc_listener,
             InferenceService(models, settings, observers, memory),
             credentials=certificate.grpc_credentials() if certificate else None,
-            interceptors=[KeyInterceptor(keys, observers)],
+            keys=keys,
         )
         server = _Server(
             _config(handler, settings, certificate),

@@ -10,6 +10,7 @@ from pipework.errors import TooLargeError
 from pipework.scoring.predictions import Prediction
 
 PREDICT_PATH = "/v1/predict"
+SPLIT_HINT = "split the texts into several requests"  # of too many texts, or too large a body
 READY_PATH = "/readyz"
 # JSON values of a request: a text with a pair and two entities has 10, and there are a few others.
 VALUES_PER_TEXT, OTHER_VALUES = 16, 1024
@@ -126,7 +127,7 @@ def check_json_values(body: bytes, texts: int) -> None:
         body = body.replace(escape, b"")
     if body.count(b'"') > 2 * most or _separators(b"".join(body.split(b'"')[::2])) > most:
         message = f"body: expected at most {texts} texts, found more than {most} JSON values"
-        raise TooLargeError(message, "split the texts into several requests")
+        raise TooLargeError(message, SPLIT_HINT)
 
 
 def _separators(text: bytes) -> int:
@@ -136,7 +137,10 @@ def _separators(text: bytes) -> int:
 def explain(error: ValidationError) -> str:
     """Return the first validation error in one line: field, expected and found."""
     first = error.errors(include_url=False)[0]
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    place = first["loc"]
+    if first["type"] == "string_type" and place[-1] == "str":  # the first type of a union
+        place = place[:-1]
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     message = first["msg"].removeprefix("Value error, ")
     match first["type"]:
         case "value_error" | "json_invalid":

@@ -6,13 +6,14 @@ Timeouts do not run while the client waits for the server.
 import asyncio
 import logging
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from functools import partial
 from math import inf
 
 from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.auth import HEALTH
-from pipework.serve.http.event_loop import Deadline, EndOfTick, Throttle
+from pipework.serve.http.event_loop import Deadline, EndOfTick, Throttle, TickShare
 from pipework.serve.http.exchange import CLOSE, CONTINUE, Exchange, ServerState
 from pipework.serve.http.request_bodies import HeldBytes, RequestTimeoutError, too_large_error
 from pipework.serve.http.request_handler import SHUTDOWN_MESSAGE, RequestHandler
@@ -31,7 +32,7 @@ class ConnectionFactory:
         limits: limits of connections and requests.
         state: open connections, running tasks and headers of every response.
         idle: connections without a request, those that have been idle for longest first.
-        end_of_tick: sends the responses of a tick together.
+        end_of_tick, parsing: responses of a tick are sent together; connections parse in turn.
     """
 
     def __init__(self, handler: RequestHandler, limits: LimitSettings, state: ServerState) -> None:
@@ -40,6 +41,7 @@ class ConnectionFactory:
         self.state = state
         self.idle: OrderedDict[ServerConnection, None] = OrderedDict()
         self.end_of_tick = EndOfTick()
+        self.parsing = TickShare(seconds=0.002)
         self._warning = Throttle(seconds=60)
 
     def __call__(self) -> "ServerConnection":
@@ -71,7 +73,7 @@ class ServerConnection(asyncio.Protocol):
             last may be incomplete, the others are pipelined.
         _receiving: the request whose body is being received.
         _unparsed: received data that are parsed when there is only one request.
-        _parses_soon: `_parse` is called in the next tick.
+        _parses_soon: `_parse` will be called.
         _task: answers the first request.
         _receive: deadline for the next request, or for the rest of a request.
         _unread, _unread_bytes: deadline for the client to read responses, and their memory.
@@ -139,41 +141,41 @@ class ServerConnection(asyncio.Protocol):
         if self._ended:
             return
         self._unparsed.add(data)
-        if not self._parses_soon:
-            self._parse()
+        self._schedule(self._server.parsing.run)
 
     def _parse(self) -> None:
         """Parse received data, but no further request while the first of two is answered."""
-        rejected = self._parses_soon = False
-        # Heads may be rejected, and so answered, at once: those of one part per tick.
-        while self._unparsed and not (rejected or len(self._exchanges) > 1 or self._ended):
+        self._parses_soon = False
+        while self._unparsed and len(self._exchanges) <= 1 and not self._ended:
             self._parser.state_changed = False
             try:
-                self._parser.feed(self._unparsed.take())
+                self._parser.feed(self._unparsed.take(in_body=self._parser.in_body))
                 self._check_body()
             except Exception as error:  # noqa: BLE001  (a bug must not leave the connection open)
                 self._end(error)
             rejected = self._parser.state_changed and not self._exchanges
             self._check_received()
+            # Heads may be rejected, and so answered, at once: those of one part per tick.
+            if rejected or not self._server.parsing.has_time():
+                break
         if self._unparsed or len(self._exchanges) > 1:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
         if self._unparsed and len(self._exchanges) <= 1:
-            self._parse_soon()
+            self._schedule(self._server.parsing.repeat)
 
-    def _parse_soon(self) -> None:
+    def _schedule(self, run: Callable[[Callable[[], None]], None]) -> None:
         if not self._parses_soon:
             self._parses_soon = True
-            self._loop.call_soon(self._parse)
+            run(self._parse)
 
     def _check_received(self) -> None:
         parser = self._parser
         if self._ended:
             return
-        body_bytes = self._limits.body_bytes
-        if parser.received > 2 * body_bytes + HEAD_BYTES:  # chunk headers and trailers count too
-            self._end(too_large_error(body_bytes))
+        if parser.received > 2 * self._limits.body_bytes + HEAD_BYTES:  # with chunk headers
+            self._end(too_large_error(self._limits.body_bytes))
         elif parser.state_changed and (parser.in_head or parser.in_body):
             self._receive.set(self._limits.header_s if parser.in_head else self._limits.body_s)
         elif parser.state_changed:
@@ -206,8 +208,7 @@ class ServerConnection(asyncio.Protocol):
         if error is None and self._over_limit and head.path not in HEALTH:
             message = f"all {self._limits.connections} allowed connections are in use"
             error = NotReadyError(message, "try again later")
-        handler = self._handler
-        exchange = handler.begin_rejected(error, head) if error else handler.begin(head)
+        exchange = self._handler.begin_rejected(error, head) if error else self._handler.begin(head)
         exchange.closes |= self._over_limit
         self._receiving = exchange
         self._exchanges.append(exchange)
@@ -280,12 +281,11 @@ class ServerConnection(asyncio.Protocol):
 
     def _task_done(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
         self._server.state.tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if not task.cancelled() and error is None:
+        if not (task.cancelled() or task.exception()):
             return
         # Cancelled before it started, or the handling of an error failed.
-        if error is not None:
-            log.error("a request failed", exc_info=error)
+        if not task.cancelled():
+            log.error("a request failed", exc_info=task.exception())
         self._task = None
         self._handler.finish(exchange)
         if not exchange.disconnected:
@@ -307,7 +307,7 @@ class ServerConnection(asyncio.Protocol):
             if closes:
                 self._close()
         if len(self._exchanges) == 1:
-            self._parse_soon()
+            self._schedule(self._server.parsing.repeat)
         elif not (self._exchanges or self._parser.in_head or self._parser.in_body):
             self._receive.set(KEEP_ALIVE_S)
 

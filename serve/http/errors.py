@@ -4,10 +4,11 @@ import logging
 from http import HTTPStatus
 
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
-from pipework.errors import PipeError, TooBusyError
+from pipework.errors import InputError, PipeError, TooBusyError
+from pipework.serve.schemas import PREDICT_PATH
 
 log = logging.getLogger(__name__)
 # Not logged here: they can occur with every request, under overload or from a hostile client.
@@ -17,8 +18,34 @@ EXPECTED = frozenset(
 )
 
 
-async def handle_error(_: Request, error: Exception) -> Response:
-    """Handle any exception of an endpoint."""
+class UnknownPathError(InputError):
+    """The path is not one of an endpoint."""
+
+    http_status = HTTPStatus.NOT_FOUND
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, f"send texts to POST {PREDICT_PATH}, or see all paths in /docs")
+
+
+class WrongMethodError(InputError):
+    """The endpoint has other methods."""
+
+    http_status = HTTPStatus.METHOD_NOT_ALLOWED
+
+    def __init__(self, method: str, allowed: str) -> None:
+        super().__init__(f"expected method {allowed}, found {method}", "see the examples in /docs")
+        self.headers = {"Allow": allowed}
+
+
+async def handle_error(request: Request, error: Exception) -> Response:
+    """Handle any exception of an endpoint, and an unknown path or method."""
+    match error:
+        case HTTPException(status_code=HTTPStatus.NOT_FOUND):
+            error = UnknownPathError(f"unknown path {request.url.path[:50]!r}")
+        case HTTPException(status_code=HTTPStatus.METHOD_NOT_ALLOWED, headers=headers):
+            error = WrongMethodError(request.method, (headers or {}).get("Allow", "GET"))
+        case _:
+            pass
     return error_response(error)
 
 
@@ -28,7 +55,8 @@ def error_response(error: Exception) -> Response:
     fault = status >= HTTPStatus.INTERNAL_SERVER_ERROR and status not in EXPECTED
     if fault and isinstance(error, PipeError):
         log.error("%s %s", status, text)
-    return JSONResponse({"error": text}, status, headers)
+    # Not starlette's JSONResponse: json.dumps takes most of the time of a rejected request.
+    return Response(to_json({"error": text}), status, headers, "application/json")
 
 
 def _parts(error: Exception) -> tuple[int, str, dict[str, str]]:

@@ -1,8 +1,9 @@
-"""Callbacks of the event loop: at the end of a tick, and at a deadline. Intervals."""
+"""Callbacks of the event loop: at the end of a tick, in turn, and at a deadline. Intervals."""
 
 import logging
 import time
 from asyncio import AbstractEventLoop, TimerHandle, get_running_loop
+from collections import deque
 from collections.abc import Callable
 from math import inf
 
@@ -30,10 +31,59 @@ class EndOfTick:
     def _run(self) -> None:
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            try:
-                callback()
-            except BaseException:  # the other callbacks must still run
-                log.exception("a callback at the end of a tick failed")
+            _call(callback)
+
+
+class TickShare:
+    """Limits the time of callbacks in each tick of the event loop; the others wait in turn.
+
+    New callbacks come before repeated ones, so that a short request does not wait for the rest of
+    long ones. At least one of both runs in each tick.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end_s = inf  # of the time in this tick
+        self._new: deque[Callable[[], None]] = deque()
+        self._repeated: deque[Callable[[], None]] = deque()
+
+    def has_time(self) -> bool:
+        """Return whether this tick has time left. The time starts with the first call."""
+        now_s = time.perf_counter()
+        if self._end_s == inf:
+            self._end_s = now_s + self._seconds
+            get_running_loop().call_soon(self._start_tick)
+        return now_s < self._end_s
+
+    def run(self, callback: Callable[[], None]) -> None:
+        """Run a callback in this tick if there is time; else in one of the next."""
+        if self.has_time():
+            callback()
+        else:
+            self._new.append(callback)
+
+    def repeat(self, callback: Callable[[], None]) -> None:
+        """Run a callback in one of the next ticks."""
+        self.has_time()
+        self._repeated.append(callback)
+
+    def _start_tick(self) -> None:
+        self._end_s = inf
+        if not (self._new or self._repeated):
+            return
+        self.has_time()  # schedules the next tick
+        for waiting in (self._new, self._repeated):
+            for _ in range(len(waiting)):
+                _call(waiting.popleft())
+                if not self.has_time():
+                    break
+
+
+def _call(callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except BaseException:  # the other callbacks must still run
+        log.exception("a callback of the event loop failed")
 
 
 class Deadline:

@@ -10,6 +10,7 @@ from typing import Self
 from pipework.errors import InputError, TooBusyError, TooLargeError
 from pipework.serve.config import LimitSettings
 from pipework.serve.scheduling.loop_bridge import LARGE_BYTES, LARGE_WORK
+from pipework.serve.schemas import SPLIT_HINT
 
 # "deflate" is the zlib format: https://www.rfc-editor.org/rfc/rfc9110#section-8.4.1
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
@@ -18,6 +19,7 @@ _MULTI_MEMBER = {"gzip", "x-gzip"}
 MAX_MEMBERS = 1024  # of a gzip body: a member may be empty, but takes time
 _PART_BYTES = 16 * 2**10
 RETRY_AFTER_S = 1
+_COMPRESSION_HINT = "compress the body again, or send it without Content-Encoding"
 COPIES = 2  # of a body in memory: the body and its texts, or its texts as UTF-8 bytes and decoded
 
 
@@ -40,7 +42,8 @@ class RequestTimeoutError(InputError):
     http_status = HTTPStatus.REQUEST_TIMEOUT
 
     def __init__(self, part: str, limit_s: float) -> None:
-        super().__init__(f"the {part} of the request was not received within {limit_s:g} s")
+        message = f"the {part} of the request was not received within {limit_s:g} s"
+        super().__init__(message, "send the whole request at once")
 
 
 class ByteBudget:
@@ -124,7 +127,7 @@ def check_body(fields: Mapping[bytes, bytes], max_bytes: int) -> None:
 
 def too_large_error(max_bytes: int) -> TooLargeError:
     """Return the error for a body that exceeds the limit, compressed or decompressed."""
-    return TooLargeError(f"body: expected at most {max_bytes} bytes, found more")
+    return TooLargeError(f"body: expected at most {max_bytes} bytes, found more", SPLIT_HINT)
 
 
 async def decompress(body: bytes, fields: Mapping[bytes, bytes], max_bytes: int) -> bytes:
@@ -168,7 +171,7 @@ def _decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
                 parts.append(decompressor.decompress(data, left + 1))
             except zlib.error as error:
                 message = f"body: expected {encoding} data, found something else"
-                raise CompressionError(message) from error
+                raise CompressionError(message, _COMPRESSION_HINT) from error
             left -= len(parts[-1])
             if left < 0:
                 raise too_large_error(max_bytes)
@@ -179,4 +182,5 @@ def _decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
 
 
 def _incomplete(encoding: str, found: str) -> CompressionError:
-    return CompressionError(f"body: expected complete {encoding} data, found {found}")
+    message = f"body: expected complete {encoding} data, found {found}"
+    return CompressionError(message, _COMPRESSION_HINT)

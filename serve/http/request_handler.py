@@ -8,7 +8,6 @@ Every request gets an id; inference requests are passed to the observers.
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,11 +15,11 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from pipework.errors import InputError, NotReadyError, PipeError
+from pipework.errors import NotReadyError, PipeError
 from pipework.serve.http.asgi import call_app
 from pipework.serve.http.auth import ApiKeys, is_public
 from pipework.serve.http.compression import compress
-from pipework.serve.http.errors import error_response
+from pipework.serve.http.errors import UnknownPathError, error_response
 from pipework.serve.http.exchange import Exchange, InferenceRequest, ModelLease
 from pipework.serve.http.request_bodies import (
     COPIES,
@@ -48,12 +47,6 @@ SHUTDOWN_MESSAGE = "the server stopped before the request was answered"
 CLIENT_DISCONNECTED = "499"  # only counted, because it cannot be sent
 
 
-class UnknownPathError(InputError):
-    """The path cannot be one of an endpoint."""
-
-    http_status = HTTPStatus.NOT_FOUND
-
-
 class RequestHandler:
     """Answers the requests of all connections.
 
@@ -76,15 +69,21 @@ class RequestHandler:
 
         Args:
             app: answers all other requests, and documents all of them.
-            routes: the inference endpoints, for POST. An endpoint takes an `InferenceRequest` and
-                the path parameters.
+            routes: the endpoints that are called without the app, which takes most of the time of
+                a small request. Those for POST are for inference, and take an `InferenceRequest`
+                and the path parameters. Those for GET are for health, and have no parameters.
             models: the served models.
             keys: the API keys.
             observers: the observers of inference requests.
             memory: size limits of a body and of all bodies.
         """
         self.app = app
-        self._routes = [(route.path_regex.fullmatch, route.endpoint) for route in routes]
+        self._routes = [
+            (route.path_regex.fullmatch, route.endpoint)
+            for route in routes
+            if route.methods == {POST}
+        ]
+        self._health = {r.path: r.endpoint for r in routes if r.methods == {"GET"}}
         self._models = models
         self._keys = keys
         self._observers = observers
@@ -213,6 +212,8 @@ class RequestHandler:
             body = await decompress(body, head.fields, self.memory.body_bytes)
         exchange.processed.resize(COPIES * len(body))
         exchange.received.resize(0)
+        if head.method in NO_BODY and (check := self._health.get(head.path)):
+            return Response((await check()).model_dump_json(), media_type="application/json")
         if exchange.route is None:
             return await call_app(self.app, head, body)
         endpoint, parameters = exchange.route

@@ -11,7 +11,9 @@ import httptools
 from pipework.errors import InputError
 
 HEAD_BYTES = 64 * 2**10  # limit of target and headers
-PARSED_BYTES = 8192  # parsed at a time: a packet may have thousands of requests
+MAX_HEADERS = 1000
+# Bytes that are parsed at a time: a packet may have thousands of requests, but few within a body.
+PARSED_BYTES, PARSED_BODY_BYTES = 512, 4096
 VERSIONS = ("1.1", "1.0")
 UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 Headers = list[tuple[bytes, bytes]]
@@ -22,8 +24,9 @@ class HeadTooLongError(InputError):
 
     http_status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
 
-    def __init__(self) -> None:
-        super().__init__(f"expected a request head of at most {HEAD_BYTES} bytes, found more")
+    def __init__(self, limit: str = f"{HEAD_BYTES} bytes") -> None:
+        message = f"expected a request head of at most {limit}, found more"
+        super().__init__(message, "send fewer or shorter headers, and texts in the body")
 
 
 class NotHttpError(InputError):
@@ -90,12 +93,13 @@ class Unparsed:
         """Append data."""
         self._data = bytes(self._data) + data if self._data else data
 
-    def take(self) -> memoryview:
-        """Remove and return the first data, at most PARSED_BYTES."""
+    def take(self, *, in_body: bool) -> memoryview:
+        """Remove and return the first data, at most PARSED_BYTES or PARSED_BODY_BYTES."""
+        size = PARSED_BODY_BYTES if in_body else PARSED_BYTES
         data = memoryview(self._data)
         # An empty view would keep the whole data in memory.
-        self._data = data[PARSED_BYTES:] if len(data) > PARSED_BYTES else b""
-        return data[:PARSED_BYTES]
+        self._data = data[size:] if len(data) > size else b""
+        return data[:size]
 
     def clear(self) -> None:
         """Drop all data."""
@@ -125,7 +129,8 @@ class RequestParser:
 
         Raises:
             NotHttpError: the data are not HTTP/1.1, or the request is a CONNECT.
-            HeadTooLongError: the head of a request is not complete after HEAD_BYTES.
+            HeadTooLongError: the head of a request is not complete after HEAD_BYTES, or has more
+                than MAX_HEADERS headers.
         """
         self.received += len(data)
         try:
@@ -139,6 +144,9 @@ class RequestParser:
             raise NotHttpError(message) from None
         if self.in_head and self.received > HEAD_BYTES:
             raise HeadTooLongError
+        if self.in_head and len(self._headers) > MAX_HEADERS:
+            limit = f"{MAX_HEADERS} headers"
+            raise HeadTooLongError(limit)
 
     def _feed(self, rest: memoryview) -> None:
         while True:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from pipework.data.examples import Example
-from pipework.errors import InputError, TooLargeError
+from pipework.errors import InputError
 from pipework.scoring.predictions import Prediction
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.exchange import InferenceRequest
@@ -51,6 +51,8 @@ _ERRORS = {
     503: "the server is stopping, or the engine has failed",
     504: "the deadline of the request has passed",
 }
+
+_HINT = 'send {"texts": ["..."]}, or see all fields in /docs'
 
 
 class NotJsonError(InputError):
@@ -98,9 +100,11 @@ def read_request(body: bytes, limits: LimitSettings) -> tuple[PredictRequest, li
     """
     check_json_values(body, limits.texts)
     request = parse_request(body)
-    check_number(len(request.texts or request.inputs or ()), limits)
+    limits.check_count(len(request.texts or request.inputs or ()))
     examples = request.examples()
-    check_lengths(examples, limits)
+    for index, example in enumerate(examples):
+        limits.check_length(example.text, index)
+        limits.check_length(example.text_pair or "", index)
     return request, examples
 
 
@@ -117,8 +121,8 @@ def parse_request(body: bytes) -> PredictRequest:
         first = error.errors(include_url=False)[0]
         if first["type"] == "json_invalid":
             message = f"body: expected JSON in UTF-8: {first['ctx']['error']}"
-            raise NotJsonError(message) from error
-        raise InputError(explain(error)) from error
+            raise NotJsonError(message, _HINT) from error
+        raise InputError(explain(error), _HINT) from error
 
 
 def write_response(model: str, version: str, predictions: list[Prediction]) -> bytes:
@@ -128,32 +132,6 @@ def write_response(model: str, version: str, predictions: list[Prediction]) -> b
     """
     response = {"model": model, "version": version, "predictions": predictions}
     return to_json(response, inf_nan_mode="null")
-
-
-def check_number(texts: int, limits: LimitSettings) -> None:
-    """Check the number of texts.
-
-    Raises:
-        TooLargeError: there are too many; the message has the limit.
-    """
-    if texts > limits.texts:
-        message = f"body: expected at most {limits.texts} texts, found {texts}"
-        raise TooLargeError(message, "split the texts into several requests")
-
-
-def check_lengths(examples: list[Example], limits: LimitSettings) -> None:
-    """Check the lengths of texts.
-
-    Raises:
-        TooLargeError: a text is too long; the message has its index and the limit.
-    """
-    for index, example in enumerate(examples):
-        longest = max(len(example.text), len(example.text_pair or ""))
-        if longest > limits.characters:
-            message = (
-                f"input {index}: expected at most {limits.characters} characters, found {longest}"
-            )
-            raise TooLargeError(message)
 
 
 def _size(example: Example) -> int:

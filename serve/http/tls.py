@@ -13,7 +13,7 @@ import grpc
 from pipework.errors import ConfigError
 from pipework.serve.config import SecuritySettings
 
-BACKLOG = 2048  # connections that wait to be accepted
+BACKLOG = 512  # connections that wait to be accepted, as nginx; each waits for those before it
 ACCEPT_RETRY_S = 0.1
 
 

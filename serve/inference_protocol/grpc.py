@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import Sequence
 
 import grpc
 import grpc.aio
@@ -13,8 +12,9 @@ from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_
 
 from pipework.errors import ConfigError
 from pipework.serve.config import LimitSettings, ServeSettings
+from pipework.serve.http.auth import ApiKeys
 from pipework.serve.inference_protocol.health import MAX_WATCHES, Health
-from pipework.serve.inference_protocol.interceptor import ErrorInterceptor
+from pipework.serve.inference_protocol.interceptor import CallInterceptor
 from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.inference_protocol.stream import MessageLimits
 from pipework.serve.models.registry import Models
@@ -38,7 +38,7 @@ class GrpcServer:
         service: InferenceService,
         *,
         credentials: grpc.ServerCredentials | None = None,
-        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        keys: ApiKeys | None = None,
     ) -> None:
         """Create a server that does not listen yet.
 
@@ -48,14 +48,14 @@ class GrpcServer:
             reserved: socket bound to the address to listen on, which keeps the port free.
             service: answers the calls of the protocol.
             credentials: TLS credentials; without, connections are not encrypted.
-            interceptors: called for each call before its message is read.
+            keys: the API keys.
         """
         self._models = models
         self._settings = settings
         self._reserved = reserved
         self._service = service
         self._credentials = credentials
-        self._interceptors = interceptors
+        self._keys = keys or ApiKeys()
         self._ending = asyncio.Event()
 
     async def start(self) -> None:
@@ -86,9 +86,16 @@ class GrpcServer:
     def _build(self) -> grpc.aio.Server:
         limits, queue = self._settings.limits, self._settings.queue
         streams = MessageLimits.of(limits).streams
-        errors = ErrorInterceptor(self._ending, limits, self._service.memory)
+        interceptor = CallInterceptor(
+            self._ending,
+            limits,
+            self._service.memory,
+            unread=self._service.unread,
+            keys=self._keys,
+            observers=self._service.observers,
+        )
         server = grpc.aio.server(
-            interceptors=[*self._interceptors, errors],
+            interceptors=[interceptor],
             options=_options(limits),
             # Streams and watches may stay open forever; they must leave room for requests, and for
             # those that the queue refuses. A response that is not read counts too.

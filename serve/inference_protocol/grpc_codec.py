@@ -41,7 +41,7 @@ from pipework.serve.inference_protocol.tensors import (
     packed,
     printable,
 )
-from pipework.serve.schemas import OTHER_VALUES, VALUES_PER_TEXT
+from pipework.serve.schemas import OTHER_VALUES, SPLIT_HINT, VALUES_PER_TEXT
 from pipework.serve.text_tensors import OutputTensors
 
 M = TypeVar("M", bound=Message)
@@ -59,7 +59,7 @@ def check_values(message: memoryview, texts: int) -> None:
     most = VALUES_PER_TEXT * texts + OTHER_VALUES
     if _values(message, ModelInferRequest.DESCRIPTOR, most) > most:
         text = f"message: expected at most {texts} texts, found more than {most} values"
-        raise TooLargeError(text, "send several requests")
+        raise TooLargeError(text, SPLIT_HINT)
 
 
 def read_message(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 from grpc import StatusCode
+from grpc.aio import ServicerContext
 
 from pipework.errors import PipeError, TooBusyError, TooLargeError
 from pipework.serve.http.headers import HTTP_STATUS
@@ -25,6 +26,7 @@ CODES = {  # gRPC code for each HTTP status
     422: StatusCode.INVALID_ARGUMENT,
     429: StatusCode.RESOURCE_EXHAUSTED,
     499: StatusCode.CANCELLED,
+    501: StatusCode.UNIMPLEMENTED,
     503: StatusCode.UNAVAILABLE,
     504: StatusCode.DEADLINE_EXCEEDED,
 }
@@ -84,6 +86,12 @@ def request_id_metadata() -> Metadata:
     """Return the metadata with the id of the current request."""
     observed = current_request()
     return ((REQUEST_ID, observed.id),) if observed else ()
+
+
+def text_metadata(context: ServicerContext) -> dict[str, str]:
+    """Return the metadata of a call that are text."""
+    pairs = context.invocation_metadata() or ()
+    return {name: value for name, value in pairs if isinstance(value, str)}
 
 
 def _metadata(error: PipeError) -> Metadata:

@@ -10,7 +10,6 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from pipework.errors import TooLargeError
 from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.metadata import BYTES, output_specs
 from pipework.serve.inference_protocol.tensors import ProtocolError, printable
@@ -130,7 +129,7 @@ def check_count(name: str, shape: Sequence[int], count: int, limits: LimitSettin
         TooLargeError: there are too many texts.
     """
     if count > limits.texts:
-        check_number(prod(shape), limits)
+        limits.check_count(prod(shape))
     if count != prod(shape):
         text = "more" if 0 <= prod(shape) < count else count
         message = f"input {printable(name)}: expected {[*shape]} elements, found {text}"
@@ -158,17 +157,6 @@ def read_texts(elements: Mapping[str, list[bytes]], names: Sequence[str]) -> Inp
     return InputTexts(text=elements[TEXT], text_pair=pairs)
 
 
-def check_number(found: int, limits: LimitSettings) -> None:
-    """Check the number of texts.
-
-    Raises:
-        TooLargeError: there are too many.
-    """
-    if found > limits.texts:
-        message = f"inputs: expected at most {limits.texts} texts, found {found}"
-        raise TooLargeError(message, "send several requests")
-
-
 def check_texts(texts: InputTexts, limits: LimitSettings) -> None:
     """Check the number of texts and their lengths.
 
@@ -176,17 +164,9 @@ def check_texts(texts: InputTexts, limits: LimitSettings) -> None:
         TooLargeError: the message has the limit and what was found.
     """
     found = len(texts.text)
-    check_number(found, limits)
+    limits.check_count(found)
     for row, text in enumerate((*texts.text, *(texts.text_pair or ()))):
-        # A text has at most as many characters as bytes, so few are decoded.
-        if len(text) <= limits.characters:
-            continue
-        if (length := len(text.decode(errors="replace"))) > limits.characters:
-            message = (
-                f"input {row % found}: expected at most {limits.characters} characters, "
-                f"found {length}"
-            )
-            raise TooLargeError(message)
+        limits.check_length(text, row % found)
 
 
 def read_output(

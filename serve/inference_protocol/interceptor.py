@@ -1,11 +1,13 @@
-"""Interceptors of gRPC calls: parse messages, convert errors to statuses, check API keys."""
+"""Intercepts gRPC calls: checks API keys, parses messages, converts errors to statuses."""
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
+from http import HTTPStatus
+from types import TracebackType
 from typing import Any
 
 import grpc
@@ -13,74 +15,219 @@ import grpc.aio
 from grpc import RpcMethodHandler as Handler
 from grpc.aio import ServicerContext as Context
 
-from pipework.errors import NotReadyError, TooLargeError
+from pipework.errors import InputError, NotReadyError, PipeError, TooLargeError
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.auth import ApiKeys, UnauthorizedError
 from pipework.serve.http.request_bodies import COPIES, HeldBytes, RequestMemory
 from pipework.serve.inference_protocol.grpc_codec import check_values
-from pipework.serve.inference_protocol.grpc_errors import GrpcStatus, request_id_metadata, status_of
-from pipework.serve.inference_protocol.stream import ConcurrencyLimit, MessageLimits, ReceiveLimit
+from pipework.serve.inference_protocol.grpc_errors import (
+    GrpcStatus,
+    request_id_metadata,
+    status_of,
+    text_metadata,
+)
+from pipework.serve.inference_protocol.stream import (
+    ConcurrencyLimit,
+    MessageLimits,
+    ReceiveLimit,
+    UnreadResponses,
+)
 from pipework.serve.inference_protocol.tensors import ProtocolError
 from pipework.serve.observability.observers import Observers
-from pipework.serve.request.context import Endpoint
+from pipework.serve.request.context import Endpoint, current_request
 from pipework.serve.scheduling.loop_bridge import LARGE_BYTES, LARGE_WORK
 
+SERVICE = "/inference.GRPCInferenceService/"
+OPEN = (
+    "/grpc.health.v1.Health/",
+    f"{SERVICE}ServerLive",
+    f"{SERVICE}ServerReady",
+)
+INFER = ("/ModelInfer", "/ModelStreamInfer")
 # Bytes of the last message of a stream, for the tasks that process it.
 message_bytes: ContextVar[int] = ContextVar("message_bytes", default=0)
 
 
-class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Receives and parses messages within limits, and converts errors of methods to gRPC statuses.
+class UnknownMethodError(InputError):
+    """There is no such method."""
+
+    http_status = HTTPStatus.NOT_IMPLEMENTED
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Checks keys, receives and parses messages within limits, and converts errors to statuses.
 
     Bytes that cannot be parsed are an error of the request; grpc would report an internal error.
-    Once `ending` is set, streams are no longer read: a client may hold one open forever.
+    Each error has the id of its request. If no method has observed the request, it is observed
+    here, like a request that HTTP rejects before its endpoint.
     """
 
-    def __init__(self, ending: asyncio.Event, limits: LimitSettings, memory: RequestMemory) -> None:
-        """Stop streams when `ending` is set; hold messages in `memory`."""
-        self._ending = ending
-        self._streams = ConcurrencyLimit(MessageLimits.of(limits).streams, "streams")
-        self._messages = _Messages(limits, memory)
+    def __init__(
+        self,
+        ending: asyncio.Event,
+        limits: LimitSettings,
+        memory: RequestMemory,
+        *,
+        unread: UnreadResponses,
+        keys: ApiKeys,
+        observers: Observers,
+    ) -> None:
+        """Create an interceptor.
+
+        Args:
+            ending: once it is set, streams are no longer read: a client may hold one open forever.
+            limits: limits of messages.
+            memory: holds messages.
+            unread: limits the responses that clients do not read.
+            keys: the API keys.
+            observers: the observers of inference requests.
+        """
+        self._messages = _Messages(ending, limits, memory)
+        self._unread = unread
+        self._keys = keys
+        self._observers = observers
 
     async def intercept_service(
         self,
-        continuation: Callable[[object], Awaitable[Handler]],
+        continuation: Callable[[object], Awaitable[Handler | None]],
         details: Any,  # noqa: ANN401  (grpc has no types)
-    ) -> Handler | None:
-        """Return the wrapped handler of a call.
+    ) -> Handler:
+        """Return the wrapped handler of a call, or a handler that rejects it.
 
         Wrapped unary methods are stream methods to grpc: those receive their messages themselves.
         """
-        handler: Handler | None = await continuation(details)
-        name = details.method.rpartition("/")[2]
-        serializer = handler and handler.response_serializer
-        if handler and handler.unary_unary:
-            unary = _wrap_unary(handler, name, self._messages)
-            return grpc.stream_unary_rpc_method_handler(unary, None, serializer)
-        if handler and handler.unary_stream:
-            server_stream = _wrap_server_stream(handler, name, self._messages)
-            return grpc.stream_stream_rpc_method_handler(server_stream, None, serializer)
-        if handler and handler.stream_stream:
-            messages = partial(self._messages.stream, handler, name, self._ending)
-            stream = _wrap_stream(handler, name, self._streams, messages)
-            return grpc.stream_stream_rpc_method_handler(stream, None, serializer)
-        return handler
+        method: str = details.method
+        try:
+            self._check_key(method, details.invocation_metadata or ())
+        except UnauthorizedError as error:
+            return self._reject(method, error)
+        handler = await continuation(details)
+        if handler is None:
+            message = f"unknown method {method[:100]!r}"
+            hint = f"call {SERVICE}ModelInfer, or list methods by reflection"
+            return self._reject(method, UnknownMethodError(message, hint))
+        if handler.unary_unary:
+            unary = self._unary(handler, method)
+            return grpc.stream_unary_rpc_method_handler(unary, None, handler.response_serializer)
+        stream = self._stream(handler, method)
+        return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
+
+    def _check_key(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        if not method.startswith(OPEN):
+            self._keys.check((key, value) for key, value in metadata if isinstance(value, str))
+
+    def _unary(
+        self, handler: Handler, method: str
+    ) -> Callable[[object, Context], Awaitable[object]]:
+        async def answer(_: object, context: Context) -> object:
+            async with (
+                _Statuses(method, context, self._observers),
+                self._messages.unary(handler, method, context) as request,
+            ):
+                result = handler.unary_unary(request, context)
+                response = await result if inspect.isawaitable(result) else result
+                unread = self._unread.add(context.peer(), response.ByteSize())
+                task = asyncio.current_task()
+                assert task is not None
+                task.add_done_callback(unread.sent)  # it sends the response before it ends
+                return response
+            return None
+
+        return answer
+
+    def _stream(
+        self, handler: Handler, method: str
+    ) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[object]]:
+        receive = self._messages.unary if handler.unary_stream else self._messages.stream
+        respond = handler.unary_stream or handler.stream_stream
+
+        async def answer(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:
+            async with (
+                _Statuses(method, context, self._observers),
+                receive(handler, method, context, requests) as request,
+            ):
+                async for response in respond(request, context):
+                    yield response
+
+        return answer
+
+    def _reject(self, method: str, error: PipeError) -> Handler:
+        async def reject(_: object, context: Context) -> None:
+            await _Statuses(method, context, self._observers).end(error)
+
+        # A stream handler for any method: it does not wait for the client's message.
+        return grpc.stream_stream_rpc_method_handler(reject)
+
+
+class _Statuses:
+    """Ends a call with the status of an error that is raised in an `async with` block."""
+
+    def __init__(self, method: str, context: Context, observers: Observers) -> None:
+        self._method = method
+        self._context = context
+        self._observers = observers
+
+    async def __aenter__(self) -> None:
+        """Do nothing."""
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        """End the call if there is an error that is not a cancellation."""
+        if not isinstance(error, Exception):
+            return False
+        await self.end(error)
+        return True
+
+    async def end(self, error: Exception) -> None:
+        """End the call with the status of an error and without an empty message before it.
+
+        After a message clients do not retry:
+        https://github.com/grpc/proposal/blob/master/A6-client-retries.md
+        """
+        status = self._status(error)
+        metadata = (*status.metadata, *request_id_metadata())
+        try:
+            await self._context.abort(status.code, status.text, metadata)
+        except grpc.aio.AbortError as aborted:
+            # The call keeps this error. With its traceback or context this would be a cycle, which
+            # keeps the call and its data in memory until a garbage collection.
+            aborted.__traceback__ = aborted.__context__ = None
+
+    def _status(self, error: Exception) -> GrpcStatus:
+        name = self._method.rpartition("/")[2]
+        if current_request() is not None:  # observed by the method
+            return status_of(error, name)
+        unknown = isinstance(error, UnknownMethodError) and self._method.startswith(SERVICE)
+        counted = unknown or self._method.endswith(INFER)
+        endpoint = Endpoint.GRPC if counted else None
+        with self._observers.observe(endpoint, text_metadata(self._context)) as observed:
+            status = status_of(error, name)
+            observed.status = status.code.name
+        return status
 
 
 class _Messages:
     """Receives and parses messages within limits."""
 
-    def __init__(self, limits: LimitSettings, memory: RequestMemory) -> None:
+    def __init__(self, ending: asyncio.Event, limits: LimitSettings, memory: RequestMemory) -> None:
         messages = MessageLimits.of(limits)
+        self._ending = ending
+        self._streams = ConcurrencyLimit(messages.streams, "streams")
         self._infer = ReceiveLimit(messages.infer, limits.body_s)
         self._other = ReceiveLimit(messages.other, limits.body_s)
         self._processed = memory.processed
         self._texts = limits.texts
 
     @asynccontextmanager
-    async def unary(self, handler: Handler, name: str, context: Context) -> AsyncIterator[object]:
+    async def unary(
+        self, handler: Handler, method: str, context: Context, _: object = None
+    ) -> AsyncIterator[object]:
         """Receive the message of a unary call, and hold its memory until the end of the block."""
-        receiving = self._infer if f"/{name}" in INFER else self._other
+        receiving = self._infer if method.endswith(INFER) else self._other
         message = await receiving.receive(context.peer(), context.read)
         if not isinstance(message, bytes):  # the client has closed its side of the call
             text = "expected a message, found none"
@@ -88,95 +235,35 @@ class _Messages:
         with HeldBytes(self._processed) as held:
             held.resize(COPIES * len(message))
             LARGE_WORK.check_room(len(message))
-            request = await self._parsed(handler, name, message)
+            request = await self._parsed(handler, method, message)
             del message
             yield request
 
+    @asynccontextmanager
     async def stream(
-        self, handler: Handler, name: str, ending: asyncio.Event, requests: AsyncIterator[bytes]
+        self, handler: Handler, method: str, _: Context, requests: AsyncIterator[bytes]
+    ) -> AsyncIterator[AsyncIterator[object]]:
+        """Count a stream as open in the block, and return its messages."""
+        with self._streams.hold():
+            yield self._parsed_stream(handler, method, requests)
+
+    async def _parsed_stream(
+        self, handler: Handler, method: str, requests: AsyncIterator[bytes]
     ) -> AsyncIterator[object]:
-        """Yield the messages of a stream."""
-        async for message in _until(ending, requests):
+        async for message in _until(self._ending, requests):
             message_bytes.set(len(message))
-            yield await self._parsed(handler, name, message)
+            yield await self._parsed(handler, method, message)
 
-    async def _parsed(self, handler: Handler, name: str, message: bytes) -> object:
-        return await LARGE_WORK.run(len(message), partial(self._parse, handler, name, message))
+    async def _parsed(self, handler: Handler, method: str, message: bytes) -> object:
+        return await LARGE_WORK.run(len(message), partial(self._parse, handler, method, message))
 
-    def _parse(self, handler: Handler, name: str, message: bytes) -> object:
+    def _parse(self, handler: Handler, method: str, message: bytes) -> object:
         if len(message) > LARGE_BYTES:
-            if f"/{name}" not in INFER:
+            if not method.endswith(INFER):
                 text = f"expected a message of at most {LARGE_BYTES} bytes, found {len(message)}"
                 raise TooLargeError(text)
             check_values(memoryview(message), self._texts)
         return handler.request_deserializer(message)
-
-
-def _wrap_unary(
-    handler: Handler, name: str, messages: _Messages
-) -> Callable[[object, Context], Awaitable[object]]:
-    async def answer(_: object, context: Context) -> object:
-        try:
-            async with messages.unary(handler, name, context) as request:
-                result = handler.unary_unary(request, context)
-                return await result if inspect.isawaitable(result) else result
-        except Exception as error:  # noqa: BLE001  (any error becomes a status)
-            status = status_of(error, name)
-        await _refuse(context, status)
-        return None
-
-    return answer
-
-
-def _wrap_server_stream(
-    handler: Handler, name: str, messages: _Messages
-) -> Callable[[object, Context], AsyncIterator[object]]:
-    async def answer(_: object, context: Context) -> AsyncIterator[object]:
-        try:
-            async with messages.unary(handler, name, context) as request:
-                async for response in handler.unary_stream(request, context):
-                    yield response
-        except Exception as error:  # noqa: BLE001  (as above)
-            status = status_of(error, name)
-        else:
-            return
-        await _refuse(context, status)
-
-    return answer
-
-
-def _wrap_stream(
-    handler: Handler,
-    name: str,
-    streams: ConcurrencyLimit,
-    messages: Callable[[AsyncIterator[bytes]], AsyncIterator[object]],
-) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[object]]:
-    async def answer(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:
-        try:
-            with streams.hold():
-                async for response in handler.stream_stream(messages(requests), context):
-                    yield response
-        except Exception as error:  # noqa: BLE001  (as above)
-            status = status_of(error, name)
-        else:
-            return
-        await _refuse(context, status)
-
-    return answer
-
-
-async def _refuse(context: Context, status: GrpcStatus) -> None:
-    """End a call with a status and without an empty message before it.
-
-    After a message clients do not retry:
-    https://github.com/grpc/proposal/blob/master/A6-client-retries.md
-    """
-    try:
-        await context.abort(status.code, status.text, (*status.metadata, *request_id_metadata()))
-    except grpc.aio.AbortError as error:
-        # The call keeps this error. With its traceback this would be a cycle, which keeps the call
-        # and its data in memory until a garbage collection.
-        error.__traceback__ = None
 
 
 async def _until(ending: asyncio.Event, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -201,47 +288,3 @@ async def _until(ending: asyncio.Event, requests: AsyncIterator[bytes]) -> Async
     finally:
         stop.cancel()
         following.cancel()
-
-
-OPEN = (
-    "/grpc.health.v1.Health/",
-    "/inference.GRPCInferenceService/ServerLive",
-    "/inference.GRPCInferenceService/ServerReady",
-)
-INFER = ("/ModelInfer", "/ModelStreamInfer")
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]]
-
-
-class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Rejects calls without a valid API key, except health checks."""
-
-    def __init__(self, keys: ApiKeys, watch: Observers | None = None) -> None:
-        """Check the given keys; `watch` observes rejected requests."""
-        self._keys = keys
-        self._watch = watch
-
-    async def intercept_service(
-        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler:
-        """Return the handler of a call, or reject the call before its message is read."""
-        if handler_call_details.method.startswith(OPEN):
-            return await continuation(handler_call_details)
-        pairs = handler_call_details.invocation_metadata or ()
-        try:
-            self._keys.check((key, value) for key, value in pairs if isinstance(value, str))
-        except UnauthorizedError as error:
-            if self._watch and handler_call_details.method.endswith(INFER):
-                headers = {key: value for key, value in pairs if isinstance(value, str)}
-                with self._watch.observe(Endpoint.GRPC, headers) as request:
-                    request.status = grpc.StatusCode.UNAUTHENTICATED.name
-            return _refusal(f"{error}; {error.hint}")
-        return await continuation(handler_call_details)
-
-
-def _refusal(text: str) -> grpc.RpcMethodHandler:
-    async def refuse(_: object, context: grpc.aio.ServicerContext) -> None:
-        context.set_code(grpc.StatusCode.UNAUTHENTICATED)
-        context.set_details(text)
-
-    # A stream handler for any method: it does not wait for the client's message.
-    return grpc.stream_stream_rpc_method_handler(refuse)

@@ -26,6 +26,10 @@ from pipework.serve.text_tensors import InputTexts
 
 HEAD_LENGTH = "Inference-Header-Content-Length"
 SIZE = "binary_data_size"
+_HINT = (
+    'send {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["..."]}]}, '
+    "or see all fields in /docs"
+)
 MAX_DIMENSION = 2**31 - 1  # numbers with thousands of digits are slow to parse and to print
 # fail_fast: an error object for each element of a large list takes minutes and gigabytes.
 _Strings = Annotated[list[str], Field(fail_fast=True)]
@@ -46,7 +50,7 @@ class InputTensor(_Part):
     ]
     datatype: str
     parameters: JsonParameters = {}
-    data: _Strings | Annotated[list[_Strings], Field(fail_fast=True)] | None = None
+    data: Annotated[list[str | _Strings], Field(fail_fast=True)] | None = None
 
 
 class OutputTensor(_Part):
@@ -93,7 +97,7 @@ def read_infer(
     try:
         request = InferRequest.model_validate_json(head)
     except ValidationError as error:
-        raise ProtocolError(_explain(error)) from error
+        raise ProtocolError(_explain(error), _HINT) from error
     inputs = _inputs(request, memoryview(body)[end:], limits)
     return ParsedRequest(
         id=request.id,

@@ -18,12 +18,21 @@ from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.http.request_bodies import COPIES, HeldBytes, RequestMemory
 from pipework.serve.inference_protocol import metadata
 from pipework.serve.inference_protocol.grpc_codec import message, read_message, write_message
-from pipework.serve.inference_protocol.grpc_errors import code_of, request_id_metadata, status_of
+from pipework.serve.inference_protocol.grpc_errors import (
+    code_of,
+    request_id_metadata,
+    status_of,
+    text_metadata,
+)
 from pipework.serve.inference_protocol.infer_request import DAY_US, ParsedRequest, check_texts
 from pipework.serve.inference_protocol.interceptor import message_bytes
 from pipework.serve.inference_protocol.repository import check_nothing_sent
 from pipework.serve.inference_protocol.statistics import chosen_versions, statistics
-from pipework.serve.inference_protocol.stream import in_order
+from pipework.serve.inference_protocol.stream import (
+    UnreadResponse,
+    UnreadResponses,
+    in_order,
+)
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import Endpoint, RequestContext
@@ -41,20 +50,23 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
 
     Attributes:
         memory: the memory of all requests.
+        observers: the observers of inference requests.
+        unread: limits the responses that clients do not read.
     """
 
     def __init__(
         self,
         models: Models,
         settings: ServeSettings,
-        watch: Observers,
+        observers: Observers,
         memory: RequestMemory | None = None,
     ) -> None:
-        """Serve models; `watch` observes requests. The caller closes both."""
+        """Serve models; `observers` observe requests. The caller closes both."""
         self._models = models
         self._settings = settings
-        self._watch = watch
+        self.observers = observers
         self.memory = memory or RequestMemory(settings.limits)
+        self.unread = UnreadResponses(self.memory.unread, settings.limits.body_s)
 
     async def ServerLive(self, _: proto.ServerLiveRequest, __: Context) -> proto.ServerLiveResponse:
         """Return whether the server is alive."""
@@ -130,7 +142,10 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
             response.parameters[FINAL].bool_param = True
             return proto.ModelStreamInferResponse(infer_response=response)
 
-        async for response in in_order(requests, answer):
+        def add_unread(response: proto.ModelStreamInferResponse) -> UnreadResponse:
+            return self.unread.add(context.peer(), response.ByteSize())
+
+        async for response in in_order(requests, answer, add_unread):
             yield response
 
     async def RepositoryIndex(
@@ -165,7 +180,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
     async def _infer(
         self, request: proto.ModelInferRequest, context: Context
     ) -> tuple[proto.ModelInferResponse, RequestContext]:
-        with self._watch.observe(Endpoint.GRPC, _metadata(context)) as observed:
+        with self.observers.observe(Endpoint.GRPC, text_metadata(context)) as observed:
             observed.status = StatusCode.CANCELLED.name  # in case of a cancellation
             try:
                 answer = await self._answer(request, _call_options(context))
@@ -193,11 +208,6 @@ def _read(
     parsed = read_message(request, names, limits)
     check_texts(parsed.texts, limits)
     return parsed
-
-
-def _metadata(context: Context) -> dict[str, str]:
-    pairs = context.invocation_metadata() or ()
-    return {name: value for name, value in pairs if isinstance(value, str)}
 
 
 def _call_options(context: Context) -> RequestOptions:

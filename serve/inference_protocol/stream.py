@@ -1,53 +1,82 @@
 """Streams: requests are computed concurrently and answered in order.
 
-Limits for open streams, and for the messages of other calls that are being received.
+Limits for open streams, for the messages of other calls that are being received, and for the
+responses that clients do not read.
 """
 
 import asyncio
+import os
+import socket
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import Self, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 from pipework.errors import DeadlineError, PipeError, TooBusyError
 from pipework.serve.config import LimitSettings
+from pipework.serve.http.request_bodies import ByteBudget, HeldBytes
 
 MAX_PENDING = 64  # requests of a stream that are computed concurrently
 FAST_CALLS = 2
 SLOW_S = 0.025  # an arrived message is read in less
 R = TypeVar("R")
 A = TypeVar("A")
+UNREAD_S = 1.0  # clients read a response in less
+CALL_BYTES = 16 * 2**10  # memory of a call in gRPC, without its messages
+
+
+_Computed: TypeAlias = "asyncio.Future[tuple[A, UnreadResponse]]"
+_Pending: TypeAlias = "asyncio.Queue[_Computed[A] | None]"
 
 
 async def in_order(
-    requests: AsyncIterator[R], answer: Callable[[R], Awaitable[A]]
+    requests: AsyncIterator[R],
+    answer: Callable[[R], Awaitable[A]],
+    add_unread: "Callable[[A], UnreadResponse]",
 ) -> AsyncIterator[A]:
     """Yield the answers in the order of the requests.
 
-    An error of `requests` is raised after the answers to the requests before it.
+    An error of `requests` is raised after the answers to the requests before it. An answer counts
+    as unread from its computation until the caller requests the next one.
     """
-    pending: asyncio.Queue[asyncio.Future[A] | None] = asyncio.Queue(MAX_PENDING)
-    reader = asyncio.create_task(_read(requests, answer, pending))
-    following: asyncio.Future[A] | None = None
+
+    async def compute(request: R) -> tuple[A, UnreadResponse]:
+        computed = await answer(request)
+        return computed, add_unread(computed)
+
+    pending: _Pending[A] = asyncio.Queue(MAX_PENDING)
+    reader = asyncio.create_task(_read(requests, compute, pending))
+    following: _Computed[A] | None = None
     try:
         while (following := await pending.get()) is not None:
-            yield await following
+            computed, unread = await following
+            yield computed
+            unread.sent()
     finally:
         reader.cancel()
         while following is not None:
             following.cancel()
+            following.add_done_callback(_drop)
             following = None if pending.empty() else pending.get_nowait()
+
+
+def _drop(computed: "_Computed[A]") -> None:
+    if not computed.cancelled() and computed.exception() is None:
+        computed.result()[1].sent()
 
 
 async def _read(
     requests: AsyncIterator[R],
-    answer: Callable[[R], Awaitable[A]],
-    pending: "asyncio.Queue[asyncio.Future[A] | None]",
+    compute: "Callable[[R], Awaitable[tuple[A, UnreadResponse]]]",
+    pending: "_Pending[A]",
 ) -> None:
     try:
         async for request in requests:
-            computed = asyncio.ensure_future(answer(request))
+            computed = asyncio.ensure_future(compute(request))
             try:
                 await pending.put(computed)
             except asyncio.CancelledError:  # it is not in the queue, so cancel it here
@@ -59,12 +88,83 @@ async def _read(
         await pending.put(None)
 
 
-def _failed(error: Exception) -> "asyncio.Future[A]":
+def _failed(error: Exception) -> "_Computed[A]":
     """Return a future that raises the error."""
     # Not inline: the traceback holds the locals of `_read`, and a local future would be a cycle.
-    failed: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+    failed: _Computed[A] = asyncio.get_running_loop().create_future()
     failed.set_exception(error)
     return failed
+
+
+class UnreadResponses:
+    """Limits the responses that clients do not read, in memory and time, as over HTTP.
+
+    gRPC keeps a response until the client has read it, and cannot end such a call. So the
+    connection of the client is closed.
+    """
+
+    def __init__(self, budget: ByteBudget, timeout_s: float) -> None:
+        """Hold unread responses in `budget`, for `timeout_s` seconds each."""
+        self._budget = budget
+        self._timeout_s = timeout_s
+        self._closing: set[str] = set()
+
+    def add(self, peer: str, size: int) -> "UnreadResponse":
+        """Add a response of this size in bytes to a client connection."""
+        close = partial(self._close, peer)
+        return UnreadResponse(HeldBytes(self._budget), size + CALL_BYTES, self._timeout_s, close)
+
+    def _close(self, peer: str) -> None:
+        if peer not in self._closing:
+            self._closing.add(peer)
+            # In a thread: there may be thousands of open files.
+            closed = asyncio.get_running_loop().run_in_executor(None, close_connection, peer)
+            closed.add_done_callback(lambda _: self._closing.discard(peer))
+
+
+class UnreadResponse:
+    """A response until `sent` is called. It counts if that takes longer than UNREAD_S."""
+
+    def __init__(
+        self, held: HeldBytes, size: int, timeout_s: float, close: Callable[[], None]
+    ) -> None:
+        self._held = held
+        self._size = size
+        self._timeout_s = timeout_s
+        self._close = close
+        self._timer = asyncio.get_running_loop().call_later(UNREAD_S, self._count)
+
+    def sent(self, _: object = None) -> None:
+        """End: the client has read the response, or has disconnected."""
+        self._timer.cancel()
+        self._held.resize(0)
+
+    def _count(self) -> None:
+        try:
+            self._held.resize(self._size)
+        except TooBusyError:
+            self._close()
+        else:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._timeout_s - UNREAD_S, self._close)
+
+
+def close_connection(peer: str) -> None:
+    """Close the connections of a client; `peer` is its address as grpc shows it."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    address = host.strip("[]"), int(port)
+    for file in Path("/dev/fd").iterdir():
+        if not file.is_socket():
+            continue
+        # A listening socket has no peer, and the peer of a Unix socket has no port.
+        with (
+            suppress(OSError, ValueError),
+            socket.socket(fileno=os.dup(int(file.name))) as opened,
+        ):
+            peer_host, peer_port, *_ = opened.getpeername()
+            # gRPC accepts IPv4 connections on IPv6 sockets, but shows IPv4 addresses.
+            if (peer_host.removeprefix("::ffff:"), peer_port) == address:
+                opened.shutdown(socket.SHUT_RDWR)
 
 
 RETRY_AFTER_S = 1

@@ -50,6 +50,9 @@ class Http2Connection:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
+    def change_settings(self, settings: bytes) -> None:
+        self._socket.sendall(frame(SETTINGS, 0, 0, settings))
+
     def call(self, stream: int, method: str = INFER, encoding: str = "identity") -> None:
         headers = {
             ":method": "POST",

@@ -160,7 +160,8 @@ def test_a_chunked_body_is_stopped_at_the_limit(app: App) -> None:
 
     answer = app.predict(content=long_body())
     assert answer.status_code == 413
-    assert answer.json() == {"error": "body: expected at most 1000 bytes, found more"}
+    message = "expected at most 1000 bytes, found more; split the texts into several requests"
+    assert answer.json() == {"error": f"body: {message}"}
     assert sum(sent) <= 1200
 
 
@@ -173,14 +174,35 @@ def test_a_body_declared_too_large_is_refused_before_it_is_read(app: App) -> Non
     assert answer.status_code == 413
 
 
+def test_an_unknown_path_is_answered_with_the_paths_to_use(app: App) -> None:
+    answer = app.request("POST", "/predict")
+    message = "unknown path '/predict'; send texts to POST /v1/predict, or see all paths in /docs"
+    assert (answer.status_code, answer.json()) == (404, {"error": message})
+
+
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/v1/predict", 405), ("GET", "/nowhere", 404)]
+    ("method", "path", "allowed"), [("GET", "/v1/predict", "POST"), ("POST", "/healthz", "GET")]
 )
-def test_unknown_paths_and_methods_are_answered_with_a_json_error(
-    app: App, method: str, path: str, status: int
+def test_a_wrong_method_is_answered_with_the_allowed_one(
+    app: App, method: str, path: str, allowed: str
 ) -> None:
     answer = app.request(method, path)
-    assert (answer.status_code, list(answer.json())) == (status, ["error"])
+    message = f"expected method {allowed}, found {method}; see the examples in /docs"
+    assert (answer.status_code, answer.json()) == (405, {"error": message})
+    assert answer.headers["allow"] == allowed
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (b'{"text": "rain"}', "text: is not a known field"),
+        (b'{"texts": "rain"}', "texts: expected a valid array, found a string"),
+        (b"text=rain", "body: expected JSON in UTF-8: expected ident at line 1 column 2"),
+    ],
+)
+def test_an_invalid_body_is_answered_with_a_valid_one(app: App, body: bytes, fault: str) -> None:
+    error = app.predict(content=body).json()["error"]
+    assert error == fault + '; send {"texts": ["..."]}, or see all fields in /docs'
 
 
 def test_a_stopping_server_is_alive_but_not_ready(app: App) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from pipework.serve.config import LimitSettings, QueueSettings
 from pipework.serve.http.auth import ApiKeys
+from pipework.serve.http.event_loop import TickShare
 from pipework.serve.http.request_parser import PARSED_BYTES
 from pipework.serve.models.registry import Models
 from tests.serve.servers import MemoryServer, MemoryTransport
@@ -195,12 +196,18 @@ def test_a_slow_head_is_cut_off(bounded):
 
 
 def test_an_incomplete_head_is_answered_408(bounded):
-    expected = (408, "the head of the request was not received within 0.5 s")
+    expected = (
+        408,
+        "the head of the request was not received within 0.5 s; send the whole request at once",
+    )
     assert send(bounded, b"GET /healthz HTTP/1.1\r\nHost:") == expected
 
 
 def test_an_incomplete_body_is_answered_408(bounded):
-    expected = (408, "the body of the request was not received within 1 s")
+    expected = (
+        408,
+        "the body of the request was not received within 1 s; send the whole request at once",
+    )
     assert send(bounded, HEAD % len(BODY) + BODY[:-1]) == expected
 
 
@@ -225,7 +232,8 @@ def test_the_second_head_of_a_connection_has_the_same_timeout(bounded):
 
 
 def test_a_too_long_head_is_rejected(bounded):
-    expected = (431, "expected a request head of at most 65536 bytes, found more")
+    hint = "send fewer or shorter headers, and texts in the body"
+    expected = (431, f"expected a request head of at most 65536 bytes, found more; {hint}")
     lines = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 1000) for number in range(70))
     assert send(bounded, b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + lines + b"\r\n") == expected
     assert send(bounded, b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n") == expected
@@ -348,6 +356,41 @@ def test_requests_that_are_rejected_from_their_heads_are_answered_in_parts(reque
     step, reads = asyncio.run(asyncio.wait_for(send_all(), 120))
     assert step <= PARSED_BYTES / len(request_) + 1
     assert reads == [False] * (len(reads) - 1) + [True]
+
+
+def test_many_connections_are_parsed_in_turn_and_new_requests_come_first():
+    """A few connections with thousands of requests would block the event loop together."""
+    packet, count = REJECTED["path"] * 1000, 8
+
+    async def send_all():
+        server = MemoryServer(Models())
+        server.factory.parsing = TickShare(seconds=0)  # one part in a tick
+        opened = [server.connect() for _ in range(count)]
+        for connection, _ in opened:
+            connection.data_received(packet)
+        steps = []
+        while any(transport.written.count(b" 404 ") < 100 for _, transport in opened):
+            before = sum(transport.written.count(b" 404 ") for _, transport in opened)
+            await asyncio.sleep(0)
+            steps.append(sum(t.written.count(b" 404 ") for _, t in opened) - before)
+        (health,) = await server.exchange(b"GET /healthz HTTP/1.1\r\nHost:\r\n\r\n")
+        rest = [1000 - transport.written.count(b" 404 ") for _, transport in opened]
+        return max(steps), health[0], min(rest)
+
+    step, status, rest = asyncio.run(asyncio.wait_for(send_all(), 120))
+    assert step <= 2 * (PARSED_BYTES / len(REJECTED["path"]) + 1)
+    assert status == 200
+    assert rest > 500  # the health check did not wait for them
+
+
+def test_too_many_headers_are_rejected_before_the_end_of_the_head(bounded):
+    hint = "send fewer or shorter headers, and texts in the body"
+    expected = (431, f"expected a request head of at most 1000 headers, found more; {hint}")
+    assert send(bounded, b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + b"a:\r\n" * 1300) == expected
+    allowed = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n" + b"a:\r\n" * 998
+    with connection(bounded) as opened:
+        opened.sendall(allowed + b"\r\n")
+        assert read_to_end(opened).startswith(b"HTTP/1.1 200 OK")
 
 
 def test_an_upgrade_to_http_2_is_ignored(bounded):

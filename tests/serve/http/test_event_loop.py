@@ -1,11 +1,13 @@
 """Callbacks at the end of a tick of the event loop."""
 
 import asyncio
+from functools import partial
 from math import inf
+from types import SimpleNamespace
 
 import pytest
 
-from pipework.serve.http.event_loop import Deadline, EndOfTick
+from pipework.serve.http.event_loop import Deadline, EndOfTick, TickShare
 
 
 class CallbackPanicError(BaseException):
@@ -59,3 +61,33 @@ def test_a_deadline_can_be_moved_removed_and_closed() -> None:
         return events
 
     assert asyncio.run(run()) == ["waited", "passed", "passed"]
+
+
+def test_callbacks_without_time_run_in_later_ticks_and_new_ones_first(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, done = [0.0], list[str]()
+    clock = SimpleNamespace(perf_counter=lambda: now_s[0])
+    monkeypatch.setattr("pipework.serve.http.event_loop.time", clock)
+
+    async def run() -> list[str]:
+        share, ticks = TickShare(seconds=1), list[str]()
+
+        def end(name: str) -> None:
+            done.append(name)
+            now_s[0] += 1  # the time of a tick
+            if name == "long":
+                share.repeat(partial(end, "long"))
+            if name == "broken":
+                raise CallbackPanicError
+
+        for name in ("long", "broken", "short"):
+            share.run(partial(end, name))
+        for _ in range(4):
+            ticks.append(" ".join(done))
+            done.clear()
+            await asyncio.sleep(0)
+        return ticks
+
+    assert asyncio.run(run()) == ["long", "broken long", "short long", "long"]
+    assert "CallbackPanicError" in caplog.text

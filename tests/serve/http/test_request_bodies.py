@@ -66,7 +66,8 @@ BROKEN = {
 @pytest.mark.parametrize(("body", "error"), BROKEN.values(), ids=BROKEN.keys())
 def test_invalid_compressed_data_is_answered_400(server, body, error):
     answer = post(server, body, "gzip")
-    assert (answer.status_code, answer.json()) == (400, {"error": f"body: {error}"})
+    hint = "compress the body again, or send it without Content-Encoding"
+    assert (answer.status_code, answer.json()) == (400, {"error": f"body: {error}; {hint}"})
 
 
 def test_several_members_are_one_body(server):
@@ -79,7 +80,8 @@ def test_several_members_are_one_body(server):
 def test_deflate_has_no_members(server):
     answer = post(server, zlib.compress(BODY) + zlib.compress(b" "), "deflate")
     error = "body: expected complete deflate data, found data after its end"
-    assert (answer.status_code, answer.json()) == (400, {"error": error})
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(error)
 
 
 def test_the_limit_holds_for_all_members_together(server):
@@ -94,7 +96,7 @@ def test_a_decompression_bomb_is_answered_413_and_needs_little_memory(server):
     before = peak(server)
     answer = post(server, bomb, "gzip", timeout=60)
     assert answer.status_code == 413
-    assert answer.json() == {"error": "body: expected at most 4194304 bytes, found more"}
+    assert answer.json()["error"].startswith("body: expected at most 4194304 bytes, found more; ")
     assert peak(server) - before < 64 * 2**20
 
 

@@ -9,6 +9,7 @@ import threading
 import zlib
 from collections.abc import Sequence
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pipework.errors import NotReadyError
 from pipework.scoring.predictions import Prediction, RegressionValue
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.auth import ApiKeys
+from pipework.serve.http.event_loop import TickShare
 from pipework.serve.models.registry import Models
 from pipework.serve.request.context import current_request
 from pipework.serve.request.timings import StageTimings, TimedResult
@@ -512,6 +514,7 @@ def test_incomplete_bodies_are_limited_together_and_release_their_memory(
     server = MemoryServer(
         Models([predictor]), limits=LimitSettings(received_bytes=8 * 2**20, body_bytes=2**20)
     )
+    server.factory.parsing = TickShare(seconds=inf)  # one connection after the other
     head = request(PART)[: -len(PART)]
 
     async def fill() -> tuple[list[bytes], bytes]:

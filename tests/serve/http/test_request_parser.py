@@ -168,14 +168,14 @@ def test_received_data_are_taken_in_parts_and_not_kept():
     references = sys.getrefcount(data)
     unparsed = Unparsed()
     unparsed.add(data)
-    first = bytes(unparsed.take())
+    first = bytes(unparsed.take(in_body=False))
     unparsed.add(b"more")
     parts = [first]
     while unparsed:
-        parts.append(bytes(unparsed.take()))
+        parts.append(bytes(unparsed.take(in_body=False)))
     assert b"".join(parts) == data + b"more"
     assert max(map(len, parts)) == PARSED_BYTES
     unparsed.add(data)
     while unparsed:
-        unparsed.take()
+        unparsed.take(in_body=False)
     assert sys.getrefcount(data) == references

@@ -1,14 +1,12 @@
 import pytest
 
-from pipework.data.examples import Example
 from pipework.errors import InputError, TooLargeError
 from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue, SingleLabel
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.rest import (
     NotJsonError,
-    check_lengths,
-    check_number,
     parse_request,
+    read_request,
     write_response,
 )
 from pipework.serve.schemas import PredictResponse
@@ -39,16 +37,17 @@ def test_an_invalid_number_is_an_input_error(number: bytes) -> None:
 
 def test_too_many_texts_are_rejected_with_the_limit() -> None:
     with pytest.raises(TooLargeError, match="expected at most 2 texts, found 3"):
-        check_number(3, LimitSettings(texts=2))
-    check_number(2, LimitSettings(texts=2))
+        read_request(b'{"texts": ["a", "b", "c"]}', LimitSettings(texts=2))
+    assert len(read_request(b'{"texts": ["a", "b"]}', LimitSettings(texts=2))[1]) == 2
 
 
 @pytest.mark.parametrize(
-    "long", [Example(text="a" * 6), Example(text="a", text_pair="b" * 6)], ids=["first", "second"]
+    "long", ['{"text": "aaaaaa"}', '{"text": "a", "text_pair": "bbbbbb"}'], ids=["first", "second"]
 )
-def test_a_too_long_text_is_rejected_with_its_index(long: Example) -> None:
+def test_a_too_long_text_is_rejected_with_its_index(long: str) -> None:
+    body = f'{{"inputs": [{{"text": "aaaaa"}}, {long}]}}'.encode()
     with pytest.raises(TooLargeError, match="input 1: expected at most 5 characters, found 6"):
-        check_lengths([Example(text="a" * 5), long], LimitSettings(characters=5))
+        read_request(body, LimitSettings(characters=5))
 
 
 @pytest.mark.parametrize(

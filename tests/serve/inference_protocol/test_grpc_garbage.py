@@ -13,7 +13,6 @@ import pytest
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.inference_protocol.grpc import GrpcServer
-from pipework.serve.inference_protocol.interceptor import KeyInterceptor
 from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.models.open_models import open_models
 from pipework.serve.observability.observers import Observers
@@ -73,7 +72,7 @@ def _counted() -> Iterator[None]:
     gc.unfreeze()
 
 
-async def left_by(run: Path, kind: str, interceptors: list[KeyInterceptor]) -> tuple[str, int]:
+async def left_by(run: Path, kind: str, keys: ApiKeys | None = None) -> tuple[str, int]:
     """Return how calls ended, and how many objects a collection finds after them."""
     settings = ServeSettings()
     with open_models(run, settings) as models, Observers(models, settings) as watch:
@@ -81,7 +80,7 @@ async def left_by(run: Path, kind: str, interceptors: list[KeyInterceptor]) -> t
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         service = InferenceService(models, settings, watch)
-        door = GrpcServer(models, settings, held, service, interceptors=interceptors)
+        door = GrpcServer(models, settings, held, service, keys=keys)
         await door.start()
         name = models.index()[0].name
 
@@ -121,14 +120,14 @@ async def left_by(run: Path, kind: str, interceptors: list[KeyInterceptor]) -> t
     ],
 )
 def test_a_call_leaves_what_grpc_leaves(run: Path, kind: str, status: str) -> None:
-    ended, left = asyncio.run(left_by(run, kind, []))
+    ended, left = asyncio.run(left_by(run, kind))
     assert ended == status
     assert left < (OF_GRPC + 1) * ASKED
 
 
 @pytest.mark.usefixtures("_counted")
 def test_a_call_without_a_key_leaves_what_grpc_leaves(run: Path) -> None:
-    guard = KeyInterceptor(ApiKeys(["0123456789abcdef0123456789abcdef"]))
-    ended, left = asyncio.run(left_by(run, "answered", [guard]))
+    keys = ApiKeys(["0123456789abcdef0123456789abcdef"])
+    ended, left = asyncio.run(left_by(run, "answered", keys))
     assert ended == "UNAUTHENTICATED"
     assert left < (OF_GRPC + 1) * ASKED

@@ -6,6 +6,7 @@ PIPEWORK_FUZZ_CASES says how many; a night's run takes tens of thousands.
 import asyncio
 import os
 import socket
+import struct
 from contextlib import ExitStack
 
 import grpc
@@ -18,10 +19,11 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.inference_protocol.grpc import GrpcServer
 from pipework.serve.inference_protocol.service import InferenceService
+from pipework.serve.inference_protocol.stream import CALL_BYTES
 from pipework.serve.inference_protocol.tensors import packed
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
-from tests.end_to_end.http2 import INFER, Http2Connection
+from tests.end_to_end.http2 import INFER, Http2Connection, message
 
 CASES = int(os.environ.get("PIPEWORK_FUZZ_CASES", "500"))
 METHOD = "/inference.GRPCInferenceService/Model{}"
@@ -218,6 +220,40 @@ def test_a_connection_without_a_call_is_closed(monkeypatch):
         return received
 
     assert b"connection idle" in asyncio.run(ask())
+
+
+def test_a_client_that_does_not_read_its_responses_is_disconnected(monkeypatch):
+    """The memory of three calls without a message is the limit."""
+    monkeypatch.setattr("pipework.serve.inference_protocol.stream.UNREAD_S", 0.05)
+    settings = ServeSettings(limits=LimitSettings(processed_bytes=3 * CALL_BYTES + 999))
+    models = Models()
+    live = "/inference.GRPCInferenceService/ServerLive"
+
+    def call_without_reading(address):
+        window = struct.pack(">HI", 4, 0)
+        with Http2Connection(address) as silent:
+            silent.change_settings(window)
+            for number in range(10):
+                silent.call(2 * number + 1, live)
+                silent.send(2 * number + 1, message(b""), end=True)
+            while silent.receive(20):
+                pass
+
+    async def ask():
+        held = socket.socket()
+        held.bind(("127.0.0.1", 0))
+        address = held.getsockname()
+        with Observers(models) as watch:
+            service = InferenceService(models, settings, watch)
+            server = GrpcServer(models, settings, held, service)
+            await server.start()
+            await asyncio.wait_for(asyncio.to_thread(call_without_reading, address), 20)
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{address[1]}") as channel:
+                await channel.unary_unary(live)(b"", timeout=20)
+            await server.stop(0)
+        return service.memory.unread.used
+
+    assert asyncio.run(ask()) == 0
 
 
 CHECK = "/grpc.health.v1.Health/Check"

@@ -23,7 +23,7 @@ def test_texts_within_the_limits_are_accepted(texts):
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        (InputTexts(text=[b"a"] * 3), "inputs: expected at most 2 texts, found 3"),
+        (InputTexts(text=[b"a"] * 3), "expected at most 2 texts, found 3"),
         (
             InputTexts(text=[b"a", "今天下午".encode()]),
             "input 1: expected at most 3 characters, found 4",

@@ -8,8 +8,11 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from pipework.serve.config import LimitSettings
 from pipework.serve.http.auth import ApiKeys
-from pipework.serve.inference_protocol.interceptor import KeyInterceptor
+from pipework.serve.http.request_bodies import RequestMemory
+from pipework.serve.inference_protocol.interceptor import CallInterceptor
+from pipework.serve.inference_protocol.stream import UnreadResponses
 from pipework.serve.observability.observers import Observers
 
 KEY = "a-key-of-0123456789"
@@ -31,7 +34,17 @@ def talk(ask, watch=None):
     """Run `ask(channel)` with a server of one key."""
 
     async def run():
-        server = grpc.aio.server(interceptors=[KeyInterceptor(ApiKeys([KEY]), watch)])
+        limits = LimitSettings()
+        memory = RequestMemory(limits)
+        interceptor = CallInterceptor(
+            asyncio.Event(),
+            limits,
+            memory,
+            unread=UnreadResponses(memory.unread, limits.body_s),
+            keys=ApiKeys([KEY]),
+            observers=watch or Observers(SimpleNamespace(serving=list)),
+        )
+        server = grpc.aio.server(interceptors=[interceptor])
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Service(), server)
         health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
         port = server.add_insecure_port("127.0.0.1:0")
@@ -106,18 +119,47 @@ def test_a_stream_with_a_key_passes():
     assert talk(ask) == "read"
 
 
-def test_who_asks_a_model_without_a_key_is_counted_as_refused():
-    watch = Observers(SimpleNamespace(serving=list))
+SERVICE = "/inference.GRPCInferenceService"
+INVALID, UNKNOWN = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    ("method", "data", "key", "code", "counted"),
+    [
+        (f"{SERVICE}/ModelInfer", b"", "no key", grpc.StatusCode.UNAUTHENTICATED, True),
+        (f"{SERVICE}/ServerMetadata", b"", "no key", grpc.StatusCode.UNAUTHENTICATED, False),
+        (f"{SERVICE}/ModelInfer", b"\xff\xff", KEY, INVALID, True),
+        (f"{SERVICE}/ModelStreamInfer", b"\xff\xff", KEY, INVALID, True),
+        (f"{SERVICE}/ServerMetadata", b"\xff\xff", KEY, INVALID, False),
+        (f"{SERVICE}/Predict", b"", KEY, UNKNOWN, True),
+        ("/other.Service/Predict", b"", KEY, UNKNOWN, False),
+    ],
+)
+def test_an_error_before_the_method_has_an_id_and_is_counted(method, data, key, code, counted):
+    observers = Observers(SimpleNamespace(serving=list))
 
     async def ask(channel):
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        for call, message in (
-            (stub.ModelInfer, service_pb2.ModelInferRequest()),
-            (stub.ServerMetadata, service_pb2.ServerMetadataRequest()),
-        ):
-            with pytest.raises(grpc.aio.AioRpcError, match="UNAUTHENTICATED"):
-                await call(message)
+        call = channel.stream_stream(method)
+        metadata = (("x-api-key", key), ("x-request-id", "7"))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            [_ async for _ in call(iter([data]), metadata=metadata)]
+        return caught.value
 
-    talk(ask, watch)
-    lines = watch.metrics.text().decode().splitlines()
-    assert 'pipework_rejections_total{model="",reason="unauthorized",version=""} 1.0' in lines
+    error = talk(ask, observers)
+    assert error.code() is code
+    assert dict(error.trailing_metadata())["x-request-id"] == "7"
+    line = f'pipework_requests_total{{door="grpc",model="",status="{code.name}"}} 1.0'
+    assert (line in observers.metrics.text().decode().splitlines()) is counted
+
+
+def test_an_unknown_method_is_answered_with_the_method_to_call():
+    async def ask(channel):
+        call = channel.unary_unary("/inference.GRPCInferenceService/Predict")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"", metadata=[("x-api-key", KEY)])
+        return caught.value.details()
+
+    assert talk(ask) == (
+        "unknown method '/inference.GRPCInferenceService/Predict'; call "
+        "/inference.GRPCInferenceService/ModelInfer, or list methods by reflection"
+    )

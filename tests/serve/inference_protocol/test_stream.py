@@ -1,19 +1,29 @@
 import asyncio
+import socket
+from types import SimpleNamespace
 
 import pytest
 
 from pipework.errors import DeadlineError, TooBusyError
 from pipework.serve.config import LimitSettings
+from pipework.serve.http.request_bodies import ByteBudget
 from pipework.serve.inference_protocol.stream import (
+    CALL_BYTES,
     FAST_CALLS,
     MAX_PENDING,
     SLOW_S,
     MessageLimits,
     ReceiveLimit,
+    UnreadResponses,
     in_order,
 )
 
 SLOW_CALLS = 8
+
+
+def unread(_):
+    """Add a response to those that a client has not read."""
+    return UnreadResponses(ByteBudget(2**20, "have an unread response"), 60).add("ipv4:a:1", 1)
 
 
 async def numbers(count, read):
@@ -31,7 +41,7 @@ def test_answers_are_in_order_and_computed_concurrently():
         return number
 
     async def ask():
-        return [one async for one in in_order(numbers(5, []), answer)]
+        return [one async for one in in_order(numbers(5, []), answer, unread)]
 
     assert asyncio.run(ask()) == [0, 1, 2, 3, 4]
     assert done == [1, 2, 3, 4, 0]
@@ -42,7 +52,7 @@ def test_the_number_of_concurrent_requests_is_limited():
 
     async def ask():
         never = asyncio.Event()
-        answers = in_order(numbers(1000, read), lambda _: never.wait())
+        answers = in_order(numbers(1000, read), lambda _: never.wait(), unread)
         first = asyncio.ensure_future(anext(answers))
         await asyncio.sleep(0.05)
         first.cancel()
@@ -63,7 +73,7 @@ def test_an_error_of_the_stream_is_raised_after_earlier_answers():
         return number
 
     async def ask():
-        answers = in_order(requests(), answer)
+        answers = in_order(requests(), answer, unread)
         assert [await anext(answers), await anext(answers)] == [1, 2]
         with pytest.raises(ValueError, match="broken"):
             await anext(answers)
@@ -83,7 +93,7 @@ def test_a_cancelled_stream_cancels_its_requests(count):
             raise
 
     async def ask():
-        answers = in_order(numbers(count, read), answer)
+        answers = in_order(numbers(count, read), answer, unread)
         first = asyncio.ensure_future(anext(answers))
         await asyncio.sleep(0.01)
         first.cancel()
@@ -214,3 +224,60 @@ def test_streams_and_calls_share_the_memory_of_received_messages():
     assert found == MessageLimits(streams=16, infer=12, other=4)
     most = found.streams + found.infer + found.other
     assert most * limits.body_bytes == limits.received_bytes
+
+
+def test_a_response_that_is_read_holds_no_memory(monkeypatch):
+    monkeypatch.setattr("pipework.serve.inference_protocol.stream.UNREAD_S", 0.01)
+    budget = ByteBudget(2**20, "have an unread response")
+
+    async def ask():
+        response = UnreadResponses(budget, 60).add("ipv4:127.0.0.1:1", 100)
+        assert budget.used == 0
+        await asyncio.sleep(0.05)
+        assert budget.used == CALL_BYTES + 100
+        response.sent()
+        assert budget.used == 0
+
+    asyncio.run(asyncio.wait_for(ask(), 20))
+
+
+@pytest.mark.parametrize(("size", "timeout_s"), [(CALL_BYTES, 60), (0, 0.02)])
+def test_unread_responses_close_their_connection(monkeypatch, size, timeout_s):
+    monkeypatch.setattr("pipework.serve.inference_protocol.stream.UNREAD_S", 0.01)
+    budget = ByteBudget(2 * CALL_BYTES, "have an unread response")
+
+    async def ask(peer):
+        unread = UnreadResponses(budget, timeout_s)
+        responses = [unread.add(peer, size) for _ in range(3)]
+        assert await asyncio.to_thread(client.recv, 1) == b""
+        for response in responses:
+            response.sent()
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname(), timeout=20) as client,
+        server.accept()[0],
+    ):
+        asyncio.run(ask(f"ipv4:127.0.0.1:{client.getsockname()[1]}"))
+    assert budget.used == 0
+
+
+def test_dropped_answers_are_no_longer_unread():
+    ended = []
+
+    async def answer(number):
+        return number
+
+    def add(number):
+        return SimpleNamespace(sent=lambda: ended.append(number))
+
+    async def ask():
+        answers = in_order(numbers(5, []), answer, add)
+        await anext(answers)
+        await asyncio.sleep(0.01)
+        assert ended == []
+        await answers.aclose()
+        await asyncio.sleep(0)
+
+    asyncio.run(ask())
+    assert ended == [0, 1, 2, 3, 4]

@@ -310,7 +310,7 @@ def test_hostile_json_is_refused(server, content):
 def test_a_body_above_the_limit_is_refused(server):
     answer = send(server, b"a" * (4 * 2**20 + 1), 0)
     assert answer.status_code == 413
-    assert answer.json()["error"] == "body: expected at most 4194304 bytes, found more"
+    assert answer.json()["error"].startswith("body: expected at most 4194304 bytes, found more; ")
 
 
 @pytest.mark.parametrize(
