@@ -43,7 +43,7 @@ def show_trained(runs: Mapping[Path, Manifest]) -> None:
     if first.task.kind is TaskKind.PRETRAIN:
         console.print_line(f"next: pipe train CONFIG --set model.preset= --set model.name={run}")
     else:
-        console.print_line(f"next: pipe export {run} --to onnx")
+        console.print_line(f"next: pipe export {run} --to auto")
 
 
 def _format_metrics(metrics: SplitMetrics) -> str:

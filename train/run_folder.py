@@ -42,6 +42,7 @@ def run_folder(
             process writes to it, or it cannot be created.
         ConfigError: the run to resume was started with other settings.
     """
+    new = not out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -51,7 +52,14 @@ def run_folder(
         snapshot = _open_snapshot(out, config, progress, resume=resume)
         (out / TRAIN_LOG).touch()
         write_atomically(out / CONFIG, dump_settings(config).encode())
-        yield snapshot
+        try:
+            yield snapshot
+        except (ConfigError, DataError):
+            if snapshot is None and not last_line(out) and latest(out) is None:
+                _clear(out)  # an error before the first step leaves no run
+                if new:
+                    out.rmdir()
+            raise
 
 
 def _open_snapshot(
@@ -76,10 +84,15 @@ def _open_snapshot(
         progress.note(
             f"{out} contains an unfinished run, stopped after step {step}: restarting{hint}"
         )
-    for name in sorted(left, key=TRAIN_LOG.__eq__):  # train.log last: it marks the folder as a run
+    _clear(out)
+    return None
+
+
+def _clear(out: Path) -> None:
+    names = [path.name for path in out.iterdir()]
+    for name in sorted(names, key=TRAIN_LOG.__eq__):  # train.log last: it marks the folder as a run
         path = out / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return None
 
 
 def _check_same(config: Config, before: Config, out: Path) -> None:

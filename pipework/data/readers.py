@@ -34,7 +34,9 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield from decoded_lines(stream, str(path))
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}"
-        raise DataError(message, "check data.root and the file names") from error
+        raise DataError(
+            message, "check the path; files of a config are relative to data.root"
+        ) from error
 
 
 def decoded_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[int, str]]:
@@ -230,11 +232,22 @@ def _index(path: Path, column: Column | None, names: Sequence[str], width: int) 
     if isinstance(column, int) or column not in names:
         present = ", ".join(names) if names else f"{width} columns, no header"
         message = f"{path}:1: no column {column!r}; found {present}"
-        raise DataError(message, f"{COLUMNS_HINT} column names or numbers (from 0)")
+        hint = _separator_hint(names) or f"{COLUMNS_HINT} column names or numbers (from 0)"
+        raise DataError(message, hint)
     if names.count(column) > 1:
         message = f"{path}:1: expected one column {column!r}, found {names.count(column)}"
         raise DataError(message, f"{COLUMNS_HINT} column numbers (from 0)")
     return names.index(column)
+
+
+def _separator_hint(names: Sequence[str]) -> str | None:
+    """Return a hint if the only name in a header contains another separator."""
+    header = names[0] if len(names) == 1 else ""
+    if "\t" in header:
+        return 'the columns are separated by tabs: set data.format = "tsv"'
+    if ";" in header:
+        return "the columns are separated by semicolons: convert the file to commas or tabs"
+    return 'the columns are separated by commas: set data.format = "csv"' if "," in header else None
 
 
 def _jsonl(path: Path, columns: Columns) -> Iterator[RawRow]:

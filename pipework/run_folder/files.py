@@ -108,6 +108,15 @@ def verify_files(run: Path, files: tuple[FileRecord, ...]) -> None:
             raise ChangedFileError(message, "copy the run folder again, or export again")
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process writes to the folder."""
+    try:
+        with exclusive_lock(folder):
+            return False
+    except RunFolderError:
+        return True
+
+
 @contextmanager
 def exclusive_lock(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Lock a folder for writing until the block or the process ends.

@@ -19,6 +19,7 @@ from pipework.run_folder.files import (
     FileRecord,
     Record,
     exclusive_lock,
+    is_locked,
     write_atomically,
 )
 from pipework.run_folder.task import Loss, Metric, Task, TaskKind, not_a_classifier
@@ -232,6 +233,11 @@ def _check_complete(run: Path) -> None:
     if (run / MANIFEST_FILE).is_file():
         return
     config = run / "config.toml"
+    if config.is_file() and is_locked(run):
+        message = f"{run} holds no {MANIFEST_FILE}: it is being trained"
+        raise RunFolderError(
+            message, f"wait until it has finished; {run}/report.html has its curves"
+        )
     if config.is_file():
         message = f"{run} holds no {MANIFEST_FILE}: its training did not finish"
         hint = f"continue it: pipe train {config} --out {run} --resume"

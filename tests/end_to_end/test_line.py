@@ -28,7 +28,7 @@ QUICK_EXPORT = ("--to", "onnx", "--set", "speed_s=0", "--set", "dev_rows=40")
 @contextmanager
 def served(run):
     with subprocess.Popen(
-        [PIPE, "serve", run, "--port", "0"], stdout=subprocess.PIPE, text=True
+        [PIPE, "serve", run, "--port", "0", "--grpc-port", "0"], stdout=subprocess.PIPE, text=True
     ) as server:
         try:
             line = server.stdout.readline()
@@ -98,7 +98,7 @@ def test_a_stopped_training_leaves_no_finished_run(tmp_path, moment, signal_numb
         process.send_signal(signal_number)
         assert process.finish().returncode != 0
     assert not (run / "manifest.json").exists()
-    serving = fork_pipe("serve", run, "--port", "0")
+    serving = fork_pipe("serve", run, "--port", "0", "--grpc-port", "0")
     assert serving.returncode == 2
     assert "its training did not finish" in serving.stderr
 
@@ -127,7 +127,7 @@ def test_a_stopped_export_leaves_no_engine(run, moment, signal_number):
         process.send_signal(signal_number)
         assert process.finish().returncode != 0
     assert (run / "manifest.json").read_bytes() == before
-    serving = fork_pipe("serve", run, "--port", "0")
+    serving = fork_pipe("serve", run, "--port", "0", "--grpc-port", "0")
     assert serving.returncode == 2
     assert "has no engine" in serving.stderr
     again = fork_pipe("export", run, *QUICK_EXPORT)

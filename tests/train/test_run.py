@@ -369,3 +369,13 @@ def test_a_gpu_learns_in_every_precision(small, tmp_path, precision, extra):
     settings = [f"train.precision={precision}", "train.max_steps=60", *extra]
     manifest = train(small(*settings), tmp_path / "run", NullProgress())
     assert manifest.data.metrics["dev"].scores[Metric.ACCURACY] == 1
+
+
+def test_an_error_before_the_first_step_leaves_no_folder(small, tmp_path):
+    run, kept = tmp_path / "run", tmp_path / "kept"
+    kept.mkdir()
+    for folder in (run, kept):
+        with pytest.raises(ConfigError, match=r"checkpoint '\./none' is not a folder"):
+            train(small("model.preset=", "model.name=./none"), folder, NullProgress())
+    assert not run.exists()
+    assert list(kept.iterdir()) == []

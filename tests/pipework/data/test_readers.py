@@ -1,6 +1,6 @@
 import pytest
 
-from pipework.data.readers import Columns, Format, read_rows
+from pipework.data.readers import Columns, Format, format_from_suffix, read_rows
 from pipework.errors import DataError
 
 RECORD = '7\t"A <e1>cup</e1> of ""<e2>tea</e2>""."\r\nContent-Container(e2,e1)\r\nComment:\r\n\r\n'
@@ -99,3 +99,20 @@ def test_a_repeated_column_name_is_refused(tmp_path, name):
     other = Columns(text=0, label=2)
     (row,) = read_rows(path, Format.CSV, other, header=True)
     assert (row.text, row.label) == ("a", "c")
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "hint"),
+    [
+        ("rows.csv", "text\tlabel", 'separated by tabs: set data.format = "tsv"'),
+        ("rows.csv", "text;label", "separated by semicolons: convert the file"),
+        ("rows.tsv", "text,label", 'separated by commas: set data.format = "csv"'),
+        ("rows.tsv", "text", "column names or numbers"),
+    ],
+)
+def test_the_hint_names_another_separator(name, header, hint, tmp_path):
+    path = tmp_path / name
+    path.write_text(f"{header}\nrain{header[4:5]}a\n")
+    with pytest.raises(DataError) as error:
+        list(read_rows(path, format_from_suffix(path), Columns(), header=True))
+    assert hint in error.value.hint

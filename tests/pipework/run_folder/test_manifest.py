@@ -5,7 +5,13 @@ import pytest
 from pydantic import ValidationError
 
 from pipework.errors import RunFolderError
-from pipework.run_folder.files import FileRecord, record_file, verify_files, write_atomically
+from pipework.run_folder.files import (
+    FileRecord,
+    exclusive_lock,
+    record_file,
+    verify_files,
+    write_atomically,
+)
 from pipework.run_folder.manifest import LockedRun, read_manifest, write_manifest
 from pipework.run_folder.task import Metric
 
@@ -116,3 +122,11 @@ def test_a_failed_write_keeps_the_old_content(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
+
+
+def test_a_run_that_is_being_trained_is_not_called_unfinished(tmp_path):
+    (tmp_path / "config.toml").touch()
+    with exclusive_lock(tmp_path), pytest.raises(RunFolderError, match="it is being trained"):
+        read_manifest(tmp_path)
+    with pytest.raises(RunFolderError, match="its training did not finish"):
+        read_manifest(tmp_path)
