@@ -17,12 +17,11 @@ from pipework.export.convert.checkpoint2onnx import EXPORTER, OPSET, checkpoint_
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
 from pipework.export.convert.onnx2tensorrt import onnx_to_tensorrt
-from pipework.export.quantize.onnx2int8 import onnx_to_int8
+from pipework.export.quantize.onnx2int8 import LayerPrecisions, onnx_to_int8
 from pipework.export.rows.run_rows import RunRows, graph_feeds
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import (
     EngineFormat,
-    FallbackLayer,
     Precision,
     TensorRt,
     Variant,
@@ -95,8 +94,7 @@ class BuildResult:
         opset: opset of the ONNX graph.
         fusions: fusions that onnxruntime finds in the ONNX graph, also if another runtime
             runs it; see `pipework.export.build`.
-        fallback_layers: layers that stay in a higher precision.
-        fallback_precision: precision of the layers that are not int8 in an int8 engine of OpenVINO.
+        layers: precisions of the layers.
         tensorrt: build record of a TensorRT engine.
         graph: ONNX graph of a TensorRT engine, which runs on any machine.
         float_digest: digest of the float32 graph, also of a float32 engine.
@@ -105,8 +103,7 @@ class BuildResult:
     built_with: dict[str, str]
     opset: int = OPSET
     fusions: dict[str, int] = field(default_factory=dict)
-    fallback_layers: tuple[FallbackLayer, ...] = ()
-    fallback_precision: Precision = Precision.FP32
+    layers: LayerPrecisions = field(default_factory=LayerPrecisions)
     tensorrt: TensorRt | None = None
     graph: Path | None = None
     float_digest: str = ""
@@ -150,7 +147,9 @@ def build(
             graph = folder / INTERMEDIATE
             built = _graph(variant, run_rows, graph, check, progress)
             int8 = variant.precision is Precision.INT8
-            onnx_to_openvino(graph, main, built.fallback_precision if int8 else variant.precision)
+            onnx_to_openvino(
+                graph, main, built.layers.fallback_precision if int8 else variant.precision
+            )
             graph.unlink()
             return replace(built, built_with=built.built_with | package_versions("openvino"))
         case EngineFormat.TENSORRT:
@@ -192,23 +191,21 @@ def _graph(
     digest = file_digest(plain)
     if variant.precision is not Precision.FP32:  # a float32 engine is checked itself
         check(plain)
-    fallback_layers, fallback_precision = tuple[FallbackLayer, ...](), Precision.FP32
+    layers = LayerPrecisions()
     match variant.precision:
         case Precision.FP32 | Precision.BF16:  # the runtime converts to bf16
             plain.rename(path)
         case Precision.FP16:
             encodings = [row.encoding for row in run_rows.edge_cases]
-            fallback_layers = onnx_to_fp16(plain, path, graph_feeds(plain, run_rows, encodings))
+            in_float32 = onnx_to_fp16(plain, path, graph_feeds(plain, run_rows, encodings))
+            layers = LayerPrecisions(fallback=in_float32)
         case Precision.INT8:
-            fallback_layers, fallback_precision = onnx_to_int8(
-                plain, path, variant, run_rows, progress
-            )
+            layers = onnx_to_int8(plain, path, variant, run_rows, progress)
     plain.unlink(missing_ok=True)
     return BuildResult(
         built_with=package_versions("onnx"),
         fusions=count_fusions(path),
-        fallback_layers=fallback_layers,
-        fallback_precision=fallback_precision,
+        layers=layers,
         float_digest=digest,
     )
 

@@ -172,7 +172,9 @@ def _build_one(
         check = partial(checker.check_float_graph, variant)
         built = builder(variant, run_rows, folder, check, progress)
     _compare_fusions(variant, run_rows.manifest, built, progress)
-    candidate = EngineCandidate(run_rows=run_rows, variant=variant, folder=folder)
+    candidate = EngineCandidate(
+        run_rows=run_rows, variant=variant, folder=folder, int8_layers=built.layers.int8
+    )
     path, manifest = folder / MODELS[variant.format], run_rows.manifest
     opener = partial(open_engine, path, variant, manifest, tensorrt=built.tensorrt)
     parity: Parity | None
@@ -221,9 +223,9 @@ class ParityChecker:
         self._graphs: dict[tuple[str, str], CheckFailedError | None] = {}
         self._faults: dict[str, CheckFailedError] = {}
 
-    def tolerance(self, variant: Variant) -> Tolerance:
-        """Return the limits of an engine."""
-        return self._expected.tolerance(self.run_rows, variant)
+    def tolerance(self, variant: Variant, int8_layers: frozenset[str]) -> Tolerance:
+        """Return the limits of an engine with these layers in int8."""
+        return self._expected.tolerance(self.run_rows, variant, int8_layers)
 
     def check(
         self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine], float_digest: str
@@ -258,7 +260,7 @@ class ParityChecker:
                     self._expected,
                     whole=whole,
                     engine=engine,
-                    tolerance=self.tolerance(candidate.variant),
+                    tolerance=self.tolerance(candidate.variant, candidate.int8_layers),
                     progress=self._progress,
                 )
                 processor = engine.processor
@@ -331,10 +333,10 @@ def _record(
         opset=built.opset,
         built_with=built.built_with,
         fusions=built.fusions,
-        kept=built.fallback_layers,
+        kept=built.layers.fallback,
         tensorrt=built.tensorrt,
         parity=parity,
-        tolerance=checker.tolerance(variant),
+        tolerance=checker.tolerance(variant, built.layers.int8),
     )
 
 

@@ -35,11 +35,15 @@ REPORT, ROWS, SCRIPT = "report.txt", "rows.npz", "reproduce.py"
 
 @dataclass(frozen=True, kw_only=True)
 class EngineCandidate:
-    """A built engine before its parity check; its files are in RUN/engines/NAME/partial."""
+    """A built engine before its parity check; its files are in RUN/engines/NAME/partial.
+
+    `int8_layers` are the module paths of its layers in int8.
+    """
 
     run_rows: RunRows
     variant: Variant
     folder: Path
+    int8_layers: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipework.cpu import processor
 from pipework.export.parity.case import Case, EngineFailedError, Logits, ProofBatch, batch_mixes
-from pipework.export.parity.rounding import RoundedCheckpoint, RoundedRows
+from pipework.export.parity.rounding import NumberFormat, RoundedCheckpoint, RoundedRows
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.rows.edge_cases import Row
 from pipework.export.rows.run_rows import RunRows
@@ -79,8 +79,15 @@ class ReferenceLogits:
         )
         return cls(edge_NC=edge_NC, dev_NC=dev_NC, vocabulary_NC=vocabulary_NC, rounding=rounding)
 
-    def tolerance(self, run_rows: RunRows, variant: Variant) -> Tolerance:
+    def tolerance(
+        self, run_rows: RunRows, variant: Variant, int8_layers: frozenset[str] = frozenset()
+    ) -> Tolerance:
         """Return the limits of an engine, with those that follow from the rounding errors.
+
+        Args:
+            run_rows: the run.
+            variant: variant of the engine.
+            int8_layers: module paths of its layers in int8.
 
         Raises:
             DataError: the rows that calibrate static int8 are missing.
@@ -88,7 +95,10 @@ class ReferenceLogits:
         tolerance = run_rows.tolerance(variant.precision)
         if variant.precision is Precision.FP32:
             return tolerance
-        return self.rounding.error(variant.precision, variant.scaling).limits(tolerance)
+        number_format = NumberFormat(
+            precision=variant.precision, scaling=variant.scaling, int8_layers=int8_layers
+        )
+        return self.rounding.error(number_format).limits(tolerance)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

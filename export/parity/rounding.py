@@ -11,7 +11,6 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pipework.cpu import sums_int8
+from pipework.export.convert.checkpoint2onnx import strip_model_prefix
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import LengthBand, Precision, Scaling, Tolerance
 from pipework.run_folder.task import Task
@@ -27,11 +27,25 @@ from pipework.text.encoding import Encoding
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import Classifier
 
-NumberFormat = tuple[Precision, Scaling | None]
 SMOOTHING = 0.95  # share of the difference between channels that moves into the weights
 MEASURED_BAND_INPUTS = 16  # rounding errors are measured in length bands of at least this many
 MIN_ERROR = 0.1  # rms below this multiple of `mean_abs` is not compared
 EMBEDDING_ROWS = 1000  # smaller tables are not int8
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberFormat:
+    """The numbers that an engine computes with.
+
+    Attributes:
+        precision: its precision.
+        scaling: scaling of the inputs of int8 layers.
+        int8_layers: module paths of the linear layers in int8. Those of a head stay in float32.
+    """
+
+    precision: Precision
+    scaling: Scaling | None = None
+    int8_layers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,17 +121,17 @@ class RoundedCheckpoint:
     progress: Progress
     done: dict[NumberFormat, RoundingError] = field(default_factory=dict)
 
-    def error(self, precision: Precision, scaling: Scaling | None) -> RoundingError:
+    def error(self, number_format: NumberFormat) -> RoundingError:
         """Return the rounding error of a number format.
 
         Raises:
             DataError: the inputs that calibrate static int8 are missing.
         """
-        if (precision, scaling) not in self.done:
+        if number_format not in self.done:
             rows, encodings = self.rows, self.rows.encodings
-            engine = _rounded_engine(self.reference, rows, precision, scaling)
+            engine = _rounded_engine(self.reference, rows, number_format)
             self.progress.begin("rounded checkpoint", len(encodings), "rows")
-            self.done[precision, scaling] = RoundingError(
+            self.done[number_format] = RoundingError(
                 task=self.task,
                 labelled=rows.labelled,
                 lengths_N=np.array([len(encoding) for encoding in encodings], np.int64),
@@ -126,20 +140,21 @@ class RoundedCheckpoint:
             )
             self.progress.advance(len(encodings))
             self.progress.end()
-        return self.done[precision, scaling]
+        return self.done[number_format]
 
 
 def _rounded_engine(
-    reference: CheckpointEngine, rows: RoundedRows, precision: Precision, scaling: Scaling | None
+    reference: CheckpointEngine, rows: RoundedRows, number_format: NumberFormat
 ) -> CheckpointEngine:
-    if scaling is not Scaling.STATIC:
-        return reference.with_model(lambda model: rounded(model, precision))
+    if number_format.scaling is not Scaling.STATIC:
+        return reference.with_model(lambda model: rounded(model, number_format))
     inputs: list[StaticInput] = []
 
     def observed(model: Classifier) -> Classifier:
         model = copy.deepcopy(model)
         _round_embeddings(model)
-        inputs.extend(StaticInput(layer) for layer in model.modules() if _is_linear(layer))
+        layers = _linear_layers(model, number_format.int8_layers)
+        inputs.extend(StaticInput(layer) for layer in layers)
         return model
 
     engine = reference.with_model(observed)
@@ -149,8 +164,12 @@ def _rounded_engine(
     return engine
 
 
-def _is_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
-    return isinstance(module, nn.Linear)
+def _linear_layers(model: nn.Module, paths: frozenset[str]) -> list[nn.Linear]:
+    return [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and strip_model_prefix(name) in paths
+    ]
 
 
 class StaticInput:
@@ -192,23 +211,23 @@ class StaticInput:
         self._layer.weight.data = smoothed_MK / self._factor_K
 
 
-def rounded(model: Classifier, precision: Precision) -> Classifier:
-    """Return a copy of a model that computes in float32 with numbers rounded to a precision.
+def rounded(model: Classifier, number_format: NumberFormat) -> Classifier:
+    """Return a copy of a model that computes in float32 with rounded numbers.
 
     In int8, linear layers round their inputs per token and their weights per column. In the other
     precisions, all layers round their weights and outputs.
     """
     model = copy.deepcopy(model)
-    for module in model.modules():
-        if any(True for _ in module.children()):
-            continue
-        if precision is not Precision.INT8:
-            _round_float(module, torch.bfloat16 if precision is Precision.BF16 else torch.float16)
-        elif _is_linear(module):
-            module.weight.data = _integers(module.weight.data, _largest_weight())
-            module.register_forward_pre_hook(lambda _, inputs: (_integers(inputs[0], 127),))
-    if precision is Precision.INT8:
-        _round_embeddings(model)
+    if number_format.precision is not Precision.INT8:
+        bf16 = number_format.precision is Precision.BF16
+        for module in model.modules():
+            if not any(True for _ in module.children()):
+                _round_float(module, torch.bfloat16 if bf16 else torch.float16)
+        return model
+    for layer in _linear_layers(model, number_format.int8_layers):
+        layer.weight.data = _integers(layer.weight.data, _largest_weight())
+        layer.register_forward_pre_hook(lambda _, inputs: (_integers(inputs[0], 127),))
+    _round_embeddings(model)
     return model
 
 

@@ -7,6 +7,7 @@ of a head, which cost little, stay in floating point.
 import tempfile
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -38,9 +39,25 @@ from pipework.run_folder.engine_record import (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class LayerPrecisions:
+    """Precisions of the layers of a converted graph.
+
+    Attributes:
+        int8: module paths of the layers in int8.
+        fallback: layers in a higher precision.
+        fallback_precision: precision of all that is not int8: bf16 for OpenVINO if the processor
+            supports it and the score allows it, else float32.
+    """
+
+    int8: frozenset[str] = frozenset()
+    fallback: tuple[FallbackLayer, ...] = ()
+    fallback_precision: Precision = Precision.FP32
+
+
 def onnx_to_int8(
     graph: Path, out: Path, variant: Variant, run_rows: RunRows, progress: Progress
-) -> tuple[tuple[FallbackLayer, ...], Precision]:
+) -> LayerPrecisions:
     """Write the int8 graph to `out`; layers that int8 degrades too much fall back.
 
     Args:
@@ -49,10 +66,6 @@ def onnx_to_int8(
         variant: variant of the engine; OpenVINO and TensorRT support static scales only.
         run_rows: train rows for calibration and dev rows for the score.
         progress: receives the stages.
-
-    Returns:
-        The fallback layers, and the precision of all that is not int8: bf16 for OpenVINO if the
-        processor supports it and the score allows it, else float32.
 
     Raises:
         ConfigError: the variant is not supported, or the graph has no linear layers.
@@ -78,7 +91,9 @@ def onnx_to_int8(
             folder=Path(folder),
             fallback_precision=int8_fallback_precision(variant.format),
         )
-        return apply_fallback(quantized, runner, progress)
+        fallback, precision = apply_fallback(quantized, runner, progress)
+    int8 = {layer.name for layer in layers} - {layer.name for layer in fallback}
+    return LayerPrecisions(int8=frozenset(int8), fallback=fallback, fallback_precision=precision)
 
 
 def _ranges(

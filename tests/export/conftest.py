@@ -16,6 +16,9 @@ from pipework.train.config.model import Head, ModelSettings
 from pipework.train.model import checkpoint
 from pipework.train.model.classifier import build, padding_of
 
+PARTS = ("attention.self.query", "attention.self.key", "attention.self.value")
+PARTS += ("attention.output.dense", "intermediate.dense", "output.dense")
+INT8_LAYERS = frozenset(f"bert.encoder.layer.{n}.{part}" for n in range(2) for part in PARTS)
 WORDS = ("rain", "goal", "bank", "soup", "book", "wind", "team", "票房", "明天")
 
 

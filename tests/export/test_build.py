@@ -19,8 +19,8 @@ def test_the_exporter_and_the_packages_are_recorded_with_their_versions():
 
 def test_a_build_is_in_float32_without_fallback_layers_unless_it_says_otherwise():
     built = BuildResult(built_with={})
-    assert (built.opset, built.fallback_layers, built.tensorrt) == (OPSET, (), None)
-    assert built.fallback_precision is Precision.FP32
+    assert (built.opset, built.layers.fallback, built.tensorrt) == (OPSET, (), None)
+    assert built.layers.fallback_precision is Precision.FP32
 
 
 @pytest.mark.parametrize("layout", Layout)

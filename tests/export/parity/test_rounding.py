@@ -6,9 +6,11 @@ import torch
 
 from pipework.export.config import ExportSettings
 from pipework.export.parity.rounding import (
+    NumberFormat,
     RoundedCheckpoint,
     RoundedRows,
     RoundingError,
+    _rounded_engine,
     rounded,
 )
 from pipework.export.rows.run_rows import RunRows
@@ -18,11 +20,15 @@ from pipework.run_folder.engine_record import Precision, Scaling
 from pipework.run_folder.manifest import read_manifest
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.train.model.checkpoint_engine import open_reference
+from tests.export.conftest import INT8_LAYERS
 
 LABELS = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
-DYNAMIC = (Precision.INT8, Scaling.DYNAMIC)
-STATIC = (Precision.INT8, Scaling.STATIC)
-FORMATS = ((Precision.FP16, None), (Precision.BF16, None), DYNAMIC, STATIC)
+DYNAMIC, STATIC = (
+    NumberFormat(precision=Precision.INT8, scaling=scaling, int8_layers=INT8_LAYERS)
+    for scaling in (Scaling.DYNAMIC, Scaling.STATIC)
+)
+FLOATS = [NumberFormat(precision=precision) for precision in (Precision.FP16, Precision.BF16)]
+FORMATS = (*FLOATS, DYNAMIC, STATIC)
 INT8 = TOLERANCES[Precision.INT8].model_copy(update={"error_ratio": 4, "bias_ratio": 3})
 
 
@@ -41,7 +47,7 @@ def errors(exported_run):
     checkpoint = RoundedCheckpoint(
         reference=reference, rows=rows, task=manifest.task, progress=NullProgress()
     )
-    return {number_format: checkpoint.error(*number_format) for number_format in FORMATS}
+    return {number_format: checkpoint.error(number_format) for number_format in FORMATS}
 
 
 def rms(error):
@@ -138,7 +144,7 @@ def test_rounding_changes_a_copy_of_the_model(exported_run):
     copies = []
 
     def watched(model):
-        copies.append((model, rounded(model, Precision.INT8)))
+        copies.append((model, rounded(model, DYNAMIC)))
         return copies[0][1]
 
     reference.with_model(watched)
@@ -148,3 +154,26 @@ def test_rounding_changes_a_copy_of_the_model(exported_run):
     assert not torch.equal(weight, integers)
     assert all(len(row.unique()) <= 255 for row in integers)
     assert torch.allclose(weight, integers, atol=float(weight.detach().abs().max()) / 50)
+
+
+@pytest.mark.parametrize("scaling", Scaling)
+def test_only_the_layers_of_an_engine_in_int8_are_rounded(exported_run, scaling):
+    (name,) = (layer for layer in INT8_LAYERS if layer.endswith("1.output.dense"))
+    manifest, models = read_manifest(exported_run), []
+    reference = open_reference(exported_run, manifest)
+    run_rows = RunRows.open(exported_run, manifest, ExportSettings(dev_rows=8))
+    rows = RoundedRows(
+        encodings=[row.encoding for row in run_rows.dev],
+        expected_NC=reference.infer([row.encoding for row in run_rows.dev]),
+        labelled=8,
+        calibration=lambda: [row.encoding for row in run_rows.dev],
+    )
+    one = NumberFormat(precision=Precision.INT8, scaling=scaling, int8_layers=frozenset((name,)))
+    reference.with_model(lambda model: models.append(model) or model)
+    engine = _rounded_engine(reference, rows, one)
+    engine.with_model(lambda model: models.append(model) or model)
+    weights, changed = (dict(model.named_parameters()) for model in models)
+    assert {key for key in weights if not torch.equal(weights[key], changed[key])} == {
+        f"model.{name}.weight",
+        "model.bert.embeddings.word_embeddings.weight",
+    }

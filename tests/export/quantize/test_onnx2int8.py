@@ -17,7 +17,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines.cuda import Gpu
-from tests.export.conftest import Noting
+from tests.export.conftest import INT8_LAYERS, Noting
 
 FORMS = [
     (EngineFormat.ONNX, Scaling.DYNAMIC, Layout.PADDED),
@@ -104,3 +104,14 @@ def test_only_onnxruntime_supports_dynamic_scales(trained_run, tmp_path, format_
         onnx_to_int8(
             path, path, int8(format_, Scaling.DYNAMIC, Layout.PADDED), run_rows, NullProgress()
         )
+
+
+def test_the_layers_in_int8_are_returned_by_their_modules(exported_run, tmp_path):
+    manifest = read_manifest(exported_run)
+    settings = ExportSettings(speed_s=0, dev_rows=10)
+    run_rows = RunRows.open(exported_run, manifest, settings)
+    graph = exported_run / manifest.engines[0].files[0].path
+    variant = int8(EngineFormat.ONNX, Scaling.DYNAMIC, Layout.PADDED)
+    layers = onnx_to_int8(graph, tmp_path / "model.onnx", variant, run_rows, NullProgress())
+    assert layers.fallback == ()
+    assert layers.int8 == INT8_LAYERS
