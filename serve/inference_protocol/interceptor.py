@@ -166,6 +166,7 @@ class _Statuses:
         self._method = method
         self._context = context
         self._observers = observers
+        self._outer = current_request()  # inherited from the task that started the server
 
     async def __aenter__(self) -> None:
         """Do nothing."""
@@ -199,7 +200,7 @@ class _Statuses:
 
     def _status(self, error: Exception) -> GrpcStatus:
         name = self._method.rpartition("/")[2]
-        if current_request() is not None:  # observed by the method
+        if current_request() is not self._outer:  # observed by the method
             return status_of(error, name)
         unknown = isinstance(error, UnknownMethodError) and self._method.startswith(SERVICE)
         counted = unknown or self._method.endswith(INFER)

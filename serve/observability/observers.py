@@ -11,7 +11,7 @@ from pipework.serve.models.registry import Models
 from pipework.serve.observability.logs import RequestLog
 from pipework.serve.observability.metrics import ServerMetrics
 from pipework.serve.observability.recent_latency import RecentLatency
-from pipework.serve.request.context import Endpoint, RequestContext, start_request
+from pipework.serve.request.context import Endpoint, RequestContext, activate, new_context
 
 
 class Observer(Protocol):
@@ -58,7 +58,8 @@ class Observers(Closeable):
                 gets an id.
             headers: HTTP headers or gRPC metadata, with names in lower case.
         """
-        context = start_request(endpoint, headers)
+        context = new_context(endpoint, headers)
+        activate(context)
         try:
             yield context
         finally:

@@ -78,19 +78,11 @@ class RequestContext:
 _current: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
 
 
-def start_request(endpoint: Endpoint | None, headers: Mapping[str, str]) -> RequestContext:
-    """Create the context of a request and activate it in this task.
+def activate(context: RequestContext) -> None:
+    """Make a request the current request of this task.
 
     It stays active after the response, so that later log lines of the task carry the request's id.
-    The arguments are those of `new_context`.
     """
-    context = new_context(endpoint, headers)
-    activate(context)
-    return context
-
-
-def activate(context: RequestContext) -> None:
-    """Make a request the current request of this task."""
     _current.set(context)
 
 

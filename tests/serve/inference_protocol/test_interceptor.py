@@ -1,6 +1,7 @@
 """A real gRPC server with API keys and a small service."""
 
 import asyncio
+from contextvars import copy_context
 from types import SimpleNamespace
 
 import grpc
@@ -14,6 +15,7 @@ from pipework.serve.http.request_bodies import RequestMemory
 from pipework.serve.inference_protocol.interceptor import CallInterceptor
 from pipework.serve.inference_protocol.stream import UnreadResponses
 from pipework.serve.observability.observers import Observers
+from pipework.serve.request.context import activate, new_context
 
 KEY = "a-key-of-0123456789"
 
@@ -145,7 +147,11 @@ def test_an_error_before_the_method_has_an_id_and_is_counted(method, data, key, 
             [_ async for _ in call(iter([data]), metadata=metadata)]
         return caught.value
 
-    error = talk(ask, observers)
+    def talk_within_a_request():
+        activate(new_context(None, {}))  # for example of another test
+        return talk(ask, observers)
+
+    error = copy_context().run(talk_within_a_request)
     assert error.code() is code
     assert dict(error.trailing_metadata())["x-request-id"] == "7"
     line = f'pipework_requests_total{{door="grpc",model="",status="{code.name}"}} 1.0'

@@ -8,7 +8,7 @@ from pipework.data.examples import Example
 from pipework.errors import NotReadyError, UnknownModelError
 from pipework.serve.models.registry import ControlError, Entry, Models, State
 from pipework.serve.models.repository import Policy
-from pipework.serve.request.context import Endpoint, start_request
+from pipework.serve.request.context import Endpoint, activate, new_context
 from pipework.serve.scheduling.predictor import Predictor
 
 
@@ -62,7 +62,8 @@ def test_a_stopping_server_is_alive_and_not_ready(models):
 
 
 def test_an_unknown_model_error_of_a_tritonserver_keeps_the_recorded_model(models):
-    observed = start_request(Endpoint.V1, {})
+    observed = new_context(Endpoint.V1, {})
+    activate(observed)
     error = UnknownModelError("unloaded there")
     with pytest.raises(UnknownModelError) as raised, models.lease("topics"):
         raise error

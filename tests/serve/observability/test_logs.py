@@ -8,7 +8,7 @@ import pytest
 
 from pipework.serve.config import LogFormat, LogSettings
 from pipework.serve.observability.logs import RequestLog, set_up_logs
-from pipework.serve.request.context import Endpoint, RequestContext, start_request
+from pipework.serve.request.context import Endpoint, RequestContext, activate, new_context
 from pipework.serve.request.timings import StageTimings
 
 STAGES = StageTimings(tokenize_s=0.001, queue_s=0.002, infer_s=0.003, decode_s=0.004)
@@ -104,7 +104,7 @@ def test_log_lines_of_a_request_have_its_id(out: io.StringIO) -> None:
 
     def within() -> None:
         log.info("before")
-        start_request(Endpoint.V1, {"x-request-id": "id-2"})
+        activate(new_context(Endpoint.V1, {"x-request-id": "id-2"}))
         log.info("within")
 
     Context().run(within)  # other tests of this process may have started a request in its context

@@ -1,17 +1,18 @@
 import asyncio
 from collections.abc import Mapping
-from contextvars import Context, copy_context
+from contextvars import Context
 
 import pytest
 
 from pipework.serve.request.context import (
     Endpoint,
     RequestContext,
+    activate,
     current_request,
+    new_context,
     set_model,
     set_timings,
     start_processing,
-    start_request,
 )
 from pipework.serve.request.timings import StageTimings
 
@@ -19,8 +20,7 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def started(headers: Mapping[str, str]) -> RequestContext:
-    """Start a request in its own context."""
-    return copy_context().run(start_request, Endpoint.V1, headers)
+    return new_context(Endpoint.V1, headers)
 
 
 @pytest.mark.parametrize("request_id", ["a", "order-7/3", "~" * 128])
@@ -42,7 +42,8 @@ def test_only_trace_headers_are_stored() -> None:
 
 def test_each_task_has_its_own_request() -> None:
     async def work_on(name: str) -> tuple[str, str, int]:
-        context = start_request(Endpoint.V1, {"x-request-id": name})
+        context = started({"x-request-id": name})
+        activate(context)
         await asyncio.sleep(0)
         set_model(name, "1")
         # A subtask belongs to the same request.
