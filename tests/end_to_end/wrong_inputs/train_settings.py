@@ -156,7 +156,8 @@ SETTINGS = {
     ),
     "an unknown head": settings(
         "model.head=mlp",
-        "--set model.head: Input should be 'linear', 'cnn', 'lstm', 'gru', 'entity' or 'pooling', found 'mlp'",
+        "--set model.head: Input should be 'linear', 'cnn', 'lstm', 'gru', 'entity' or "
+        "'pooling', found 'mlp'",
     ),
     "an entity head without entities": settings(
         "model.head=entity",
