@@ -165,6 +165,11 @@ def _copy_activation(name: str, config: PreTrainedConfig) -> None:
         config.sentence_transformers = {"activation_fn": fields.get("activation_fn")}
 
 
+def _not_an_encoder(name: str, config: PreTrainedConfig) -> ConfigError:
+    message = f"{name!r} is of the family {config.model_type}, expected an encoder such as bert"
+    return ConfigError(message, "decoders and encoder-decoders are not supported")
+
+
 def _load(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
     with opening(name):
         model, loading = AutoModelForSequenceClassification.from_pretrained(
@@ -202,6 +207,8 @@ def _check_config(name: str, config: PreTrainedConfig) -> None:
     if getattr(config, "auto_map", None):
         message = f"{name!r} needs code of its own (auto_map in config.json), which can do anything"
         raise ConfigError(message, "save it with a class of transformers, then import that folder")
+    if config.is_encoder_decoder:
+        raise _not_an_encoder(name, config)
     architecture = (config.architectures or [CLASSIFIER])[0]
     if not architecture.endswith(CLASSIFIER):
         message = f"{name!r} is a {architecture}, expected a sequence classifier"
@@ -273,6 +280,9 @@ def named_labels(settings: TaskSettings, names: tuple[str, ...]) -> tuple[str, .
         ConfigError: the number of configured labels is another.
     """
     if settings.labels is None:
+        if len(set(names)) < len(names) or any(name.strip() != name or not name for name in names):
+            message = f"expected distinct labels without spaces around them, found {names}"
+            raise ConfigError(message, 'name them: --set \'task.labels=["a", "b"]\'')
         return names
     if isinstance(settings.labels, Path) or len(settings.labels) != len(names):
         message = f"expected task.labels to be a list of {len(names)} labels"
@@ -321,5 +331,7 @@ def longest_input(classifier: Classifier, tokenizer_limit: int) -> int | None:
     limits = [tokenizer_limit]
     positions = int(getattr(classifier.config, "max_position_embeddings", None) or 0)
     if positions > 0:  # XLNet has none
+        if not hasattr(classifier.encoder, "embeddings"):
+            raise _not_an_encoder(classifier.config.name_or_path, classifier.config)
         limits.append(positions - first_position(classifier.encoder))
     return min((limit for limit in limits if limit < UNLIMITED), default=None)

@@ -6,7 +6,12 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForSequenceClassification, BertForTokenClassification
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    BertForTokenClassification,
+    GPT2Config,
+)
 
 from pipework.errors import PipeError
 from tests.commands import pipe
@@ -101,6 +106,23 @@ def tensorflow(folder):
     (folder / "tf_model.h5").write_bytes(b"\x89HDF")
 
 
+def decoder(folder):
+    config = GPT2Config(n_embd=32, n_layer=1, n_head=2, num_labels=3, vocab_size=400)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+
+
+def encoder_decoder(folder):
+    edit_json(folder / "config.json", is_encoder_decoder=True)
+
+
+def equal_labels(folder):
+    edit_json(folder / "config.json", id2label={"0": "a", "1": "a", "2": "b"}, label2id=None)
+
+
+def empty_label(folder):
+    edit_json(folder / "config.json", id2label={"0": "", "1": "a", "2": "b"}, label2id=None)
+
+
 def nothing(folder):
     del folder
 
@@ -124,6 +146,10 @@ FAULTS = [
     (other_width, "intermediate.dense.bias has the shape [64], the config needs [48]", ()),
     (missing_weight, "1 weights are missing, such as classifier.bias", ()),
     (softmax_of_a_cross_encoder, "activation_fn torch.nn.modules.activation.Tanh is not", ()),
+    (decoder, "is of the family gpt2, expected an encoder such as bert", ()),
+    (encoder_decoder, "is of the family bert, expected an encoder", ()),
+    (equal_labels, "expected distinct labels without spaces around them, found ('a', 'a'", ()),
+    (empty_label, "expected distinct labels without spaces around them, found ('', 'a'", ()),
     (tensorflow, "is a TensorFlow checkpoint (tf_model.h5), expected PyTorch's", ()),
     (nothing, "has 3 logits, which does not fit the task regression", ("task.kind=regression",)),
     (nothing, "expected task.labels to be a list of 3 labels", ('task.labels=["a", "b"]',)),
