@@ -13,7 +13,7 @@ import grpc
 from pipework.errors import ConfigError
 from pipework.serve.config import SecuritySettings
 
-BACKLOG = 512  # connections that wait to be accepted, as nginx; each waits for those before it
+BACKLOG = 2048  # connections that wait to be accepted; a dropped one is tried again after 1 s
 ACCEPT_RETRY_S = 0.1
 
 

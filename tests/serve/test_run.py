@@ -266,7 +266,7 @@ def test_the_file_limit_is_raised_for_the_connections():
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root
     )
-    assert done.stdout.split("\n")[:3] == ["600 2824 6000", "1658 6000 6000", "50"]
+    assert done.stdout.split("\n")[:3] == ["600 4360 6000", "1146 6000 6000", "50"]
     assert done.stderr.startswith(
-        "limits.connections is 1658 instead of 4096: the limit of open files (ulimit -Hn) is 6000\n"
+        "limits.connections is 1146 instead of 4096: the limit of open files (ulimit -Hn) is 6000\n"
     )
