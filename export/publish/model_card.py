@@ -29,6 +29,8 @@ class PublishedEngine(Record):
     speed: Speed | None
 
 
+CROSS_ENCODER = "cross-encoder"  # a kind of source, see `pipework.export.importing`
+
 USE = """\
 ```python
 from transformers import pipeline
@@ -198,6 +200,11 @@ def _limits(manifest: Manifest, engines: Sequence[PublishedEngine]) -> Iterator[
     imported = manifest.imported
     if imported is not None:
         yield "The training data of the source are unknown: it was trained by another program."
+        if imported.kind == CROSS_ENCODER:
+            yield (
+                "The activation of the score is part of the ONNX and OpenVINO files; transformers "
+                "returns the value before it."
+            )
         yield (
             f"The import was compared with its source on {imported.rows:,} rows: logits within "
             f"{imported.max_abs:.1e}."

@@ -162,7 +162,7 @@ def _tiles(page: RunPage) -> str:
             tiles.append((f"{difference.baseline:.4f}", "", label))
     for other, score in page.evaluation.scores.items():
         if other is not page.evaluation.metric:
-            tiles.append((f"{score:.4f}", "", f"{metric_in_words(other)} of the model"))
+            tiles.append((f"{score:.4f}", "", f"{metric_in_words(other)} of the model on dev"))
     return frame.tiles(tiles)
 
 

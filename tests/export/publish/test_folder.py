@@ -16,10 +16,11 @@ from pipework.data.readers import Columns
 from pipework.export.config import ExportSettings, ImportSettings
 from pipework.export.importing.run import import_source
 from pipework.export.inference import predict_run
+from pipework.export.publish.model_card import model_card
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
-from pipework.run_folder.manifest import read_manifest, write_manifest
+from pipework.run_folder.manifest import ImportRecord, read_manifest, write_manifest
 from pipework.train.config.run_config import SAMPLE
 from tests.commands import pipe
 
@@ -185,3 +186,16 @@ def test_a_damaged_record_in_the_folder_is_named(published, tmp_path):
     (source / "pipework.json").write_text(json.dumps(record))
     done = pipe("import", source, "--out", tmp_path / "run")
     assert f"error: {source / 'pipework.json'}: task: Field required" in done.stderr
+
+
+def test_the_card_of_a_cross_encoder_names_its_activation(exported):
+    manifest = read_manifest(exported)
+    source = ImportRecord(
+        kind="cross-encoder", source="x", revision=None, transformers="5", rows=1, max_abs=0
+    )
+    imported = manifest.model_copy(update={"imported": source})
+    cards = [model_card(exported, record, (), NullProgress()) for record in (manifest, imported)]
+    assert [card.count("The activation of the score is part of the ONNX") for card in cards] == [
+        0,
+        1,
+    ]
