@@ -75,5 +75,5 @@ def test_a_file_that_is_not_a_bert_vocabulary_is_rejected(tmp_path):
 
 
 def test_a_folder_without_tokenizer_is_reported(tmp_path):
-    with pytest.raises(ConfigError, match=r"no tokenizer found at model\.name"):
+    with pytest.raises(ConfigError, match=r"no tokenizer found in checkpoint"):
         make_tokenizer(ModelSettings(name=str(tmp_path)), SOURCE)
