@@ -186,8 +186,9 @@ def other_source(manifest: Manifest, file: Path) -> Source:
     It has the columns of the training data, and its format if it has the same suffix.
     """
     reading, splits = manifest.data.reading, manifest.data.splits
-    known = next(iter(splits.values())).path if splits else "none"  # an import without rows
-    if file.suffix in SUFFIXES and file.suffix != Path(known).suffix:
+    known = next(iter(splits.values()), None)  # None: an import without rows
+    same = known is not None and file.suffix == Path(known.path).suffix
+    if file.suffix in SUFFIXES and not same:
         reading = reading.model_copy(update={"format": SUFFIXES[file.suffix].value})
     return Source.of(reading, file)
 

@@ -71,7 +71,8 @@ def recorded_names(run: Path, manifest: Manifest, variants: Sequence[Variant]) -
     Raises:
         RunFolderError: it has none of them.
     """
-    recorded, labels = [engine.name for engine in manifest.engines], [one.label for one in variants]
+    recorded = [engine.name for engine in manifest.engines]
+    labels = [variant.label for variant in variants]
     names = [label for label in labels if label in recorded]
     if not names:
         message = f"{run} has none of the engines to measure again: {', '.join(labels)}; "

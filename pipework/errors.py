@@ -120,6 +120,8 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 EXTRAS = {
     "matplotlib": "bench",
     "mlflow": "mlflow",
+    "pandas": "mlflow",
+    "peft": "adapters",
     "onnx": "export",
     "onnxruntime": "cpu",
     "openvino": "cpu",

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipework.data.kept_rows import FOLDER as ROWS
@@ -58,7 +58,8 @@ def run_folder(
             if snapshot is None and not last_line(out) and latest(out) is None:
                 _clear(out)  # an error before the first step leaves no run
                 if new:
-                    out.rmdir()
+                    with suppress(OSError):  # another program has written a file
+                        out.rmdir()
             raise
 
 
@@ -69,7 +70,7 @@ def _open_snapshot(
         message = f"{out} already contains a finished run"
         raise RunFolderError(message, "choose another --out, or delete the folder")
     left = sorted(path.name for path in out.iterdir())
-    foreign = [name for name in left if name not in OWN and not name.startswith("events.")]
+    foreign = list(filter(_is_foreign, left))
     if left and (foreign or TRAIN_LOG not in left):
         message = f"{out} contains files that no run wrote: {', '.join((foreign or left)[:3])}"
         raise RunFolderError(message, "choose an empty or new folder for --out")
@@ -88,8 +89,13 @@ def _open_snapshot(
     return None
 
 
+def _is_foreign(name: str) -> bool:
+    return name not in OWN and not name.startswith("events.")
+
+
 def _clear(out: Path) -> None:
-    names = [path.name for path in out.iterdir()]
+    """Delete the files of an unfinished run."""
+    names = [path.name for path in out.iterdir() if not _is_foreign(path.name)]
     for name in sorted(names, key=TRAIN_LOG.__eq__):  # train.log last: it marks the folder as a run
         path = out / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -65,6 +65,7 @@ def score(
     """
     runs = sorted(folder.glob("seed-*")) or [folder]
     manifests = [read_manifest(run) for run in runs]
+    seeds = [manifest.identity.seed for manifest in manifests]
     evaluations = [evaluate_run(run, None, split, None, NullProgress()) for run in runs]
     sources = {part: split_source(runs[0], manifests[0], part) for part in ("train", split)}
     linear = linear_baseline(sources, manifests[0].task, NullProgress())
@@ -73,7 +74,7 @@ def score(
         dataset=name,
         metric=f"{split} {metric_in_words(evaluations[0].metric)}",
         values=tuple(100 * evaluation.score for evaluation in evaluations),
-        seeds=tuple(int(manifest.identity.seed or 0) for manifest in manifests),
+        seeds=tuple(seed for seed in seeds if seed is not None),
         rows=evaluations[0].rows,
         minutes=mean(minutes),
         settings=_settings(manifests[0], run_config(runs[0]).train),

@@ -2,10 +2,9 @@
 
 import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from safetensors import safe_open
@@ -13,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
-from pipework.errors import ConfigError, MissingDependencyError
+from pipework.errors import ConfigError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 HEADS = ("classifier", "score", "out_proj", "head")  # module names of heads in transformers
@@ -40,8 +39,7 @@ class Adapter:
         """Return the adapter of a source; None if it is a whole model.
 
         Raises:
-            ConfigError: it is no LoRA adapter for sequence classification, or has no head.
-            MissingDependencyError: peft is not installed.
+            ConfigError: it is not a LoRA adapter for sequence classification, or has no head.
         """
         path = find_file(name, CONFIG)
         if path is None:
@@ -51,7 +49,6 @@ class Adapter:
         if found != ("LORA", "SEQ_CLS"):
             message = f"{name!r} is an adapter of type {found[0]} for {found[1]}"
             raise ConfigError(message, "expected LORA for SEQ_CLS: merge it, then import the model")
-        _peft()
         weights = find_file(name, WEIGHTS)
         if weights is None:
             message = f"{name!r} has no {WEIGHTS}"
@@ -68,9 +65,11 @@ class Adapter:
 
     def apply(self, model: PreTrainedModel) -> nn.Module:
         """Return the base model with the adapter next to its weights."""
+        from peft import PeftModel  # noqa: PLC0415  (an extra)
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # peft uses names of older transformers
-            adapted: nn.Module = _peft().PeftModel.from_pretrained(model, self.name).eval()
+            adapted: nn.Module = PeftModel.from_pretrained(model, self.name).eval()
         return adapted
 
     def merge(self, model: PreTrainedModel) -> PreTrainedModel:
@@ -79,9 +78,18 @@ class Adapter:
         merged: PreTrainedModel = adapted.merge_and_unload()
         return merged
 
-    def provides(self, weights: Iterable[str]) -> bool:
-        """Whether the adapter has all of these weights of the base model."""
-        return all(any(key.endswith(f".{name}") for key in self.head) for name in weights)
+    def without_head(self, loading: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what transformers reported for the base model, without the adapter's own head."""
+
+        def own(name: str) -> bool:
+            return any(key.endswith(f".{name}") for key in self.head)
+
+        missing, mismatched = loading["missing_keys"], loading["mismatched_keys"]
+        return {
+            **loading,
+            "missing_keys": {name for name in missing if not own(name)},
+            "mismatched_keys": {entry for entry in mismatched if not own(entry[0])},
+        }
 
 
 def find_file(name: str, file: str) -> Path | None:
@@ -101,13 +109,3 @@ def find_file(name: str, file: str) -> Path | None:
 
 def _is_head(key: str) -> bool:
     return any(part in HEADS for part in key.split(".")) and ".lora_" not in key
-
-
-def _peft() -> ModuleType:
-    try:
-        import peft  # noqa: PLC0415  (an extra)
-    except ModuleNotFoundError as error:
-        message = "an adapter needs the package peft, which is not installed"
-        raise MissingDependencyError(message, "pip install 'pipework[adapters]'") from error
-    module: ModuleType = peft
-    return module

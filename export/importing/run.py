@@ -15,7 +15,7 @@ from pipework.data.examples import Example, Source
 from pipework.data.kept_rows import CALIBRATION_ROWS, keep_rows, sample_evenly
 from pipework.data.readers import Columns, column_names
 from pipework.errors import ConfigError
-from pipework.export.config import ImportSettings
+from pipework.export.config import ImportDataSettings, ImportSettings
 from pipework.export.importing.comparison import (
     COMPARED_ROWS,
     ImportedModel,
@@ -145,11 +145,10 @@ class ImportRows:
             DataError: a file cannot be read.
         """
         kind = source.task.kind
-        opened = [_source(path, settings, kind) for path in files]
+        known = source.pair if settings.pair is None else settings.pair
+        opened = [_source(path, settings.data, kind, known) for path in files]
         pairs = [file.columns.text_pair is not None for file in opened]
-        pair = any(pairs) or source.pair
-        if settings.pair is not None:
-            pair = settings.pair
+        pair = any(pairs) if known is None else known
         if opened and pairs != [pair] * len(pairs):
             message = f"{opened[0].path}: expected {'two texts' if pair else 'one text'} per row"
             raise ConfigError(message, "set data.columns.text_pair, or pair")
@@ -181,13 +180,13 @@ class ImportRows:
         )
 
 
-def _source(path: Path, settings: ImportSettings, kind: TaskKind) -> Source:
+def _source(path: Path, data: ImportDataSettings, kind: TaskKind, pair: bool | None) -> Source:
     """Return how to read a file: with the configured columns, or else those of the usual names."""
-    data, columns = settings.data, settings.data.columns
+    columns = data.columns
     names = column_names(path, data.format)
     label = columns.label if "label" in columns.model_fields_set or "label" in names else None
     text_pair = columns.text_pair
-    if text_pair is None and settings.pair is not False and "text_pair" in names:
+    if text_pair is None and pair is not False and "text_pair" in names:
         text_pair = "text_pair"
     return Source(
         path=path,
@@ -262,15 +261,17 @@ def _data(
         findings += report.findings
     return task, Data(
         reading=rows.reading(task.kind),
-        splits={name: _split(folder, name, source) for name, source in rows.sources.items()},
+        splits={
+            name: _split(folder, name, source, rows.dev if name == "dev" else [*source.rows()])
+            for name, source in rows.sources.items()
+        },
         findings=tuple(findings),
         metrics=metrics,
     )
 
 
-def _split(folder: Path, name: str, source: Source) -> Split:
+def _split(folder: Path, name: str, source: Source, rows: Sequence[Example]) -> Split:
     """Record a file; the run folder keeps its rows, or those that the calibration needs."""
-    rows = list(source.rows())
     most = len(rows) if name == "dev" else CALIBRATION_ROWS
     return Split(
         path=str(source.path.absolute()),

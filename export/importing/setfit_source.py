@@ -24,12 +24,12 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import find_file
 from pipework.export.importing.transformers_source import (
-    SourceKind,
     SourceModel,
     TokenizerFiles,
     longest_input,
     named_labels,
 )
+from pipework.run_folder.manifest import SourceKind
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.data import TaskSettings
 from pipework.train.config.model import Head, HeadSettings, PoolingMode, PoolingSettings
@@ -87,6 +87,7 @@ def open_setfit(name: str, settings: TaskSettings) -> SourceModel:
         head = _head(name, fields)
         pooling = _pooling(name, normalized=bool(fields.get("normalize_embeddings")))
         encoder = _encoder(name)
+        longest = _fields(name, LENGTH).get("max_seq_length")
     labels = named_labels(settings, head.classes)
     task = Task(
         kind=TaskKind.SINGLE_LABEL,
@@ -99,7 +100,7 @@ def open_setfit(name: str, settings: TaskSettings) -> SourceModel:
     _fill(classifier.head, head, name)
     files = TokenizerFiles.open(name)
     check_vocabulary(name, files.tokenizer, int(encoder.config.vocab_size))
-    limit = min(int(_fields(name, LENGTH).get("max_seq_length") or files.limit), files.limit)
+    limit = min(int(longest or files.limit), files.limit)
     return SourceModel(
         kind=SourceKind.SETFIT,
         name=name,

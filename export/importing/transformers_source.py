@@ -9,7 +9,6 @@ Shapes: N texts, C classes, T tokens of a text.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from transformers import (
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import Adapter, find_file
 from pipework.export.publish.folder import PUBLISHED_FILE, PublishedModel
+from pipework.run_folder.manifest import SourceKind
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.data import TaskSettings
 from pipework.train.config.model import HeadSettings, ModelSettings
@@ -41,15 +41,6 @@ from pipework.train.model.pretrained import PROBLEMS, LabelNames, check_vocabula
 USUAL_LENGTH = 512  # tokens; the proof of longer inputs takes minutes, so they need a setting
 UNLIMITED = 1 << 20  # tokenizers without a limit have a huge number
 CLASSIFIER = "ForSequenceClassification"
-
-
-class SourceKind(StrEnum):
-    """The kind of source."""
-
-    TRANSFORMERS = "transformers"
-    CROSS_ENCODER = "cross-encoder"
-    LORA = "LoRA adapter"
-    SETFIT = "SetFit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +72,11 @@ class SourceModel:
     published: PublishedModel | None
 
     @property
-    def pair(self) -> bool:
-        """Whether an input of the source is certainly two texts."""
+    def pair(self) -> bool | None:
+        """Whether an input is two texts; None if the source does not tell."""
         if self.published is not None:
             return "text_pair" in self.published.fields
-        return self.kind is SourceKind.CROSS_ENCODER
+        return True if self.kind is SourceKind.CROSS_ENCODER else None
 
     def max_length(self, wanted: int | None) -> int:
         """Return the maximum number of tokens of an input.
@@ -116,12 +107,9 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
         adapter = Adapter.of(name)
     weights = name if adapter is None else adapter.base
     config = _config(weights, adapter)
-    if adapter is None:
-        _copy_activation(name, config)
     model, loading = _load(weights, config)
-    if adapter is not None and adapter.provides(loading["missing_keys"]):
-        loading = {**loading, "missing_keys": set()}
-        model = adapter.merge(model)
+    if adapter is not None:
+        model, loading = adapter.merge(model), adapter.without_head(loading)
     _check_weights(name, model, loading)
     published = _published(name)
     task = _task(name, config, settings)
@@ -150,10 +138,12 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
 def _config(name: str, adapter: Adapter | None) -> PreTrainedConfig:
     with opening(name):
         config = read_config(name)
-    if adapter is None:
-        _check_config(name, config)
-    elif config.num_labels != adapter.labels:
-        config.num_labels = adapter.labels  # the base has the default of two labels
+        _check_family(name, config)
+        if adapter is None:
+            _check_head(name, config)
+            _copy_activation(name, config)
+        elif config.num_labels != adapter.labels:
+            config.num_labels = adapter.labels  # those of the base are of another head
     return config
 
 
@@ -183,10 +173,12 @@ def _load(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[st
 
 
 def _reopen(name: str, adapter: Adapter | None) -> torch.nn.Module:
-    labels = {} if adapter is None else {"num_labels": adapter.labels}
+    head = {}
+    if adapter is not None:  # the base may have none, or another
+        head = {"num_labels": adapter.labels, "ignore_mismatched_sizes": True}
     with opening(name):
         model = AutoModelForSequenceClassification.from_pretrained(
-            name, dtype=torch.float32, **labels
+            name, dtype=torch.float32, **head
         )
         return model if adapter is None else adapter.apply(model)
 
@@ -203,12 +195,15 @@ def _published(name: str) -> PublishedModel | None:
         raise ConfigError(message, "publish the run again with this version") from error
 
 
-def _check_config(name: str, config: PreTrainedConfig) -> None:
+def _check_family(name: str, config: PreTrainedConfig) -> None:
     if getattr(config, "auto_map", None):
         message = f"{name!r} needs code of its own (auto_map in config.json), which can do anything"
         raise ConfigError(message, "save it with a class of transformers, then import that folder")
     if config.is_encoder_decoder:
         raise _not_an_encoder(name, config)
+
+
+def _check_head(name: str, config: PreTrainedConfig) -> None:
     architecture = (config.architectures or [CLASSIFIER])[0]
     if not architecture.endswith(CLASSIFIER):
         message = f"{name!r} is a {architecture}, expected a sequence classifier"

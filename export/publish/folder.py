@@ -106,6 +106,7 @@ def new_folder(out: Path) -> Iterator[Path]:
         RunFolderError: as `check_new`; or it cannot be created.
     """
     check_new(out)
+    out = out.absolute()
     partial = out.with_name(f"{out.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)

@@ -19,6 +19,7 @@ from mlflow.types.schema import Array
 
 from pipework import __version__
 from pipework.data.examples import Example, validate_example
+from pipework.errors import ConfigError
 from pipework.export.publish.folder import copy_public, proofs
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_classifier
@@ -117,8 +118,11 @@ def publish_mlflow(run: Path, name: str, progress: Progress) -> LoggedModel:
     Scores become metrics, and the proofs of the engines tags.
 
     Raises:
-        PipeError: as `publish_oci`.
+        PipeError: as `publish_oci`; or the run reads texts with marked entities.
     """
+    if read_classifier(run).input.marked:
+        message = f"{run} reads texts with marked entities, which are not columns of a frame"
+        raise ConfigError(message, "pipe publish RUN --to oci:DIR")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     with tempfile.TemporaryDirectory(prefix="pipework-mlflow-") as temporary:
         files, script = Path(temporary) / RUN, Path(temporary) / "model.py"

@@ -14,7 +14,7 @@ from pipework.export.inference import open_encoder
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import Parity, Speed
 from pipework.run_folder.files import Record
-from pipework.run_folder.manifest import Manifest
+from pipework.run_folder.manifest import Manifest, SourceKind
 from pipework.run_folder.task import TaskKind
 from pipework.scoring.bootstrap import Interval, TaskLogits, score_interval
 from pipework.scoring.evaluation import infer_all, label_array
@@ -28,8 +28,6 @@ class PublishedEngine(Record):
     parity: Parity
     speed: Speed | None
 
-
-CROSS_ENCODER = "cross-encoder"  # a kind of source, see `pipework.export.importing`
 
 USE = """\
 ```python
@@ -200,7 +198,7 @@ def _limits(manifest: Manifest, engines: Sequence[PublishedEngine]) -> Iterator[
     imported = manifest.imported
     if imported is not None:
         yield "The training data of the source are unknown: it was trained by another program."
-        if imported.kind == CROSS_ENCODER:
+        if imported.kind is SourceKind.CROSS_ENCODER:
             yield (
                 "The activation of the score is part of the ONNX and OpenVINO files; transformers "
                 "returns the value before it."

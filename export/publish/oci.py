@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 from pipework.errors import ConfigError, MissingDependencyError
 from pipework.export.publish.folder import new_folder, proofs, public_manifest
@@ -27,7 +28,7 @@ from pipework.run_folder.manifest import Manifest
 ROOT = "models"  # KServe's modelcar and image volumes mount this folder
 MEDIA = "application/vnd.oci.image"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-LOCAL = ("localhost", "127.0.0.1", "[::1]")
+LOCAL = ("localhost", "127.0.0.1", "::1")
 LATEST = "latest"
 
 
@@ -101,7 +102,7 @@ def push_image(run: Path, reference: str, progress: Progress) -> PublishedImage:
         layout = Path(temporary) / "image"
         image = publish_oci(run, layout, progress, tag or LATEST)
         progress.note(f"pushing {image.digest} to {reference}")
-        local = reference.partition("/")[0].partition(":")[0] in LOCAL
+        local = urlsplit(f"//{reference}").hostname in LOCAL
         done = subprocess.run(  # noqa: S603  (no shell)
             [
                 skopeo,

@@ -7,6 +7,7 @@ changes the entries of another stage.
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -182,11 +183,20 @@ class Data(Record):
     baseline: BaselineRecord | None = None
 
 
+class SourceKind(StrEnum):
+    """The kind of the source of an imported model."""
+
+    TRANSFORMERS = "transformers"
+    CROSS_ENCODER = "cross-encoder"
+    LORA = "LoRA adapter"
+    SETFIT = "SetFit"
+
+
 class ImportRecord(Record):
     """The source of an imported model, and the comparison with it.
 
     Attributes:
-        kind: the kind of source, see `pipework.export.importing`.
+        kind: the kind of source.
         source: the folder or hub id.
         revision: the commit of a hub id.
         transformers: the version of transformers that ran the source.
@@ -194,7 +204,7 @@ class ImportRecord(Record):
         max_abs: the largest difference of a logit.
     """
 
-    kind: str
+    kind: SourceKind
     source: str
     revision: str | None
     transformers: str

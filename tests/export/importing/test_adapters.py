@@ -1,6 +1,7 @@
 """Imports of LoRA adapters that peft saved."""
 
 import shutil
+import sys
 import warnings
 
 import pytest
@@ -10,7 +11,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 from pipework.export.config import ExportSettings
-from pipework.export.importing import run as importing
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
@@ -64,10 +64,26 @@ def test_an_adapter_is_merged_into_its_base(adapter_folder, tmp_path):
 
 def test_a_lost_adapter_is_refused(adapter_folder, tmp_path, monkeypatch):
     monkeypatch.setattr("pipework.export.importing.adapters.Adapter.merge", lambda _, model: model)
-    monkeypatch.setattr(importing.open_source.__globals__["Adapter"], "provides", lambda *_: True)
     done = pipe("import", adapter_folder, "--out", tmp_path / "run")
     assert done.returncode == 3
     assert "the import answers differently from its source" in done.stderr
+
+
+def test_the_head_of_the_base_is_replaced(classifier_folder, copy, tmp_path):
+    # The base is a classifier with three labels, the adapter has four.
+    path = copy / "adapter_config.json"
+    edit_json(path, base_model_name_or_path=str(classifier_folder))
+    done = pipe("import", copy, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert len(read_manifest(tmp_path / "run").task.labels) == 4
+
+
+def test_a_missing_peft_is_named(adapter_folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    done = pipe("import", adapter_folder, "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert "error: peft is required and not installed" in done.stderr
+    assert "hint: pip install 'pipework[adapters]'" in done.stderr
 
 
 def without_head(folder):

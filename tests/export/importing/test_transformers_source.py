@@ -123,6 +123,19 @@ def empty_label(folder):
     edit_json(folder / "config.json", id2label={"0": "", "1": "a", "2": "b"}, label2id=None)
 
 
+def encoder_decoder_adapter(folder):
+    base = shutil.copytree(folder, folder / "base")
+    encoder_decoder(base)
+    fields = {"peft_type": "LORA", "task_type": "SEQ_CLS", "base_model_name_or_path": str(base)}
+    (folder / "adapter_config.json").write_text(json.dumps(fields))
+    weights = {"base_model.model.classifier.weight": torch.zeros(3, 32)}
+    save_file(weights, folder / "adapter_model.safetensors")
+
+
+def damaged_activation(folder):
+    (folder / "config_sentence_transformers.json").write_text("{")
+
+
 def nothing(folder):
     del folder
 
@@ -148,6 +161,8 @@ FAULTS = [
     (softmax_of_a_cross_encoder, "activation_fn torch.nn.modules.activation.Tanh is not", ()),
     (decoder, "is of the family gpt2, expected an encoder such as bert", ()),
     (encoder_decoder, "is of the family bert, expected an encoder", ()),
+    (encoder_decoder_adapter, "is of the family bert, expected an encoder", ()),
+    (damaged_activation, "cannot be opened: Expecting property name", ()),
     (equal_labels, "expected distinct labels without spaces around them, found ('a', 'a'", ()),
     (empty_label, "expected distinct labels without spaces around them, found ('', 'a'", ()),
     (tensorflow, "is a TensorFlow checkpoint (tf_model.h5), expected PyTorch's", ()),

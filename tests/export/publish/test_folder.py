@@ -178,6 +178,14 @@ def test_files_in_the_target_are_kept(exported, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+def test_a_published_model_of_single_texts_reads_no_pairs(published, tmp_path):
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\ttext_pair\nrain\tsun\n")
+    run = tmp_path / "run"
+    manifest = import_source(str(published), run, [rows], ImportSettings(), NullProgress())
+    assert not manifest.input.pair
+
+
 def test_a_damaged_record_in_the_folder_is_named(published, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(published, source)
