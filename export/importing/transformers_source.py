@@ -73,7 +73,7 @@ class SourceModel:
 
     @property
     def pair(self) -> bool | None:
-        """Whether an input is two texts; None if the source does not tell."""
+        """Whether an input is two texts; None if unknown."""
         if self.published is not None:
             return "text_pair" in self.published.fields
         return True if self.kind is SourceKind.CROSS_ENCODER else None

@@ -133,7 +133,7 @@ class RunRows:
         """Return train rows, sampled evenly, for the calibration of activations.
 
         Without the train file these are the rows that the run has kept, or some of them; for a run
-        without data, the rows of `sample_rows`.
+        without a train split, the rows of `sample_rows`.
 
         Args:
             count: number of rows; None uses `settings.calibration_rows`.
@@ -143,7 +143,7 @@ class RunRows:
         """
         run, manifest = self.run, self.manifest
         count = count or self.settings.calibration_rows
-        if not manifest.data.splits:
+        if "train" not in manifest.data.splits:
             return open_encoder(run, manifest).encode(sample_rows(manifest.input)[:count])
         try:
             rows = _rows(run, manifest, "train", count)

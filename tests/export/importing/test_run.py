@@ -17,6 +17,7 @@ from pipework.export.config import ExportSettings, ImportSettings
 from pipework.export.importing import run as importing
 from pipework.export.importing.run import FOREIGN_TEXTS, import_source
 from pipework.export.inference import evaluate_run, predict_run
+from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import (
@@ -108,6 +109,15 @@ def test_rows_without_labels_prove_but_score_nothing(classifier_folder, rows_fil
         evaluate_run(run, None, "dev", None, NullProgress())
 
 
+def test_few_rows_leave_none_for_the_calibration(classifier_folder, rows_file, tmp_path):
+    run = tmp_path / "run"
+    manifest = imported(classifier_folder, run, rows_file(*labelled(3)))
+    assert manifest.data.splits.keys() == {"dev"}
+    rows = RunRows.open(run, manifest, SPEED)
+    assert len(rows.dev) == 3
+    assert len(rows.calibration_rows()) == 300  # texts of the sample
+
+
 def test_a_second_file_calibrates(classifier_folder, rows_file, tmp_path):
     second = rows_file(*TEXTS, header="text", name="more.tsv")
     first = rows_file(*labelled(12))
@@ -191,7 +201,7 @@ def test_a_pair_model_reads_pairs(classifier_folder, rows_file, tmp_path):
     assert imported(classifier_folder, tmp_path / "pair", pair="true").input.pair
 
 
-def test_the_first_line_tells_the_task(classifier_folder, tmp_path):
+def test_the_first_line_describes_the_task(classifier_folder, tmp_path):
     done = pipe("import", classifier_folder, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     line = f"{classifier_folder}: transformers, 3 labels, softmax, single texts, at most 64 tokens"
