@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import onnxruntime
 import transformers
 
 from pipework import __version__
@@ -42,6 +43,7 @@ from pipework.run_folder.manifest import (
     Model,
     Part,
     ReadOptions,
+    SourceKind,
     Split,
     SplitMetrics,
     write_manifest,
@@ -295,11 +297,12 @@ def _model(source: SourceModel, folder: Path) -> Model:
 
 
 def _record(source: SourceModel, comparison: SourceComparison) -> ImportRecord:
+    library = onnxruntime if source.kind is SourceKind.ONNX else transformers
     return ImportRecord(
         kind=source.kind,
         source=source.name,
         revision=getattr(source.classifier.config, "_commit_hash", None),
-        transformers=transformers.__version__,
+        program=f"{library.__name__} {library.__version__}",
         rows=comparison.rows,
         max_abs=comparison.max_abs,
     )

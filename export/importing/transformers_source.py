@@ -1,7 +1,7 @@
 """Open a sequence classifier that another program saved, with strict checks.
 
 Supported sources are the folders and hub ids that `AutoModelForSequenceClassification` opens, the
-cross-encoders of sentence-transformers, and LoRA adapters on such a model.
+cross-encoders of sentence-transformers, LoRA adapters on such a model, and its ONNX graph.
 
 Shapes: N texts, C classes, T tokens of a text.
 """
@@ -25,6 +25,7 @@ from transformers import (
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import Adapter, find_file
+from pipework.export.importing.onnx_source import OnnxSource
 from pipework.export.publish.folder import PUBLISHED_FILE, PublishedModel
 from pipework.run_folder.manifest import SourceKind
 from pipework.run_folder.task import Task, TaskKind
@@ -104,10 +105,10 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
     """
     silence_transformers()
     with opening(name):
-        adapter = Adapter.of(name)
+        adapter, graph = Adapter.of(name), OnnxSource.of(name)
     weights = name if adapter is None else adapter.base
     config = _config(weights, adapter)
-    model, loading = _load(weights, config)
+    model, loading = _load(weights, config) if graph is None else graph.load(config)
     if adapter is not None:
         model, loading = adapter.merge(model), adapter.without_head(loading)
     _check_weights(name, model, loading)
@@ -122,14 +123,18 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
     LabelNames.of(task).write(model.config)
     classifier = Classifier(model.eval(), HeadSettings())
     return SourceModel(
-        kind=_kind(config) if adapter is None else SourceKind.LORA,
+        kind=_kind(config, adapter, graph),
         name=name,
         classifier=classifier,
         tokenizer=files.tokenizer,
         tokenizer_name=tokenizer_name,
-        reopen=partial(_reopen, weights, adapter),
+        reopen=partial(_reopen, weights, adapter) if graph is None else graph.open,
         task=task,
-        type_ids=files.type_ids and padding_of(classifier).type_ids,
+        type_ids=(
+            files.type_ids
+            and padding_of(classifier).type_ids
+            and (graph is None or "token_type_ids" in graph.inputs)
+        ),
         longest=longest_input(classifier, files.limit),
         published=published,
     )
@@ -238,7 +243,11 @@ def _check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) -
             raise ConfigError(message, "the training failed: use an earlier checkpoint")
 
 
-def _kind(config: PreTrainedConfig) -> SourceKind:
+def _kind(
+    config: PreTrainedConfig, adapter: Adapter | None, graph: OnnxSource | None
+) -> SourceKind:
+    if adapter is not None or graph is not None:
+        return SourceKind.LORA if graph is None else SourceKind.ONNX
     own = ("sentence_transformers", "sbert_ce_default_activation_function")
     found = any(getattr(config, name, None) for name in own)
     return SourceKind.CROSS_ENCODER if found else SourceKind.TRANSFORMERS
