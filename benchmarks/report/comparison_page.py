@@ -145,14 +145,14 @@ def _cells(row: tuple[str, ...]) -> str:
 
 
 def _plots(result: ComparisonResult) -> str:
-    from pipework.benchmarks.report import comparison_plots  # noqa: PLC0415  (needs an extra)
+    from pipework.benchmarks.report import plots  # noqa: PLC0415  (needs an extra)
 
     quantities = {ratio.quantity for level in result.levels for ratio in level.ratios}
     plots = [
         (
             f"Ratio to the baseline: {quantity}",
             f"{LEGEND} {BETTER[quantity]} is better.",
-            comparison_plots.ratio_plot(result, quantity),
+            plots.ratio_plot(result, quantity),
         )
         for quantity in Quantity
         if quantity in quantities
