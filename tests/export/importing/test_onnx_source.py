@@ -1,7 +1,6 @@
 """Imports of ONNX graphs that the exporters of PyTorch wrote, without the weights of PyTorch."""
 
 import shutil
-import warnings
 
 import onnx
 import pytest
@@ -11,6 +10,7 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 from transformers import AutoModelForSequenceClassification
 
 from pipework.benchmarks.studies.families import EncoderFamily
+from pipework.benchmarks.studies.imports import GRAPH_INPUTS, LABELS, save_classifier, save_graph
 from pipework.errors import ConfigError
 from pipework.export.config import ImportSettings
 from pipework.export.importing.onnx_source import OnnxSource
@@ -19,40 +19,9 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.manifest import SourceKind
-from tests.export.importing.conftest import LABELS, edit_json, save_classifier
+from tests.export.importing.conftest import edit_json
 from tests.export.importing.test_run import SPEED, imported
 from tests.export.importing.test_run import onnx as variant
-
-NAMES = ("input_ids", "attention_mask", "token_type_ids")
-
-
-def save_graph(folder, *, names=NAMES, dynamo=False, fixed=False):
-    """Export the model of a folder, and delete the weights of PyTorch; return the model."""
-    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    sizes = {0: "batch", 1: "sequence"}
-    if dynamo:
-        dynamic = {name: torch.export.Dim(name) for name in sizes.values()}
-        axes = {"dynamic_shapes": {name: dict(enumerate(dynamic.values())) for name in names}}
-    else:
-        axes = {"dynamic_axes": {} if fixed else dict.fromkeys(names, sizes)}
-    ids = torch.randint(5, 50, (2, 9))
-    values = (ids, torch.ones_like(ids), torch.zeros_like(ids))
-    (folder / "model.safetensors").unlink()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            model,
-            (),
-            folder / "model.onnx",
-            kwargs=dict(zip(names, values, strict=False)),
-            input_names=[*names],
-            output_names=["logits"],
-            opset_version=18,
-            dynamo=dynamo,
-            verbose=False,
-            **axes,
-        )
-    return model
 
 
 def with_random_weights(folder):
@@ -76,11 +45,11 @@ def check_weights(folder, model):
 @pytest.mark.parametrize("family", EncoderFamily)
 def test_the_weights_of_every_family_are_found(family, tmp_path):
     folder = with_random_weights(save_classifier(tmp_path, family))
-    check_weights(folder, save_graph(folder, names=NAMES[:2]))
+    check_weights(folder, save_graph(folder))
 
 
 def test_equal_tensors_are_found(tmp_path):
-    check_weights(tmp_path, save_graph(save_classifier(tmp_path)))
+    check_weights(tmp_path, save_graph(save_classifier(tmp_path), inputs=GRAPH_INPUTS))
 
 
 @pytest.mark.parametrize("random", [False, True])
@@ -88,13 +57,13 @@ def test_the_newer_exporter_is_supported(random, tmp_path):
     folder = save_classifier(tmp_path, EncoderFamily.DISTILBERT)
     if random:
         with_random_weights(folder)
-    check_weights(folder, save_graph(folder, names=NAMES[:2], dynamo=True))
+    check_weights(folder, save_graph(folder, dynamo=True))
 
 
 @pytest.fixture(scope="module")
 def graph_folder(tmp_path_factory):
     folder = save_classifier(tmp_path_factory.mktemp("graph") / "bert")
-    save_graph(folder)
+    save_graph(folder, inputs=GRAPH_INPUTS)
     return folder
 
 
@@ -111,7 +80,7 @@ def test_the_import_is_proven_against_the_graph(graph_folder, tmp_path):
 
 def test_a_graph_without_type_ids_reads_pairs(tmp_path):
     folder = save_classifier(tmp_path / "source")
-    save_graph(folder, names=NAMES[:2])
+    save_graph(folder)
     manifest = imported(folder, tmp_path / "run", pair=True)
     assert not manifest.input.type_ids
     assert manifest.imported.max_abs < 1e-5
@@ -182,6 +151,6 @@ def test_a_fault_of_a_graph_is_named(fault, message, graph_folder, tmp_path):
 
 def test_a_graph_of_a_fixed_length_is_refused(tmp_path):
     folder = save_classifier(tmp_path / "source", EncoderFamily.DISTILBERT)
-    save_graph(folder, names=NAMES[:2], fixed=True)
+    save_graph(folder, fixed=True)
     with pytest.raises(ConfigError, match=r"input_ids has the fixed shape \[2, 9\]"):
         imported(folder, tmp_path / "run")

@@ -11,6 +11,7 @@ from tokenizers import normalizers
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from pipework.benchmarks.studies.families import EncoderFamily
+from pipework.benchmarks.studies.imports import LABELS, save_classifier
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.export.config import ExportSettings, ImportSettings
@@ -32,7 +33,7 @@ from pipework.run_folder.task import Metric, TaskKind
 from pipework.settings import load_settings
 from pipework.train.model.packed_encoder import PACKABLE
 from tests.commands import pipe
-from tests.export.importing.conftest import LABELS, edit_json, save_classifier
+from tests.export.importing.conftest import edit_json
 
 TEXTS = ("rain in the north", "the team won", "shares fell", "a quiet day", "late goal", "票房")
 SPEED = ExportSettings(speed_s=0)
