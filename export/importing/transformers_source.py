@@ -33,8 +33,8 @@ from pipework.train.config.model import HeadSettings, ModelSettings
 from pipework.train.data.labels import SCORE
 from pipework.train.data.tokenizer import checkpoint_tokenizer
 from pipework.train.model.classifier import Classifier, padding_of, silence_transformers
+from pipework.train.model.encoder_configs import read_config
 from pipework.train.model.families import output_activation
-from pipework.train.model.legacy_configs import read_config
 from pipework.train.model.packed_encoder import first_position
 from pipework.train.model.pretrained import PROBLEMS, LabelNames, check_vocabulary, opening
 

@@ -22,8 +22,8 @@ from pipework.memory import is_out_of_memory
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.data.tokenizer import check_openable, library_errors, summary
+from pipework.train.model.encoder_configs import read_config
 from pipework.train.model.families import set_head_dropout
-from pipework.train.model.legacy_configs import read_config
 
 PROBLEMS = {
     TaskKind.SINGLE_LABEL: "single_label_classification",

@@ -25,10 +25,9 @@ from pipework.text.padding import Padding
 from pipework.train.config.model import ModelSettings
 from pipework.train.model import families, ngram_embeddings
 from pipework.train.model.classifier import silence_transformers
+from pipework.train.model.encoder_configs import preset_config, read_config
 from pipework.train.model.families import without_encoder
-from pipework.train.model.legacy_configs import read_config
 from pipework.train.model.packed_encoder import PackedEncoder, check_packable
-from pipework.train.model.presets import preset_config
 from pipework.train.model.pretrained import check_loaded, check_vocabulary, opening
 
 ORDER = "order.safetensors"
