@@ -1,7 +1,8 @@
 """Open a sequence classifier that another program saved, with strict checks.
 
 Supported sources are the folders and hub ids that `AutoModelForSequenceClassification` opens, the
-cross-encoders of sentence-transformers, and LoRA adapters on such a model.
+cross-encoders of sentence-transformers, TensorFlow 1 checkpoints of BERT and ALBERT, and LoRA
+adapters on such a model.
 
 Shapes: N texts, C classes, T tokens of a text.
 """
@@ -19,8 +20,10 @@ from tokenizers import Tokenizer
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    BertTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 
 from pipework.errors import ConfigError
@@ -36,7 +39,8 @@ from pipework.train.model.classifier import Classifier, padding_of, silence_tran
 from pipework.train.model.encoder_configs import read_config
 from pipework.train.model.families import output_activation
 from pipework.train.model.packed_encoder import first_position
-from pipework.train.model.pretrained import PROBLEMS, LabelNames, check_vocabulary, opening
+from pipework.train.model.pretrained import PROBLEMS, LabelNames, check_vocabulary, load, opening
+from pipework.train.model.tensorflow_weights import find_index, label_count
 
 USUAL_LENGTH = 512  # tokens; the proof of longer inputs takes minutes, so they need a setting
 UNLIMITED = 1 << 20  # tokenizers without a limit have a huge number
@@ -122,7 +126,7 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
     LabelNames.of(task).write(model.config)
     classifier = Classifier(model.eval(), HeadSettings())
     return SourceModel(
-        kind=_kind(config) if adapter is None else SourceKind.LORA,
+        kind=_kind(weights, config) if adapter is None else SourceKind.LORA,
         name=name,
         classifier=classifier,
         tokenizer=files.tokenizer,
@@ -139,6 +143,8 @@ def _config(name: str, adapter: Adapter | None) -> PreTrainedConfig:
     with opening(name):
         config = read_config(name)
         _check_family(name, config)
+        if (index := find_index(name)) and (labels := label_count(index)):
+            config.num_labels = labels  # such a config has none
         if adapter is None:
             _check_head(name, config)
             _copy_activation(name, config)
@@ -162,14 +168,7 @@ def _not_an_encoder(name: str, config: PreTrainedConfig) -> ConfigError:
 
 def _load(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
     with opening(name):
-        model, loading = AutoModelForSequenceClassification.from_pretrained(
-            name,
-            config=config,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,  # reported with the names of the labels
-            output_loading_info=True,
-        )
-    return model, loading
+        return load(AutoModelForSequenceClassification, name, config)
 
 
 def _reopen(name: str, adapter: Adapter | None) -> torch.nn.Module:
@@ -177,9 +176,12 @@ def _reopen(name: str, adapter: Adapter | None) -> torch.nn.Module:
     if adapter is not None:  # the base may have none, or another
         head = {"num_labels": adapter.labels, "ignore_mismatched_sizes": True}
     with opening(name):
-        model = AutoModelForSequenceClassification.from_pretrained(
-            name, dtype=torch.float32, **head
-        )
+        if find_index(name) is None:
+            model = AutoModelForSequenceClassification.from_pretrained(
+                name, dtype=torch.float32, **head
+            )
+        else:
+            model, _ = _load(name, _config(name, adapter))
         return model if adapter is None else adapter.apply(model)
 
 
@@ -238,7 +240,9 @@ def _check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) -
             raise ConfigError(message, "the training failed: use an earlier checkpoint")
 
 
-def _kind(config: PreTrainedConfig) -> SourceKind:
+def _kind(name: str, config: PreTrainedConfig) -> SourceKind:
+    if find_index(name) is not None:
+        return SourceKind.TENSORFLOW
     own = ("sentence_transformers", "sbert_ce_default_activation_function")
     found = any(getattr(config, name, None) for name in own)
     return SourceKind.CROSS_ENCODER if found else SourceKind.TRANSFORMERS
@@ -309,7 +313,7 @@ class TokenizerFiles:
         tokenizer = checkpoint_tokenizer(ModelSettings(name=name), name)
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        options = AutoTokenizer.from_pretrained(name)
+        options = open_tokenizer(name)
         if options.pad_token is None:
             message = f"the tokenizer of {name!r} has no pad token"
             hint = "add pad_token to tokenizer_config.json, and its id to config.json"
@@ -319,6 +323,19 @@ class TokenizerFiles:
             type_ids="token_type_ids" in options.model_input_names,
             limit=int(options.model_max_length),
         )
+
+
+def open_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a source as transformers opens it.
+
+    Raises:
+        ConfigError: it cannot be opened.
+    """
+    if find_index(name) is None:
+        return AutoTokenizer.from_pretrained(name)
+    # TensorFlow's folders have only a vocabulary, and no file with the casing.
+    normalizer = checkpoint_tokenizer(ModelSettings(name=name), name).normalizer
+    return BertTokenizer.from_pretrained(name, do_lower_case=normalizer.lowercase)
 
 
 def longest_input(classifier: Classifier, tokenizer_limit: int) -> int | None:

@@ -190,6 +190,7 @@ class SourceKind(StrEnum):
     CROSS_ENCODER = "cross-encoder"
     LORA = "LoRA adapter"
     SETFIT = "SetFit"
+    TENSORFLOW = "TensorFlow 1"
 
 
 class ImportRecord(Record):
