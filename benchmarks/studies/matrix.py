@@ -31,7 +31,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Precision, Variant
 from pipework.run_folder.files import check_writable
 from pipework.train.config.model import Head
-from pipework.train.model.legacy_configs import read_config
+from pipework.train.model.encoder_configs import read_config
 
 TINY = "two layers that learned 64 rows"
 FEW_ROWS = {precision.value: {"flips": 0.1, "score_drop": 0.1} for precision in Precision}

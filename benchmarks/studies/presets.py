@@ -30,7 +30,7 @@ from pipework.train.data.tokenizer import SPECIAL_TOKENS
 from pipework.train.loop.distributed import World
 from pipework.train.loop.loop import TrainingRun
 from pipework.train.loop.step import autocast_type
-from pipework.train.model.presets import size
+from pipework.train.model.encoder_configs import size
 from pipework.train.prepare import prepare
 from pipework.train.pretrain.run import PretrainSetup, make_setup
 from pipework.train.report.run_log import NullLogger

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoTokenizer
 
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError
-from pipework.export.importing.transformers_source import SourceModel
+from pipework.export.importing.transformers_source import SourceModel, open_tokenizer
 from pipework.export.rows.edge_cases import edge_examples
 from pipework.export.rows.tolerances import TOLERANCES
 from pipework.progress import Progress
@@ -52,7 +51,7 @@ class SourceReference:
     """
 
     def __init__(self, source: SourceModel, max_length: int) -> None:
-        self._tokenizer = AutoTokenizer.from_pretrained(source.tokenizer_name)
+        self._tokenizer = open_tokenizer(source.tokenizer_name)
         self._max_length = max_length
         self._model = source.reopen().eval()
         self._activation = output_activation(source.classifier.config) or torch.nn.Identity()

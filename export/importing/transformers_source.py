@@ -1,7 +1,8 @@
 """Open a sequence classifier that another program saved, with strict checks.
 
 Supported sources are the folders and hub ids that `AutoModelForSequenceClassification` opens, the
-cross-encoders of sentence-transformers, LoRA adapters on such a model, and its ONNX graph.
+cross-encoders of sentence-transformers, TensorFlow 1 checkpoints of BERT and ALBERT, and LoRA
+adapters and ONNX graphs of such a model.
 
 Shapes: N texts, C classes, T tokens of a text.
 """
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from tokenizers import Tokenizer
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    BertTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 
 from pipework.errors import ConfigError
@@ -34,10 +36,11 @@ from pipework.train.config.model import HeadSettings, ModelSettings
 from pipework.train.data.labels import SCORE
 from pipework.train.data.tokenizer import checkpoint_tokenizer
 from pipework.train.model.classifier import Classifier, padding_of, silence_transformers
+from pipework.train.model.encoder_configs import read_config
 from pipework.train.model.families import output_activation
-from pipework.train.model.legacy_configs import read_config
 from pipework.train.model.packed_encoder import first_position
-from pipework.train.model.pretrained import PROBLEMS, LabelNames, check_vocabulary, opening
+from pipework.train.model.pretrained import PROBLEMS, LabelNames, check_vocabulary, load, opening
+from pipework.train.model.tensorflow_weights import find_index, label_count
 
 USUAL_LENGTH = 512  # tokens; the proof of longer inputs takes minutes, so they need a setting
 UNLIMITED = 1 << 20  # tokenizers without a limit have a huge number
@@ -112,7 +115,8 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
     if adapter is not None:
         model, loading = adapter.merge(model), adapter.without_head(loading)
     _check_weights(name, model, loading)
-    published = _published(name)
+    file = find_file(name, PUBLISHED_FILE)
+    published = None if file is None else PublishedModel.read(file)
     task = _task(name, config, settings)
     if published is not None and task.labels == published.task.labels:
         changed = {key: getattr(task, key) for key in settings.model_fields_set}
@@ -123,7 +127,7 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
     LabelNames.of(task).write(model.config)
     classifier = Classifier(model.eval(), HeadSettings())
     return SourceModel(
-        kind=_kind(config, adapter, graph),
+        kind=_kind(weights, config, adapter, graph),
         name=name,
         classifier=classifier,
         tokenizer=files.tokenizer,
@@ -144,6 +148,8 @@ def _config(name: str, adapter: Adapter | None) -> PreTrainedConfig:
     with opening(name):
         config = read_config(name)
         _check_family(name, config)
+        if (index := find_index(name)) and (labels := label_count(index)):
+            config.num_labels = labels  # such a config has none
         if adapter is None:
             _check_head(name, config)
             _copy_activation(name, config)
@@ -167,14 +173,7 @@ def _not_an_encoder(name: str, config: PreTrainedConfig) -> ConfigError:
 
 def _load(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
     with opening(name):
-        model, loading = AutoModelForSequenceClassification.from_pretrained(
-            name,
-            config=config,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,  # reported with the names of the labels
-            output_loading_info=True,
-        )
-    return model, loading
+        return load(AutoModelForSequenceClassification, name, config)
 
 
 def _reopen(name: str, adapter: Adapter | None) -> torch.nn.Module:
@@ -182,22 +181,13 @@ def _reopen(name: str, adapter: Adapter | None) -> torch.nn.Module:
     if adapter is not None:  # the base may have none, or another
         head = {"num_labels": adapter.labels, "ignore_mismatched_sizes": True}
     with opening(name):
-        model = AutoModelForSequenceClassification.from_pretrained(
-            name, dtype=torch.float32, **head
-        )
+        if find_index(name) is None:
+            model = AutoModelForSequenceClassification.from_pretrained(
+                name, dtype=torch.float32, **head
+            )
+        else:
+            model, _ = _load(name, _config(name, adapter))
         return model if adapter is None else adapter.apply(model)
-
-
-def _published(name: str) -> PublishedModel | None:
-    path = find_file(name, PUBLISHED_FILE)
-    if path is None:
-        return None
-    try:
-        return PublishedModel.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        message = f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
-        raise ConfigError(message, "publish the run again with this version") from error
 
 
 def _check_family(name: str, config: PreTrainedConfig) -> None:
@@ -244,10 +234,12 @@ def _check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) -
 
 
 def _kind(
-    config: PreTrainedConfig, adapter: Adapter | None, graph: OnnxSource | None
+    name: str, config: PreTrainedConfig, adapter: Adapter | None, graph: OnnxSource | None
 ) -> SourceKind:
     if adapter is not None or graph is not None:
         return SourceKind.LORA if graph is None else SourceKind.ONNX
+    if find_index(name) is not None:
+        return SourceKind.TENSORFLOW
     own = ("sentence_transformers", "sbert_ce_default_activation_function")
     found = any(getattr(config, name, None) for name in own)
     return SourceKind.CROSS_ENCODER if found else SourceKind.TRANSFORMERS
@@ -318,7 +310,7 @@ class TokenizerFiles:
         tokenizer = checkpoint_tokenizer(ModelSettings(name=name), name)
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        options = AutoTokenizer.from_pretrained(name)
+        options = open_tokenizer(name)
         if options.pad_token is None:
             message = f"the tokenizer of {name!r} has no pad token"
             hint = "add pad_token to tokenizer_config.json, and its id to config.json"
@@ -328,6 +320,19 @@ class TokenizerFiles:
             type_ids="token_type_ids" in options.model_input_names,
             limit=int(options.model_max_length),
         )
+
+
+def open_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a source as transformers opens it.
+
+    Raises:
+        ConfigError: it cannot be opened.
+    """
+    if find_index(name) is None:
+        return AutoTokenizer.from_pretrained(name)
+    # TensorFlow's folders have only a vocabulary, and no file with the casing.
+    normalizer = checkpoint_tokenizer(ModelSettings(name=name), name).normalizer
+    return BertTokenizer.from_pretrained(name, do_lower_case=normalizer.lowercase)
 
 
 def longest_input(classifier: Classifier, tokenizer_limit: int) -> int | None:

@@ -191,6 +191,7 @@ class SourceKind(StrEnum):
     LORA = "LoRA adapter"
     SETFIT = "SetFit"
     ONNX = "ONNX graph"
+    TENSORFLOW = "TensorFlow 1"
 
 
 class ImportRecord(Record):

@@ -14,9 +14,9 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Scope
 
 from pipework.errors import NotReadyError, PipeError
-from pipework.serve.http.asgi import call_app
 from pipework.serve.http.auth import ApiKeys, is_public
 from pipework.serve.http.compression import compress
 from pipework.serve.http.errors import UnknownPathError, error_response
@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 POST, INFER = "POST", "/infer"
 NO_BODY = frozenset({"GET", "HEAD"})  # methods of requests whose body is ignored
 SHUTDOWN_MESSAGE = "the server stopped before the request was answered"
+NO_CONTENT = frozenset({204, 304})  # statuses of responses without a body and its length
 CLIENT_DISCONNECTED = "499"  # only counted, because it cannot be sent
 
 
@@ -221,3 +222,46 @@ class RequestHandler:
         del body  # the endpoint drops it too
         response: Response = await endpoint(request, **parameters)
         return await compress(response, head.fields) if head.path.endswith(INFER) else response
+
+
+async def call_app(app: ASGIApp, head: RequestHead, body: bytes) -> Response:
+    """Return the complete response of an ASGI app.
+
+    Raises:
+        RuntimeError: the app sent no response.
+    """
+    scope: Scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "scheme": "http",
+        # The connection omits the body of the response to HEAD, so that endpoints need only GET.
+        "method": "GET" if head.method == "HEAD" else head.method,
+        "path": head.path,
+        "raw_path": head.path.encode(),
+        "root_path": "",
+        "query_string": head.query,
+        "headers": head.headers,
+    }
+    unread: list[Message] = [{"type": "http.request", "body": body}]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        # After the body the next message would be the disconnect; it cancels the task instead.
+        return unread.pop() if unread else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    if not sent:
+        message = f"no response to {head.method} {head.path}"
+        raise RuntimeError(message)
+    content = b"".join(message.get("body", b"") for message in sent[1:])
+    response = Response(content, sent[0]["status"])
+    length = (
+        [] if response.status_code in NO_CONTENT else [(b"content-length", b"%d" % len(content))]
+    )
+    headers = [header for header in sent[0]["headers"] if header[0] != b"content-length"]
+    response.raw_headers = [*headers, *length]
+    return response

@@ -25,8 +25,8 @@ from pipework.train.config.model import ModelSettings
 
 # With a vocabulary of the right language, well under 10 % of the tokens of noisy texts are unknown.
 MAX_UNKNOWN_RATE = 0.2
-TENSORFLOW = ("*.ckpt*.index", "*.ckpt*.meta", "tf_model.h5")
 TORCH_WEIGHTS = ("*.safetensors", "*.bin")
+KERAS_WEIGHTS = "tf_model.h5"
 CKPT = re.compile(r"\.ckpt(-[0-9]+)?(\.index|\.meta|\.data.*)?$")
 REACH_S = 10  # timeout of the connection to the hub
 CASED_RATE = 0.01  # a vocabulary with more upper-case tokens is cased
@@ -200,7 +200,7 @@ def check_openable(name: str) -> None:
     The library would try again for a minute and print a line for each attempt.
 
     Raises:
-        ConfigError: none of these, or the checkpoint is one of TensorFlow.
+        ConfigError: none of these, or the checkpoint has a format that is not supported.
     """
     _check_not_tensorflow(name)
     import httpx  # noqa: PLC0415  (slow to import)
@@ -226,12 +226,14 @@ def check_openable(name: str) -> None:
 
 def _check_not_tensorflow(name: str) -> None:
     folder = Path(name)
-    readable = [path for suffix in TORCH_WEIGHTS for path in folder.glob(suffix)]
-    files = sorted(path.name for suffix in TENSORFLOW for path in folder.glob(suffix))
     if CKPT.search(name) and not folder.is_dir():
-        files = [folder.name]
-    if files and not readable:
-        message = f"checkpoint {name!r} is a TensorFlow checkpoint ({files[0]}), expected PyTorch's"
+        message = f"checkpoint {name!r} is a file of TensorFlow, expected its folder"
+        hint = f"name {str(folder.parent)!r}: bert_config.json, vocab.txt, a .index and .data files"
+        raise ConfigError(message, hint)
+    readable = [path for suffix in TORCH_WEIGHTS for path in folder.glob(suffix)]
+    if (folder / KERAS_WEIGHTS).is_file() and not readable:
+        message = f"checkpoint {name!r} has only weights of Keras ({KERAS_WEIGHTS}), expected those"
+        message += " of PyTorch or of TensorFlow 1"
         hint = "convert it first: a folder with config.json, vocab.txt and model.safetensors"
         raise ConfigError(message, hint)
 

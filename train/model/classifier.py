@@ -27,9 +27,9 @@ from pipework.run_folder.task import Task
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head, HeadSettings, ModelSettings, Preset
 from pipework.train.model import families, ngram_embeddings
+from pipework.train.model.encoder_configs import preset_config
 from pipework.train.model.families import without_encoder
 from pipework.train.model.heads import StatesHead, make_head, to_column_0
-from pipework.train.model.presets import preset_config
 from pipework.train.model.pretrained import LabelNames, check_vocabulary, no_pooler, open_pretrained
 
 HEAD_FILE, HEAD_WEIGHTS = "head.json", "head.safetensors"

@@ -1,7 +1,7 @@
 """Opens pretrained checkpoints and checks that they match the settings and the tokenizer."""
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +22,9 @@ from pipework.memory import is_out_of_memory
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.data.tokenizer import check_openable, library_errors, summary
+from pipework.train.model.encoder_configs import read_config
 from pipework.train.model.families import set_head_dropout
-from pipework.train.model.legacy_configs import read_config
+from pipework.train.model.tensorflow_weights import convert, find_index
 
 PROBLEMS = {
     TaskKind.SINGLE_LABEL: "single_label_classification",
@@ -32,6 +33,8 @@ PROBLEMS = {
 }
 # An embedding may be rounded up to more rows than the vocabulary has, but by less than 10 %.
 MIN_VOCABULARY_SHARE = 0.9
+LISTED = 10  # names of weights in a message
+CHECK_SIZES = "check that family and sizes in config.json match the weights"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,17 +82,51 @@ def open_pretrained(
         without_activation(config)
         set_head_dropout(config, settings.dropout)
         linear = settings.head is Head.LINEAR
-        kind = AutoModelForSequenceClassification if linear else AutoModel
-        model, loading = kind.from_pretrained(
-            name,
-            config=config,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            **({} if linear else no_pooler(config)),
-        )
+        if linear:
+            model, loading = load(AutoModelForSequenceClassification, name, config)
+        else:
+            model, loading = load(AutoModel, name, config, **no_pooler(config))
     missing = check_loaded(name, model, loading, linear=linear)
     return model, linear and not missing
+
+
+def load(
+    kind: type[Any], name: str, config: PreTrainedConfig, **options: bool
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Load the weights of PyTorch or TensorFlow 1 in float32.
+
+    Args:
+        kind: a class such as AutoModel.
+        name: a folder or hub id.
+        config: its config.
+        options: more arguments of the model.
+
+    Returns:
+        The model, and the missing and unexpected weights and those of another shape.
+
+    Raises:
+        ConfigError: a variable of TensorFlow matches no weight.
+    """
+    arguments = {
+        "dtype": torch.float32,
+        "ignore_mismatched_sizes": True,
+        "output_loading_info": True,
+        **options,
+    }
+    index = find_index(name)
+    if index is None:
+        model, loading = kind.from_pretrained(name, config=config, **arguments)
+        return model, loading
+    converted = convert(index, config)
+    with torch.device("meta"):  # only a class of a family, not AutoModel, takes weights
+        family = type(kind.from_config(config, **options))
+    model, loading = family.from_pretrained(
+        None, config=converted.config, state_dict=converted.weights, **arguments
+    )
+    if unmatched := converted.unmatched(loading["unexpected_keys"]):
+        message = f"{index}: {len(unmatched)} variables match no weight of the model: "
+        raise ConfigError(message + listing(unmatched), CHECK_SIZES)
+    return model, loading
 
 
 @contextmanager
@@ -147,9 +184,15 @@ def check_loaded(
     encoder = sorted(key for key in missing if key.startswith(prefix))
     encoder = [key for key in encoder if "pooler." not in key]  # some checkpoints have no pooler
     if encoder:
-        message = f"checkpoint {name!r}: {len(encoder)} encoder weights are missing: {encoder[0]}"
-        raise ConfigError(message, "check that family and sizes in config.json match the weights")
+        message = f"checkpoint {name!r}: {len(encoder)} encoder weights are missing: "
+        raise ConfigError(message + listing(encoder), CHECK_SIZES)
     return {key for key in missing if not key.startswith(prefix)} if prefix else missing
+
+
+def listing(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    shown = ", ".join(names[:LISTED])
+    return shown if len(names) <= LISTED else f"{shown} and {len(names) - LISTED} more"
 
 
 def check_vocabulary(name: str, tokenizer: Tokenizer, rows: int) -> None:

@@ -3,9 +3,7 @@
 Shapes: R rows, T tokens of a row, M masked tokens, N pairs, H width, V ids of the vocabulary.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,7 +13,6 @@ from torch.nn import functional
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
-    PreTrainedConfig,
     PreTrainedModel,
 )
 
@@ -25,11 +22,10 @@ from pipework.text.padding import Padding
 from pipework.train.config.model import ModelSettings
 from pipework.train.model import families, ngram_embeddings
 from pipework.train.model.classifier import silence_transformers
+from pipework.train.model.encoder_configs import preset_config, read_config
 from pipework.train.model.families import without_encoder
-from pipework.train.model.legacy_configs import read_config
 from pipework.train.model.packed_encoder import PackedEncoder, check_packable
-from pipework.train.model.presets import preset_config
-from pipework.train.model.pretrained import check_loaded, check_vocabulary, opening
+from pipework.train.model.pretrained import check_loaded, check_vocabulary, load, opening
 
 ORDER = "order.safetensors"
 
@@ -152,10 +148,8 @@ def build_pretrain_model(
     with opening(name):
         config = read_config(name)
         check_packable(config.model_type, "pretrain another model")
-        model, loading = _opened(name, config)
-        donor = (
-            AutoModel.from_pretrained(name, config=config, dtype=torch.float32) if order else None
-        )
+        model, loading = load(AutoModelForMaskedLM, name, config)
+        donor = load(AutoModel, name, config)[0] if order else None
     check_loaded(name, model, loading, linear=True)
     check_vocabulary(name, tokenizer, int(config.vocab_size))
     ngram_embeddings.restore(model.base_model, Path(name))
@@ -177,17 +171,6 @@ def open_pretrain_model(folder: Path) -> PretrainModel:
     pretrain_model = _with_order(model, donor)
     _load_order(pretrain_model, folder)
     return pretrain_model.eval()
-
-
-def _opened(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, Mapping[str, Any]]:
-    model, loading = AutoModelForMaskedLM.from_pretrained(
-        name,
-        config=config,
-        dtype=torch.float32,
-        ignore_mismatched_sizes=True,
-        output_loading_info=True,
-    )
-    return model, loading
 
 
 def _with_order(model: PreTrainedModel, donor: PreTrainedModel | None) -> PretrainModel:

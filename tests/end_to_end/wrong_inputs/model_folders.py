@@ -235,13 +235,15 @@ FOLDERS = {
         "checkpoint 'model' cannot be opened: Expecting property name enclosed in "
         "double quotes: line 1 column 2 (char 1)",
     ),
-    "weights of TensorFlow": model(
+    "weights of Keras": model(
         replaced("tf_model.h5", b"\x89HDF\r\n\x1a\n", WEIGHTS),
-        "checkpoint 'model' is a TensorFlow checkpoint (tf_model.h5), expected PyTorch's",
+        "checkpoint 'model' has only weights of Keras (tf_model.h5), expected those of PyTorch or "
+        "of TensorFlow 1",
     ),
-    "weights of a TensorFlow release": model(
+    "weights of a TensorFlow release that are damaged": model(
         replaced("bert_model.ckpt.index", b"\0", WEIGHTS),
-        "checkpoint 'model' is a TensorFlow checkpoint (bert_model.ckpt.index), expected PyTorch's",
+        "model/bert_model.ckpt.index is not the index of a TensorFlow checkpoint: it does not end "
+        "with the magic number 57fb808b247547db",
     ),
     "a model without tokenizer": model(
         removed(TOKENIZER, "tokenizer_config.json"), "no tokenizer found in checkpoint 'model'"

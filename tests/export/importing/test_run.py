@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import normalizers
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    pipeline,
+)
 
 from pipework.benchmarks.studies.families import EncoderFamily
 from pipework.benchmarks.studies.imports import LABELS, save_classifier
@@ -16,7 +22,8 @@ from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.export.config import ExportSettings, ImportSettings
 from pipework.export.importing import run as importing
-from pipework.export.importing.run import FOREIGN_TEXTS, import_source
+from pipework.export.importing.run import CONVERTED, FOREIGN_TEXTS, import_source
+from pipework.export.importing.transformers_source import open_source
 from pipework.export.inference import evaluate_run, predict_run
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
@@ -31,9 +38,13 @@ from pipework.run_folder.engine_record import (
 from pipework.run_folder.manifest import read_manifest
 from pipework.run_folder.task import Metric, TaskKind
 from pipework.settings import load_settings
+from pipework.train.config.data import TaskSettings
+from pipework.train.data.tokenizer import SPECIAL_TOKENS
 from pipework.train.model.packed_encoder import PACKABLE
+from pipework.train.model.tensor_bundle import read_index
 from tests.commands import pipe
 from tests.export.importing.conftest import edit_json
+from tests.tensorflow_checkpoints import google_variables, randomise, write_checkpoint
 
 TEXTS = ("rain in the north", "the team won", "shares fell", "a quiet day", "late goal", "票房")
 SPEED = ExportSettings(speed_s=0)
@@ -274,3 +285,45 @@ def test_a_length_above_the_positions_is_refused(classifier_folder, tmp_path):
     edit_json(longer / "tokenizer_config.json", model_max_length=None)
     with pytest.raises(ConfigError, match=r"max_length 600: .* takes at most 512 tokens"):
         imported(longer, tmp_path / "run", max_length=600)
+
+
+@pytest.fixture
+def tensorflow_folder(tmp_path):
+    """A classifier of Google's run_classifier.py."""
+    words = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz", *"雨票房", "rain", "team", "##s"]
+    sizes = {"vocab_size": len(words), "hidden_size": 32, "intermediate_size": 64}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64}
+    model = randomise(BertForSequenceClassification(BertConfig(**sizes, num_labels=3)))
+    folder = tmp_path / "google"
+    folder.mkdir()
+    (folder / "bert_config.json").write_text(json.dumps(sizes | {"type_vocab_size": 2}))
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    steps = {"global_step": np.int64(9)}
+    write_checkpoint(folder / "model.ckpt-9", google_variables(model) | steps)
+    return folder
+
+
+def test_a_tensorflow_checkpoint_answers_as_its_weights_in_transformers(
+    tensorflow_folder, tmp_path
+):
+    manifest = imported(tensorflow_folder, tmp_path / "run")
+    assert manifest.imported.kind == "TensorFlow 1"
+    assert manifest.imported.max_abs < 1e-5
+    assert manifest.imported.rows > 400
+    assert manifest.task.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert (manifest.input.max_length, manifest.input.type_ids) == (64, True)
+    assert manifest.data.findings[:2] == (FOREIGN_TEXTS, CONVERTED)
+
+
+def test_the_labels_of_a_tensorflow_checkpoint_are_those_of_the_settings(tensorflow_folder):
+    settings = TaskSettings(labels=LABELS)
+    assert open_source(str(tensorflow_folder), settings).task.labels == LABELS
+
+
+def test_a_tensorflow_checkpoint_without_head_is_refused(tensorflow_folder, tmp_path):
+    index = tensorflow_folder / "model.ckpt-9.index"
+    variables = {stored.name: stored for stored in read_index(index)}
+    encoder = {name: stored.read().numpy() for name, stored in variables.items() if "/" in name}
+    write_checkpoint(tensorflow_folder / "model.ckpt-9", encoder)
+    with pytest.raises(ConfigError, match=r"2 weights are missing, such as classifier\.bias"):
+        imported(tensorflow_folder, tmp_path / "run")

@@ -101,7 +101,7 @@ def softmax_of_a_cross_encoder(folder):
     edit_json(folder / "config.json", sentence_transformers=own)
 
 
-def tensorflow(folder):
+def keras(folder):
     (folder / "model.safetensors").unlink()
     (folder / "tf_model.h5").write_bytes(b"\x89HDF")
 
@@ -165,7 +165,7 @@ FAULTS = [
     (damaged_activation, "cannot be opened: Expecting property name", ()),
     (equal_labels, "expected distinct labels without spaces around them, found ('a', 'a'", ()),
     (empty_label, "expected distinct labels without spaces around them, found ('', 'a'", ()),
-    (tensorflow, "is a TensorFlow checkpoint (tf_model.h5), expected PyTorch's", ()),
+    (keras, "has only weights of Keras (tf_model.h5), expected those of PyTorch or of Tens", ()),
     (nothing, "has 3 logits, which does not fit the task regression", ("task.kind=regression",)),
     (nothing, "expected task.labels to be a list of 3 labels", ('task.labels=["a", "b"]',)),
     (nothing, "metric pearson", ("task.metric=pearson",)),

@@ -15,12 +15,16 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import FileResponse, Response, StreamingResponse
 
 from pipework.errors import NotReadyError
 from pipework.scoring.predictions import Prediction, RegressionValue
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.event_loop import TickShare
+from pipework.serve.http.request_handler import call_app
+from pipework.serve.http.request_parser import RequestHead
 from pipework.serve.models.registry import Models
 from pipework.serve.request.context import current_request
 from pipework.serve.request.timings import StageTimings, TimedResult
@@ -584,3 +588,64 @@ def test_requests_in_progress_are_limited_together(
     assert {*statuses} == {429, 503}
     assert server.handler.memory.processed.used == 0
     assert server.handler.memory.received.used == 0
+
+
+app = FastAPI()
+
+
+@app.post("/echo")
+async def echo(request: Request, name: str) -> dict[str, str]:
+    return {"name": name, "body": (await request.body()).decode()}
+
+
+@app.get("/parts")
+async def parts() -> StreamingResponse:
+    return StreamingResponse(iter(["a", "b"]), headers={"x-own": "1"})
+
+
+@app.get("/file")
+async def file() -> FileResponse:
+    return FileResponse(__file__)
+
+
+@app.get("/nothing")
+async def nothing() -> Response:
+    return Response(status_code=204)
+
+
+def call(method: str, path: str, query: bytes = b"", body: bytes = b"") -> Response:
+    head = RequestHead(method=method, path=path, query=query)
+    return asyncio.run(asyncio.wait_for(call_app(app, head, body), 30))
+
+
+def test_the_app_gets_the_query_and_the_body() -> None:
+    response = call("POST", "/echo", b"name=%C3%A9", b"text")
+    assert (response.status_code, bytes(response.body)) == (
+        200,
+        '{"name":"é","body":"text"}'.encode(),
+    )
+
+
+def test_a_streamed_response_is_collected_and_gets_a_length() -> None:
+    response = call("GET", "/parts")
+    assert (bytes(response.body), response.headers["x-own"]) == (b"ab", "1")
+    assert response.headers["content-length"] == "2"
+    assert len(call("GET", "/file").body) > 1000
+
+
+def test_a_response_without_a_body_has_no_length() -> None:
+    assert "content-length" not in call("GET", "/nothing").headers
+
+
+def test_head_gets_the_response_to_get() -> None:
+    response, expected = call("HEAD", "/parts"), call("GET", "/parts")
+    assert response.status_code == 200
+    assert response.raw_headers == expected.raw_headers
+
+
+def test_an_app_that_sends_nothing_is_an_error() -> None:
+    async def silent(*_: object) -> None:
+        pass
+
+    with pytest.raises(RuntimeError, match="no response to GET /a"):
+        asyncio.run(call_app(silent, RequestHead(method="GET", path="/a"), b""))

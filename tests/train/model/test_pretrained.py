@@ -221,26 +221,27 @@ def test_a_name_that_cannot_be_opened_is_refused_at_once(monkeypatch, name, mess
             function(ModelSettings(name=name))
 
 
-@pytest.mark.parametrize("file", ["bert_model.ckpt.index", "model.ckpt-best.index"])
-def test_a_folder_with_a_tensorflow_checkpoint_is_recognised(tmp_path, file):
-    for name in (file, "bert_config.json"):
-        (tmp_path / name).write_text("{}")
+def test_weights_of_keras_are_refused(tmp_path):
+    (tmp_path / "tf_model.h5").write_bytes(b"\x89HDF")
     (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL_TOKENS))
     settings = ModelSettings(name=str(tmp_path))
-    with pytest.raises(ConfigError, match="is a TensorFlow checkpoint") as caught:
+    message = (
+        r"has only weights of Keras \(tf_model.h5\), expected those of PyTorch or of TensorFlow 1"
+    )
+    with pytest.raises(ConfigError, match=message) as caught:
         make_tokenizer(settings, SOURCE)
-    assert f"({file}), expected PyTorch's" in str(caught.value)
     assert caught.value.hint.startswith("convert it first")
-    with pytest.raises(ConfigError, match="is a TensorFlow checkpoint"):
+    with pytest.raises(ConfigError, match=message):
         open_pretrained(settings, settings.name, LabelNames.of(TASK))
     (tmp_path / "pytorch_model.bin").write_text("")
     assert make_tokenizer(settings, SOURCE).get_vocab_size() == len(SPECIAL_TOKENS)
 
 
-@pytest.mark.parametrize("name", ["chinese/bert_model.ckpt", "a/b/model.ckpt-100.index"])
-def test_the_name_of_a_tensorflow_checkpoint_is_recognised(name):
-    with pytest.raises(ConfigError, match=r"is a TensorFlow checkpoint \((bert_)?model\.ckpt"):
+@pytest.mark.parametrize("name", ["bert/bert_model.ckpt", "bert/model.ckpt-100.index"])
+def test_a_file_of_tensorflow_is_refused_with_its_folder(name):
+    with pytest.raises(ConfigError, match="is a file of TensorFlow, expected its folder") as caught:
         make_tokenizer(ModelSettings(name=name), SOURCE)
+    assert caught.value.hint.startswith("name 'bert': bert_config.json, vocab.txt")
 
 
 def test_damaged_safetensors_are_refused(tmp_path):

@@ -16,9 +16,9 @@ from transformers import (
 from pipework.errors import ConfigError
 from pipework.train.config.model import ModelSettings, Preset, PresetFamily
 from pipework.train.model.classifier import unused_parameters
+from pipework.train.model.encoder_configs import size
 from pipework.train.model.families import padding
 from pipework.train.model.fast_dropout import use_fast_dropout
-from pipework.train.model.presets import size
 from pipework.train.pretrain.model import ORDER, build_pretrain_model, open_pretrain_model
 
 TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

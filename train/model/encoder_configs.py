@@ -1,17 +1,21 @@
-"""Reads config files of older BERT and ALBERT releases, which have no `model_type`.
+"""Configs of encoders: of pretrained checkpoints, and of presets that are trained from scratch.
 
-A file with a `model_type` is read by transformers. A file without is converted if its keys identify
-the family, and is rejected otherwise: a wrong family would load without an error and give wrong
-results.
+A config file with a `model_type` is read by transformers. Older BERT and ALBERT releases have none:
+their files are converted if the keys identify the family, and rejected otherwise, because a wrong
+family would load without an error and give wrong results.
+
+Shapes: H width of the encoder.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
 from transformers import AlbertConfig, AutoConfig, BertConfig, PreTrainedConfig
 
 from pipework.errors import ConfigError
+from pipework.train.config.model import ModelSettings, Preset, PresetFamily
 
 FILES = ("config.json", "bert_config.json", "albert_config.json")
 SIZES = {
@@ -39,6 +43,7 @@ GOOGLE: dict[str, object] = {
 }
 # brightmart's ALBERT (albert_zh): shares all layers without a key for it; has a key for the norm.
 BRIGHTMART: dict[str, object] = {"ln_type": "postln"}
+HEAD_WIDTH = 64  # of the attention heads of a preset
 
 
 def read_config(name: str) -> PreTrainedConfig:
@@ -108,3 +113,52 @@ def _family(fields: dict[str, Any]) -> tuple[type[PreTrainedConfig], dict[str, o
 def _ambiguous(path: Path, reason: str) -> ConfigError:
     hint = 'add the family to the file: "model_type": "..."'
     return ConfigError(f"{path} {reason}", hint)
+
+
+def size(preset: Preset) -> tuple[int, int]:
+    """Return the number of layers and the width of a preset."""
+    match preset:
+        case Preset.TINY:
+            return 2, 128
+        case Preset.MINI:
+            return 4, 256
+        case Preset.SMALL:
+            return 4, 512
+        case Preset.MEDIUM:
+            return 8, 512
+        case Preset.BASE:
+            return 12, 768
+
+
+def preset_config(
+    settings: ModelSettings, preset: Preset, tokenizer: Tokenizer
+) -> PreTrainedConfig:
+    """Return the config of a preset for a vocabulary.
+
+    ALBERT follows Lan et al. 2020 (https://arxiv.org/abs/1909.11942): token embeddings of width
+    `model.embedding` are projected to H, and all layers share their weights.
+    """
+    layers, width = size(preset)
+    sizes = {
+        "vocab_size": tokenizer.get_vocab_size(),
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": width // HEAD_WIDTH,
+        "intermediate_size": 4 * width,
+        "max_position_embeddings": settings.max_length,
+        "hidden_dropout_prob": settings.dropout,
+        "attention_probs_dropout_prob": settings.dropout,
+        "pad_token_id": tokenizer.token_to_id("[PAD]"),
+    }
+    match settings.family:
+        case PresetFamily.BERT:
+            return BertConfig(**sizes)
+        case PresetFamily.ALBERT:
+            return AlbertConfig(
+                **sizes,
+                embedding_size=settings.embedding,
+                num_hidden_groups=1,
+                classifier_dropout_prob=settings.dropout,
+                bos_token_id=tokenizer.token_to_id("[CLS]"),
+                eos_token_id=tokenizer.token_to_id("[SEP]"),
+            )

@@ -4,7 +4,7 @@ import pytest
 from transformers import AlbertConfig, BertConfig
 
 from pipework.errors import ConfigError
-from pipework.train.model.legacy_configs import read_config
+from pipework.train.model.encoder_configs import read_config
 
 SIZES = {
     "vocab_size": 50,
