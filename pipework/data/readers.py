@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from io import BytesIO
 from itertools import chain, groupby, islice
 from pathlib import Path
 
@@ -30,13 +32,19 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         DataError: the file cannot be read, or a line is not UTF-8.
     """
     try:
-        with path.open("rb") as stream:
+        with BytesIO(_pipe_content(path)) if path.is_fifo() else path.open("rb") as stream:
             yield from decoded_lines(stream, str(path))
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}"
         raise DataError(
             message, "check the path; files of a config are relative to data.root"
         ) from error
+
+
+@lru_cache(maxsize=1)
+def _pipe_content(path: Path) -> bytes:
+    """Return the content of a pipe, which can be read only once but is needed several times."""
+    return path.read_bytes()
 
 
 def decoded_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[int, str]]:
