@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -63,26 +64,25 @@ def fork(target: Callable[..., object], *arguments: object, **environment: str) 
     return FORKS.Process(target=_call, args=(variables, target, arguments))
 
 
-class ForkedPipe:
-    """A command in a fork, which can be signalled like the command of a shell.
+class ForkedProcess:
+    """A function in a fork, which can be signalled like the command of a shell.
 
-    `before` is called in the fork before the command.
+    Function and arguments are pickled. The output is stored in files.
     """
 
     def __init__(
-        self, *words: object, before: Callable[[], object] | None = None, **environment: str
+        self, target: Callable[..., object], *arguments: object, **environment: str
     ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._outputs = [Path(self._folder.name) / name for name in ("stdout", "stderr")]
-        argv = ["pipe", *map(str, words)]
-        self._process = fork(_run, argv, self._outputs, before, **environment)
+        self._process = fork(_with_outputs, self._outputs, target, arguments, **environment)
         self._process.start()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
+        self.kill()
         self._process.join()
         self._folder.cleanup()
 
@@ -93,21 +93,54 @@ class ForkedPipe:
         return self._process.pid
 
     def send_signal(self, number: int) -> None:
-        """Send a signal unless the command has ended."""
+        """Send a signal unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """Send SIGKILL unless the process has ended."""
+        self._process.kill()
+
     def poll(self) -> int | None:
-        """Return the exit code, or None while the command runs."""
+        """Return the exit code, or None while the process runs."""
         return self._process.exitcode
 
-    def finish(self, timeout_s: float = TIMEOUT_S) -> FinishedCommand:
-        """Wait for the end of the command."""
+    def first_line(self, timeout_s: float = TIMEOUT_S) -> str:
+        """Wait for the first line of standard output; return "" if the process ends before."""
+        end_s, found = time.monotonic() + timeout_s, ""
+        while not found:
+            ended = self.poll() is not None
+            line, found, _ = self._text(0).partition("\n")
+            if ended and not found:
+                return ""
+            assert time.monotonic() < end_s, f"it printed no line in {timeout_s} s"
+            time.sleep(0.005)
+        return line
+
+    def wait(self, timeout_s: float = TIMEOUT_S) -> int:
+        """Wait for the end of the process and return its exit code."""
         self._process.join(timeout_s)
         code = self.poll()
         assert code is not None, f"it did not end in {timeout_s} s"
-        stdout, stderr = (path.read_text(encoding="utf-8") for path in self._outputs)
-        return FinishedCommand(returncode=code, stdout=stdout, stderr=stderr)
+        return code
+
+    def finish(self, timeout_s: float = TIMEOUT_S) -> FinishedCommand:
+        """Wait for the end of the process."""
+        code = self.wait(timeout_s)
+        return FinishedCommand(returncode=code, stdout=self._text(0), stderr=self._text(1))
+
+    def _text(self, output: int) -> str:
+        path = self._outputs[output]
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+class ForkedPipe(ForkedProcess):
+    """A command in a fork; `before` is called in the fork before the command."""
+
+    def __init__(
+        self, *words: object, before: Callable[[], object] | None = None, **environment: str
+    ) -> None:
+        super().__init__(_run, ["pipe", *map(str, words)], before, **environment)
 
 
 def fork_pipe(*words: object) -> FinishedCommand:
@@ -143,7 +176,9 @@ def _call(
     target(*arguments)
 
 
-def _run(argv: Sequence[str], outputs: Sequence[Path], before: Callable[[], object] | None) -> None:
+def _with_outputs(
+    outputs: Sequence[Path], target: Callable[..., object], arguments: Sequence[object]
+) -> None:
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
     for number, path in enumerate(outputs, 1):
@@ -152,6 +187,10 @@ def _run(argv: Sequence[str], outputs: Sequence[Path], before: Callable[[], obje
     sys.stdout, sys.stderr = (
         os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2)
     )
+    target(*arguments)
+
+
+def _run(argv: Sequence[str], before: Callable[[], object] | None) -> None:
     sys.argv = [*argv]
     if before is not None:
         before()

@@ -1,10 +1,12 @@
 """Commands of tests run in forks of a process without threads."""
 
 import os
+import signal
 import threading
+import time
 from pathlib import Path
 
-from tests.commands import ForkedPipe
+from tests.commands import ForkedPipe, ForkedProcess
 
 
 def print_threads_of_parent():
@@ -33,3 +35,17 @@ def test_a_command_has_the_folder_and_the_variables_of_its_test(tmp_path, monkey
 
 def print_surroundings():
     print(Path.cwd(), os.environ["COLUMNS"], os.environ["LINES"])  # noqa: T201
+
+
+def print_line():
+    print("ready", flush=True)  # noqa: T201
+    print("more", end="")  # noqa: T201
+
+
+def test_the_first_line_is_returned_as_soon_as_it_is_complete():
+    with ForkedProcess(time.sleep, 60) as silent, ForkedProcess(print_line) as process:
+        assert process.first_line() == "ready"
+        assert process.finish().stdout == "ready\nmore"
+        silent.send_signal(signal.SIGTERM)
+        assert silent.first_line() == ""
+        assert silent.wait() == -signal.SIGTERM
