@@ -123,7 +123,7 @@ def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys and values of a table of LevelDB."""
     footer = content[-FOOTER_BYTES:]
     if not footer.endswith(MAGIC):
-        message = f"it does not end with the magic number {MAGIC.hex()}"
+        message = "it does not end with the magic number of a table"
         raise ValueError(message)
     _, position = _handle(footer, 0)  # of the meta index
     index, _ = _handle(footer, position)
