@@ -1,5 +1,6 @@
 """Requests and responses of the HTTP API, for server and client, and their error messages."""
 
+import json
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -12,6 +13,8 @@ from pipework.scoring.predictions import Prediction
 PREDICT_PATH = "/v1/predict"
 SPLIT_HINT = "split the texts into several requests"  # of too many texts, or too large a body
 READY_PATH = "/readyz"
+TOP_K = "a whole number of at least 1"
+SHOWN_NUMBER = 10**9  # errors do not show larger numbers, which may have thousands of digits
 # JSON values of a request: a text with a pair and two entities has 10, and there are a few others.
 VALUES_PER_TEXT, OTHER_VALUES = 16, 1024
 ESCAPES = (b"\\\\", b'\\"')  # longer ones first, so that the second is an escaped quote
@@ -155,10 +158,18 @@ def explain(error: ValidationError) -> str:
             fault = f"expected two items, found {len(first['input'])}"
         case "extra_forbidden":
             fault = "is not a known field"
-        case _:
-            expected = message.removeprefix("Input should be ")
-            fault = f"expected {expected}, found {_type_name(first['input'])}"
+        case kind:
+            expected = TOP_K if place == ("top_k",) else message.removeprefix("Input should be ")
+            numeric = kind.startswith(("int_", "greater_", "less_"))
+            value = first["input"]
+            fault = f"expected {expected}, found {_number(value) if numeric else _type_name(value)}"
     return f"{where.lstrip('.') or 'body'}: {fault}"
+
+
+def _number(value: object) -> str:
+    """Return a number as it was sent, or the type of another value, or of a very long number."""
+    short = isinstance(value, int | float) and abs(value) < SHOWN_NUMBER
+    return json.dumps(value) if short else _type_name(value)
 
 
 def _type_name(value: object) -> str:

@@ -1,22 +1,31 @@
-"""`pipe` in the process of the tests or in a fork of it, which saves seconds of imports."""
+"""`pipe` in the process of the tests or in a fork, which saves seconds of imports.
 
+A fork of a process with threads can block forever on a lock that a thread held. The forks are
+therefore made by a fork server: a process that only imports modules, none of which starts a thread.
+"""
+
+import gc
 import io
 import multiprocessing
 import os
 import socket
 import sys
 import tempfile
-import warnings
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 from unittest.mock import patch
 
 from pipework.cli import main
 
 TIMEOUT_S = 180
+FORKS = multiprocessing.get_context("forkserver")
+# Without onnxruntime and OpenVINO, whose imports start threads.
+FORKS.set_forkserver_preload(["pipework.train.run", "pipework.serve.run", "tests.commands"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,37 +55,36 @@ def pipe(*words: object, stdin: bytes = b"") -> FinishedCommand:
     return FinishedCommand(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
-class ForkedPipe:
-    """A command in a fork of this process, which can be signalled like the command of a shell.
+def fork(target: Callable[..., object], *arguments: object, **environment: str) -> BaseProcess:
+    """Return a process, not started, that calls a function in a fork of the fork server.
 
-    It does not suit gRPC and OpenVINO, whose threads a fork lacks. `before` is called in the fork
-    before the command.
+    Function and arguments are pickled.
+    """
+    variables = {**os.environ, **environment}
+    return FORKS.Process(target=_call, args=(variables, target, arguments))
+
+
+class ForkedProcess:
+    """A function in a fork, which can be signalled like the command of a shell.
+
+    Function and arguments are pickled. The output is stored in files.
     """
 
     def __init__(
-        self, *words: object, before: Callable[[], object] | None = None, **environment: str
+        self, target: Callable[..., object], *arguments: object, **environment: str
     ) -> None:
-        import pipework.export.run  # noqa: PLC0415
-        import pipework.train.run  # noqa: F401, PLC0415  (once, for all forks)
-
-        self._files = [
-            tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (__exit__ closes it)
-            for _ in range(2)
-        ]
-        arguments = (["pipe", *map(str, words)], environment, self._files, before)
-        self._process = multiprocessing.get_context("fork").Process(target=_run, args=arguments)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads
-            self._process.start()
+        self._folder = tempfile.TemporaryDirectory()
+        self._outputs = [Path(self._folder.name) / name for name in ("stdout", "stderr")]
+        self._process = fork(_with_outputs, self._outputs, target, arguments, **environment)
+        self._process.start()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
+        self.kill()
         self._process.join()
-        for file in self._files:
-            file.close()
+        self._folder.cleanup()
 
     @property
     def pid(self) -> int:
@@ -85,24 +93,54 @@ class ForkedPipe:
         return self._process.pid
 
     def send_signal(self, number: int) -> None:
-        """Send a signal unless the command has ended."""
+        """Send a signal unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """Send SIGKILL unless the process has ended."""
+        self._process.kill()
+
     def poll(self) -> int | None:
-        """Return the exit code, or None while the command runs."""
+        """Return the exit code, or None while the process runs."""
         return self._process.exitcode
 
-    def finish(self, timeout_s: float = TIMEOUT_S) -> FinishedCommand:
-        """Wait for the end of the command."""
+    def first_line(self, timeout_s: float = TIMEOUT_S) -> str:
+        """Wait for the first line of standard output; return "" if the process ends before."""
+        end_s, found = time.monotonic() + timeout_s, ""
+        while not found:
+            ended = self.poll() is not None
+            line, found, _ = self._text(0).partition("\n")
+            if ended and not found:
+                return ""
+            assert time.monotonic() < end_s, f"it printed no line in {timeout_s} s"
+            time.sleep(0.005)
+        return line
+
+    def wait(self, timeout_s: float = TIMEOUT_S) -> int:
+        """Wait for the end of the process and return its exit code."""
         self._process.join(timeout_s)
         code = self.poll()
         assert code is not None, f"it did not end in {timeout_s} s"
-        texts = []
-        for file in self._files:
-            file.seek(0)
-            texts.append(file.read())
-        return FinishedCommand(returncode=code, stdout=texts[0], stderr=texts[1])
+        return code
+
+    def finish(self, timeout_s: float = TIMEOUT_S) -> FinishedCommand:
+        """Wait for the end of the process."""
+        code = self.wait(timeout_s)
+        return FinishedCommand(returncode=code, stdout=self._text(0), stderr=self._text(1))
+
+    def _text(self, output: int) -> str:
+        path = self._outputs[output]
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+class ForkedPipe(ForkedProcess):
+    """A command in a fork; `before` is called in the fork before the command."""
+
+    def __init__(
+        self, *words: object, before: Callable[[], object] | None = None, **environment: str
+    ) -> None:
+        super().__init__(_run, ["pipe", *map(str, words)], before, **environment)
 
 
 def fork_pipe(*words: object) -> FinishedCommand:
@@ -111,32 +149,49 @@ def fork_pipe(*words: object) -> FinishedCommand:
         return process.finish()
 
 
-def fork_ranks(*words: object, processes: int = 2) -> list[FinishedCommand]:
-    """Run a command in the processes of one job, without the launcher."""
+def rank_environments(processes: int) -> list[dict[str, str]]:
+    """Return the variables of the processes of one training job."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "WORLD_SIZE": f"{processes}"}
+    return [{**job, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} for rank in range(processes)]
+
+
+def fork_ranks(*words: object, processes: int = 2) -> list[FinishedCommand]:
+    """Run a command in the processes of one job, without the launcher."""
     with ExitStack() as stack:
         ranks = [
-            stack.enter_context(ForkedPipe(*words, RANK=f"{rank}", LOCAL_RANK=f"{rank}", **job))
-            for rank in range(processes)
+            stack.enter_context(ForkedPipe(*words, **environment))
+            for environment in rank_environments(processes)
         ]
         return [rank.finish() for rank in ranks]
 
 
-def _run(
-    argv: Sequence[str],
-    environment: Mapping[str, str],
-    files: Sequence[IO[str]],
-    before: Callable[[], object] | None,
+def _call(
+    environment: Mapping[str, str], target: Callable[..., object], arguments: Sequence[object]
+) -> None:
+    gc.freeze()  # a collection that searches all imported modules takes seconds
+    os.environ.clear()
+    os.environ.update(environment)
+    target(*arguments)
+
+
+def _with_outputs(
+    outputs: Sequence[Path], target: Callable[..., object], arguments: Sequence[object]
 ) -> None:
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
-    for number, file in enumerate(files, 1):
-        os.dup2(file.fileno(), number)
-    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+    for number, path in enumerate(outputs, 1):
+        with path.open("w") as file:
+            os.dup2(file.fileno(), number)
+    sys.stdout, sys.stderr = (
+        os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2)
+    )
+    target(*arguments)
+
+
+def _run(argv: Sequence[str], before: Callable[[], object] | None) -> None:
     sys.argv = [*argv]
-    os.environ.update(environment)
     if before is not None:
         before()
     main()

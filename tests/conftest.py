@@ -33,6 +33,13 @@ def pytest_collection_finish():
     gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    if nextitem is None or item.path != nextitem.path:
+        gc.collect()
+        gc.freeze()  # the modules that the tests of this file have imported
+
+
 def pytest_unconfigure():
     shutil.rmtree(os.environ["PIPEWORK_CACHE"], ignore_errors=True)
 

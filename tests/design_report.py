@@ -11,6 +11,7 @@ import sys
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -44,8 +45,10 @@ def sources(root: Path = ROOT) -> list[Path]:
 
 def is_marker(path: Path) -> bool:
     """Whether the file only makes its folder a package: a docstring and nothing else."""
+    if path.name != "__init__.py":
+        return False
     body = ast.parse(path.read_text(encoding="utf-8")).body
-    return path.name == "__init__.py" and all(isinstance(node, ast.Expr) for node in body)
+    return all(isinstance(node, ast.Expr) for node in body)
 
 
 def modules(root: Path = ROOT) -> list[Path]:
@@ -119,12 +122,19 @@ def module_name(path: Path, root: Path = ROOT) -> str:
     return name if name.startswith("pipework") else f"pipework.{name}"
 
 
+@cache
+def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Return the imports of a file, at the top or inside a function."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def imports(path: Path, known: set[str]) -> Iterator[str]:
-    """Yield the modules of the project that a file imports, at the top or inside a function."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Yield the modules of the project that a file imports."""
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names if name.name in known)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             names = (f"{node.module}.{name.name}" for name in node.names)
             submodules = [name for name in names if name in known]
             yield from submodules

@@ -46,16 +46,19 @@ def test_files_fit_a_mind():
     assert {name: size for name, size in sizes.items() if size > 350} == {}
 
 
+@cache
 def imported(path):
     """Every module that a file names in an import, at the top or inside a function."""
+    names = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{name.name}" for name in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            yield "import_module"
+        match node:
+            case ast.Import():
+                names += (name.name for name in node.names)
+            case ast.ImportFrom(module=str() as module):
+                names += [module, *(f"{module}.{name.name}" for name in node.names)]
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                names += ["import_module"] * name.endswith("import_module")
+    return names
 
 
 def module_of(path):

@@ -24,7 +24,7 @@ from pipework.run_folder.manifest import (
 )
 from pipework.run_folder.task import Task
 from pipework.scoring.evaluation import Evaluation, evaluate, infer_all, label_array
-from pipework.text.encoding import Encoding, TextEncoder, token_digest
+from pipework.text.encoding import TextEncoder, token_digest
 from pipework.train.config.run_config import Config
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.file_stats import leaked_rows
@@ -46,7 +46,7 @@ from pipework.train.report.page import RunPage, write_page
 from pipework.train.report.run_log import NullLogger
 from pipework.train.report.verdict import ScoredRows, TrainingHistory, Verdict, judge
 from pipework.train.report.worst_errors import worst_errors
-from pipework.train.run_folder import CONFIG
+from pipework.train.run_folder import CONFIG, TOKENIZER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class ScoredCheckpoint:
         logits_NC: its logits for dev.
         evaluation: its scores on dev.
         tokens: digest of the token ids of dev.
-        compared_NC: its logits for the split on which it is compared with the baseline.
+        judged: the rows on which it is judged: test, or else dev.
     """
 
     task: Task
@@ -81,12 +81,16 @@ class ScoredCheckpoint:
     logits_NC: NDArray[np.float32]
     evaluation: Evaluation
     tokens: str
-    compared_NC: NDArray[np.float32]
+    judged: ScoredRows
 
     @property
-    def metrics(self) -> SplitMetrics:
-        """The scores for the manifest."""
-        return self.evaluation.metrics().model_copy(update={"tokens": self.tokens})
+    def metrics(self) -> dict[str, SplitMetrics]:
+        """The scores for the manifest, by split name."""
+        dev = self.evaluation.metrics().model_copy(update={"tokens": self.tokens})
+        if self.judged.split == "dev":
+            return {"dev": dev}
+        test = evaluate(self.judged.logits_NC, self.judged.truth, self.task)
+        return {"dev": dev, self.judged.split: test.metrics()}
 
 
 def finalize(
@@ -127,33 +131,50 @@ def _score(trained: TrainedRun, progress: Progress) -> ScoredCheckpoint:
     """Reload the best checkpoint and score it in float32, as the reference for later stages."""
     model = open_checkpoint(trained.out / checkpoint.FOLDER).to(trained.device)
     engine = CheckpointEngine(model, padding=trained.data.vocabulary.padding)
-    dev = trained.data.dev.encodings(range(len(trained.data.dev)))
-    others = _compared_rows(trained)
+    dev, truth = trained.data.dev.encodings(range(len(trained.data.dev))), trained.data.dev.truth
     with exact_float32():
         logits_NC = infer_all(engine, dev, progress)
-        compared_NC = infer_all(engine, others, progress) if others else logits_NC
-    task = with_thresholds(trained.task, logits_NC, trained.data.dev.truth)
+    task = with_thresholds(trained.task, logits_NC, truth)
     return ScoredCheckpoint(
         task=task,
         model=_model(trained, model),
         logits_NC=logits_NC,
-        evaluation=evaluate(logits_NC, trained.data.dev.truth, task),
+        evaluation=evaluate(logits_NC, truth, task),
         tokens=token_digest(dev),
-        compared_NC=compared_NC,
+        judged=_judged_rows(trained, engine, logits_NC, task, progress),
     )
 
 
-def _compared_rows(trained: TrainedRun) -> list[Encoding]:
-    """Return the inputs on which the model is compared with the baseline; none if it is dev."""
+def _judged_rows(
+    trained: TrainedRun,
+    engine: CheckpointEngine,
+    dev_NC: NDArray[np.float32],
+    task: Task,
+    progress: Progress,
+) -> ScoredRows:
+    """Return the rows of test, or else those of dev, whose logits are known."""
     sources = trained.config.sources()
     split = comparison_split(sources)
-    if split == "dev" or not trained.config.train.report:
-        return []
-    input_ = input_record(trained.out, trained.config, trained.data.vocabulary.padding)
-    encoder = TextEncoder.open(
-        trained.out / input_.tokenizer.path, max_length=input_.max_length, type_ids=input_.type_ids
+    examples = [*sources[split].rows()]
+    logits_NC, truth = dev_NC, trained.data.dev.truth
+    if split != "dev":
+        truth = label_array(examples, task, str(sources[split].path))
+        with exact_float32():
+            logits_NC = infer_all(engine, _encoder(trained).encode(examples), progress)
+    leaked_N = np.zeros(len(examples), np.bool_)
+    shared = {(pair.earlier, pair.later): pair.rows for pair in trained.report.shared}
+    if shared["train", split]:
+        leaked_N = leaked_rows(sources["train"], examples)
+    return ScoredRows(split=split, logits_NC=logits_NC, truth=truth, task=task, leaked_N=leaked_N)
+
+
+def _encoder(trained: TrainedRun) -> TextEncoder:
+    padding = trained.data.vocabulary.padding
+    return TextEncoder.open(
+        trained.out / TOKENIZER,
+        max_length=trained.config.model.max_length,
+        type_ids=padding.type_ids,
     )
-    return encoder.encode([*sources[split].rows()])
 
 
 def _judge(
@@ -162,14 +183,6 @@ def _judge(
     """Compare the checkpoint with a linear baseline, if there is a report, and with a constant."""
     settings, sources = trained.config.train, trained.config.sources()
     baseline = linear_baseline(sources, trained.task, progress) if settings.report else None
-    split = "dev" if baseline is None else baseline.split
-    examples, truth = [*sources[split].rows()], trained.data.dev.truth
-    if split != "dev":
-        truth = label_array(examples, scored.task, str(sources[split].path))
-    leaked_N = np.zeros(len(examples), np.bool_)
-    shared = {(pair.earlier, pair.later): pair.rows for pair in trained.report.shared}
-    if shared["train", split]:
-        leaked_N = leaked_rows(sources["train"], examples)
     all_steps = trained.per_epoch * settings.epochs
     shortened = settings.max_steps is not None and settings.max_steps < all_steps
     history = TrainingHistory(
@@ -179,14 +192,7 @@ def _judge(
         shortened_from=all_steps if shortened else None,
         learning_rate=settings.learning_rate,
     )
-    rows = ScoredRows(
-        split=split,
-        logits_NC=scored.compared_NC,
-        truth=truth,
-        task=scored.task,
-        leaked_N=leaked_N,
-    )
-    return baseline, judge(rows, baseline, history)
+    return baseline, judge(scored.judged, baseline, history)
 
 
 def _write_page(
@@ -231,7 +237,7 @@ def _manifest(
             splits=_splits(trained),
             findings=(*trained.report.findings, *verdict.findings),
             verdict=verdict.sentence,
-            metrics={"dev": scored.metrics},
+            metrics=scored.metrics,
             baseline=_baseline_record(baseline, verdict),
         ),
     )

@@ -16,6 +16,7 @@ from pipework.progress import Progress
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import Identity, Input, Split
 from pipework.run_folder.task import Task
+from pipework.scoring.evaluation import label_array
 from pipework.text.encoding import TextEncoder
 from pipework.text.padding import Padding
 from pipework.train.config.run_config import Config
@@ -120,11 +121,12 @@ def _tokenizer(config: Config, source: Source, progress: Progress) -> str:
 def checked_data_report(
     config: Config, prepared: PreparedRun, model: Classifier, progress: Progress
 ) -> DataReport:
-    """Return the data report after a check of the targets and of the share of unknown tokens.
+    """Return the data report after checks of targets, test labels and the share of unknown tokens.
 
     Raises:
         ConfigError: all targets of a regression are equal, or too many tokens are unknown, so the
             vocabulary does not match the texts.
+        DataError: test has a label that the task lacks.
     """
     sources = config.sources()
     encoder = prepared.encoder(config, model)
@@ -134,6 +136,8 @@ def checked_data_report(
     if values is not None and values.smallest == values.largest:
         message = f"expected different targets in train, found {values.smallest:g} in every row"
         raise ConfigError(message, "check data.columns.label")
+    if "test" in sources and report.splits["test"].labels.keys() - {*task.labels}:
+        label_array([*sources["test"].rows()], task, str(sources["test"].path))
     rate = report.splits["train"].unknown_rate
     if rate is not None:
         settings = config.model

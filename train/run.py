@@ -122,10 +122,10 @@ def _train_classifier(
     model = build(config.model, Tokenizer.from_str(prepared.tokenizer), prepared.task)
     reinitialise(model.encoder, config.train.reinit_layers)
     report = world.lead(lambda: checked_data_report(config, prepared, model, run.progress))
-    data = open_token_sets(config, prepared, model, world, run.progress)
     for finding in report.findings:
         run.logger.log_text(f"data: {finding}")
         run.progress.note(f"data: {finding}")
+    data = open_token_sets(config, prepared, model, world, run.progress)
     scale = target_scale(prepared.task, data.train.truth)
     if scale is not None:
         model.standardise(scale)

@@ -145,19 +145,19 @@ def _cells(row: tuple[str, ...]) -> str:
 
 
 def _plots(result: ComparisonResult) -> str:
-    from pipework.benchmarks.report import comparison_plots  # noqa: PLC0415  (needs an extra)
+    from pipework.benchmarks.report import plots  # noqa: PLC0415  (needs an extra)
 
     quantities = {ratio.quantity for level in result.levels for ratio in level.ratios}
-    plots = [
+    drawn = [
         (
             f"Ratio to the baseline: {quantity}",
             f"{LEGEND} {BETTER[quantity]} is better.",
-            comparison_plots.ratio_plot(result, quantity),
+            plots.ratio_plot(result, quantity),
         )
         for quantity in Quantity
         if quantity in quantities
     ]
-    return html_page.section("Ratios", html_page.plots(plots)) if plots else ""
+    return html_page.section("Ratios", html_page.plots(drawn)) if drawn else ""
 
 
 def _side(title: str, side: ComparisonSide) -> str:

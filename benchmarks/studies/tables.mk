@@ -73,7 +73,7 @@ first-4000 = 4,000
 loaded = $(WORK)/runs/sst2-300 "SST-2 (MiniLM-L6, 300 steps)"
 
 SCORED = sample thucnews thucnews-linear thucnews-cnn thucnews-lstm thucnews-gru mrpc-seeds sst2 stsb semeval-entity semeval-linear
-NAMES = $(SCORED:%=%-accuracy) families presets engines-matrix-tiny engines-matrix-minilm \
+NAMES = $(SCORED:%=%-accuracy) families imports presets engines-matrix-tiny engines-matrix-minilm \
 	sst2-engines mrpc-engines thucnews-linear-engines thucnews-cnn-engines mrpc-offline thucnews-linear-offline \
 	mrpc-serving-8 thucnews-linear-serving-1 thucnews-linear-serving-8 sst2-serving-load sst2-roofline sst2-agreement sst2-peers-serving \
 	sst2-peers-2000 sst2-peers-4000 scratch domain structural-faults
@@ -190,6 +190,11 @@ $(WORK)/runs/trainer/ready: constraints.txt
 $(RESULTS)/families.json:
 	$(begin)
 	python -m pipework.benchmarks.studies.families --out $(part)
+	$(end)
+
+$(RESULTS)/imports.json:
+	$(begin)
+	python -m pipework.benchmarks.studies.imports --out $(part)
 	$(end)
 
 $(RESULTS)/presets.json:

@@ -15,7 +15,15 @@ from transformers.utils import cached_file
 from pipework.errors import ConfigError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-HEADS = ("classifier", "score", "out_proj", "head")  # module names of heads in transformers
+HEADS = (
+    "classifier",
+    "score",
+    "out_proj",
+    "head",
+    "logits_proj",
+)  # module names of heads in transformers
+
+LORA = ".lora_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +34,13 @@ class Adapter:
         name: its folder or hub id.
         base: the folder or hub id of the base model.
         labels: the number of rows of the head.
-        head: the names of the weights of the head.
+        stored: the names of the weights that replace those of the base, such as the head.
     """
 
     name: str
     base: str
     labels: int
-    head: tuple[str, ...]
+    stored: tuple[str, ...]
 
     @classmethod
     def of(cls, name: str) -> "Adapter | None":
@@ -55,13 +63,17 @@ class Adapter:
             raise ConfigError(message, "save the adapter with safetensors")
         with safe_open(weights, framework="pt") as stored:
             shapes = {key: tuple(stored.get_slice(key).get_shape()) for key in stored.keys()}  # noqa: SIM118  (no mapping)
-        head = {key: shape for key, shape in shapes.items() if _is_head(key)}
-        rows = [shape[0] for key, shape in head.items() if key.endswith("weight")]
+        rows = [shapes[key][0] for key in shapes if _is_head(key) and key.endswith("weight")]
         if not rows:
             message = f"{name!r} has no classification head, only layers of the encoder"
             raise ConfigError(message, 'train it with modules_to_save=["classifier"]')
         base = str(fields["base_model_name_or_path"])
-        return cls(name=name, base=base, labels=min(rows), head=tuple(sorted(head)))
+        return cls(
+            name=name,
+            base=base,
+            labels=min(rows),
+            stored=tuple(sorted(key for key in shapes if LORA not in key)),
+        )
 
     def apply(self, model: PreTrainedModel) -> nn.Module:
         """Return the base model with the adapter next to its weights."""
@@ -79,10 +91,10 @@ class Adapter:
         return merged
 
     def without_head(self, loading: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what transformers reported for the base model, without the adapter's own head."""
+        """Return what transformers reported for the base, without the adapter's own weights."""
 
         def own(name: str) -> bool:
-            return any(key.endswith(f".{name}") for key in self.head)
+            return any(key.endswith(f".{name}") for key in self.stored)
 
         missing, mismatched = loading["missing_keys"], loading["mismatched_keys"]
         return {
@@ -108,4 +120,4 @@ def find_file(name: str, file: str) -> Path | None:
 
 
 def _is_head(key: str) -> bool:
-    return any(part in HEADS for part in key.split(".")) and ".lora_" not in key
+    return any(part in HEADS for part in key.split(".")) and LORA not in key

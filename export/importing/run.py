@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import onnxruntime
 import transformers
 
 from pipework import __version__
@@ -51,6 +52,7 @@ from pipework.run_folder.task import Task, TaskKind
 from pipework.scoring.evaluation import evaluate, infer_all, label_array
 from pipework.text.encoding import TextEncoder, token_digest
 from pipework.text.padding import Padding
+from pipework.train.config.data import TaskSettings
 from pipework.train.data_report.data_report import data_report
 from pipework.train.loop.evaluator import with_thresholds
 from pipework.train.model import checkpoint
@@ -85,8 +87,7 @@ def import_source(
         message = f"expected at most two --data files, found {len(files)}"
         raise ConfigError(message, "rows for the proof, then rows for the calibration of int8")
     check_new(out)
-    opener = open_setfit if is_setfit(name) else open_source
-    source = opener(name, settings.task)
+    source = open_any(name, settings.task)
     rows = ImportRows.open(files, settings, source)
     task, limit = source.task, source.max_length(settings.max_length)
     progress.note(f"{name}: {_describe(source, rows.pair, limit)}")
@@ -121,6 +122,11 @@ def import_source(
         )
         write_manifest(folder, manifest)
     return manifest
+
+
+def open_any(name: str, settings: TaskSettings) -> SourceModel:
+    """Open a source of any kind; see `open_source`."""
+    return open_setfit(name, settings) if is_setfit(name) else open_source(name, settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,11 +306,12 @@ def _model(source: SourceModel, folder: Path) -> Model:
 
 
 def _record(source: SourceModel, comparison: SourceComparison) -> ImportRecord:
+    library = onnxruntime if source.kind is SourceKind.ONNX else transformers
     return ImportRecord(
         kind=source.kind,
         source=source.name,
         revision=getattr(source.classifier.config, "_commit_hash", None),
-        transformers=transformers.__version__,
+        program=f"{library.__name__} {library.__version__}",
         rows=comparison.rows,
         max_abs=comparison.max_abs,
     )

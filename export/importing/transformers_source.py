@@ -2,7 +2,7 @@
 
 Supported sources are the folders and hub ids that `AutoModelForSequenceClassification` opens, the
 cross-encoders of sentence-transformers, TensorFlow 1 checkpoints of BERT and ALBERT, and LoRA
-adapters on such a model.
+adapters and ONNX graphs of such a model.
 
 Shapes: N texts, C classes, T tokens of a text.
 """
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from tokenizers import Tokenizer
 from transformers import (
     AutoModelForSequenceClassification,
@@ -28,6 +27,7 @@ from transformers import (
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import Adapter, find_file
+from pipework.export.importing.onnx_source import OnnxSource
 from pipework.export.publish.folder import PUBLISHED_FILE, PublishedModel
 from pipework.run_folder.manifest import SourceKind
 from pipework.run_folder.task import Task, TaskKind
@@ -108,14 +108,15 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
     """
     silence_transformers()
     with opening(name):
-        adapter = Adapter.of(name)
+        adapter, graph = Adapter.of(name), OnnxSource.of(name)
     weights = name if adapter is None else adapter.base
     config = _config(weights, adapter)
-    model, loading = _load(weights, config)
+    model, loading = _load(weights, config) if graph is None else graph.load(config)
     if adapter is not None:
         model, loading = adapter.merge(model), adapter.without_head(loading)
     _check_weights(name, model, loading)
-    published = _published(name)
+    file = find_file(name, PUBLISHED_FILE)
+    published = None if file is None else PublishedModel.read(file)
     task = _task(name, config, settings)
     if published is not None and task.labels == published.task.labels:
         changed = {key: getattr(task, key) for key in settings.model_fields_set}
@@ -126,14 +127,18 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
     LabelNames.of(task).write(model.config)
     classifier = Classifier(model.eval(), HeadSettings())
     return SourceModel(
-        kind=_kind(weights, config) if adapter is None else SourceKind.LORA,
+        kind=_kind(weights, config, adapter, graph),
         name=name,
         classifier=classifier,
         tokenizer=files.tokenizer,
         tokenizer_name=tokenizer_name,
-        reopen=partial(_reopen, weights, adapter),
+        reopen=partial(_reopen, weights, adapter) if graph is None else graph.open,
         task=task,
-        type_ids=files.type_ids and padding_of(classifier).type_ids,
+        type_ids=(
+            files.type_ids
+            and padding_of(classifier).type_ids
+            and (graph is None or "token_type_ids" in graph.inputs)
+        ),
         longest=longest_input(classifier, files.limit),
         published=published,
     )
@@ -185,18 +190,6 @@ def _reopen(name: str, adapter: Adapter | None) -> torch.nn.Module:
         return model if adapter is None else adapter.apply(model)
 
 
-def _published(name: str) -> PublishedModel | None:
-    path = find_file(name, PUBLISHED_FILE)
-    if path is None:
-        return None
-    try:
-        return PublishedModel.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        message = f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
-        raise ConfigError(message, "publish the run again with this version") from error
-
-
 def _check_family(name: str, config: PreTrainedConfig) -> None:
     if getattr(config, "auto_map", None):
         message = f"{name!r} needs code of its own (auto_map in config.json), which can do anything"
@@ -240,7 +233,11 @@ def _check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) -
             raise ConfigError(message, "the training failed: use an earlier checkpoint")
 
 
-def _kind(name: str, config: PreTrainedConfig) -> SourceKind:
+def _kind(
+    name: str, config: PreTrainedConfig, adapter: Adapter | None, graph: OnnxSource | None
+) -> SourceKind:
+    if adapter is not None or graph is not None:
+        return SourceKind.LORA if graph is None else SourceKind.ONNX
     if find_index(name) is not None:
         return SourceKind.TENSORFLOW
     own = ("sentence_transformers", "sbert_ce_default_activation_function")

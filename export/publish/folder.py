@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePath, PurePosixPath
 
+from pydantic import ValidationError
+
 from pipework.errors import ConfigError, RunFolderError
 from pipework.export.publish.model_card import PublishedEngine, base_model, model_card
 from pipework.progress import Progress
@@ -46,6 +48,20 @@ class PublishedModel(Record):
     fields: tuple[str, ...]
     max_length: int
     engines: tuple[PublishedEngine, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> "PublishedModel":
+        """Read the file of a published folder.
+
+        Raises:
+            ConfigError: it is damaged or of another version.
+        """
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            first = error.errors()[0]
+            message = f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
+            raise ConfigError(message, "publish the run again with this version") from error
 
 
 def publish_folder(run: Path, out: Path, progress: Progress) -> PublishedModel:

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from io import BytesIO
 from itertools import chain, groupby, islice
 from pathlib import Path
 
@@ -30,13 +32,19 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         DataError: the file cannot be read, or a line is not UTF-8.
     """
     try:
-        with path.open("rb") as stream:
+        with BytesIO(_pipe_content(path)) if path.is_fifo() else path.open("rb") as stream:
             yield from decoded_lines(stream, str(path))
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}"
         raise DataError(
             message, "check the path; files of a config are relative to data.root"
         ) from error
+
+
+@lru_cache(maxsize=1)
+def _pipe_content(path: Path) -> bytes:
+    """Return the content of a pipe, which can be read only once but is needed several times."""
+    return path.read_bytes()
 
 
 def decoded_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[int, str]]:
@@ -84,7 +92,6 @@ GB18030_WORDS = re.compile(rb"(?:[\x81-\xfe][\x40-\x7e\x80-\xfe]){3}")
 MAX_FIELD = 10_000_000  # characters of a csv field; a quote without its end takes the whole file
 SENTENCE = re.compile(r'[0-9]+\t"(.*)"\s*')
 MAX_SEGMENTS = 1000  # per document, to bound memory; a longer document is split
-COLUMNS_HINT = "set data.columns, or --columns of pipe predict, to"
 HINT = "a record of SemEval-2010 task 8 is a sentence, a relation, a comment and a blank line"
 
 
@@ -114,6 +121,9 @@ class Columns:
     text_pair: Column | None = None
     label: Column | None = "label"
     entities: Column | None = None
+
+
+FIELDS = ("text", "text_pair", "label", "entities")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,10 +186,7 @@ def _table(
         raise DataError(message, "check the path")
     width = len(first[1])
     names = first[1] if header else []
-    indices = {
-        field: _index(path, getattr(columns, field), names, width)
-        for field in ("text", "text_pair", "label", "entities")
-    }
+    indices = {field: _index(path, field, columns, names, width) for field in FIELDS}
     present = {field: index for field, index in indices.items() if index is not None}
     for line, cells in rows if header else chain([first], rows):
         if len(cells) != width:
@@ -226,18 +233,32 @@ def _cell(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _index(path: Path, column: Column | None, names: Sequence[str], width: int) -> int | None:
+def _index(
+    path: Path, field: str, columns: Columns, names: Sequence[str], width: int
+) -> int | None:
+    column: Column | None = getattr(columns, field)
     if column is None or (isinstance(column, int) and 0 <= column < width):
         return column
     if isinstance(column, int) or column not in names:
         present = ", ".join(names) if names else f"{width} columns, no header"
-        message = f"{path}:1: no column {column!r}; found {present}"
-        hint = _separator_hint(names) or f"{COLUMNS_HINT} column names or numbers (from 0)"
+        message = f"{path}:1: no column {_column(field, column)}; found {present}"
+        hint = _separator_hint(names) or f"{_setting(field)} to a column name or number (from 0)"
         raise DataError(message, hint)
     if names.count(column) > 1:
         message = f"{path}:1: expected one column {column!r}, found {names.count(column)}"
-        raise DataError(message, f"{COLUMNS_HINT} column numbers (from 0)")
+        raise DataError(message, f"{_setting(field)} to a column number (from 0)")
     return names.index(column)
+
+
+def _column(field: str, column: Column) -> str:
+    """Quote the name of a column, and add whether it is the default."""
+    is_default = column == getattr(Columns(), field)
+    return f"{column!r} (the default name)" if is_default else repr(column)
+
+
+def _setting(field: str) -> str:
+    option = "" if field == "label" else ", or --columns of pipe predict,"
+    return f"set data.columns.{field}{option}"
 
 
 def _separator_hint(names: Sequence[str]) -> str | None:
@@ -251,14 +272,16 @@ def _separator_hint(names: Sequence[str]) -> str | None:
 
 
 def _jsonl(path: Path, columns: Columns) -> Iterator[RawRow]:
-    fields = ("text", "text_pair", "label", "entities")
-    keys = {field: str(getattr(columns, field)) for field in fields}
+    keys = {field: str(getattr(columns, field)) for field in FIELDS}
     keys = {field: key for field, key in keys.items() if getattr(columns, field) is not None}
     for line, row in _json_rows(path):
-        missing = [key for key in keys.values() if row.get(key) is None]
-        if missing:
-            message = f"{path}:{line}: expected a value at {missing[0]!r}, found nothing"
-            raise DataError(message, f"keys of this row: {', '.join(row)}")
+        missing = next((field for field, key in keys.items() if row.get(key) is None), None)
+        if missing is not None:
+            key = _column(missing, keys[missing])
+            message = f"{path}:{line}: expected a value at {key}, found nothing"
+            raise DataError(
+                message, f"keys of this row: {', '.join(row)}; {_setting(missing)} to a key"
+            )
         yield RawRow(line=line, **{field: row[key] for field, key in keys.items()})
 
 

@@ -190,6 +190,7 @@ class SourceKind(StrEnum):
     CROSS_ENCODER = "cross-encoder"
     LORA = "LoRA adapter"
     SETFIT = "SetFit"
+    ONNX = "ONNX graph"
     TENSORFLOW = "TensorFlow 1"
 
 
@@ -200,7 +201,7 @@ class ImportRecord(Record):
         kind: the kind of source.
         source: the folder or hub id.
         revision: the commit of a hub id.
-        transformers: the version of transformers that ran the source.
+        program: the library that ran the source, and its version.
         rows: number of compared inputs.
         max_abs: the largest difference of a logit.
     """
@@ -208,7 +209,7 @@ class ImportRecord(Record):
     kind: SourceKind
     source: str
     revision: str | None
-    transformers: str
+    program: str
     rows: int
     max_abs: float
 

@@ -119,7 +119,7 @@ def start_server(
         log = tmp_path_factory.mktemp("log") / "stderr"
         with log.open("w") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-c", RUNNER, str(run), "0", "0", *settings],
+                [sys.executable, "-c", RUNNER, str(run), *settings],
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,

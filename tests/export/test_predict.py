@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import sys
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -145,7 +146,7 @@ def test_a_run_predicts_files_with_other_columns_and_formats_than_its_training_d
 def test_a_column_that_is_missing_is_reported_with_the_option(exported_run, tmp_path):
     for name, content in (("a.csv", "title\nrain\n"), ("a.txt", "title\tx\nrain\ty\n")):
         (tmp_path / name).write_text(content)
-        with pytest.raises(DataError, match=r":1: no column 'text'; found title") as caught:
+        with pytest.raises(DataError, match=r":1: no column 'text' .*; found title") as caught:
             predict([str(exported_run)], tmp_path / name)
         assert "--columns of pipe predict" in caught.value.hint
 
@@ -196,6 +197,21 @@ def test_csv_predictions_of_texts_and_of_columns_without_names(url, tmp_path):
     file.write_text("text\n")
     pipe("predict", "--url", url, "--file", file, "--out", out)
     assert out.read_text() == f"text,{header}"
+
+
+def test_a_pipe_is_predicted_like_a_file(url, exported_run, tmp_path):
+    file, out = tmp_path / "a.csv", tmp_path / "out.csv"
+    file.write_text("id,text\n7,rain\n8,late goal\n")
+    for name, source in (("server.csv", ("--url", url)), ("run.csv", (exported_run,))):
+        assert pipe("predict", *source, "--file", file, "--out", out).returncode == 0
+        expected = out.read_text()
+        os.mkfifo(fifo := tmp_path / name)
+        writer = Thread(target=fifo.write_bytes, args=[file.read_bytes()])
+        writer.start()
+        done = pipe("predict", *source, "--file", fifo, "--out", out)
+        writer.join()
+        assert done.returncode == 0, done.stderr
+        assert out.read_text() == expected
 
 
 def test_a_column_with_the_name_of_a_predicted_column_is_reported(url, tmp_path):

@@ -1,13 +1,13 @@
 """Run folders built without torch: a small ONNX graph, a tokenizer and a manifest."""
 
 import functools
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,6 +47,8 @@ from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_engine
 from pipework.text.encoding import TextEncoder
+from tests.commands import ForkedProcess
+from tests.serve.servers import run_server
 
 WORDS = [
     "[PAD]",
@@ -77,21 +79,12 @@ MakeRun = Callable[..., Path]
 # Texts of the reference rows, with which an engine can be verified again.
 KEPT_TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"] * 3
 
-# As the command line: prints the addresses when ready, and errors as one line.
+# A server in a process that has imported nothing else.
 RUNNER = """
 import sys
 from pathlib import Path
-from pipework.errors import PipeError
-from pipework.settings import load_settings
-from pipework.serve.config import ServeSettings
-from pipework.serve.run import ListenAddress, serve
-try:
-    address = ListenAddress(port=int(sys.argv[2]), grpc_port=int(sys.argv[3]))
-    settings = load_settings(ServeSettings, None, sys.argv[4:])
-    ready = lambda bound: print(bound, flush=True)
-    serve(Path(sys.argv[1]), settings, address=address, ready=ready)
-except PipeError as error:
-    sys.exit(str(error))
+from tests.serve.servers import run_server
+run_server(Path(sys.argv[1]), 0, 0, sys.argv[2:])
 """
 
 
@@ -99,7 +92,7 @@ except PipeError as error:
 class Server:
     """A server in its own process."""
 
-    process: subprocess.Popen[str]
+    process: ForkedProcess | subprocess.Popen[str]
     url: str
     grpc: str
     ready_after_s: float
@@ -115,40 +108,30 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def launch() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """A function that starts a server process for a run folder.
+def launch() -> Iterator[Callable[..., ForkedProcess]]:
+    """A function that starts a server for a run folder in a fork.
 
-    Arguments: run, port=0, grpc_port=0, settings=(), and environment variables.
+    Arguments: run, port=0, grpc_port=0, settings=(), before=None, and environment variables.
+    `before` is called in the fork before the server.
     """
-    processes = []
+    with ExitStack() as stack:
 
-    def start(
-        run: Path,
-        port: int = 0,
-        grpc_port: int = 0,
-        settings: Sequence[str] = (),
-        **environment: str,
-    ) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", RUNNER, str(run), str(port), str(grpc_port), *settings],
-            env={**os.environ, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        )
-        processes.append(process)
-        return process
+        def start(
+            run: Path,
+            port: int = 0,
+            grpc_port: int = 0,
+            settings: Sequence[str] = (),
+            before: Callable[[], object] | None = None,
+            **environment: str,
+        ) -> ForkedProcess:
+            arguments = (run, port, grpc_port, settings, before)
+            return stack.enter_context(ForkedProcess(run_server, *arguments, **environment))
 
-    yield start
-    for process in processes:
-        process.kill()
-        if process.stdout and not process.stdout.closed:
-            process.communicate()
+        yield start
 
 
 @pytest.fixture(scope="session")
-def start_server(launch: Callable[..., subprocess.Popen[str]]) -> Callable[..., Server]:
+def start_server(launch: Callable[..., ForkedProcess]) -> Callable[..., Server]:
     """A function that starts a server and waits until it is ready.
 
     Arguments: run, settings, and environment variables.
@@ -157,9 +140,8 @@ def start_server(launch: Callable[..., subprocess.Popen[str]]) -> Callable[..., 
     def start(run: Path, *settings: str, **environment: str) -> Server:
         started_s = time.perf_counter()
         process = launch(run, settings=settings, **environment)
-        assert process.stdout is not None
-        addresses = process.stdout.readline().split()  # URL and gRPC on HOST:PORT
-        assert addresses, process.communicate(timeout=10)[1]
+        addresses = process.first_line().split()  # URL and gRPC on HOST:PORT
+        assert addresses, process.finish()
         ready_after_s = time.perf_counter() - started_s
         return Server(
             process=process, url=addresses[0], grpc=addresses[-1], ready_after_s=ready_after_s
@@ -169,9 +151,16 @@ def start_server(launch: Callable[..., subprocess.Popen[str]]) -> Callable[..., 
 
 
 @pytest.fixture(scope="session")
-def server(run: Path, start_server: Callable[..., Server]) -> Server:
-    """A running server. Tests must not stop it."""
-    return start_server(run)
+def server(run: Path) -> Iterator[Server]:
+    """A running server in a process that has imported nothing else. Tests must not stop it."""
+    started_s = time.perf_counter()
+    command, root = [sys.executable, "-c", RUNNER, run], Path(__file__).parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+        assert process.stdout is not None
+        url, *_, grpc = process.stdout.readline().split()
+        ready_after_s = time.perf_counter() - started_s
+        yield Server(process=process, url=url, grpc=grpc, ready_after_s=ready_after_s)
+        process.kill()
 
 
 @pytest.fixture(scope="session")

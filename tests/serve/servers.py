@@ -1,14 +1,17 @@
 """Servers for tests: with connections in memory, and in a thread."""
 
 import asyncio
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 from uvicorn.server import ServerState
 
+from pipework.errors import PipeError
 from pipework.serve.app import build_app
 from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.http.auth import ApiKeys
@@ -17,9 +20,33 @@ from pipework.serve.http.request_handler import RequestHandler
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import RequestContext
+from pipework.serve.run import ListenAddress, serve
+from pipework.settings import load_settings
 
 TIMEOUT_S = 60
 Answer = tuple[int, dict[str, str], bytes]
+
+
+def run_server(
+    run: Path,
+    port: int,
+    grpc_port: int,
+    settings: Sequence[str],
+    before: Callable[[], object] | None = None,
+) -> None:
+    """Serve as the command line does: print the addresses when ready, and an error as one line."""
+    if before is not None:
+        before()
+    try:
+        address = ListenAddress(port=port, grpc_port=grpc_port)
+        serve(
+            run,
+            load_settings(ServeSettings, None, settings),
+            address=address,
+            ready=lambda bound: print(bound, flush=True),  # noqa: T201
+        )
+    except PipeError as error:
+        sys.exit(str(error))
 
 
 class MemoryTransport(asyncio.Transport):

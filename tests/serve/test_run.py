@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import httpx
 import pytest
 
 from pipework.errors import ConfigError
+from pipework.serve import run as serve_run
 from pipework.serve.run import ListenAddress, _bound
+from tests.commands import ForkedProcess
 
 BIG = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 400}
 StartServer = Callable[[Path], Any]
@@ -40,14 +43,13 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def fails_with(launch: Callable[..., subprocess.Popen[str]]) -> Callable[..., str]:
+def fails_with(launch: Callable[..., ForkedProcess]) -> Callable[..., str]:
     """A function that starts a server, checks that it fails, and returns its stderr."""
 
     def fail(run: Path, port: int = 0) -> str:
-        process = launch(run, port)
-        out, err = process.communicate(timeout=READY_WITHIN_S)
-        assert (process.returncode, out) == (1, "")
-        return err
+        done = launch(run, port).finish()
+        assert (done.returncode, done.stdout) == (1, "")
+        return done.stderr
 
     return fail
 
@@ -175,7 +177,7 @@ def test_a_port_of_a_server_that_is_loading_is_reported(
 
 
 def test_a_port_with_a_closing_connection_can_be_used_again(
-    run: Path, start_server: StartServer, launch: Callable[..., subprocess.Popen[str]]
+    run: Path, start_server: StartServer, launch: Callable[..., ForkedProcess]
 ) -> None:
     server = start_server(run)
     port = int(server.url.rpartition(":")[2])
@@ -188,10 +190,9 @@ def test_a_port_with_a_closing_connection_can_be_used_again(
         while connection.recv(4096):
             pass
     second = launch(run, port)
-    assert second.stdout is not None
-    assert second.stdout.readline().startswith(f"http://127.0.0.1:{port} ")
-    second.terminate()
-    assert second.wait(60) == 0
+    assert second.first_line().startswith(f"http://127.0.0.1:{port} ")
+    second.send_signal(signal.SIGTERM)
+    assert second.wait() == 0
 
 
 def test_equal_http_and_grpc_ports_are_rejected() -> None:
@@ -200,37 +201,32 @@ def test_equal_http_and_grpc_ports_are_rejected() -> None:
     ListenAddress(port=0, grpc_port=0)
 
 
-SLOW_LOADING = """
-import os
-from pathlib import Path
-from pipework.serve import run
+def block_loading(pipe: Path) -> None:
+    """Read a pipe before the models are loaded."""
+    load = serve_run.open_models
 
-load = run.open_models
+    def slow(*arguments: Any) -> Any:
+        pipe.read_bytes()
+        return load(*arguments)
 
-def slow(*arguments):
-    Path(os.environ["SLOW_LOADING"]).read_bytes()
-    return load(*arguments)
-
-run.open_models = slow
-"""
+    serve_run.open_models = slow
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_during_loading_exits_with_0_and_a_log_line(
-    run: Path, tmp_path: Path, launch: Callable[..., subprocess.Popen[str]], sign: signal.Signals
+    run: Path, tmp_path: Path, launch: Callable[..., ForkedProcess], sign: signal.Signals
 ) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)  # reading it blocks
-    (tmp_path / "sitecustomize.py").write_text(SLOW_LOADING)
-    process = launch(run, PYTHONPATH=str(tmp_path), SLOW_LOADING=str(pipe))
+    process = launch(run, before=partial(block_loading, pipe))
     writers: list[int] = []
     wait_for(lambda: is_read(pipe, writers))
     wchan = Path(f"/proc/{process.pid}/wchan")  # "0" if the kernel hides it
     wait_for(lambda: "pipe_read" in wchan.read_text() or wchan.read_text() == "0")
     process.send_signal(sign)
-    out, err = process.communicate(timeout=READY_WITHIN_S)
+    done = process.finish()
     os.close(writers[0])
-    assert (process.returncode, out, err) == (0, "", f"stopped by {sign.name}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"stopped by {sign.name}\n")
 
 
 def is_read(pipe: Path, writers: list[int]) -> bool:

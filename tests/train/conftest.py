@@ -1,15 +1,14 @@
 """Small runs, in this process or in forked processes that can be killed."""
 
-import multiprocessing
 import os
 import signal
-import socket
 from functools import partial
 
 import pytest
 
 from pipework.progress import NullProgress
 from pipework.train.config.run_config import load_config
+from tests.commands import FORKS, fork, rank_environments
 
 QUICK = [
     "train.max_steps=6",
@@ -46,8 +45,7 @@ def small(config_in, tmp_path):
     return partial(config_in, tmp_path)
 
 
-def _member(config, out, environment, kill_at, resume, results):
-    os.environ.update(environment)
+def _member(config, out, kill_at, resume, results):
     from pipework.errors import CheckFailedError, PipeError  # noqa: PLC0415  (after the fork)
     from pipework.train.loop.distributed import join  # noqa: PLC0415
     from pipework.train.loop.step import Stepper  # noqa: PLC0415
@@ -85,22 +83,11 @@ def forked():
     started = []
 
     def run(config, out, *, processes=1, kill_at=None, resume=False):
-        context = multiprocessing.get_context("fork")
-        results = context.Queue()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        results = FORKS.Queue()
         members = []
-        for rank in range(processes):
-            environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            environment |= {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(processes),
-            }
+        for rank, environment in enumerate(rank_environments(processes)):
             kill = kill_at if rank == 0 else None
-            arguments = (config, out, environment, kill, resume, results)
-            members.append(context.Process(target=_member, args=arguments))
+            members.append(fork(_member, config, out, kill, resume, results, **environment))
         started.extend(members)
         for member in members:
             member.start()

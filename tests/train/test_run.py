@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
 from pipework.data.examples import Example
-from pipework.errors import CheckFailedError, ConfigError, RunFolderError
+from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.export.inference import (
     evaluate_run,
     open_encoder,
@@ -78,6 +78,29 @@ def test_the_final_checkpoint_has_the_best_dev_score(trained_run):
     lines = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
     best = max(line["accuracy"] for line in lines if line["group"] == "dev")
     assert read_manifest(trained_run).data.metrics["dev"].scores["accuracy"] == best
+
+
+def test_a_test_label_that_train_lacks_is_reported_before_the_training(small, tmp_path):
+    config = small()
+    with (tmp_path / "test.tsv").open("a") as stream:
+        stream.write("odd thing\t2\n")
+    message = r"test\.tsv:10 has label '2', which the model lacks"
+    with pytest.raises(DataError, match=message) as caught:
+        train(config, tmp_path / "run", NullProgress())
+    assert caught.value.hint == "known labels: 0, 1"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("report", ["false", "true"])
+def test_the_scores_on_test_are_recorded(small, tmp_path, report):
+    manifest = learn(small(f"train.report={report}"), tmp_path / "run")
+    assert {name: split.rows for name, split in manifest.data.metrics.items()} == {
+        "dev": 12,
+        "test": 8,
+    }
+    again = evaluate_run(tmp_path / "run", None, "test", None, NullProgress())
+    assert manifest.data.metrics["test"].scores == again.scores
+    assert ": test accuracy" in manifest.data.verdict
 
 
 def test_the_weights_of_every_n_steps_are_kept_and_scored(small, forked, tmp_path):

@@ -25,7 +25,7 @@ KEY = re.compile("[0-9a-f]{32}")  # the name of an entry
 LIMIT, DEFAULT_GB = "PIPEWORK_CACHE_GB", 20.0
 MB, GB = 10**6, 10**9
 DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-HINT = "set PIPEWORK_CACHE to a writable folder"
+HINT = "set PIPEWORK_CACHE to a folder that you may read and write"
 
 # These packages do not influence cached data; in a wheel they are folders of `pipework`.
 OTHER_STAGES = {"benchmarks", "export", "serve"}
@@ -65,7 +65,7 @@ def cached_text(key: str, compute: Callable[[], str]) -> str:
     """Return the cached text of a key; compute and store it first if it is missing.
 
     Raises:
-        DataError: the cache folder cannot be written.
+        DataError: the cache folder cannot be read or written.
     """
     with cache_entry(key) as folder:
         path = folder / "kept.json"
@@ -86,8 +86,8 @@ def cache_entry(key: str, needed: int = 0) -> Iterator[Path]:
         needed: approximate size of the entry in bytes, for an error message.
 
     Raises:
-        DataError: the folder cannot be opened or written, or the disk is full; then the entry is
-            deleted.
+        DataError: the folder cannot be opened, read or written, or the disk is full; then the
+            entry is deleted.
         ConfigError: the size limit is not a number.
     """
     limit = _limit()
@@ -98,8 +98,11 @@ def cache_entry(key: str, needed: int = 0) -> Iterator[Path]:
             before = _size(folder)
             yield folder
         except OSError as error:
-            if error.errno in DENIED and folder in Path(str(error.filename)).parents:
-                raise _not_writable(folder, error) from error
+            path = Path(str(error.filename))
+            if error.errno in DENIED and folder in (path, *path.parents):
+                operation = _denied_operation(folder, path)
+                message = f"the cache {folder} cannot be {operation}: {error.strerror}"
+                raise DataError(message, HINT) from error
             if error.errno not in FULL:
                 raise
             shutil.rmtree(folder, ignore_errors=True)
@@ -185,12 +188,15 @@ def ensure_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _not_writable(folder, error) from error
+        message = f"the cache {folder} cannot be created: {error.strerror}"
+        raise DataError(message, HINT) from error
     return folder
 
 
-def _not_writable(folder: Path, error: OSError) -> DataError:
-    return DataError(f"the cache {folder} cannot be written: {error.strerror}", HINT)
+def _denied_operation(folder: Path, path: Path) -> str:
+    """Return whether `path` in the folder may not be read, or not be written."""
+    listed = os.access(folder, os.R_OK | os.X_OK)
+    return "written" if listed and (os.access(path, os.R_OK) or not path.exists()) else "read"
 
 
 def allocate_file(path: Path, size: int) -> None:

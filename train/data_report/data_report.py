@@ -3,17 +3,18 @@
 Texts are compared without regard to case and white space.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import combinations
+from itertools import combinations, groupby, islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from pipework.data.examples import Source
+from pipework.data.examples import DECIMAL, Source
 from pipework.data.readers import Columns, Format
 from pipework.errors import ConfigError
 from pipework.progress import Progress
@@ -35,6 +36,8 @@ from pipework.train.data_report.file_stats import (
 UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
 RARE_LABEL = 0.1
+MANY_LABELS = 0.5  # labels per row above which the column is rather an id or a text
+FEW_ROWS = 20  # too few to judge the number of labels
 UNLIMITED = 1 << 30  # tokens: a max_length that never truncates
 
 
@@ -145,17 +148,13 @@ def data_report(
     texts: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
     for name, source in sources.items():
         stats = FileStats.of(source, labels, encoder, progress)
-        texts[name] = stats.texts()
-        splits[name] = _split(stats, source, duplicates=_duplicates(texts[name][1]))
+        _, rows_U = texts[name] = stats.texts()
+        splits[name] = _split(stats, source, duplicates=int(rows_U.sum()) - len(rows_U))
     shared = tuple(
         SharedRows(earlier=first, later=second, rows=_common(texts[first][0], *texts[second]))
         for first, second in combinations(sources, 2)
     )
     return DataReport(splits=splits, shared=shared, findings=tuple(_findings(splits, shared)))
-
-
-def _duplicates(rows_U: NDArray[np.int64]) -> int:
-    return int(rows_U.sum()) - len(rows_U)
 
 
 def _common(
@@ -215,6 +214,7 @@ def _findings(splits: Mapping[str, SplitReport], shared: Sequence[SharedRows]) -
         if split.dropped:
             yield f"{name}: {split.dropped} rows are left out: their text is also in dev or test"
         yield from _split_findings(name, split)
+    yield from _label_findings(splits)
     for pair in shared:
         advice = ", data.drop_leaked drops them" if pair.earlier == "train" else ""
         if pair.rows:
@@ -227,6 +227,33 @@ def _findings(splits: Mapping[str, SplitReport], shared: Sequence[SharedRows]) -
         new = sorted(splits[name].labels.keys() - splits[first].labels.keys())
         if new:
             yield f"{name} has labels that {first} lacks: {', '.join(new[:5])}"
+
+
+def _label_findings(splits: Mapping[str, SplitReport]) -> Iterable[str]:
+    """Yield findings about a wrong column of labels, a wrong kind of task, and spellings."""
+    name, train = next(iter(splits.items()))
+    count, numeric = len(train.labels), all(map(DECIMAL.fullmatch, train.labels))
+    if train.rows >= FEW_ROWS and count > MANY_LABELS * train.rows:
+        advice = ', or set task.kind = "regression" if the labels are values' if numeric else ""
+        yield (
+            f"{name}: {count:,} different labels in {train.rows:,} rows: the column may be an id "
+            f"or a text: check data.columns.label{advice}"
+        )
+    elif numeric and count > 2:  # noqa: PLR2004  (two numbers are rather classes)
+        lowest, highest = (choose(train.labels, key=float) for choose in (min, max))
+        yield (
+            f"{name}: the {count} labels are numbers from {lowest} to {highest}, learned as "
+            'classes without an order: if they are values, set task.kind = "regression"'
+        )
+    rows = sum((Counter(split.labels) for split in splits.values()), Counter())
+    groups = (list(group) for _, group in groupby(sorted(rows, key=_folded), _folded))
+    for labels in islice((group for group in groups if len(group) > 1), 5):
+        names = " and ".join(f"{label!r} ({rows[label]:,} rows)" for label in labels)
+        yield f"the labels {names} differ only by case or spaces: correct them in the data"
+
+
+def _folded(label: str) -> str:
+    return "".join(label.casefold().split())
 
 
 def _split_findings(name: str, split: SplitReport) -> Iterable[str]:

@@ -49,9 +49,11 @@ from pipework.benchmarks.studies.records.training_results import HEAD as PRESETS
 from pipework.benchmarks.studies.records.training_results import (
     PIPEWORK,
     FamiliesResult,
+    ImportsResult,
     PeerTrainingResult,
     PresetsResult,
     TrainingResult,
+    import_lines,
     preset_rows,
 )
 
@@ -112,6 +114,7 @@ class TableName(StrEnum):
     ENGINES = "engines"
     ROOFLINE = "roofline"
     FAMILIES = "families"
+    IMPORTS = "imports"
     MATRIX = "matrix"
     FAULTS = "faults"
     PRESETS = "presets"
@@ -136,14 +139,15 @@ def table(name: TableName, results: Results) -> str:  # noqa: C901, PLR0911  (on
             return _offline([result for result in benches if result.offline])
         case TableName.FAMILIES:
             return _families(_of(FamiliesResult, results))
+        case TableName.IMPORTS:
+            return _imports(_of(ImportsResult, results))
         case TableName.MATRIX:
             return _matrix(_of(MatrixResult, results))
         case TableName.FAULTS:
             return _faults(_of(FaultsResult, results))
-        case TableName.PEERS_TRAINING:
-            return _peers_training(peers)
-        case TableName.PEERS_PHASES:
-            return _peers_phases(peers)
+        case TableName.PEERS_TRAINING | TableName.PEERS_PHASES:
+            draw = _peers_training if name is TableName.PEERS_TRAINING else _peers_phases
+            return draw(peers)
         case TableName.PEERS_SERVING:
             return _peers_serving(_of(PeerServingResult, results))
         case TableName.SCRATCH | TableName.DOMAIN:
@@ -264,13 +268,25 @@ def _families(results: Sequence[FamiliesResult]) -> str:
     return markdown(("family", *heads), rows) + machines(results)
 
 
+def _imports(results: Sequence[ImportsResult]) -> str:
+    parts = []
+    for result in results:
+        head, rows, reasons = import_lines(result)
+        parts.append(markdown(head, rows) + _notes(reasons))
+    return "\n\n".join(parts) + machines(results)
+
+
+def _notes(reasons: Sequence[str]) -> str:
+    lines = (f"- [{number}] {reason}" for number, reason in enumerate(reasons, 1))
+    return "\n\n" + "\n".join(lines) if reasons else ""
+
+
 def _matrix(results: Sequence[MatrixResult]) -> str:
     parts = []
     for result in results:
         head, rows, reasons = matrix_lines(result)
-        notes = "\n".join(f"- [{number}] {reason}" for number, reason in enumerate(reasons, 1))
         title = f"**{result.weights[0].upper()}{result.weights[1:]}**: {summary(result)}."
-        parts.append(f"{title}\n\n{markdown(head, rows)}\n\n{notes}".rstrip())
+        parts.append(f"{title}\n\n{markdown(head, rows)}{_notes(reasons)}")
     return "\n\n".join(parts) + machines(results)
 
 

@@ -27,6 +27,7 @@ from pipework.benchmarks.studies.records.peer_serving_results import PeerServing
 from pipework.benchmarks.studies.records.serving_results import AgreementResult, ServingResult
 from pipework.benchmarks.studies.records.training_results import (
     FamiliesResult,
+    ImportsResult,
     PeerTrainingResult,
     PresetsResult,
     TrainingResult,
@@ -37,6 +38,7 @@ StoredResult = (
     BenchResult
     | TrainingResult
     | FamiliesResult
+    | ImportsResult
     | PeerTrainingResult
     | EnginesResult
     | MatrixResult

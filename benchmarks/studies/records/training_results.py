@@ -60,6 +60,56 @@ class FamiliesResult(Record):
     provenance: Provenance
 
 
+class ImportCheck(Record):
+    """A step of an import and its check.
+
+    Attributes:
+        family: the encoder family.
+        source: the kind of source.
+        step: save (by another library), import, padded or packed (the export), or serve.
+        max_abs: the largest difference of a logit, or of a score for serve; None after an error.
+        reason: the error.
+    """
+
+    family: str
+    source: str
+    step: str
+    max_abs: float | None
+    reason: str | None
+
+
+class ImportsResult(Record):
+    """The imports of each family from each kind of source."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["imports"] = "imports"
+    checks: tuple[ImportCheck, ...]
+    command: tuple[str, ...]
+    provenance: Provenance
+
+
+def import_lines(
+    result: ImportsResult,
+) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]:
+    """Return head and rows of the table, and the reasons of failures in the order of their numbers.
+
+    A row is a family, a column a kind of source. A cell is the largest difference of all steps.
+    """
+    sources = tuple(dict.fromkeys(check.source for check in result.checks))
+    reasons = [*dict.fromkeys(check.reason for check in result.checks if check.reason)]
+    cells: dict[tuple[str, str], str] = {}
+    for check in sorted(result.checks, key=lambda check: check.max_abs or 0):
+        number = f"[{reasons.index(check.reason) + 1}]" if check.reason else ""
+        cell = number or f"{check.max_abs:.0e}"
+        if number or not cells.get((check.family, check.source), "").startswith("["):
+            cells[check.family, check.source] = cell
+    rows = [
+        (family, *(cells.get((family, source), "-") for source in sources))
+        for family in dict.fromkeys(check.family for check in result.checks)
+    ]
+    return ("family", *sources), rows, reasons
+
+
 class PeerRun(Record):
     """One training run in a separate process.
 

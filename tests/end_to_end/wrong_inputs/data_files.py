@@ -54,7 +54,8 @@ FILES = {
     ),
     "a dev header without rows": data("text\tlabel\n", "dev.tsv holds no rows", name="dev.tsv"),
     "a missing column": data(
-        TRAIN.replace("label", "topic", 1), "train.tsv:1: no column 'label'; found text, topic"
+        TRAIN.replace("label", "topic", 1),
+        "train.tsv:1: no column 'label' (the default name); found text, topic",
     ),
     "a column twice": data(
         "text\ttext\tlabel\na\tb\tc\n", "train.tsv:1: expected one column 'text', found 2"
@@ -67,7 +68,7 @@ FILES = {
     ),
     "another header in dev": data(
         "sentence\tlabel\na\tb\n",
-        "dev.tsv:1: no column 'text'; found sentence, label",
+        "dev.tsv:1: no column 'text' (the default name); found sentence, label",
         name="dev.tsv",
     ),
     "a label that train lacks": data(
@@ -116,7 +117,8 @@ FILES = {
         "train.tsv:1: expected text, found the character NUL",
     ),
     "a web page": data(
-        "<!doctype html>\n<html>\n", "train.tsv:1: no column 'text'; found <!doctype html>"
+        "<!doctype html>\n<html>\n",
+        "train.tsv:1: no column 'text' (the default name); found <!doctype html>",
     ),
 }
 TABLES = {
@@ -127,7 +129,8 @@ TABLES = {
         'text,label\n"a"b,x\n', "train.csv:2: not CSV: ',' expected after '\"'"
     ),
     "csv separated by semicolons": csv(
-        "text;label\na;x\n", "train.csv:1: no column 'text'; found text;label"
+        "text;label\na;x\n",
+        "train.csv:1: no column 'text' (the default name); found text;label",
     ),
     "json that is cut": jsonl(
         '{"text": "a"',
@@ -135,13 +138,16 @@ TABLES = {
     ),
     "json that is a list": jsonl([1], "train.jsonl:2: expected an object, found list"),
     "json without text": jsonl(
-        {"label": "a"}, "train.jsonl:2: expected a value at 'text', found nothing"
+        {"label": "a"},
+        "train.jsonl:2: expected a value at 'text' (the default name), found nothing",
     ),
     "json without label": jsonl(
-        {"text": "a"}, "train.jsonl:2: expected a value at 'label', found nothing"
+        {"text": "a"},
+        "train.jsonl:2: expected a value at 'label' (the default name), found nothing",
     ),
     "json with null": jsonl(
-        {"text": None, "label": "a"}, "train.jsonl:2: expected a value at 'text', found nothing"
+        {"text": None, "label": "a"},
+        "train.jsonl:2: expected a value at 'text' (the default name), found nothing",
     ),
     "json with a number as text": jsonl(
         {"text": 1.5, "label": "a"}, "train.jsonl:2: expected a string at 'text', found float"

@@ -5,6 +5,7 @@ import os
 import resource
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.end_to_end.wrong_inputs.wrong_input import ROWS, TRAIN, TRAIN_COMMAND, WrongInput
@@ -23,7 +24,7 @@ def obey_permissions() -> None:
 
 def full_disk(size: int) -> Callable[[], object]:
     """Return a limit of the size of a file; a longer write fails as on a full disk."""
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    return partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
 
 
 def without_rights(command: str, name: str, mode: int, error: str) -> WrongInput:

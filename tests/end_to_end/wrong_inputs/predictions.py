@@ -31,7 +31,7 @@ PREDICT = {
     "a file of other columns": WrongInput(
         command="predict RUN --file x.tsv",
         files={"x.tsv": "sentence\na\n"},
-        error="x.tsv:1: no column 'text'; found sentence",
+        error="x.tsv:1: no column 'text' (the default name); found sentence",
     ),
     "an output as xls": run(
         "predict RUN rain --out out.xls",

@@ -197,7 +197,7 @@ EVAL = {
     "a file without labels": WrongInput(
         command="eval RUN x.tsv",
         files={"x.tsv": "text\na\n"},
-        error="x.tsv:1: no column 'label'; found text",
+        error="x.tsv:1: no column 'label' (the default name); found text",
     ),
     "a file with other labels": WrongInput(
         command="eval RUN dev.tsv",

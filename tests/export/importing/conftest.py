@@ -4,36 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
-from pipework.benchmarks.studies.families import EncoderFamily, SampleRows, tiny
-
-LABELS = ("sport", "money", "weather")
-
-
-def save_classifier(
-    folder: Path, family: EncoderFamily = EncoderFamily.BERT, labels: int = 3, **config: object
-) -> Path:
-    """Save a model and its tokenizer; `config` are attributes of the config."""
-    rows = SampleRows.of(family)
-    sizes = tiny(family, rows.tokenizer.get_vocab_size())
-    sizes.num_labels = labels
-    if labels == len(LABELS):
-        sizes.id2label = dict(enumerate(LABELS))
-        sizes.label2id = {label: index for index, label in enumerate(LABELS)}
-    for name, value in config.items():
-        setattr(sizes, name, value)
-    torch.manual_seed(0)
-    AutoModelForSequenceClassification.from_config(sizes).save_pretrained(folder)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=rows.tokenizer,
-        pad_token="[PAD]",
-        model_max_length=64,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
-    tokenizer.save_pretrained(folder)
-    return folder
+from pipework.benchmarks.studies.imports import save_classifier
 
 
 def edit_json(path: Path, **changes: object) -> None:

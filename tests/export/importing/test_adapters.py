@@ -10,12 +10,13 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification
 
+from pipework.benchmarks.studies.imports import LABELS
 from pipework.export.config import ExportSettings
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from tests.commands import pipe
-from tests.export.importing.conftest import LABELS, edit_json
+from tests.export.importing.conftest import edit_json
 
 NAMES = '["sport", "money", "weather", "other"]'
 

@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from pipework.benchmarks.studies.families import EncoderFamily
+from pipework.benchmarks.studies.imports import LABELS, save_classifier
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.export.config import ExportSettings, ImportSettings
@@ -44,7 +45,7 @@ from pipework.train.data.tokenizer import SPECIAL_TOKENS
 from pipework.train.model.packed_encoder import PACKABLE
 from pipework.train.model.tensor_bundle import read_index
 from tests.commands import pipe
-from tests.export.importing.conftest import LABELS, edit_json, save_classifier
+from tests.export.importing.conftest import edit_json
 from tests.tensorflow_checkpoints import google_variables, randomise, write_checkpoint
 
 TEXTS = ("rain in the north", "the team won", "shares fell", "a quiet day", "late goal", "票房")

@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 from sklearn.linear_model import LogisticRegression
 from transformers import AutoModel, AutoTokenizer
 
+from pipework.benchmarks.studies.imports import LABELS
 from pipework.data.examples import Example
 from pipework.errors import ConfigError
 from pipework.export.config import ExportSettings
@@ -22,7 +23,7 @@ from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, V
 from pipework.run_folder.manifest import read_manifest
 from pipework.train.config.data import TaskSettings
 from tests.commands import pipe
-from tests.export.importing.conftest import LABELS, edit_json
+from tests.export.importing.conftest import edit_json
 
 TEXTS = [f"{word} {number}" for number in range(20) for word in ("rain", "goal and team", "soup")]
 NEW = {"pooling_mode": "mean", "embedding_dimension": 32}

@@ -59,10 +59,18 @@ def test_with_column_numbers_a_declared_header_is_skipped(tmp_path):
     [
         ("a.tsv", "text\tlabel\nok\t1\nbroken\n", r"a\.tsv:3: expected 2 columns.*found 1"),
         ("a.tsv", "text\tlabel\nx\t \n", r"a\.tsv:2: the label is empty"),
-        ("a.tsv", "body\tlabel\nx\t1\n", r"a\.tsv:1: no column 'text'; found body, label"),
+        (
+            "a.tsv",
+            "body\tlabel\nx\t1\n",
+            r"a\.tsv:1: no column 'text' \(the default name\); found body, label",
+        ),
         ("a.csv", 'text,label\n"open,1\n', r"a\.csv:2: not CSV"),
         ("a.jsonl", '{"text": "x", "label": "1"}\n{"text"\n', r"a\.jsonl:2: not JSON"),
-        ("a.jsonl", '{"label": "1"}\n', r"a\.jsonl:1: expected a value at 'text', found nothing"),
+        (
+            "a.jsonl",
+            '{"label": "1"}\n',
+            r"a\.jsonl:1: expected a value at 'text' \(the default name\), found nothing",
+        ),
         ("a.jsonl", "[1]\n", r"a\.jsonl:1: expected an object, found list"),
         ("a.tsv", "", "is empty"),
         ("a.xml", "", "no file format is known for the suffix"),

@@ -107,7 +107,7 @@ def test_a_repeated_column_name_is_refused(tmp_path, name):
         ("rows.csv", "text\tlabel", 'separated by tabs: set data.format = "tsv"'),
         ("rows.csv", "text;label", "separated by semicolons: convert the file"),
         ("rows.tsv", "text,label", 'separated by commas: set data.format = "csv"'),
-        ("rows.tsv", "text", "column names or numbers"),
+        ("rows.tsv", "text", "set data.columns.label to a column name or number (from 0)"),
     ],
 )
 def test_the_hint_names_another_separator(name, header, hint, tmp_path):

@@ -53,7 +53,6 @@ def gc_disabled() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
 
 
 def garbage_after(run: Path, work: Callable[[SendRequest], Awaitable[None]], **queue: int) -> int:

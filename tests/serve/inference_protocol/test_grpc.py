@@ -445,8 +445,7 @@ def test_services_are_listed_by_reflection(channel):
 
 def test_a_taken_port_is_reported_before_the_model_is_loaded(tmp_path, server, launch):
     port = int(server.grpc.rpartition(":")[2])
-    process = launch(tmp_path / "no run", grpc_port=port)
-    said = process.communicate(timeout=60)[1]
+    said = launch(tmp_path / "no run", grpc_port=port).finish().stderr
     assert said.startswith(f"cannot listen on 127.0.0.1:{port}: ")
     assert said.count("\n") == 1
 

@@ -69,7 +69,6 @@ def _counted() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
 
 
 async def left_by(run: Path, kind: str, keys: ApiKeys | None = None) -> tuple[str, int]:

@@ -64,32 +64,38 @@ def test_an_edited_file_has_another_digest_and_a_missing_file_is_reported(tmp_pa
         data_file_digest(tmp_path / "none.tsv")
 
 
-def test_a_cache_that_cannot_be_written_is_reported_with_a_hint(tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_created_is_reported_with_a_hint(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PIPEWORK_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DataError, match="cannot be written") as error:
+    with pytest.raises(
+        DataError, match=r"the cache .*/file/name cannot be created: Not a d"
+    ) as error:
         cached_text("name", str)
     assert "PIPEWORK_CACHE" in error.value.hint
 
 
 @pytest.mark.parametrize(
-    ("mode", "message"),
+    ("name", "mode", "message"),
     [
-        (0, "the cache .*/key cannot be opened: Permission denied"),
-        (0o500, "the cache .*/key cannot be written: Permission denied"),
-        (0o400, "the cache .*/key cannot be written: Permission denied"),
+        ("key", 0, "/key cannot be opened"),
+        ("key", 0o300, "/key cannot be opened"),
+        ("key", 0o500, "/key cannot be written"),
+        ("key", 0o400, "/key cannot be read"),
+        ("key/kept.json", 0o200, "/key cannot be read"),
+        (".", 0, "/key cannot be created"),
     ],
 )
-def test_an_entry_without_rights_is_reported_with_a_hint(mode, message):
+def test_a_denied_operation_is_reported_with_a_hint(name, mode, message):
     folder = ensure_folder(cache_folder() / "key")
-    (folder / "other").touch()
-    folder.chmod(mode)
+    (folder / ("other" if name == "key" else "kept.json")).touch()
+    (cache_folder() / name).chmod(mode)
     with (
         ThreadPoolExecutor(1, initializer=obey_permissions) as thread,  # rights belong to a thread
-        pytest.raises(DataError, match=message) as error,
+        pytest.raises(DataError, match=f"the cache .*{message}: Permission denied") as error,
     ):
         thread.submit(cached_text, "key", str).result()
-    assert "PIPEWORK_CACHE" in error.value.hint
+    (cache_folder() / name).chmod(0o700)
+    assert error.value.hint == "set PIPEWORK_CACHE to a folder that you may read and write"
 
 
 def test_a_denied_file_outside_an_entry_is_not_an_error_of_the_cache(tmp_path):

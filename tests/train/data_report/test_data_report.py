@@ -110,6 +110,41 @@ def test_a_label_missing_in_train_is_reported(tmp_path):
     assert "dev has labels that train lacks: c" in report.findings
 
 
+ID = "train: 30 different labels in 30 rows: the column may be an id or a text: check"
+ID += " data.columns.label"
+VALUES = ', or set task.kind = "regression" if the labels are values'
+STARS = "train: the 5 labels are numbers from 1 to 5, learned as classes without an order: if they"
+STARS += ' are values, set task.kind = "regression"'
+
+
+@pytest.mark.parametrize(
+    ("labels", "findings"),
+    [
+        ([f"row-{n}" for n in range(30)], [ID]),
+        ([str(n / 8) for n in range(30)], [ID + VALUES]),
+        ([str(n % 5 + 1) for n in range(30)], [STARS]),
+        ([str(n % 2) for n in range(30)], []),
+        ([f"{n % 5} stars" for n in range(30)], []),
+        (list("abcdefgh"), []),  # too few rows to judge
+    ],
+)
+def test_labels_that_are_probably_ids_or_values_are_reported(tmp_path, labels, findings):
+    train = [(f"text {n}", label) for n, label in enumerate(labels)]
+    dev = [(f"other {n}", label) for n, label in enumerate(dict.fromkeys(labels))]
+    report = report_of(sources(tmp_path, train=train, dev=dev))
+    assert list(report.findings) == findings
+
+
+def test_labels_that_differ_by_case_or_spaces_are_reported(tmp_path):
+    train = [("a", "Very good"), ("b", "very good"), ("c", "bad"), ("d", "very good")]
+    report = report_of(sources(tmp_path, train=train, dev=[("e", "verygood"), ("f", "bad ")]))
+    names = "'Very good' (1 rows) and 'very good' (2 rows) and 'verygood' (1 rows)"
+    assert report.findings == (
+        f"the labels {names} differ only by case or spaces: correct them in the data",
+        "dev has labels that train lacks: verygood",
+    )
+
+
 @pytest.mark.parametrize(
     ("header", "first", "found"),
     [(False, "label", "label"), (False, "a", None), (True, "label", None)],

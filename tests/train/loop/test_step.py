@@ -1,9 +1,5 @@
 """The result of a step does not depend on how its rows are split into batches."""
 
-import multiprocessing
-import os
-import socket
-
 import numpy as np
 import pytest
 import torch
@@ -15,6 +11,7 @@ from pipework.train.loop.distributed import World, join
 from pipework.train.loop.losses import LabelLosses, Objective
 from pipework.train.loop.schedule import schedule
 from pipework.train.loop.step import Stepper, StepSpec
+from tests.commands import FORKS, fork, rank_environments
 
 ROWS = 8
 # AdamW and clipping would hide a wrong scale of the gradient; plain SGD does not.
@@ -73,8 +70,7 @@ def test_the_split_into_batches_does_not_change_a_step(cut):
     assert split_losses == pytest.approx(losses, abs=1e-6)
 
 
-def member(environment, windows, changes, results):
-    os.environ.update(environment)
+def member(windows, changes, results):
     with join() as world:
         trained_weights, losses = after(windows, world, **changes)
         # A tensor would stay in the memory of this process.
@@ -83,23 +79,10 @@ def member(environment, windows, changes, results):
 
 def together(processes, windows, **changes):
     """Run the steps in forked processes; return the weights and partial losses of each."""
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    results = FORKS.Queue()
     members = [
-        context.Process(
-            target=member,
-            args=(
-                {"RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": str(processes)}
-                | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-                windows,
-                changes,
-                results,
-            ),
-        )
-        for r in range(processes)
+        fork(member, windows, changes, results, **environment)
+        for environment in rank_environments(processes)
     ]
     for process in members:
         process.start()

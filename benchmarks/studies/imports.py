@@ -1,0 +1,296 @@
+"""Import every family from every kind of source: `python -m pipework.benchmarks.studies.imports`.
+
+The models have two layers and random weights, and are saved as other programs save them. Each is
+imported, exported as a padded and a packed float32 engine, and served; the answers of the server
+are compared with those of the source.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedTokenizerFast
+
+from pipework.benchmarks.results_schema.provenance import provenance
+from pipework.benchmarks.results_schema.results import write_result
+from pipework.benchmarks.studies.families import EncoderFamily, SampleRows, tiny
+from pipework.benchmarks.studies.pipe_serve import running_server
+from pipework.benchmarks.studies.records.training_results import ImportCheck, ImportsResult
+from pipework.benchmarks.studies.script import command, report_errors
+from pipework.data.examples import Example
+from pipework.errors import CheckFailedError
+from pipework.export.config import ExportSettings, ImportSettings
+from pipework.export.importing.comparison import SourceReference
+from pipework.export.importing.run import import_source, open_any
+from pipework.export.run import export
+from pipework.progress import NullProgress
+from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.files import check_writable
+from pipework.scoring.predictions import Prediction, RegressionValue, SingleLabel, decide
+from pipework.serve.client import Client
+from pipework.train.config.data import TaskSettings
+from pipework.train.model.packed_encoder import PACKABLE
+
+LABELS = ("sport", "money", "weather")
+LENGTH = 64
+GRAPH_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+SAVE = "save"  # the step of the other library
+SETTINGS = ExportSettings(speed_s=0)
+
+
+def save_classifier(
+    folder: Path, family: EncoderFamily = EncoderFamily.BERT, labels: int = 3, **config: object
+) -> Path:
+    """Save a model and its tokenizer as transformers does; `config` changes its config."""
+    rows = SampleRows.of(family)
+    sizes = tiny(family, rows.tokenizer.get_vocab_size())
+    sizes.num_labels = labels
+    if labels == len(LABELS):
+        sizes.id2label = dict(enumerate(LABELS))
+        sizes.label2id = {label: index for index, label in enumerate(LABELS)}
+    for name, value in config.items():
+        setattr(sizes, name, value)
+    torch.manual_seed(0)
+    AutoModelForSequenceClassification.from_config(sizes).save_pretrained(folder)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=rows.tokenizer,
+        pad_token="[PAD]",  # noqa: S106
+        model_max_length=LENGTH,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_pickle(folder: Path, family: EncoderFamily) -> None:
+    """Save the weights as pytorch_model.bin."""
+    model = AutoModelForSequenceClassification.from_pretrained(save_classifier(folder, family))
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def save_cross_encoder(folder: Path, family: EncoderFamily) -> None:
+    """Save a cross-encoder whose score is a sigmoid."""
+    activation = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    save_classifier(folder, family, labels=1, sentence_transformers=activation)
+
+
+def save_graph(
+    folder: Path,
+    *,
+    inputs: Sequence[str] = GRAPH_INPUTS[:2],
+    dynamo: bool = False,
+    fixed: bool = False,
+) -> torch.nn.Module:
+    """Export the model of a folder to ONNX, and delete its weights; return the model.
+
+    Args:
+        folder: a saved classifier.
+        inputs: the first names of GRAPH_INPUTS.
+        dynamo: use the newer exporter of PyTorch.
+        fixed: export for one shape only.
+    """
+    model: torch.nn.Module = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    sizes = {0: "batch", 1: "sequence"}
+    ids = torch.randint(5, 50, (2, 9))
+    values = (ids, torch.ones_like(ids), torch.zeros_like(ids))
+    axes: dict[str, Any] = {"dynamic_axes": {} if fixed else dict.fromkeys(inputs, sizes)}
+    if dynamo:
+        dynamic = {axis: torch.export.Dim(name) for axis, name in sizes.items()}
+        axes = {"dynamic_shapes": dict.fromkeys(inputs, dynamic)}
+    (folder / "model.safetensors").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model,
+            (),
+            folder / "model.onnx",
+            kwargs=dict(zip(inputs, values, strict=False)),
+            input_names=[*inputs],
+            output_names=["logits"],
+            opset_version=18,
+            dynamo=dynamo,
+            verbose=False,
+            **axes,
+        )
+    return model
+
+
+def save_adapter(folder: Path, family: EncoderFamily) -> None:
+    """Save a LoRA adapter with its own head, and its base without a head in the folder `base`."""
+    base = save_classifier(folder / "base", family)
+    model = AutoModelForSequenceClassification.from_pretrained(base)
+    AutoModel.from_pretrained(base).save_pretrained(base)
+    head = [
+        name
+        for name, module in model.named_children()
+        if name != model.base_model_prefix and [*module.parameters()]
+    ]
+    settings = LoraConfig(
+        task_type="SEQ_CLS", r=4, target_modules="all-linear", modules_to_save=head
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of peft's use of transformers
+        adapted = get_peft_model(model, settings)
+    with torch.no_grad():
+        for name, weights in adapted.named_parameters():
+            if "lora_" in name:
+                weights.normal_(0, 0.3)
+    adapted.peft_config["default"].base_model_name_or_path = str(base)
+    adapted.save_pretrained(str(folder))
+
+
+def save_setfit(folder: Path, family: EncoderFamily) -> None:
+    """Save a sentence encoder with the mean state of the tokens, and a logistic regression."""
+    save_classifier(folder, family)
+    encoder = AutoModel.from_pretrained(folder)
+    encoder.save_pretrained(folder)
+    modules = [
+        {"idx": index, "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (kind, path) in enumerate({"Transformer": "", "Pooling": "1_Pooling"}.items())
+    ]
+    weights = torch.randn((len(LABELS), encoder.config.hidden_size), dtype=torch.float64)
+    files: Mapping[str, object] = {
+        "modules.json": modules,
+        "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
+        "sentence_bert_config.json": {"max_seq_length": LENGTH},
+        "config_setfit.json": {"labels": LABELS, "normalize_embeddings": False},
+        "model_head.json": {"coef": weights.tolist(), "intercept": [0.1, -0.1, 0.0]},
+    }
+    (folder / "1_Pooling").mkdir()
+    for name, fields in files.items():
+        (folder / name).write_text(json.dumps(fields), encoding="utf-8")
+
+
+def _save_graph(folder: Path, family: EncoderFamily, *, dynamo: bool) -> None:
+    save_graph(save_classifier(folder, family), dynamo=dynamo)
+
+
+SOURCES: Mapping[str, Callable[[Path, EncoderFamily], object]] = {
+    "safetensors": save_classifier,
+    "pytorch_model.bin": save_pickle,
+    "ONNX": partial(_save_graph, dynamo=False),
+    "ONNX, newer exporter": partial(_save_graph, dynamo=True),
+    "cross-encoder": save_cross_encoder,
+    "LoRA adapter": save_adapter,
+    "SetFit": save_setfit,
+}
+
+
+def measure(family: EncoderFamily, source: str) -> Iterator[ImportCheck]:
+    """Yield the checks of one family from one kind of source."""
+    check = partial(ImportCheck, family=family, source=source)
+    with tempfile.TemporaryDirectory(prefix="pipework-imports-") as name:
+        folder, run = Path(name) / "source", Path(name) / "run"
+        try:
+            SOURCES[source](folder, family)
+        except Exception as error:  # noqa: BLE001  (any error of an exporter is the reason)
+            yield check(step=SAVE, max_abs=None, reason=_reason(error, name))
+            return
+        steps: dict[str, Callable[[], float]] = {
+            "import": lambda: _import(folder, run),
+            **{layout.value: partial(_export, run, layout) for layout in _layouts(family)},
+            "serve": lambda: _serve(folder, run),
+        }
+        for step, function in steps.items():
+            try:
+                yield check(step=step, max_abs=function(), reason=None)
+            except Exception as error:  # noqa: BLE001
+                yield check(step=step, max_abs=None, reason=_reason(error, name))
+                return
+
+
+def _reason(error: Exception, folder: str) -> str:
+    first = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
+    return first.replace(folder, "").strip()
+
+
+def _layouts(family: EncoderFamily) -> list[Layout]:
+    return [layout for layout in Layout if layout is Layout.PADDED or family in PACKABLE]
+
+
+def _import(folder: Path, run: Path) -> float:
+    manifest = import_source(str(folder), run, [], ImportSettings(), NullProgress())
+    assert manifest.imported is not None
+    return manifest.imported.max_abs
+
+
+def _export(run: Path, layout: Layout) -> float:
+    variant = Variant(format=EngineFormat.ONNX, layout=layout, precision=Precision.FP32)
+    (record,) = export(run, NullProgress(), [variant], settings=SETTINGS)
+    assert record.parity is not None
+    return record.parity.max_abs
+
+
+def _serve(folder: Path, run: Path) -> float:
+    """Return the largest difference of a score between the server and the source."""
+    source = open_any(str(folder), TaskSettings())
+    texts = [row.text for row in SampleRows.of(EncoderFamily.BERT).examples]
+    pairs = texts[1:] + texts[:1]
+    examples = [
+        Example(text=text, text_pair=pair if source.pair else None)
+        for text, pair in zip(texts, pairs, strict=True)
+    ]
+    logits_NC = SourceReference(source, LENGTH).logits(examples, lambda _: None)
+    expected = decide(logits_NC, source.task)
+    with running_server(run) as server, Client(server.url) as client:
+        found = client.predict_examples(examples)
+    return max(_difference(*both) for both in zip(expected, found, strict=True))
+
+
+def _difference(expected: Prediction, found: Prediction) -> float:
+    return float(np.max(np.abs(np.subtract(_values(expected), _values(found)))))
+
+
+def _values(prediction: Prediction) -> list[float]:
+    """Return the scores of the labels in their order, or the score of a regression."""
+    if isinstance(prediction, SingleLabel):
+        return [prediction.scores[label] for label in LABELS]
+    assert isinstance(prediction, RegressionValue)
+    return [prediction.score]
+
+
+@report_errors
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure all combinations and store the result; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipework.benchmarks.studies.imports", description=__doc__
+    )
+    parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
+    parser.add_argument("--families", nargs="+", choices=[*EncoderFamily], default=[*EncoderFamily])
+    parser.add_argument("--sources", nargs="+", choices=[*SOURCES], default=[*SOURCES])
+    options = parser.parse_args(arguments)
+    check_writable(options.out)
+    checks: list[ImportCheck] = []
+    for family, source in product(options.families, options.sources):
+        checks += measure(EncoderFamily(family), source)
+        last = checks[-1]
+        sys.stdout.write(f"{family}, {source}: {last.reason or f'{last.max_abs:.1e}'}\n")
+        sys.stdout.flush()
+    result = ImportsResult(
+        checks=tuple(checks), command=command(parser, options), provenance=provenance()
+    )
+    write_result(options.out, result)
+    failed = [
+        f"{check.family} from {check.source}"
+        for check in checks
+        if check.reason and check.step != SAVE
+    ]
+    if failed:
+        message = f"{len(failed)} sources were not imported: {', '.join(failed)}"
+        raise CheckFailedError(message, "the reasons are in the stored result")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""The study of imports; the sources that it saves are used by the tests of the imports."""
+
+import pytest
+
+from pipework.benchmarks.studies import imports
+from pipework.benchmarks.studies.families import EncoderFamily
+from pipework.benchmarks.studies.imports import SOURCES, main, measure
+from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.benchmarks.studies.records.training_results import import_lines
+from pipework.train.config.data import TaskSettings
+
+
+@pytest.mark.parametrize("source", [source for source in SOURCES if source != "safetensors"])
+def test_a_source_is_imported_exported_and_served(source):
+    checks = [*measure(EncoderFamily.DISTILBERT, source)]
+    assert [check.step for check in checks] == ["import", "padded", "packed", "serve"]
+    assert [check.reason for check in checks] == [None] * 4
+    assert all(0 <= check.max_abs < 1e-5 for check in checks)
+
+
+def test_other_answers_of_the_server_are_found(tmp_path, monkeypatch):
+    other = imports.save_classifier(tmp_path, EncoderFamily.DISTILBERT, initializer_range=0.3)
+    opened = imports.open_any(str(other), TaskSettings())
+    monkeypatch.setattr(imports, "open_any", lambda *_: opened)
+    checks = [*measure(EncoderFamily.DISTILBERT, "safetensors")]
+    assert [check.max_abs > 1e-3 for check in checks] == [False, False, False, True]
+
+
+def test_the_result_is_stored_with_the_errors(tmp_path, monkeypatch, capsys):
+    def damaged(folder, family):
+        imports.save_classifier(folder, family)
+        (folder / "config.json").write_text("{}")
+
+    def unsupported(*_):
+        message = "no exporter. Next steps:\nread"
+        raise ValueError(message)
+
+    sources = {"good": imports.save_classifier, "damaged": damaged, "unsupported": unsupported}
+    monkeypatch.setattr(imports, "SOURCES", sources)
+    out = tmp_path / "imports.json"
+    assert main(["--out", str(out), "--families", "distilbert"]) == 3
+    error = capsys.readouterr().err
+    assert "1 sources were not imported: distilbert from damaged" in error
+    head, rows, reasons = import_lines(read_stored(out))
+    assert head == ("family", "good", "damaged", "unsupported")
+    ((family, value, *others),) = rows
+    assert family == "distilbert"
+    assert float(value) < 1e-5
+    assert others == ["[1]", "[2]"]
+    assert reasons[0].startswith("/source/config.json has no hidden_size")
+    assert reasons[1] == "no exporter"

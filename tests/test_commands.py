@@ -1,0 +1,51 @@
+"""Commands of tests run in forks of a process without threads."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from tests.commands import ForkedPipe, ForkedProcess
+
+
+def print_threads_of_parent():
+    print(f"{len(os.listdir(f'/proc/{os.getppid()}/task'))} threads")  # noqa: PTH208, T201
+
+
+def test_a_command_is_a_fork_of_a_process_without_threads():
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    with ForkedPipe("--help", before=print_threads_of_parent) as process:
+        done = process.finish()
+    ended.set()
+    thread.join()
+    assert done.stdout.startswith("1 threads\n"), done
+    assert done.returncode == 0
+
+
+def test_a_command_has_the_folder_and_the_variables_of_its_test(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    with ForkedPipe("--help", before=print_surroundings, LINES="7") as process:
+        done = process.finish()
+    assert done.stdout.startswith(f"{tmp_path} 100 7\n"), done
+
+
+def print_surroundings():
+    print(Path.cwd(), os.environ["COLUMNS"], os.environ["LINES"])  # noqa: T201
+
+
+def print_line():
+    print("ready", flush=True)  # noqa: T201
+    print("more", end="")  # noqa: T201
+
+
+def test_the_first_line_is_returned_as_soon_as_it_is_complete():
+    with ForkedProcess(time.sleep, 60) as silent, ForkedProcess(print_line) as process:
+        assert process.first_line() == "ready"
+        assert process.finish().stdout == "ready\nmore"
+        silent.send_signal(signal.SIGTERM)
+        assert silent.first_line() == ""
+        assert silent.wait() == -signal.SIGTERM
