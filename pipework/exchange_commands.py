@@ -18,9 +18,10 @@ def import_(
 ) -> None:
     """Make a run folder from the checkpoint of another program, and prove that it is the same.
 
-    SOURCE is a sequence classifier of transformers, its ONNX graph, a LoRA adapter, a SetFit
-    classifier, or a cross-encoder of sentence-transformers. With labelled rows (csv, tsv or jsonl
-    with the columns text, text_pair and label) the model and its engines are scored.
+    SOURCE is a sequence classifier of transformers, its ONNX graph, a TensorFlow 1 checkpoint, a
+    LoRA adapter, a SetFit classifier, or a cross-encoder of sentence-transformers. With labelled
+    rows (csv, tsv or jsonl with the columns text, text_pair and label) the model and its engines
+    are scored.
     """
     from pipework import console
     from pipework.export.config import ImportSettings

@@ -76,7 +76,7 @@ def open_tokenizer(name: str) -> PreTrainedTokenizerBase:
     Raises:
         ConfigError: it cannot be opened.
     """
-    if find_index(name) is None:
+    if find_index(name) is None or find_file(name, "tokenizer.json"):
         return AutoTokenizer.from_pretrained(name)
     # TensorFlow's folders have only a vocabulary, and no file with the casing.
     normalizer = checkpoint_tokenizer(ModelSettings(name=name), name).normalizer

@@ -202,7 +202,7 @@ def check_openable(name: str) -> None:
     Raises:
         ConfigError: none of these, or the checkpoint has a format that is not supported.
     """
-    _check_not_tensorflow(name)
+    _check_format(name)
     import httpx  # noqa: PLC0415  (slow to import)
     from huggingface_hub import constants, try_to_load_from_cache  # noqa: PLC0415  (as above)
     from huggingface_hub.errors import HFValidationError  # noqa: PLC0415  (as above)
@@ -224,7 +224,7 @@ def check_openable(name: str) -> None:
         raise ConfigError(message, "check the network, or set model.name to a folder") from error
 
 
-def _check_not_tensorflow(name: str) -> None:
+def _check_format(name: str) -> None:
     folder = Path(name)
     if CKPT.search(name) and not folder.is_dir():
         message = f"checkpoint {name!r} is a file of TensorFlow, expected its folder"

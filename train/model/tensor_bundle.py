@@ -36,10 +36,9 @@ class StoredVariable:
         name: its name.
         file: the file with its bytes.
         offset: the position of its first byte.
-        size: the number of its bytes.
+        size: the number of its bytes; 0 if it is stored in slices.
         shape: its shape.
         dtype: its `DataType` in TensorFlow.
-        sliced: whether it is stored in parts, under other names.
     """
 
     name: str
@@ -48,7 +47,6 @@ class StoredVariable:
     size: int
     shape: tuple[int, ...]
     dtype: int
-    sliced: bool
 
     def read(self) -> torch.Tensor:
         """Return the values in float32.
@@ -57,11 +55,10 @@ class StoredVariable:
             ConfigError: the file is missing or too short, or the variable is no array of floats.
         """
         dtype = FLOATS.get(self.dtype)
-        if dtype is None or self.sliced or math.prod(self.shape) * dtype.itemsize != self.size:
+        if dtype is None or math.prod(self.shape) * dtype.itemsize != self.size:
             message = (
-                f"{self.file}: {self.name} has {self.size} bytes of DataType {self.dtype}"
-                f"{' in slices' if self.sliced else ''} for the shape {[*self.shape]}, "
-                "expected an array of floats"
+                f"{self.file}: {self.name} has {self.size} bytes of DataType {self.dtype} for the "
+                f"shape {[*self.shape]}, expected an array of floats"
             )
             raise ConfigError(message, "save the checkpoint again with tf.train.Saver, in float32")
         found = self.file.stat().st_size if self.file.is_file() else 0
@@ -90,7 +87,9 @@ def read_index(path: Path) -> list[StoredVariable]:
         if first or byte_order:
             message = "it has no header of a little-endian bundle"
             raise ValueError(message)
-        return [_variable(path, shards, key.decode(), entry) for key, entry in entries]
+        return [
+            _variable(path, shards, key.decode(errors="replace"), entry) for key, entry in entries
+        ]
     except DAMAGED as error:
         message = f"{path} is not the index of a TensorFlow checkpoint: {error}"
         raise ConfigError(message, AGAIN) from error
@@ -105,7 +104,6 @@ def _variable(index: Path, shards: int, name: str, entry: bytes) -> StoredVariab
         size=_number(entry, 5),
         shape=tuple(_number(size, 1) for shape in shapes for size in _values(shape, 2)),
         dtype=_number(entry, 1),
-        sliced=bool(_values(entry, 7)),
     )
 
 
@@ -123,7 +121,7 @@ def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys and values of a table of LevelDB."""
     footer = content[-FOOTER_BYTES:]
     if not footer.endswith(MAGIC):
-        message = f"it does not end with the magic number {MAGIC.hex()}"
+        message = "it does not end with the magic number of a table"
         raise ValueError(message)
     _, position = _handle(footer, 0)  # of the meta index
     index, _ = _handle(footer, position)

@@ -243,7 +243,7 @@ FOLDERS = {
     "weights of a TensorFlow release that are damaged": model(
         replaced("bert_model.ckpt.index", b"\0", WEIGHTS),
         "model/bert_model.ckpt.index is not the index of a TensorFlow checkpoint: it does not end "
-        "with the magic number 57fb808b247547db",
+        "with the magic number of a table",
     ),
     "a model without tokenizer": model(
         removed(TOKENIZER, "tokenizer_config.json"), "no tokenizer found in checkpoint 'model'"

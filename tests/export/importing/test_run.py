@@ -13,6 +13,8 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
+    BertTokenizer,
+    PreTrainedTokenizerFast,
     pipeline,
 )
 
@@ -23,7 +25,7 @@ from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderE
 from pipework.export.config import ExportSettings, ImportSettings
 from pipework.export.importing import run as importing
 from pipework.export.importing.run import CONVERTED, FOREIGN_TEXTS, import_source
-from pipework.export.importing.transformers_source import open_source
+from pipework.export.importing.transformers_source import open_source, open_tokenizer
 from pipework.export.inference import evaluate_run, predict_run
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
@@ -340,6 +342,18 @@ def test_a_tensorflow_checkpoint_answers_as_its_weights_in_transformers(
 def test_the_labels_of_a_tensorflow_checkpoint_are_those_of_the_settings(tensorflow_folder):
     settings = TaskSettings(labels=LABELS)
     assert open_source(str(tensorflow_folder), settings).task.labels == LABELS
+
+
+def test_the_tokenizer_of_a_tensorflow_checkpoint_may_be_a_converted_one(tensorflow_folder):
+    """As for the English ALBERT, whose vocabulary is of SentencePiece."""
+    tokenizer = BertTokenizer.from_pretrained(tensorflow_folder).backend_tokenizer
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKD(), normalizers.Lowercase()])
+    converted = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]")
+    converted.save_pretrained(tensorflow_folder)
+    (tensorflow_folder / "vocab.txt").unlink()
+    assert open_tokenizer(str(tensorflow_folder))("RAIN").input_ids == converted("rain").input_ids
+    source = open_source(str(tensorflow_folder), TaskSettings())
+    assert source.tokenizer.encode("RAIN").ids == converted("rain").input_ids
 
 
 def test_a_tensorflow_checkpoint_without_head_is_refused(tensorflow_folder, tmp_path):
