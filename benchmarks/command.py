@@ -222,7 +222,7 @@ def _measure(target: str, plan: "BenchPlan", outputs: Outputs) -> None:
         result = measure(target, plan, progress)
     finally:
         progress.close()
-    console.print_line(bench_page.terminal(result))
+    bench_page.print_result(result)
     if outputs.json is not None:
         write_result(outputs.json, result)
     if outputs.html is not None:
@@ -256,7 +256,7 @@ def _conclude(result: "ComparisonResult", outputs: Outputs) -> None:
     from pipework.benchmarks.report import comparison_page
     from pipework.benchmarks.results_schema.results import write_result
 
-    console.print_line(comparison_page.terminal(result))
+    comparison_page.print_result(result)
     if outputs.json is not None:
         write_result(outputs.json, result)
     if outputs.html is not None:

@@ -24,6 +24,8 @@ PRECISIONS = {
     EngineFormat.TENSORRT: (Precision.FP32, Precision.FP16, Precision.INT8),
 }
 
+IN_MINUTES_S = 120.0
+
 
 def select_variants(
     manifest: Manifest, to: ExportTarget, precision: Precision | None, layout: Layout | None
@@ -80,6 +82,19 @@ def recorded_names(run: Path, manifest: Manifest, variants: Sequence[Variant]) -
         hint = "build them: repeat the command without --set rebuild=false"
         raise RunFolderError(message, hint)
     return names
+
+
+def time_left(elapsed_s: float, built: int, total: int, speed_s: float) -> str:
+    """Estimate the rest of an export after some builds; empty before the first.
+
+    A build takes as long as those before it, and the measurement of an engine takes up to twice
+    `speed_s`, because of its warm-up.
+    """
+    if not built:
+        return ""
+    left_s = elapsed_s / built * (total - built) + 2 * speed_s * total
+    shown = f"{left_s / 60:.0f} min" if left_s >= IN_MINUTES_S else f"{left_s:.0f} s"
+    return f", about {shown} left"
 
 
 def all_variants() -> tuple[Variant, ...]:

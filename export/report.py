@@ -24,6 +24,8 @@ COLUMNS = (
 
 DEFAULTS = EngineSettings()
 USUAL = "onnx-fp32"
+LARGE = 1000
+TICKS = ("1e-6", "0.001", "1", "1000")  # short, because names leave little room for the axis
 
 
 def write_page(path: Path, manifest: Manifest, settings: EngineSettings = DEFAULTS) -> None:
@@ -93,7 +95,7 @@ def _speeds(engines: Sequence[EngineRecord]) -> tuple[str, str, str] | None:
     with rc_context(STYLE | {"axes.grid.axis": "x"}):
         figure, axes = _bars([name for name, _ in timed], rates)
         axes.set_xlim(0, 1.05 * max(rates))
-        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_locator(MaxNLocator(3))
         axes.xaxis.set_major_formatter(FuncFormatter(number))
         axes.set_xlabel("texts/s")
         return "Speed", caption, svg(figure, "Texts per second of each engine")
@@ -110,7 +112,7 @@ def _differences(engines: Sequence[EngineRecord]) -> tuple[str, str, str] | None
         )
         axes.set_xscale("log")
         axes.set_xlim(1e-8, 1e3)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:.0e}"))
+        axes.set_xticks([float(tick) for tick in TICKS], TICKS)
         axes.xaxis.set_minor_locator(NullLocator())
         for index, (_, parity) in enumerate(checked):
             limit = parity.tolerance.max_abs * parity.unit
@@ -127,10 +129,15 @@ def _bars(names: Sequence[str], values: Sequence[float]) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(WIDTH_IN, 1.0 + 0.36 * len(names)), layout="constrained")
     axes = figure.subplots()
     axes.barh(range(len(names)), values, height=0.7, color=SERIES[0], edgecolor=GRID)
-    labels = [f"{name}: {value:,.3g}" for name, value in zip(names, values, strict=True)]
+    labels = [f"{name}: {_short(value)}" for name, value in zip(names, values, strict=True)]
     axes.set_yticks(range(len(names)), labels)
     axes.invert_yaxis()
     return figure, axes
+
+
+def _short(value: float) -> str:
+    """Format a value with three digits, or a large value without an exponent."""
+    return f"{value:,.0f}" if value >= LARGE else f"{value:.3g}"
 
 
 def _scores(parity: Parity) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Export a run: build engines, check their parity, and record those that pass."""
 
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from pipework.export.diagnosis.refusal import (
 from pipework.export.parity.case import EngineFailedError
 from pipework.export.parity.prove import ReferenceLogits, prove
 from pipework.export.parity.score_change import check_reference
-from pipework.export.plan import recorded_names
+from pipework.export.plan import recorded_names, time_left
 from pipework.export.ranking import ENGINES, rank, remove_unrecorded
 from pipework.export.rows.run_rows import RunRows, spread_over_groups
 from pipework.progress import NullProgress, Progress
@@ -101,13 +102,15 @@ def export_locked(
             recorded that could be measured again.
         DataError: the dev rows for the parity check are missing.
     """
-    # An engine is built and checked in a temporary folder, renamed to its digest once it passes,
-    # and the engine that it replaces is deleted only after the manifest is updated. The manifest
-    # therefore never records an incomplete or unchecked engine.
+    # A checked engine is renamed to its digest, and the engine that it replaces is deleted after
+    # the manifest is updated: the manifest never records an incomplete or unchecked engine.
     run, manifest = locked.folder, locked.manifest
     verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
     remove_unrecorded(locked, progress)
     settings = settings or ExportSettings()
+    if settings.rebuild and len(variants) > 1:
+        labels = ", ".join(variant.label for variant in variants)
+        progress.note(f"{len(variants)} engines to build and measure: {labels}")
     names = [] if settings.rebuild else recorded_names(run, manifest, variants)
     run_rows = RunRows.open(run, manifest, settings)
     try:
@@ -141,22 +144,24 @@ def _build_all(
     Raises:
         PipeError: all variants failed; this is the error of the last.
     """
-    names, failed = list[str](), list[str]()
+    names, failed, total = list[str](), list[str](), len(variants)
+    speed_s, start = checker.run_rows.settings.speed_s, time.monotonic()
     for number, variant in enumerate(variants, start=1):
-        progress.note(f"building {variant.label} ({number} of {len(variants)})")
+        left = time_left(time.monotonic() - start, number - 1, total, speed_s)
+        progress.note(f"building {variant.label} ({number} of {total}{left})")
         try:
             record = _build_one(variant, checker, builder, progress)
             others = (engine for engine in locked.manifest.engines if engine.name != record.name)
             locked.record_engines((*others, record))
             names.append(record.name)
         except (PipeError, *RUNTIME_ERRORS) as error:
-            if not names and number == len(variants):
+            if not names and number == total:
                 raise
             failed.append(variant.label)
             hint = f"; {error.hint}" if isinstance(error, PipeError) and error.hint else ""
             progress.note(f"failed: {variant.label}: {error}{hint}")
     if failed:
-        progress.note(f"{len(failed)} of {len(variants)} failed: {', '.join(failed)}")
+        progress.note(f"{len(failed)} of {total} failed: {', '.join(failed)}")
     return names
 
 
@@ -198,10 +203,9 @@ def _build_one(
 def _compare_fusions(
     variant: Variant, manifest: Manifest, built: BuildResult, progress: Progress
 ) -> None:
-    for previous in manifest.engines:
-        if previous.name == variant.label:
-            for loss in lost_fusions(previous.fusions, built.fusions):
-                progress.note(f"{variant.label}: fewer fusions than in the last export: {loss}")
+    previous = next((old for old in manifest.engines if old.name == variant.label), None)
+    for loss in () if previous is None else lost_fusions(previous.fusions, built.fusions):
+        progress.note(f"{variant.label}: fewer fusions than in the last export: {loss}")
 
 
 class ParityChecker:

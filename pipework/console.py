@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import Any, cast
 
+from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.progress import (
@@ -33,6 +34,7 @@ from pipework.errors import OutputError, PipeError
 
 LINE_EVERY_S = 10.0
 STDOUT = 1  # file descriptor
+UNLIMITED = 10_000  # columns, wider than any table
 # Without emoji, which would replace the port in "127.0.0.1:-1:".
 output = Console(highlight=False, soft_wrap=True, emoji=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
@@ -219,16 +221,33 @@ def progress() -> Bars | Lines:
 def table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, text_columns: int = 1
 ) -> None:
-    """Print a table; the first `text_columns` are left-aligned, the others right-aligned."""
+    """Print a table; the first `text_columns` are left-aligned, the others right-aligned.
+
+    If it is wider than the terminal, the words of a head are stacked. Names and numbers, the
+    columns without spaces, are not broken.
+    """
+    rendered = _table(title, columns, rows, text_columns)
+    unlimited = output.options.update(width=UNLIMITED)
+    if output.measure(rendered, options=unlimited).maximum > output.width:
+        stacked = [column.replace(" ", "\n") for column in columns]
+        rendered = _table(title, stacked, rows, text_columns)
+    output.print(rendered)
+
+
+def _table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], text_columns: int
+) -> Table:
     rendered = Table(
         title=title or None, title_justify="left", box=None, pad_edge=False, collapse_padding=True
     )
     for index, column in enumerate(columns):
+        cells = [str(row[index]) for row in rows]
+        widest = 0 if any(" " in cell for cell in cells) else max(map(cell_len, cells), default=0)
         justify: JustifyMethod = "right" if index >= text_columns else "left"
-        rendered.add_column(column, justify=justify, overflow="fold")  # for narrow terminals
+        rendered.add_column(escape(column), justify=justify, overflow="fold", min_width=widest)
     for row in rows:
         rendered.add_row(*(escape(str(cell)) for cell in row))
-    output.print(rendered)
+    return rendered
 
 
 def print_line(line: str) -> None:

@@ -191,10 +191,7 @@ def show_manifest(run: Path, manifest: Manifest, settings: EngineSettings = DEFA
         console.print_line(f"baseline on {baseline.split}, {baseline.name}: {metric}")
     if manifest.data.verdict is not None:
         console.print_line(manifest.data.verdict)
-    columns = ("engine", "MB", "max diff", *_change_columns(manifest.task.kind))
-    columns = (*columns, "score", "texts/s", "p50 ms", "")
-    title = "\nengines: largest difference, changed predictions, change of the score, speed"
-    console.table(title, columns, [_engine_row(engine, manifest) for engine in manifest.engines])
+    _show_engines(manifest)
     for line in _default_engine(run, manifest, settings):
         console.print_line(line)
     for engine in manifest.engines:
@@ -204,8 +201,18 @@ def show_manifest(run: Path, manifest: Manifest, settings: EngineSettings = DEFA
         console.print_line(f"finding: {finding}")
 
 
+def _show_engines(manifest: Manifest) -> None:
+    columns = ("engine", "MB", "max diff", *_change_columns(manifest.task.kind))
+    columns = (*columns, "score", "texts/s", "p50 ms")
+    title = "\nengines: largest difference, changed predictions, change of the score, speed"
+    console.table(title, columns, [_engine_row(engine, manifest) for engine in manifest.engines])
+    for engine in manifest.engines:
+        if not engine.proven:
+            console.print_line(_unproven_line(engine))
+
+
 def _change_columns(kind: TaskKind) -> tuple[str, ...]:
-    return ("of the range",) if kind is TaskKind.REGRESSION else ("labels", "probability")
+    return ("of the range",) if kind is TaskKind.REGRESSION else ("labels", "prob.")
 
 
 def _engine_row(engine: EngineRecord, manifest: Manifest) -> tuple[str, ...]:
@@ -225,7 +232,6 @@ def _engine_row(engine: EngineRecord, manifest: Manifest) -> tuple[str, ...]:
         *parity_cells,
         "" if speed is None else f"{speed.texts_per_s:,.0f}",
         "" if speed is None else f"{speed.p50_ms:.1f}",
-        "proven" if engine.proven else "built, not run",
     )
 
 

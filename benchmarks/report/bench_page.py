@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pipework.benchmarks.report import tables
 from pipework.benchmarks.report.measurement_warnings import ResultNote, notes
-from pipework.benchmarks.report.tables import render_tables
 from pipework.benchmarks.results_schema.level import Level, WorkloadSummary
 from pipework.benchmarks.results_schema.provenance import Provenance
 from pipework.benchmarks.results_schema.results import BenchResult, SloResult
@@ -73,11 +72,11 @@ Tile = tuple[str, str, str]
 Plot = tuple[str, str, str]
 
 
-def terminal(result: BenchResult) -> str:
-    """Return the tables and notes as plain text, at most 110 columns wide."""
+def print_result(result: BenchResult) -> None:
+    """Print the tables and notes."""
     head = f"{result.model}, {tables.workload_line(result)}"
     lines = [f"{note.title}: {note.text}" for note in notes(result)]
-    return render_tables(head, tables.tables(result), lines)
+    tables.print_tables(head, tables.tables(result), lines)
 
 
 def write_page(path: Path, result: BenchResult) -> None:

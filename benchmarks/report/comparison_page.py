@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pipework.benchmarks.report import tables
 from pipework.benchmarks.report.bench_page import workload_facts
-from pipework.benchmarks.report.tables import render_tables
 from pipework.benchmarks.results_schema.comparison import (
     ComparisonResult,
     ComparisonSide,
@@ -24,10 +23,10 @@ BETTER = {Quantity.TEXTS_PER_S: "Right", Quantity.P50: "Left", Quantity.P99: "Le
 LEGEND = "Point: ratio to the baseline. Line: interval. Band: differences within the tolerance."
 
 
-def terminal(result: ComparisonResult) -> str:
-    """Return the table, the notes and the conclusion as plain text."""
+def print_result(result: ComparisonResult) -> None:
+    """Print the table, the notes and the conclusion."""
     table = tables.TextTable(title="", head=HEAD, rows=tuple(_rows(result)))
-    return render_tables(_title(result), [table], [*_notes(result), conclusion(result)])
+    tables.print_tables(_title(result), [table], [*_notes(result), conclusion(result)])
 
 
 def conclusion(result: ComparisonResult) -> str:

@@ -1,12 +1,9 @@
 """Text tables of a result, shared by the terminal, the HTML page and the README."""
 
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-from rich.table import Table as RichTable
-
+from pipework import console
 from pipework.benchmarks.load.offline import TOKENIZING
 from pipework.benchmarks.results_schema.level import Latency, Level, WorkloadSummary
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel
@@ -201,21 +198,11 @@ def _share(value: float | None) -> str:
     return NO_VALUE if value is None else f"{value:.0%}"
 
 
-WIDTH = 110
-
-
-def render_tables(title: str, tables: Iterable[TextTable], lines: Sequence[str]) -> str:
-    """Render a title, tables and lines of text, at most 110 columns wide."""
-    stream = io.StringIO()
-    console = Console(file=stream, width=WIDTH, color_system=None, markup=False, highlight=False)
-    console.print(title)
+def print_tables(title: str, tables: Iterable[TextTable], lines: Iterable[str]) -> None:
+    """Print a title, tables and lines of text."""
+    console.print_line(title)
     for table in tables:
-        rich_table = RichTable(*table.head, title=table.title, title_justify="left")
-        for column in rich_table.columns[1:]:
-            column.justify = "right"
-        for row in table.rows:
-            rich_table.add_row(*row)
-        console.print(rich_table)
+        console.table(f"\n{table.title}", table.head, table.rows)
+    console.print_line("")
     for line in lines:
-        console.print(line)
-    return stream.getvalue()
+        console.print_line(line)

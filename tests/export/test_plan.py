@@ -4,7 +4,7 @@ import pytest
 
 from pipework.errors import ConfigError, MissingDependencyError
 from pipework.export import plan
-from pipework.export.plan import select_variants
+from pipework.export.plan import select_variants, time_left
 from pipework.run_folder.engine_record import EngineFormat, ExportTarget, Layout, Precision, Scaling
 from pipework.run_folder.manifest import read_manifest
 
@@ -76,3 +76,11 @@ def test_a_family_without_packing_support_is_padded(manifest):
         manifest.model_copy(update={"model": model}), ExportTarget.AUTO, None, None
     )
     assert {one.layout for one in found} == {Layout.PADDED}
+
+
+@pytest.mark.parametrize(
+    ("built", "speed_s", "expected"),
+    [(0, 6, ""), (1, 0, ", about 90 s left"), (2, 9, ", about 2 min left")],
+)
+def test_the_time_left_covers_the_builds_and_the_measurement(built, speed_s, expected):
+    assert time_left(30 * built, built, 4, speed_s) == expected

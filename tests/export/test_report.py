@@ -1,5 +1,6 @@
 import re
 import shutil
+from itertools import combinations
 
 import pytest
 from playwright.sync_api import sync_playwright
@@ -18,14 +19,35 @@ def test_every_engine_is_plotted_and_listed(exported_run):
     assert "proven" in drawn
 
 
-def test_no_column_is_cut_in_a_window_of_1200_pixels(exported_run, tmp_path):
+TEXTS = """[...document.querySelectorAll('svg text')].map(text => {
+    const box = text.getBoundingClientRect();
+    return [text.textContent, box.left, box.right, box.top, box.bottom];
+})"""
+GAP = 12  # pixels between texts
+
+
+def touching(boxes):
+    """Return the pairs of texts that touch or overlap."""
+    return [
+        (text, other)
+        for (text, left, right, top, bottom), (other, left2, right2, top2, bottom2) in combinations(
+            boxes, 2
+        )
+        if left < right2 + GAP and left2 < right + GAP and top < bottom2 and top2 < bottom
+    ]
+
+
+def test_neither_columns_nor_plots_are_cut_in_a_window_of_1200_pixels(exported_run, tmp_path):
     chromium = shutil.which("chromium")
     if not chromium:
         pytest.skip("chromium is absent: apt-get install chromium")
     manifest = read_manifest(exported_run)
     (engine,) = manifest.engines
-    names = ("openvino-int8-packed", "onnx-int8-dynamic-packed", "tensorrt-fp16-packed")
-    engines = tuple(engine.model_copy(update={"name": name}) for name in names)
+    speed = engine.speed.model_copy(update={"texts_per_s": 123_456.7})
+    parity = engine.parity.model_copy(update={"max_abs": 0.05678})
+    changes = {"speed": speed, "parity": parity}
+    names = ("openvino-int8-static-packed", "onnx-int8-dynamic-packed", "tensorrt-fp16-packed")
+    engines = tuple(engine.model_copy(update={**changes, "name": name}) for name in names)
     write_page(tmp_path / "e.html", manifest.model_copy(update={"engines": (engine, *engines)}))
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu"]
@@ -34,6 +56,9 @@ def test_no_column_is_cut_in_a_window_of_1200_pixels(exported_run, tmp_path):
         page.goto(f"file://{tmp_path}/e.html")
         hidden = "[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
         assert page.evaluate(hidden) == [0]
+        texts = page.evaluate(TEXTS)
+        assert touching(texts) == []
+        assert {"openvino-int8-static-packed: 123,457", "0.001"} <= {text for text, *_ in texts}
         browser.close()
 
 

@@ -171,6 +171,23 @@ def test_building_an_identical_engine_keeps_the_recorded_files(proven):
     verify_files(proven, read_manifest(proven).engines[0].files)
 
 
+def test_an_export_reports_its_engines_and_the_time_left(run, noting, monkeypatch):
+    now = [0.0]
+
+    def slow(*arguments):
+        now[0] += 70
+        return build(*arguments)
+
+    monkeypatch.setattr("pipework.export.run.time.monotonic", lambda: now[0])
+    variants = labelled(EngineFormat.ONNX, EngineFormat.OPENVINO)
+    export(run, noting, variants, settings=QUICK, builder=slow)
+    assert noting.lines[0] == "2 engines to build and measure: onnx-fp32, openvino-fp32"
+    assert [line for line in noting.lines if line.startswith("building ")] == [
+        "building onnx-fp32 (1 of 2)",
+        "building openvino-fp32 (2 of 2, about 70 s left)",
+    ]
+
+
 @pytest.mark.parametrize("error", [ConfigError("no such layer"), RuntimeError("out of workspace")])
 def test_a_failed_build_does_not_stop_the_other_engines(run, error, noting):
     def one_fails(variant, run_rows, folder, check, progress):

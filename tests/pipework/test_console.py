@@ -113,3 +113,17 @@ def test_an_error_is_printed_with_details_and_hint_without_markup(capsys):
         "1  2",
         "hint: do [this]",
     ]
+
+
+NAME = "openvino-int8-static-packed"
+
+
+@pytest.mark.parametrize(("width", "heads"), [(80, "engine max diff details"), (44, "max")])
+def test_a_narrow_table_breaks_neither_names_nor_numbers(capsys, monkeypatch, width, heads):
+    monkeypatch.setattr(console.output, "_width", width)
+    row = (NAME, "5.4e-02", "some words")
+    console.table("", ("engine", "max diff", "details"), [row, ("[red]", "1", "2")])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == heads
+    assert any(line.startswith(f"{NAME} 5.4e-02 some") for line in lines)
+    assert lines[-1] == "[red] 1 2"

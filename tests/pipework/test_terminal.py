@@ -5,8 +5,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from pipework import console
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
+from pipework.export.plan import all_variants
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import FallbackLayer, Precision
 from pipework.run_folder.manifest import read_manifest
@@ -98,6 +100,23 @@ def test_the_default_engine_and_the_cost_of_a_faster_one_are_shown(manifest, tmp
     show_manifest(tmp_path, both, EngineSettings(name="fast"))
     text = "default engine: fast (changes 1.20% of the labels, probabilities by up to 0.26: beyond"
     assert text in capsys.readouterr().out
+
+
+def test_no_engine_name_is_broken_in_80_columns(manifest, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(console.output, "_width", 80)
+    (record,) = manifest.engines
+    speed = record.speed.model_copy(update={"texts_per_s": 123_456.7, "p50_ms": 1234.5})
+    files = [file.model_copy(update={"size": 1_340_000_000}) for file in record.files[:1]]
+    changes = {"speed": speed, "files": tuple(files)}
+    names = [variant.label for variant in all_variants()]
+    engines = [record.model_copy(update={**changes, "name": name}) for name in names]
+    unproven = engines[0].model_copy(update={"name": "onnx-other", "parity": None})
+    show_manifest(tmp_path, manifest.model_copy(update={"engines": (*engines, unproven)}))
+    shown = capsys.readouterr().out
+    table = shown.partition("\nengines: ")[2].partition("\nbuilt, not")[0].splitlines()[1:]
+    assert [line.split()[0] for line in table[-len(names) - 1 :]] == [*names, "onnx-other"]
+    assert max(map(len, table)) <= 80
+    assert "built, not run: onnx-other; the server will check its parity" in shown
 
 
 def test_the_share_of_truncated_rows_is_shown(tmp_path, capsys):
