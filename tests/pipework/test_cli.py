@@ -179,7 +179,12 @@ def broken_outputs():
 @pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "words",
-    [("predict", "RUN", "rain"), ("predict", "RUN"), ("show", "RUN"), ("show", "RUN", "--json")],
+    [
+        ("predict", "RUN"),
+        ("show", "RUN"),
+        pytest.param(("predict", "RUN", "rain"), marks=pytest.mark.slow),
+        pytest.param(("show", "RUN", "--json"), marks=pytest.mark.slow),
+    ],
 )
 def test_an_output_that_cannot_be_written_is_one_line(
     exported_run, broken_outputs, words, unbuffered

@@ -220,7 +220,9 @@ def test_padding_and_batching_do_not_change_the_logits(trained_run):
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 8, 9, 17])
+@pytest.mark.parametrize(
+    "rows", [1, 9, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (7, 8, 17))]
+)
 def test_any_number_of_rows_trains(small, tmp_path, rows):
     config = small("train.max_steps=3", rows=max(rows, 2))
     assert learn(config, tmp_path / "run").data.splits["train"].rows == max(rows, 2)

@@ -25,6 +25,7 @@ LAYOUTS = [Layout.PADDED, Layout.PACKED]
 # Large enough that a weight exceeds the float16 range. An overflow of activations only would be
 # hidden by onnxruntime on a CPU, which computes in float32 and drops the casts between nodes.
 LOUD = 1e7
+QUICK = ExportSettings(speed_s=0, dev_rows=60)
 FEED_FORWARD = "bert.encoder.layer.0"
 
 
@@ -89,8 +90,7 @@ def test_without_float32_layers_the_logits_are_wrong(graph_and_feeds, tmp_path):
 )
 def test_an_fp16_engine_passes_and_records_its_float32_layers(loud_run, tmp_path, layout):
     run = shutil.copytree(loud_run, tmp_path / "run")
-    settings = ExportSettings(speed_s=0)
-    (record,) = export(run, NullProgress(), [fp16(layout)], settings=settings)
+    (record,) = export(run, NullProgress(), [fp16(layout)], settings=QUICK)
     assert record.proven
     assert f"{FEED_FORWARD}.intermediate.dense" in [layer.name for layer in record.kept]
 
@@ -106,7 +106,7 @@ def test_an_fp16_engine_that_overflows_is_rejected(loud_run, tmp_path):
 
     run = shutil.copytree(loud_run, tmp_path / "run")
     with pytest.raises(CheckFailedError, match="onnx-fp16 failed the parity check"):
-        export(run, NullProgress(), [fp16(Layout.PADDED)], builder=careless)
+        export(run, NullProgress(), [fp16(Layout.PADDED)], settings=QUICK, builder=careless)
 
 
 def test_only_the_mask_of_a_padded_graph_stays_in_float32(trained_run, tmp_path):

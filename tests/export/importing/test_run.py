@@ -50,6 +50,15 @@ from tests.tensorflow_checkpoints import google_variables, randomise, write_chec
 
 TEXTS = ("rain in the north", "the team won", "shares fell", "a quiet day", "late goal", "票房")
 SPEED = ExportSettings(speed_s=0)
+# Of the families with equal inputs and states, the first.
+QUICK_FAMILIES = (
+    *(EncoderFamily.BERT, EncoderFamily.ROBERTA, EncoderFamily.DEBERTA),
+    *(EncoderFamily.XLNET, EncoderFamily.MODERNBERT),
+)
+FAMILIES = [
+    pytest.param(family, marks=() if family in QUICK_FAMILIES else pytest.mark.slow)
+    for family in EncoderFamily
+]
 
 
 def imported(folder, out, *files, **settings):
@@ -66,7 +75,7 @@ def labelled(count=40):
     return [f"{TEXTS[row % 6]} {row}\t{LABELS[row % 3]}" for row in range(count)]
 
 
-@pytest.mark.parametrize("family", EncoderFamily)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_answers_as_its_source(family, tmp_path):
     source, run = save_classifier(tmp_path / "source", family), tmp_path / "run"
     manifest = imported(source, run)
@@ -163,7 +172,12 @@ def test_multi_label_thresholds_come_from_labelled_rows(rows_file, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("activation", "largest"), [("Sigmoid", 1.0), ("Identity", np.inf), (None, 1.0)]
+    ("activation", "largest"),
+    [
+        pytest.param("Sigmoid", 1.0, marks=pytest.mark.slow),
+        ("Identity", np.inf),
+        (None, 1.0),
+    ],
 )
 def test_a_cross_encoder_scores_pairs_with_its_activation(activation, largest, tmp_path):
     own = {"version": "5.1.0"}

@@ -29,7 +29,7 @@ def exported(exported_run, tmp_path_factory):
     """A run with two engines."""
     run = tmp_path_factory.mktemp("exported") / "run"
     shutil.copytree(exported_run, run)
-    export(run, NullProgress(), [PACKED], settings=ExportSettings(speed_s=0))
+    export(run, NullProgress(), [PACKED], settings=ExportSettings(speed_s=0, dev_rows=60))
     return run
 
 

@@ -68,6 +68,10 @@ KINDS = {
     "cased without accents": {"lowercase": False, "strip_accents": True},
     "not cleaned": {"clean_text": False},
 }
+SOME_KINDS = [
+    pytest.param(name, marks=() if name in {"uncased", "accents"} else pytest.mark.slow)
+    for name in KINDS
+]
 LIBRARY = {name: bert(**normal) for name, normal in KINDS.items()}
 CACHED = {name: WordCache(tokenizer) for name, tokenizer in LIBRARY.items()}
 
@@ -76,7 +80,7 @@ def by_library(tokenizer, texts):
     return [tokens.ids for tokens in tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_KINDS)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4))
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_tokenized_as_by_the_library(kind, texts):
@@ -131,7 +135,7 @@ LONG_TEXTS = st.lists(st.tuples(TEXTS, st.integers(1, 40)), max_size=6).map(
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_KINDS)
 @given(texts=st.lists(LONG_TEXTS, min_size=1, max_size=3), count=st.integers(1, 30))
 @settings(max_examples=300, deadline=None)
 def test_the_first_tokens_are_those_of_the_whole_text(kind, texts, count):

@@ -141,10 +141,12 @@ def test_an_error_before_the_method_has_an_id_and_is_counted(method, data, key, 
     observers = Observers(SimpleNamespace(serving=list))
 
     async def ask(channel):
-        call = channel.stream_stream(method)
         metadata = (("x-api-key", key), ("x-request-id", "7"))
+        call = channel.stream_stream(method)(metadata=metadata)
+        if data:  # the other calls end before a message, and its write could fail
+            await call.write(data)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            [_ async for _ in call(iter([data]), metadata=metadata)]
+            await call.read()
         return caught.value
 
     def talk_within_a_request():
