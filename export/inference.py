@@ -96,8 +96,9 @@ def split_source(run: Path, manifest: Manifest, split: str) -> Source:
         DataError: the file is missing or has changed.
     """
     if split not in manifest.data.splits:
-        message = f"{run} was trained without a split {split!r}"
-        raise ConfigError(message, f"splits of this run: {', '.join(manifest.data.splits)}")
+        message = f"{run} has no split {split!r}"
+        known = ", ".join(manifest.data.splits) or "none: pipe eval RUN FILE reads a file"
+        raise ConfigError(message, f"splits of this run: {known}")
     recorded = manifest.data.splits[split]
     path = Path(recorded.path)
     if not path.is_file():

@@ -148,9 +148,13 @@ def as_pipe_error(error: Exception) -> PipeError | None:
             return MissingDependencyError(message, f"pip install 'pipework[{EXTRAS[package]}]'")
         case OSError(filename=str() as name, strerror=str() as reason):
             full = error.errno in FULL
+            if full and isinstance(error.filename2, str):
+                name = error.filename2  # the target of a copy
             hint = "free space on the disk" if full else "check the path and its permissions"
             return ConfigError(f"{name}: {reason}", hint)
         case OSError(errno=number, strerror=str() as reason) if number in FULL:
             return ConfigError(f"a file cannot be written: {reason}", "free space on the disk")
+        case _ if f"(os error {errno.ENOSPC})" in str(error):  # of a library in Rust
+            return ConfigError("a file cannot be written: no space left", "free space on the disk")
         case _:
             return None

@@ -238,7 +238,8 @@ def _format_layers(layers: Sequence[FallbackLayer]) -> str:
 
 def _summary(manifest: Manifest) -> list[tuple[str, str]]:
     identity, model = manifest.identity, manifest.model
-    base = f" from {model.base}" if model.base else ", from scratch"
+    source = model.base or (manifest.imported and manifest.imported.source)
+    base = f" from {source}" if source else ", from scratch"
     seed = "unknown: imported" if identity.seed is None else str(identity.seed)
     return [
         ("run", identity.name),

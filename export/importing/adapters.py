@@ -67,10 +67,13 @@ class Adapter:
         if not rows:
             message = f"{name!r} has no classification head, only layers of the encoder"
             raise ConfigError(message, 'train it with modules_to_save=["classifier"]')
-        base = str(fields["base_model_name_or_path"])
+        base = fields.get("base_model_name_or_path")
+        if not base:
+            message = f"{name!r}: {CONFIG} has no base_model_name_or_path"
+            raise ConfigError(message, "add the folder or hub id of the base model")
         return cls(
             name=name,
-            base=base,
+            base=str(base),
             labels=min(rows),
             stored=tuple(sorted(key for key in shapes if LORA not in key)),
         )

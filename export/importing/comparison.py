@@ -4,15 +4,16 @@ Shapes: N texts, C classes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pipework.data.examples import Example
-from pipework.errors import CheckFailedError
-from pipework.export.importing.transformers_source import SourceModel, open_tokenizer
+from pipework.errors import CheckFailedError, ConfigError
+from pipework.export.importing.source_tokenizer import open_tokenizer
+from pipework.export.importing.transformers_source import SourceModel
 from pipework.export.rows.edge_cases import edge_examples
 from pipework.export.rows.tolerances import TOLERANCES
 from pipework.progress import Progress
@@ -22,6 +23,7 @@ from pipework.scoring.evaluation import Engine, infer_all
 from pipework.scoring.logit_diff import Comparison
 from pipework.scoring.predictions import decide
 from pipework.text.encoding import Encoding, TextEncoder
+from pipework.train.data.tokenizer import library_errors, summary
 from pipework.train.model.families import output_activation
 
 COMPARED_ROWS = 1000
@@ -85,7 +87,7 @@ class SourceReference:
 
     def special_tokens(self) -> tuple[str, ...]:
         """Return the special tokens, which the source also finds inside texts."""
-        return tuple(map(str, self._tokenizer.all_special_tokens))
+        return tuple(filter(None, map(str, self._tokenizer.all_special_tokens)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +109,21 @@ def compare_with_source(
 
     Raises:
         CheckFailedError: they differ; the details list the inputs that differ most.
+        ConfigError: the source fails for an input.
     """
     named = {f"row {number}": row for number, row in enumerate(examples, start=1)}
     named |= edge_examples(examples[0])
+    named["longer than max_length"] = _longer(examples[0], imported.encoder.max_length)
     special = reference.special_tokens()
     compared = {name: row for name, row in named.items() if not _contains(row, special)}
     encodings = imported.encoder.encode([*compared.values()])
     progress.begin("running the source", len(compared), "rows")
-    expected_NC = reference.logits([*compared.values()], progress.advance)
+    try:
+        expected_NC = reference.logits([*compared.values()], progress.advance)
+    except library_errors() as error:
+        message = f"the source cannot be run on every input: {summary(error)}"
+        hint = "expected an encoder that takes any text, and a tokenizer that adds its tokens"
+        raise ConfigError(message, hint) from error
     progress.end()
     found_NC = infer_all(imported.engine, encodings, progress)
     comparison = Comparison(
@@ -133,6 +142,11 @@ def compare_with_source(
         max_abs=float(comparison.max_differences.max()),
         with_special_tokens=len(named) - len(compared),
     )
+
+
+def _longer(row: Example, max_length: int) -> Example:
+    """Return a text that is truncated, whose first and last tokens differ."""
+    return replace(row, text=" ".join(["5 6 7 8", row.text[:50]] * max_length))
 
 
 def _contains(row: Example, tokens: Sequence[str]) -> bool:

@@ -33,7 +33,7 @@ from pipework.export.publish.folder import check_new, new_folder
 from pipework.export.rows.run_rows import sample_rows
 from pipework.git import CHECKOUT, git_commit
 from pipework.progress import Progress
-from pipework.run_folder.files import file_digest, record_file
+from pipework.run_folder.files import MANIFEST_FILE, file_digest, record_file
 from pipework.run_folder.manifest import (
     Data,
     Identity,
@@ -83,10 +83,7 @@ def import_source(
         RunFolderError: `out` exists or cannot be created.
         CheckFailedError: the copy answers differently.
     """
-    if len(files) > 2:  # noqa: PLR2004
-        message = f"expected at most two --data files, found {len(files)}"
-        raise ConfigError(message, "rows for the proof, then rows for the calibration of int8")
-    check_new(out)
+    _check_arguments(name, out, files)
     source = open_any(name, settings.task)
     rows = ImportRows.open(files, settings, source)
     task, limit = source.task, source.max_length(settings.max_length)
@@ -122,6 +119,16 @@ def import_source(
         )
         write_manifest(folder, manifest)
     return manifest
+
+
+def _check_arguments(name: str, out: Path, files: Sequence[Path]) -> None:
+    if len(files) > 2:  # noqa: PLR2004
+        message = f"expected at most two --data files, found {len(files)}"
+        raise ConfigError(message, "rows for the proof, then rows for the calibration of int8")
+    check_new(out)
+    if (Path(name) / MANIFEST_FILE).is_file():
+        message = f"{name} is a run folder, which needs no import"
+        raise ConfigError(message, f"for example: pipe export {name} --to auto")
 
 
 def open_any(name: str, settings: TaskSettings) -> SourceModel:
@@ -310,7 +317,11 @@ def _record(source: SourceModel, comparison: SourceComparison) -> ImportRecord:
     return ImportRecord(
         kind=source.kind,
         source=source.name,
-        revision=getattr(source.classifier.config, "_commit_hash", None),
+        revision=(
+            None  # that of the config is of the base
+            if source.kind is SourceKind.LORA
+            else getattr(source.classifier.config, "_commit_hash", None)
+        ),
         program=f"{library.__name__} {library.__version__}",
         rows=comparison.rows,
         max_abs=comparison.max_abs,

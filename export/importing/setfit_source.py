@@ -19,14 +19,15 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import find_file
+from pipework.export.importing.source_tokenizer import TokenizerFiles, longest_input
 from pipework.export.importing.transformers_source import (
     SourceModel,
-    TokenizerFiles,
-    longest_input,
+    check_family,
+    check_weights,
     named_labels,
 )
 from pipework.run_folder.manifest import SourceKind
@@ -34,10 +35,12 @@ from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.data import TaskSettings
 from pipework.train.config.model import Head, HeadSettings, PoolingMode, PoolingSettings
 from pipework.train.model.classifier import Classifier, padding_of, silence_transformers
+from pipework.train.model.encoder_configs import read_config
 from pipework.train.model.heads import PoolingHead
 from pipework.train.model.pretrained import LabelNames, check_vocabulary, no_pooler, opening
 
 SETTINGS, MODULES, LENGTH = "config_setfit.json", "modules.json", "sentence_bert_config.json"
+PROMPTS = "config_sentence_transformers.json"
 HEAD, HEAD_JSON, PICKLE = "model_head.safetensors", "model_head.json", "model_head.pkl"
 TO_JSON = (
     "convert it where you trust it: import joblib, json, pathlib; "
@@ -81,10 +84,14 @@ def open_setfit(name: str, settings: TaskSettings) -> SourceModel:
         ConfigError: the source cannot be opened, its head is a pickle or does not fit, or it has
             modules that are not supported.
     """
+    if settings.kind is not TaskKind.SINGLE_LABEL:
+        message = f"{name!r} is a classifier of one label per text, task.kind is {settings.kind}"
+        raise ConfigError(message, "remove task.kind")
     silence_transformers()
     with opening(name):
         fields = _fields(name, SETTINGS)
         head = _head(name, fields)
+        _check_inputs(name)
         pooling = _pooling(name, normalized=bool(fields.get("normalize_embeddings")))
         encoder = _encoder(name)
         longest = _fields(name, LENGTH).get("max_seq_length")
@@ -113,6 +120,18 @@ def open_setfit(name: str, settings: TaskSettings) -> SourceModel:
         longest=longest_input(classifier, limit),
         published=None,
     )
+
+
+def _check_inputs(name: str) -> None:
+    """Check that sentence-transformers does not change a text before the tokenizer."""
+    fields = _fields(name, PROMPTS)
+    prompt = (fields.get("prompts") or {}).get(fields.get("default_prompt_name"))
+    if prompt:
+        message = f"{name!r} adds the prompt {prompt!r} to each text"
+        raise ConfigError(message, f"not supported: remove default_prompt_name from {PROMPTS}")
+    if _fields(name, LENGTH).get("do_lower_case"):
+        message = f"{name!r} has do_lower_case in {LENGTH}"
+        raise ConfigError(message, "not supported: lower the case in the tokenizer, and remove it")
 
 
 def _fields(name: str, file: str) -> dict[str, Any]:
@@ -184,8 +203,13 @@ def _list(path: Path) -> list[dict[str, str]]:
 
 
 def _encoder(name: str) -> PreTrainedModel:
-    config = AutoConfig.from_pretrained(name)
-    return AutoModel.from_pretrained(name, dtype=torch.float32, **no_pooler(config)).eval()
+    config = read_config(name)
+    check_family(name, config)
+    model, loading = AutoModel.from_pretrained(
+        name, dtype=torch.float32, output_loading_info=True, **no_pooler(config)
+    )
+    check_weights(name, model, loading)
+    return model.eval()
 
 
 def _fill(module: nn.Module | None, head: LogisticRegression, name: str) -> None:

@@ -18,32 +18,32 @@ import torch
 from tokenizers import Tokenizer
 from transformers import (
     AutoModelForSequenceClassification,
-    AutoTokenizer,
-    BertTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import Adapter, find_file
 from pipework.export.importing.onnx_source import OnnxSource
+from pipework.export.importing.source_tokenizer import (
+    CUSTOM_CODE,
+    TokenizerFiles,
+    longest_input,
+    not_an_encoder,
+)
 from pipework.export.publish.folder import PUBLISHED_FILE, PublishedModel
 from pipework.run_folder.manifest import SourceKind
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.data import TaskSettings
-from pipework.train.config.model import HeadSettings, ModelSettings
+from pipework.train.config.model import HeadSettings
 from pipework.train.data.labels import SCORE
-from pipework.train.data.tokenizer import checkpoint_tokenizer
 from pipework.train.model.classifier import Classifier, padding_of, silence_transformers
 from pipework.train.model.encoder_configs import read_config
 from pipework.train.model.families import output_activation
-from pipework.train.model.packed_encoder import first_position
 from pipework.train.model.pretrained import PROBLEMS, LabelNames, check_vocabulary, load, opening
 from pipework.train.model.tensorflow_weights import find_index, label_count
 
 USUAL_LENGTH = 512  # tokens; the proof of longer inputs takes minutes, so they need a setting
-UNLIMITED = 1 << 20  # tokenizers without a limit have a huge number
 CLASSIFIER = "ForSequenceClassification"
 
 
@@ -108,13 +108,18 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
     """
     silence_transformers()
     with opening(name):
+        return _open(name, settings)
+
+
+def _open(name: str, settings: TaskSettings) -> SourceModel:
+    with opening(name):
         adapter, graph = Adapter.of(name), OnnxSource.of(name)
     weights = name if adapter is None else adapter.base
     config = _config(weights, adapter)
     model, loading = _load(weights, config) if graph is None else graph.load(config)
     if adapter is not None:
         model, loading = adapter.merge(model), adapter.without_head(loading)
-    _check_weights(name, model, loading)
+    check_weights(name, model, loading)
     file = find_file(name, PUBLISHED_FILE)
     published = None if file is None else PublishedModel.read(file)
     task = _task(name, config, settings)
@@ -147,7 +152,7 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
 def _config(name: str, adapter: Adapter | None) -> PreTrainedConfig:
     with opening(name):
         config = read_config(name)
-        _check_family(name, config)
+        check_family(name, config)
         if (index := find_index(name)) and (labels := label_count(index)):
             config.num_labels = labels  # such a config has none
         if adapter is None:
@@ -164,11 +169,6 @@ def _copy_activation(name: str, config: PreTrainedConfig) -> None:
     fields = {} if path is None else json.loads(path.read_bytes())
     if fields.get("model_type") == "CrossEncoder":
         config.sentence_transformers = {"activation_fn": fields.get("activation_fn")}
-
-
-def _not_an_encoder(name: str, config: PreTrainedConfig) -> ConfigError:
-    message = f"{name!r} is of the family {config.model_type}, expected an encoder such as bert"
-    return ConfigError(message, "decoders and encoder-decoders are not supported")
 
 
 def _load(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
@@ -190,12 +190,20 @@ def _reopen(name: str, adapter: Adapter | None) -> torch.nn.Module:
         return model if adapter is None else adapter.apply(model)
 
 
-def _check_family(name: str, config: PreTrainedConfig) -> None:
+def check_family(name: str, config: PreTrainedConfig) -> None:
+    """Check that a config is of an encoder that transformers has, with weights that are floats.
+
+    Raises:
+        ConfigError: it is not.
+    """
     if getattr(config, "auto_map", None):
         message = f"{name!r} needs code of its own (auto_map in config.json), which can do anything"
-        raise ConfigError(message, "save it with a class of transformers, then import that folder")
+        raise ConfigError(message, CUSTOM_CODE)
+    if getattr(config, "quantization_config", None):
+        message = f"{name!r} is quantised (quantization_config in config.json)"
+        raise ConfigError(message, "import the weights before quantisation; pipe export makes int8")
     if config.is_encoder_decoder:
-        raise _not_an_encoder(name, config)
+        raise not_an_encoder(name, config)
 
 
 def _check_head(name: str, config: PreTrainedConfig) -> None:
@@ -211,7 +219,7 @@ def _check_head(name: str, config: PreTrainedConfig) -> None:
         raise ConfigError(message, "correct id2label in config.json")
 
 
-def _check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) -> None:
+def check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) -> None:
     """Check that the head has a row for each label, and that all weights are there and finite."""
     labels = int(model.config.num_labels)
     for weight, found, expected in sorted(loading["mismatched_keys"]):
@@ -249,6 +257,9 @@ def _task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> Task:
     """Return the task of a config; the settings have priority."""
     kinds = {problem: kind for kind, problem in PROBLEMS.items()}
     single = TaskKind.REGRESSION if config.num_labels == 1 else TaskKind.SINGLE_LABEL
+    if config.problem_type not in (*kinds, None):
+        message = f"{name!r} has the problem_type {config.problem_type!r}"
+        raise ConfigError(message, f"expected in config.json: {', '.join(kinds)}")
     kind = kinds.get(config.problem_type, single)
     if "kind" in settings.model_fields_set:
         kind = settings.kind
@@ -259,7 +270,8 @@ def _task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> Task:
     if output_activation(config) is not None and kind is not TaskKind.REGRESSION:
         message = f"{name!r} applies an activation to its logits, expected this for one score only"
         raise ConfigError(message, "remove activation_fn from config.json")
-    names = tuple(str(config.id2label[index]) for index in range(config.num_labels))
+    settings = settings.model_copy(update={"kind": kind})  # for the metric
+    names = tuple(str(config.id2label[index] or "") for index in range(config.num_labels))
     labels = (SCORE,) if kind is TaskKind.REGRESSION else named_labels(settings, names)
     return Task(
         kind=kind,
@@ -269,6 +281,10 @@ def _task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> Task:
     )
 
 
+def _is_label(name: str) -> bool:
+    return name == name.strip() != "" and name.isprintable()
+
+
 def named_labels(settings: TaskSettings, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the configured labels, or else the names in the source.
 
@@ -276,71 +292,11 @@ def named_labels(settings: TaskSettings, names: tuple[str, ...]) -> tuple[str, .
         ConfigError: the number of configured labels is another.
     """
     if settings.labels is None:
-        if len(set(names)) < len(names) or any(name.strip() != name or not name for name in names):
-            message = f"expected distinct labels without spaces around them, found {names}"
+        if len(set(names)) < len(names) or not all(map(_is_label, names)):
+            message = f"expected distinct labels in a line without outer spaces, found {names}"
             raise ConfigError(message, 'name them: --set \'task.labels=["a", "b"]\'')
         return names
     if isinstance(settings.labels, Path) or len(settings.labels) != len(names):
         message = f"expected task.labels to be a list of {len(names)} labels"
         raise ConfigError(message, f"they replace, in this order: {', '.join(names)}")
     return settings.labels
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenizerFiles:
-    """The tokenizer of a source.
-
-    Attributes:
-        tokenizer: without padding and truncation.
-        type_ids: whether it returns type ids.
-        limit: its maximum number of tokens; a huge number for no limit.
-    """
-
-    tokenizer: Tokenizer
-    type_ids: bool
-    limit: int
-
-    @classmethod
-    def open(cls, name: str) -> "TokenizerFiles":
-        """Read the files of a folder or hub id.
-
-        Raises:
-            ConfigError: they cannot be read, or there is no pad token.
-        """
-        tokenizer = checkpoint_tokenizer(ModelSettings(name=name), name)
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        options = open_tokenizer(name)
-        if options.pad_token is None:
-            message = f"the tokenizer of {name!r} has no pad token"
-            hint = "add pad_token to tokenizer_config.json, and its id to config.json"
-            raise ConfigError(message, hint)
-        return cls(
-            tokenizer=tokenizer,
-            type_ids="token_type_ids" in options.model_input_names,
-            limit=int(options.model_max_length),
-        )
-
-
-def open_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a source as transformers opens it.
-
-    Raises:
-        ConfigError: it cannot be opened.
-    """
-    if find_index(name) is None or find_file(name, "tokenizer.json"):
-        return AutoTokenizer.from_pretrained(name)
-    # TensorFlow's folders have only a vocabulary, and no file with the casing.
-    normalizer = checkpoint_tokenizer(ModelSettings(name=name), name).normalizer
-    return BertTokenizer.from_pretrained(name, do_lower_case=normalizer.lowercase)
-
-
-def longest_input(classifier: Classifier, tokenizer_limit: int) -> int | None:
-    """Return the smaller of the limits of the tokenizer and of the position embeddings."""
-    limits = [tokenizer_limit]
-    positions = int(getattr(classifier.config, "max_position_embeddings", None) or 0)
-    if positions > 0:  # XLNet has none
-        if not hasattr(classifier.encoder, "embeddings"):
-            raise _not_an_encoder(classifier.config.name_or_path, classifier.config)
-        limits.append(positions - first_position(classifier.encoder))
-    return min((limit for limit in limits if limit < UNLIMITED), default=None)

@@ -7,6 +7,7 @@ pipework.json                                        what these files have no pl
 README.md                                            the model card
 """
 
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from pipework.run_folder.engine_record import (
     Precision,
 )
 from pipework.run_folder.files import FileRecord, Record, verify_files
-from pipework.run_folder.manifest import Manifest, read_classifier, write_manifest
+from pipework.run_folder.manifest import Manifest, SourceKind, read_classifier, write_manifest
 from pipework.run_folder.task import Task
 
 PUBLISHED_FILE = "pipework.json"
@@ -70,12 +71,15 @@ def publish_folder(run: Path, out: Path, progress: Progress) -> PublishedModel:
     Raises:
         RunFolderError: the run or a file of it cannot be read, or `out` is not empty.
         ConfigError: the run has no proven engine with this layout, or its head is no class of
-            transformers.
+            transformers. A cross-encoder with an activation is published without engines.
     """
     manifest = read_classifier(run)
     _check_form(run, manifest)
     names = published_names(manifest)
-    if not names:
+    if _has_activation(run, manifest):
+        progress.note("no engines: they compute the activation, which programs apply themselves")
+        names = {}
+    elif not names:
         message = f"{run} has no proven padded engine of onnx or openvino"
         raise ConfigError(message, f"build one first: pipe export {run} --to onnx")
     engines = tuple(
@@ -123,9 +127,8 @@ def new_folder(out: Path) -> Iterator[Path]:
     """
     check_new(out)
     out = out.absolute()
-    partial = out.with_name(f"{out.name}.partial")
+    partial = out.with_name(f"{out.name}.partial-{secrets.token_hex(4)}")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
     except OSError as error:
         message = f"cannot create {partial}: {error.strerror}"
@@ -203,12 +206,29 @@ def _check_form(run: Path, manifest: Manifest) -> None:
     if manifest.input.marked:
         message = f"{run} reads texts with marked entities, which transformers does not mark"
         raise ConfigError(message, "pipe publish RUN --to oci:DIR keeps the run folder")
+    if not manifest.model.checkpoint:
+        message = f"{run} has no checkpoint, as in a container image"
+        raise ConfigError(message, "publish the run folder from which the image was made")
     if manifest.model.head != "linear":
         message = (
             f"{run} has the head {manifest.model.head}, which transformers does not have; expected "
             "linear"
         )
         raise ConfigError(message, "pipe publish RUN --to oci:DIR keeps the run folder")
+
+
+def _has_activation(run: Path, manifest: Manifest) -> bool:
+    """Whether the engines compute the activation of a cross-encoder.
+
+    Programs that open a published ONNX file of a cross-encoder apply the activation themselves.
+    """
+    if manifest.imported is None or manifest.imported.kind is not SourceKind.CROSS_ENCODER:
+        return False
+    from pipework.train.model import checkpoint  # noqa: PLC0415  (imports torch)
+    from pipework.train.model.encoder_configs import read_config  # noqa: PLC0415  (imports torch)
+    from pipework.train.model.families import output_activation  # noqa: PLC0415
+
+    return output_activation(read_config(str(run / checkpoint.FOLDER))) is not None
 
 
 def published_names(manifest: Manifest) -> Mapping[PurePosixPath, EngineRecord]:

@@ -34,7 +34,7 @@ USE = """\
 from transformers import pipeline
 
 classify = pipeline("text-classification", model="{name}", top_k=None)
-print(classify({example}))
+print(classify({example}, truncation=True, max_length={length}))
 ```
 """
 
@@ -48,7 +48,11 @@ def model_card(
         f"# {manifest.identity.name}",
         _summary(manifest),
         "## Use",
-        USE.format(name=manifest.identity.name, example=_example(manifest)),
+        USE.format(
+            name=manifest.identity.name,
+            example=_example(manifest),
+            length=manifest.input.max_length,
+        ),
         "## Scores",
         _scores(manifest, interval),
         "## Engines",
@@ -162,6 +166,8 @@ def _scores(manifest: Manifest, interval: Interval | None) -> str:
 
 
 def _engines(manifest: Manifest, engines: Sequence[PublishedEngine]) -> str:
+    if not engines:
+        return "None in this folder."
     lines = [
         "Each engine was compared with the checkpoint in float32 and passed.",
         "",
@@ -171,6 +177,8 @@ def _engines(manifest: Manifest, engines: Sequence[PublishedEngine]) -> str:
     for engine in engines:
         parity, speed = engine.parity, engine.speed
         rate = "" if speed is None else f"{speed.texts_per_s:,.0f} ({speed.processor})"
+        if speed is not None and not speed.is_steady:
+            rate += f", unreliable: the rounds varied by {speed.variation:.0%}"
         lines.append(
             f"| `{engine.file}` | {engine.name} | {parity.rows:,} | {parity.max_abs:.2g} "
             f"| {parity.describe_change(manifest.task.kind)} | {rate} |"
@@ -180,8 +188,9 @@ def _engines(manifest: Manifest, engines: Sequence[PublishedEngine]) -> str:
 
 def _data(manifest: Manifest) -> Iterator[str]:
     for split, recorded in manifest.data.splits.items():
+        use = "calibration of int8" if manifest.imported and split == "train" else split
         digest = recorded.sha256[:12]
-        yield f"- {split}: {PurePath(recorded.path).name}, {recorded.rows:,} rows (sha256 {digest})"
+        yield f"- {use}: {PurePath(recorded.path).name}, {recorded.rows:,} rows (sha256 {digest})"
     for finding in manifest.data.findings:
         yield f"- finding: {finding}"
     if not manifest.data.splits:
@@ -189,7 +198,10 @@ def _data(manifest: Manifest) -> Iterator[str]:
 
 
 def _limits(manifest: Manifest, engines: Sequence[PublishedEngine]) -> Iterator[str]:
-    yield f"Texts are truncated after {manifest.input.max_length} tokens."
+    yield (
+        f"The proofs hold for texts of up to {manifest.input.max_length} tokens: truncate longer "
+        "texts."
+    )
     if any(engine.file.startswith("openvino/") for engine in engines):
         yield (
             "OpenVINO computes in bf16 on processors that support it. The proofs of the OpenVINO "
@@ -198,10 +210,10 @@ def _limits(manifest: Manifest, engines: Sequence[PublishedEngine]) -> Iterator[
     imported = manifest.imported
     if imported is not None:
         yield "The training data of the source are unknown: it was trained by another program."
-        if imported.kind is SourceKind.CROSS_ENCODER:
+        if imported.kind is SourceKind.CROSS_ENCODER and not engines:
             yield (
-                "The activation of the score is part of the ONNX and OpenVINO files; transformers "
-                "returns the value before it."
+                "The proven engines compute the activation of the score, which programs apply "
+                "themselves to the files of this layout: `pipe publish RUN --to oci:DIR` has them."
             )
         yield (
             f"The import was compared with its source on {imported.rows:,} rows: logits within "

@@ -240,7 +240,7 @@ def read_manifest(run: Path) -> Manifest:
 
 def _check_complete(run: Path) -> None:
     if not run.is_dir():
-        message = f"{run} is not a folder; expected a run folder written by `pipe train`"
+        message = f"{run} is not a folder; expected a run folder of `pipe train` or `import`"
         raise RunFolderError(message, "check the path, or train first: pipe train sample --out RUN")
     if (run / MANIFEST_FILE).is_file():
         return
@@ -255,7 +255,7 @@ def _check_complete(run: Path) -> None:
         hint = f"continue it: pipe train {config} --out {run} --resume"
         raise RunFolderError(message, hint)
     message = f"{run} holds no {MANIFEST_FILE}: not a run folder"
-    raise RunFolderError(message, "expected a run folder written by `pipe train`")
+    raise RunFolderError(message, "expected a run folder of `pipe train` or `import`")
 
 
 def read_classifier(run: Path) -> Manifest:

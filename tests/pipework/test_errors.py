@@ -24,6 +24,20 @@ def test_a_file_error_is_reported_with_its_path():
 
 
 @pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(28, "No space left on device", "source", None, "target"), "target: No space left"),
+        (RuntimeError("I/O error (os error 28)"), "a file cannot be written: no space left"),
+    ],
+)
+def test_a_full_disk_is_reported(error, message):
+    found = as_pipe_error(error)
+    assert isinstance(found, ConfigError)
+    assert str(found).startswith(message)
+    assert found.hint == "free space on the disk"
+
+
+@pytest.mark.parametrize(
     "error",
     [ZeroDivisionError(), ModuleNotFoundError("our own", name="pipework.gone"), OSError("odd")],
 )

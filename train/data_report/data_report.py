@@ -274,7 +274,7 @@ def _split_findings(name: str, split: SplitReport) -> Iterable[str]:
             "check its language"
         )
     if (split.truncated_rate or 0) > TRUNCATED_RATE:
-        yield f"{name}: {_share(split)} are longer than model.max_length and are truncated"
+        yield f"{name}: {_share(split)} are longer than max_length and are truncated"
     mean = sum(split.labels.values()) / max(len(split.labels), 1)
     rare = [label for label, count in split.labels.items() if count < RARE_LABEL * mean]
     if rare:

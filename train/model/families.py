@@ -72,7 +72,9 @@ def output_activation(config: PreTrainedConfig) -> nn.Module | None:
     """
     own = getattr(config, "sentence_transformers", None) or {}
     name = own.get("activation_fn", getattr(config, "sbert_ce_default_activation_function", None))
-    kind = str(name).rpartition(".")[2]
+    module, _, kind = str(name).rpartition(".")
+    if module and not module.startswith("torch.nn."):
+        kind = ""  # code of its own
     if own and name is None and config.num_labels == 1:
         kind = "Sigmoid"  # the default of CrossEncoder
     match kind:
@@ -82,7 +84,7 @@ def output_activation(config: PreTrainedConfig) -> nn.Module | None:
             return None
         case _:
             message = f"the activation_fn {name} is not supported, expected Sigmoid or Identity"
-            raise ConfigError(message, "change it in config.json")
+            raise ConfigError(message, "other activations cannot be imported")
 
 
 def pooled(encoder: PreTrainedModel, states_BTH: torch.Tensor) -> torch.Tensor | None:

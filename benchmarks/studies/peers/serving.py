@@ -19,14 +19,13 @@ from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.peers.competitor import Competitor, own_server
 from pipework.benchmarks.studies.peers.fastapi_peers import onnxruntime_peers, transformers_peers
-from pipework.benchmarks.studies.peers.measuring import Bench, installed
+from pipework.benchmarks.studies.peers.measuring import Bench, Reference, installed
 from pipework.benchmarks.studies.peers.model_folder import GRAPH, write_model_folder
 from pipework.benchmarks.studies.peers.python_servers import (
     infinity_peers,
     litserve_peers,
     mlserver_peers,
 )
-from pipework.benchmarks.studies.peers.reference import Reference
 from pipework.benchmarks.studies.peers.triton_peers import triton_peers
 from pipework.benchmarks.studies.records.peer_serving_results import (
     Candidate,

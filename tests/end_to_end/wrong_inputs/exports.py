@@ -8,11 +8,11 @@ EXPORT = "export RUN --to onnx"
 EXPORTS = {
     "an export of an absent run": WrongInput(
         command="export absent --to onnx",
-        error="absent is not a folder; expected a run folder written by `pipe train`",
+        error="absent is not a folder; expected a run folder of `pipe train` or `import`",
     ),
     "an export of an absent run to Triton": WrongInput(
         command="export absent --to triton --repository models",
-        error="absent is not a folder; expected a run folder written by `pipe train`",
+        error="absent is not a folder; expected a run folder of `pipe train` or `import`",
     ),
     "an export without format": run(
         "export RUN",

@@ -42,11 +42,11 @@ GENERAL = {
 SERVERS = {
     "a server of an absent run": WrongInput(
         command="serve absent",
-        error="absent is not a folder; expected a run folder written by `pipe train`",
+        error="absent is not a folder; expected a run folder of `pipe train` or `import`",
     ),
     "a server of a file": WrongInput(
         command="serve train.tsv",
-        error="train.tsv is not a folder; expected a run folder written by `pipe train`",
+        error="train.tsv is not a folder; expected a run folder of `pipe train` or `import`",
     ),
     "a server of an empty folder": WrongInput(
         command="serve models",
@@ -159,7 +159,7 @@ BENCHES = {
         "", "expected a TARGET to measure, or --compare A.json B.json"
     ),
     "a measurement of an absent run": bench(
-        "absent", "absent is not a folder; expected a run folder written by `pipe train`"
+        "absent", "absent is not a folder; expected a run folder of `pipe train` or `import`"
     ),
     "a measurement of a run without engines": run("bench RUN", None, "RUN has no proven engine"),
     "a measurement of a server that does not listen": bench(

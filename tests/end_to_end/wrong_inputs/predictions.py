@@ -9,11 +9,11 @@ PREDICT = {
     ),
     "a prediction of an absent run": WrongInput(
         command="predict absent rain",
-        error="absent is not a folder; expected a run folder written by `pipe train`",
+        error="absent is not a folder; expected a run folder of `pipe train` or `import`",
     ),
     "a prediction of a text as run": WrongInput(
         command='predict "rain all week"',
-        error="rain all week is not a folder; expected a run folder written by `pipe train`",
+        error="rain all week is not a folder; expected a run folder of `pipe train` or `import`",
     ),
     "a pair for a model of texts": run(
         'predict RUN "a\tb"',

@@ -81,11 +81,11 @@ def pretrained(folder: Path) -> None:
 MANIFESTS = {
     "an absent run": WrongInput(
         command="show absent",
-        error="absent is not a folder; expected a run folder written by `pipe train`",
+        error="absent is not a folder; expected a run folder of `pipe train` or `import`",
     ),
     "a file as run": WrongInput(
         command="show train.tsv",
-        error="train.tsv is not a folder; expected a run folder written by `pipe train`",
+        error="train.tsv is not a folder; expected a run folder of `pipe train` or `import`",
     ),
     "an empty folder as run": WrongInput(
         command="show .",
@@ -182,11 +182,9 @@ MANIFESTS = {
     ),
 }
 EVAL = {
-    "an unknown split": run(
-        "eval RUN --split validation", None, "RUN was trained without a split 'validation'"
-    ),
+    "an unknown split": run("eval RUN --split validation", None, "RUN has no split 'validation'"),
     "a split that the run lacks": run(
-        "eval RUN --split unlabelled", None, "RUN was trained without a split 'unlabelled'"
+        "eval RUN --split unlabelled", None, "RUN has no split 'unlabelled'"
     ),
     "a file and a split": run(
         "eval RUN dev.tsv --split dev", None, "expected a file or --split, found both"

@@ -374,7 +374,7 @@ SETTINGS = {
     ),
     "an absent teacher": settings(
         "train.teacher=nowhere",
-        "nowhere is not a folder; expected a run folder written by `pipe train`",
+        "nowhere is not a folder; expected a run folder of `pipe train` or `import`",
     ),
     "a folder without run as teacher": settings(
         "train.teacher=.", ". holds no manifest.json: its training did not finish"

@@ -25,7 +25,8 @@ from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderE
 from pipework.export.config import ExportSettings, ImportSettings
 from pipework.export.importing import run as importing
 from pipework.export.importing.run import CONVERTED, FOREIGN_TEXTS, import_source
-from pipework.export.importing.transformers_source import open_source, open_tokenizer
+from pipework.export.importing.source_tokenizer import open_tokenizer
+from pipework.export.importing.transformers_source import open_source
 from pipework.export.inference import evaluate_run, predict_run
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
@@ -252,7 +253,7 @@ def without_lowercase(source):
             changed_bias,
             r"max_abs, mean_abs, flips\): logits differ by up to 0\.01 \(tolerance 0\.0001\)",
         ),
-        (without_lowercase, r"the token ids of \d+ of 430 inputs differ"),
+        (without_lowercase, r"the token ids of \d+ of 431 inputs differ"),
         (lambda source: replace(source, type_ids=False), "logits differ by up to"),
     ],
 )
@@ -265,8 +266,30 @@ def test_a_different_copy_is_refused(change, message, classifier_folder, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_tokenizer_that_truncates_at_the_start_is_refused(classifier_folder, tmp_path):
+    source = shutil.copytree(classifier_folder, tmp_path / "source")
+    edit_json(source / "tokenizer_config.json", truncation_side="left")
+    with pytest.raises(CheckFailedError, match="the token ids of 1 of 429 inputs differ"):
+        imported(source, tmp_path / "run")
+
+
+def test_a_run_folder_needs_no_import(trained_run, tmp_path):
+    with pytest.raises(ConfigError, match="is a run folder, which needs no import"):
+        imported(trained_run, tmp_path / "run")
+
+
+def test_a_regression_has_a_metric_of_numbers(tmp_path):
+    source = save_classifier(tmp_path / "source", labels=1)
+    assert imported(source, tmp_path / "run").task.metric is Metric.PEARSON
+
+
 def test_existing_files_are_kept(classifier_folder, tmp_path):
     (tmp_path / "file").write_text("mine")
+    (tmp_path / "new.partial").mkdir()
+    imported(classifier_folder, tmp_path / "new")
+    assert (tmp_path / "new.partial").is_dir()
+    shutil.rmtree(tmp_path / "new")
+    (tmp_path / "new.partial").rmdir()
     with pytest.raises(RunFolderError, match="already exists and is not an empty folder"):
         imported(classifier_folder, tmp_path)
     with pytest.raises(RunFolderError, match="cannot create"):

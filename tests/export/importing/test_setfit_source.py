@@ -7,7 +7,7 @@ import joblib
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from sklearn.linear_model import LogisticRegression
 from transformers import AutoModel, AutoTokenizer
 
@@ -21,6 +21,7 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
+from pipework.run_folder.task import TaskKind
 from pipework.train.config.data import TaskSettings
 from tests.commands import pipe
 from tests.export.importing.conftest import edit_json
@@ -171,9 +172,36 @@ def narrow_head(folder, head):
     write_json(folder, head, coef=head.coef_[:, :8].tolist())
 
 
+def missing_norm(folder, head):
+    write_json(folder, head)
+    weights = load_file(folder / "model.safetensors")
+    del weights["embeddings.LayerNorm.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def prompt(folder, head):
+    write_json(folder, head)
+    fields = {"prompts": {"query": "find: "}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(fields))
+
+
+def lower_case(folder, head):
+    write_json(folder, head)
+    edit_json(folder / "sentence_bert_config.json", do_lower_case=True)
+
+
+def custom_code(folder, head):
+    write_json(folder, head)
+    edit_json(folder / "config.json", auto_map={"AutoModel": "model.Encoder"})
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
+        (missing_norm, "1 weights are missing, such as embeddings.LayerNorm.weight"),
+        (prompt, "adds the prompt 'find: ' to each text"),
+        (lower_case, "has do_lower_case in sentence_bert_config.json"),
+        (custom_code, "needs code of its own (auto_map in config.json)"),
         (max_pooling, "has the pooling pooling_mode_max"),
         (dense, "has the modules Transformer, Pooling, Dense"),
         (without_modules, "has no modules.json, expected a folder of sentence-transformers"),
@@ -190,3 +218,10 @@ def test_a_fault_of_the_folder_is_named(fault, message, saved, tmp_path):
     assert done.returncode == 2
     assert message in " ".join(done.stderr.split())
     assert not (tmp_path / "run").exists()
+
+
+def test_another_task_is_refused(saved):
+    folder, _ = saved
+    settings = TaskSettings(kind=TaskKind.MULTI_LABEL)
+    with pytest.raises(ConfigError, match=r"task\.kind is multi_label"):
+        setfit_source.open_setfit(str(folder), settings)

@@ -13,6 +13,7 @@ from transformers import (
     GPT2Config,
 )
 
+from pipework.benchmarks.studies.imports import save_classifier
 from pipework.errors import PipeError
 from tests.commands import pipe
 from tests.export.importing.conftest import edit_json
@@ -136,6 +137,41 @@ def damaged_activation(folder):
     (folder / "config_sentence_transformers.json").write_text("{")
 
 
+def quantised(folder):
+    edit_json(folder / "config.json", quantization_config={"quant_method": "gptq"})
+
+
+def unknown_problem(folder):
+    edit_json(folder / "config.json", problem_type="ranking")
+
+
+def label_with_a_line_end(folder):
+    edit_json(folder / "config.json", id2label={"0": "a\nb", "1": "c", "2": "d"}, label2id=None)
+
+
+def null_label(folder):
+    path = folder / "config.json"
+    fields = json.loads(path.read_text()) | {"id2label": {"0": None, "1": "c", "2": "d"}}
+    del fields["label2id"]
+    path.write_text(json.dumps(fields))
+
+
+def code_of_the_tokenizer(folder):
+    edit_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["a.B", None]})
+
+
+def short_limit(folder):
+    edit_json(folder / "tokenizer_config.json", model_max_length=2)
+
+
+def other_activation(folder):
+    save_classifier(folder, labels=1, sentence_transformers={"activation_fn": "mine.Sigmoid"})
+
+
+def without_special_tokens(folder):
+    edit_json(folder / "tokenizer.json", post_processor=None)
+
+
 def nothing(folder):
     del folder
 
@@ -163,8 +199,16 @@ FAULTS = [
     (encoder_decoder, "is of the family bert, expected an encoder", ()),
     (encoder_decoder_adapter, "is of the family bert, expected an encoder", ()),
     (damaged_activation, "cannot be opened: Expecting property name", ()),
-    (equal_labels, "expected distinct labels without spaces around them, found ('a', 'a'", ()),
-    (empty_label, "expected distinct labels without spaces around them, found ('', 'a'", ()),
+    (equal_labels, "expected distinct labels in a line without outer spaces, found ('a', 'a'", ()),
+    (empty_label, "expected distinct labels in a line without outer spaces, found ('', 'a'", ()),
+    (quantised, "is quantised (quantization_config in config.json)", ()),
+    (unknown_problem, "has the problem_type 'ranking'", ()),
+    (label_with_a_line_end, "labels in a line without outer spaces, found ('a\\nb', 'c', 'd')", ()),
+    (null_label, "labels in a line without outer spaces, found ('', 'c', 'd')", ()),
+    (code_of_the_tokenizer, "needs code of its own (auto_map in tokenizer_config.json)", ()),
+    (short_limit, "has the model_max_length 2", ()),
+    (other_activation, "the activation_fn mine.Sigmoid is not supported", ()),
+    (without_special_tokens, "the source cannot be run on every input: ", ()),
     (keras, "has only weights of Keras (tf_model.h5), expected those of PyTorch or of Tens", ()),
     (nothing, "has 3 logits, which does not fit the task regression", ("task.kind=regression",)),
     (nothing, "expected task.labels to be a list of 3 labels", ('task.labels=["a", "b"]',)),

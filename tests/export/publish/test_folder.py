@@ -11,15 +11,25 @@ import pytest
 import yaml
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+from pipework.benchmarks.studies.imports import save_classifier
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
+from pipework.errors import ConfigError
 from pipework.export.config import ExportSettings, ImportSettings
 from pipework.export.importing.run import import_source
 from pipework.export.inference import predict_run
-from pipework.export.publish.model_card import model_card
+from pipework.export.publish.folder import publish_folder
+from pipework.export.publish.model_card import PublishedEngine, model_card
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
+from pipework.run_folder.engine_record import (
+    EngineFormat,
+    Layout,
+    Precision,
+    Scaling,
+    Speed,
+    Variant,
+)
 from pipework.run_folder.manifest import ImportRecord, read_manifest, write_manifest
 from pipework.train.config.run_config import SAMPLE
 from tests.commands import pipe
@@ -113,15 +123,15 @@ def test_the_model_card_is_valid_and_has_the_scores(exported, published):
     front, body = re.fullmatch(r"---\n(.*?)\n---\n(.*)", text, re.DOTALL).groups()
     fields = yaml.safe_load(front)
     assert fields["library_name"] == "transformers"
-    ((result,),) = [entry["results"] for entry in fields["model-index"]]
-    metrics = {metric["type"]: metric for metric in result["metrics"]}
+    (results,) = [entry["results"] for entry in fields["model-index"]]
     manifest = read_manifest(exported)
-    scores = manifest.data.metrics["dev"].scores
-    assert {name: metric["value"] for name, metric in metrics.items()} == pytest.approx(
-        {metric.value: score for metric, score in scores.items()}, abs=1e-6
-    )
-    interval = metrics["accuracy"]["args"]
-    assert interval["low"] < metrics["accuracy"]["value"] < interval["high"]
+    assert [result["dataset"]["split"] for result in results] == [*manifest.data.metrics]
+    for result, stored in zip(results, manifest.data.metrics.values(), strict=True):
+        found = {metric["type"]: metric["value"] for metric in result["metrics"]}
+        expected = {metric.value: score for metric, score in stored.scores.items()}
+        assert found == pytest.approx(expected, abs=1e-6)
+    (accuracy,) = [m for m in results[0]["metrics"] if m["type"] == "accuracy"]
+    assert accuracy["args"]["low"] < accuracy["value"] < accuracy["args"]["high"]
     for name in ("onnx/model.onnx", "onnx/model_quantized.onnx", "openvino/openvino_model.xml"):
         assert f"| `{name}` |" in body
     for finding in manifest.data.findings:
@@ -196,14 +206,41 @@ def test_a_damaged_record_in_the_folder_is_named(published, tmp_path):
     assert f"error: {source / 'pipework.json'}: task: Field required" in done.stderr
 
 
-def test_the_card_of_a_cross_encoder_names_its_activation(exported):
+def test_a_cross_encoder_is_published_without_its_activation(tmp_path):
+    activation = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    source = save_classifier(tmp_path / "source", labels=1, sentence_transformers=activation)
+    run, folder = tmp_path / "run", tmp_path / "folder"
+    import_source(str(source), run, [], ImportSettings(), NullProgress())
+    export(run, NullProgress(), [FP32], settings=SPEED)
+    assert publish_folder(run, folder, NullProgress()).engines == ()
+    assert not (folder / "onnx").exists()
+    card = (folder / "README.md").read_text()
+    assert "None in this folder." in card
+    assert "The proven engines compute the activation of the score" in card
+
+
+def test_a_run_without_a_checkpoint_is_refused(exported, tmp_path):
+    run = shutil.copytree(exported, tmp_path / "run")
+    manifest = read_manifest(run)
+    model = manifest.model.model_copy(update={"checkpoint": ()})
+    write_manifest(run, manifest.model_copy(update={"model": model}))
+    with pytest.raises(ConfigError, match="has no checkpoint, as in a container image"):
+        publish_folder(run, tmp_path / "folder", NullProgress())
+    assert not (tmp_path / "folder").exists()
+
+
+def test_the_card_shows_unreliable_speeds_and_rows_of_the_calibration(exported):
     manifest = read_manifest(exported)
     source = ImportRecord(
-        kind="cross-encoder", source="x", revision=None, transformers="5", rows=1, max_abs=0
+        kind="transformers", source="x", revision=None, program="torch 2", rows=1, max_abs=0
     )
     imported = manifest.model_copy(update={"imported": source})
-    cards = [model_card(exported, record, (), NullProgress()) for record in (manifest, imported)]
-    assert [card.count("The activation of the score is part of the ONNX") for card in cards] == [
-        0,
-        1,
-    ]
+    (first, *_) = manifest.engines
+    speed = Speed(
+        texts_per_s=10, batch=1, p50_ms=1, rows=1, threads=1, processor="cpu", variation=0.89
+    )
+    engine = PublishedEngine(file="a", name="b", parity=first.parity, speed=speed)
+    card = model_card(exported, imported, (engine,), NullProgress())
+    assert "10 (cpu), unreliable: the rounds varied by 89%" in card
+    assert "- calibration of int8: train.tsv" in card
+    assert "truncation=True, max_length=" in card

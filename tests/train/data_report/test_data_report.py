@@ -196,7 +196,7 @@ def test_every_row_of_a_small_file_is_tokenized(tmp_path):
     assert (train.tokenized, train.tokens) == (4, (1, 8, 8))
     assert (train.truncated, train.truncated_rate) == (1, 0.25)  # the last row fits exactly
     assert train.unknown_rate == pytest.approx(1 / 18)
-    finding = "train: 1 rows (25.0%) are longer than model.max_length and are truncated"
+    finding = "train: 1 rows (25.0%) are longer than max_length and are truncated"
     assert finding in report.findings
     assert "<td>25.00%</td>" in data_section(report)
 

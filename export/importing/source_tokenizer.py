@@ -1,0 +1,94 @@
+"""Open the tokenizer of a source, and find the maximum length of its inputs."""
+
+import json
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+
+from pipework.errors import ConfigError
+from pipework.export.importing.adapters import find_file
+from pipework.train.config.model import ModelSettings
+from pipework.train.data.tokenizer import checkpoint_tokenizer
+from pipework.train.model.classifier import Classifier
+from pipework.train.model.packed_encoder import first_position
+from pipework.train.model.tensorflow_weights import find_index
+
+CUSTOM_CODE = "save it with a class of transformers, then import that folder"
+SHORTEST = 3  # tokens
+UNLIMITED = 1 << 20  # tokenizers without a limit have a huge number
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerFiles:
+    """The tokenizer of a source.
+
+    Attributes:
+        tokenizer: without padding and truncation.
+        type_ids: whether it returns type ids.
+        limit: its maximum number of tokens; a huge number for no limit.
+    """
+
+    tokenizer: Tokenizer
+    type_ids: bool
+    limit: int
+
+    @classmethod
+    def open(cls, name: str) -> "TokenizerFiles":
+        """Read the files of a folder or hub id.
+
+        Raises:
+            ConfigError: they cannot be read, or there is no pad token.
+        """
+        path = find_file(name, "tokenizer_config.json")
+        if path is not None and "auto_map" in json.loads(path.read_bytes()):
+            message = f"the tokenizer of {name!r} needs code of its own (auto_map in {path.name})"
+            raise ConfigError(message, CUSTOM_CODE)
+        tokenizer = checkpoint_tokenizer(ModelSettings(name=name), name)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        options = open_tokenizer(name)
+        if options.pad_token is None:
+            message = f"the tokenizer of {name!r} has no pad token"
+            hint = "add pad_token to tokenizer_config.json, and its id to config.json"
+            raise ConfigError(message, hint)
+        limit = int(options.model_max_length)
+        if limit < SHORTEST:
+            message = f"the tokenizer of {name!r} has the model_max_length {limit}"
+            raise ConfigError(message, f"expected at least {SHORTEST} in tokenizer_config.json")
+        return cls(
+            tokenizer=tokenizer,
+            type_ids="token_type_ids" in options.model_input_names,
+            limit=limit,
+        )
+
+
+def not_an_encoder(name: str, config: PreTrainedConfig) -> ConfigError:
+    """Return the error for a family without the modules of an encoder."""
+    message = f"{name!r} is of the family {config.model_type}, expected an encoder such as bert"
+    hint = "supported: encoders of transformers that have the module `embeddings`"
+    return ConfigError(message, hint)
+
+
+def open_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a source as transformers opens it.
+
+    Raises:
+        ConfigError: it cannot be opened.
+    """
+    if find_index(name) is None or find_file(name, "tokenizer.json"):
+        return AutoTokenizer.from_pretrained(name)
+    # TensorFlow's folders have only a vocabulary, and no file with the casing.
+    normalizer = checkpoint_tokenizer(ModelSettings(name=name), name).normalizer
+    return BertTokenizer.from_pretrained(name, do_lower_case=normalizer.lowercase)
+
+
+def longest_input(classifier: Classifier, tokenizer_limit: int) -> int | None:
+    """Return the smaller of the limits of the tokenizer and of the position embeddings."""
+    limits = [tokenizer_limit]
+    positions = int(getattr(classifier.config, "max_position_embeddings", None) or 0)
+    if positions > 0:  # XLNet has none
+        if not hasattr(classifier.encoder, "embeddings"):
+            raise not_an_encoder(classifier.config.name_or_path, classifier.config)
+        limits.append(positions - first_position(classifier.encoder))
+    return min((limit for limit in limits if limit < UNLIMITED), default=None)
