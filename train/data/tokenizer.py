@@ -155,7 +155,7 @@ def checkpoint_tokenizer(settings: ModelSettings, name: str) -> Tokenizer:
     check_openable(name)
     if legacy := _of_legacy_folder(settings, Path(name)):
         return legacy
-    hint = "expected a hub id or a folder with tokenizer files"
+    hint = "expected a hub id, or a folder with tokenizer.json or vocab.txt"
     if Path(name).is_dir() and not _tokenizer_files(Path(name)):
         message = f"no tokenizer found in checkpoint {name!r}"
         raise ConfigError(message, hint)

@@ -153,7 +153,8 @@ def opening(name: str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         message = f"checkpoint {name!r} cannot be opened: {summary(error)}"
-        raise ConfigError(message, "expected a hub id or a folder with config.json") from error
+        hint = "expected a hub id, or a folder with config.json or bert_config.json"
+        raise ConfigError(message, hint) from error
 
 
 def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:

@@ -25,7 +25,8 @@ from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderE
 from pipework.export.config import ExportSettings, ImportSettings
 from pipework.export.importing import run as importing
 from pipework.export.importing.run import CONVERTED, FOREIGN_TEXTS, import_source
-from pipework.export.importing.transformers_source import open_source, open_tokenizer
+from pipework.export.importing.source_tokenizer import open_tokenizer
+from pipework.export.importing.transformers_source import open_source
 from pipework.export.inference import evaluate_run, predict_run
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export

@@ -216,3 +216,19 @@ def test_a_checkpoint_of_another_family_is_refused(tmp_path):
     name = bert_folder(tmp_path, SIZES | {"model_type": "electra"})
     with pytest.raises(ConfigError, match="is a TensorFlow checkpoint of the family electra"):
         opened(name)
+
+
+def test_a_checkpoint_without_config_or_vocabulary_is_refused_with_a_hint(tmp_path):
+    """As in the folder that run_classifier.py writes."""
+    settings = ModelSettings(name=bert_folder(tmp_path), max_length=16)
+    tokenizer = make_tokenizer(settings, None)
+    (tmp_path / "bert_config.json").unlink()
+    with pytest.raises(ConfigError, match="cannot be opened: ") as caught:
+        build(settings, tokenizer, TASK)
+    assert (
+        caught.value.hint == "expected a hub id, or a folder with config.json or bert_config.json"
+    )
+    (tmp_path / "vocab.txt").unlink()
+    with pytest.raises(ConfigError, match="no tokenizer found") as caught:
+        make_tokenizer(settings, None)
+    assert caught.value.hint == "expected a hub id, or a folder with tokenizer.json or vocab.txt"
