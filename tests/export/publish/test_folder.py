@@ -215,7 +215,7 @@ def test_a_cross_encoder_is_published_without_its_activation(tmp_path):
     source = save_classifier(tmp_path / "source", labels=1, sentence_transformers=activation)
     run, folder = tmp_path / "run", tmp_path / "folder"
     import_source(str(source), run, [], ImportSettings(), NullProgress())
-    export(run, NullProgress(), [FP32], settings=SPEED)
+    export(run, NullProgress(), [FP32], settings=QUICK)
     assert publish_folder(run, folder, NullProgress()).engines == ()
     assert not (folder / "onnx").exists()
     card = (folder / "README.md").read_text()
