@@ -185,8 +185,8 @@ def check_loaded(
     encoder = sorted(key for key in missing if key.startswith(prefix))
     encoder = [key for key in encoder if "pooler." not in key]  # some checkpoints have no pooler
     if encoder:
-        message = f"checkpoint {name!r}: {len(encoder)} encoder weights are missing: "
-        raise ConfigError(message + listing(encoder), CHECK_SIZES)
+        message = f"checkpoint {name!r}: {len(encoder)} encoder weights are missing: {encoder[0]}"
+        raise ConfigError(message, CHECK_SIZES)
     return {key for key in missing if not key.startswith(prefix)} if prefix else missing
 
 
