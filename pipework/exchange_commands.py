@@ -57,6 +57,7 @@ def publish(
 
             published = publish_folder(run, Path(place), progress)
             lines = [f"{place}/{engine.file} ({engine.name})" for engine in published.engines]
+            lines = lines or [f"{place}, without engines"]
         elif kind == "mlflow":
             from pipework.export.publish.mlflow_model import publish_mlflow
 

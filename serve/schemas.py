@@ -167,7 +167,7 @@ def explain(error: ValidationError) -> str:
 
 
 def _number(value: object) -> str:
-    """Return a number as it was sent, or the type of another value, or of a very long number."""
+    """Format a number for an error message; for other values and long numbers, name the type."""
     short = isinstance(value, int | float) and abs(value) < SHOWN_NUMBER
     return json.dumps(value) if short else _type_name(value)
 

@@ -66,7 +66,11 @@ def save_classifier(
         tokenizer_object=rows.tokenizer,
         pad_token="[PAD]",  # noqa: S106
         model_max_length=LENGTH,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        model_input_names=[
+            name
+            for name in GRAPH_INPUTS
+            if name != "token_type_ids" or getattr(sizes, "type_vocab_size", 2) != 1
+        ],
     )
     tokenizer.save_pretrained(folder)
     return folder

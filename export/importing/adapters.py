@@ -15,14 +15,7 @@ from transformers.utils import cached_file
 from pipework.errors import ConfigError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-HEADS = (
-    "classifier",
-    "score",
-    "out_proj",
-    "head",
-    "logits_proj",
-)  # module names of heads in transformers
-
+HEADS = ("classifier", "score", "out_proj", "head", "logits_proj")  # names in transformers
 LORA = ".lora_"
 
 

@@ -202,7 +202,7 @@ def _weights(graph: onnx.GraphProto, model: nn.Module) -> dict[str, np.ndarray]:
 def _layer_weights(
     graph: onnx.GraphProto, arrays: Mapping[str, np.ndarray], model: nn.Module
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield constants of layers with the names that parameters of the layers would have."""
+    """Yield each constant input of a layer, with the name of the parameter that it can be."""
     modules = dict(model.named_modules())
     for node in graph.node:
         module = _module(node, modules)

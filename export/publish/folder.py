@@ -25,7 +25,7 @@ from pipework.run_folder.engine_record import (
     Precision,
 )
 from pipework.run_folder.files import FileRecord, Record, verify_files
-from pipework.run_folder.manifest import Manifest, SourceKind, read_classifier, write_manifest
+from pipework.run_folder.manifest import Manifest, read_classifier, write_manifest
 from pipework.run_folder.task import Task
 
 PUBLISHED_FILE = "pipework.json"
@@ -222,10 +222,10 @@ def _has_activation(run: Path, manifest: Manifest) -> bool:
 
     Programs that open a published ONNX file of a cross-encoder apply the activation themselves.
     """
-    if manifest.imported is None or manifest.imported.kind is not SourceKind.CROSS_ENCODER:
+    if manifest.imported is None:
         return False
     from pipework.train.model import checkpoint  # noqa: PLC0415  (imports torch)
-    from pipework.train.model.encoder_configs import read_config  # noqa: PLC0415  (imports torch)
+    from pipework.train.model.encoder_configs import read_config  # noqa: PLC0415
     from pipework.train.model.families import output_activation  # noqa: PLC0415
 
     return output_activation(read_config(str(run / checkpoint.FOLDER))) is not None

@@ -14,7 +14,7 @@ from pipework.export.inference import open_encoder
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import Parity, Speed
 from pipework.run_folder.files import Record
-from pipework.run_folder.manifest import Manifest, SourceKind
+from pipework.run_folder.manifest import Manifest
 from pipework.run_folder.task import TaskKind
 from pipework.scoring.bootstrap import Interval, TaskLogits, score_interval
 from pipework.scoring.evaluation import infer_all, label_array
@@ -210,7 +210,7 @@ def _limits(manifest: Manifest, engines: Sequence[PublishedEngine]) -> Iterator[
     imported = manifest.imported
     if imported is not None:
         yield "The training data of the source are unknown: it was trained by another program."
-        if imported.kind is SourceKind.CROSS_ENCODER and not engines:
+        if not engines:
             yield (
                 "The proven engines compute the activation of the score, which programs apply "
                 "themselves to the files of this layout: `pipe publish RUN --to oci:DIR` has them."

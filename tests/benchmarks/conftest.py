@@ -11,6 +11,7 @@ from itertools import count
 import numpy as np
 import pytest
 
+from pipework import console
 from pipework.benchmarks.load.slo import judge, parse_slo
 from pipework.benchmarks.results_schema.level import (
     Arrivals,
@@ -364,3 +365,15 @@ def loaded(served, open_level) -> BenchResult:
     )
     levels = (*closed, *opened)
     return served.model_copy(update={"levels": levels, "slo": slo, "generator_limit": 4000.0})
+
+
+@pytest.fixture
+def printed(capsys, monkeypatch):
+    """A function that returns the output of a function for a result, in 80 columns."""
+    monkeypatch.setattr(console.output, "_width", 80)
+
+    def run(function, result):
+        function(result)
+        return capsys.readouterr().out
+
+    return run

@@ -10,7 +10,6 @@ from html.parser import HTMLParser
 import pytest
 
 import pipework.benchmarks.report
-from pipework import console
 from pipework.benchmarks.report.bench_page import page, print_result, write_page
 from pipework.benchmarks.report.tables import rate
 from pipework.errors import ConfigError, MissingDependencyError, as_pipe_error
@@ -21,18 +20,6 @@ CHROMIUM = shutil.which("chromium")
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="chromium is absent: apt-get install chromium"
 )
-
-
-@pytest.fixture
-def printed(capsys, monkeypatch):
-    """A function that returns what is printed of a result in 80 columns."""
-    monkeypatch.setattr(console.output, "_width", 80)
-
-    def run(result):
-        print_result(result)
-        return capsys.readouterr().out
-
-    return run
 
 
 class TagBalanceParser(HTMLParser):
@@ -120,7 +107,7 @@ def test_a_level_without_successes_is_shown(served, printed):
     nothing = {"latency_ms": None, "histogram": None, "texts_per_s": 0, "requests": 0}
     failed = served.levels[0].model_copy(update={**nothing, "errors": {"HTTP 500": 9}})
     only = served.model_copy(update={"levels": (failed,)})
-    assert "HTTP 500: 9" in printed(only)
+    assert "HTTP 500: 9" in printed(print_result, only)
     assert page(only).count("<svg") == 1
     mixed = served.model_copy(update={"levels": (failed, *served.levels[1:])})
     assert page(mixed).count("<svg") == 4
@@ -156,16 +143,16 @@ def test_the_page_reports_where_the_throughput_peaks(served):
 
 def test_the_terminal_shows_a_row_for_each_level_within_its_width(served, offline, printed):
     for result, rows in ((served, served.levels), (offline, offline.offline)):
-        text = printed(result)
+        text = printed(print_result, result)
         assert all(rate(row.texts_per_s) in text for row in rows)
         assert "\x1b" not in text
-    assert "HTTP 429: 21" in printed(served)
+    assert "HTTP 429: 21" in printed(print_result, served)
 
 
 def test_stages_and_numbers_are_not_broken_in_80_columns(offline, printed):
     names = {"stage": "openvino-int8-static-packed", "texts_per_s": 143_455.0}
     stage = offline.offline[0].model_copy(update={**names, "tokens_per_s": 1_144_182.0})
-    lines = printed(offline.model_copy(update={"offline": (stage,)})).splitlines()
+    lines = printed(print_result, offline.model_copy(update={"offline": (stage,)})).splitlines()
     (line,) = [line for line in lines if line.startswith("openvino-int8-static-packed ")]
     assert line.split()[-1] == "1,144,182"
     assert len(line) <= 80
@@ -173,7 +160,9 @@ def test_stages_and_numbers_are_not_broken_in_80_columns(offline, printed):
 
 def test_square_brackets_in_a_name_are_escaped(offline, printed):
     stage = offline.offline[0].model_copy(update={"stage": "[bold]int8[/]"})
-    text = printed(offline.model_copy(update={"offline": (stage,), "model": "[red]m"}))
+    text = printed(
+        print_result, offline.model_copy(update={"offline": (stage,), "model": "[red]m"})
+    )
     assert "[bold]int8[/]" in text
     assert "[red]m" in text
 
@@ -190,7 +179,7 @@ def test_without_matplotlib_the_hint_is_the_install_command(served, monkeypatch,
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "pipework.benchmarks.report.plots", raising=False)
     monkeypatch.delattr(pipework.benchmarks.report, "plots", raising=False)
-    assert "headlines" in printed(served)
+    assert "headlines" in printed(print_result, served)
     with pytest.raises(ModuleNotFoundError) as caught:
         page(served)
     error = as_pipe_error(caught.value)

@@ -6,7 +6,6 @@ import shutil
 import pytest
 from playwright.sync_api import sync_playwright
 
-from pipework import console
 from pipework.benchmarks.compare.compare import compare
 from pipework.benchmarks.report.bench_page import write_page as write_bench
 from pipework.benchmarks.report.comparison_page import conclusion, page, print_result, write_page
@@ -15,18 +14,6 @@ from pipework.benchmarks.results_schema.comparison import Quantity, Ratio, Ratio
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 HOSTILE = "\"'><script>document.title='run'</script>&$a$"
-
-
-@pytest.fixture
-def printed(capsys, monkeypatch):
-    """A function that returns what is printed of a result in 80 columns."""
-    monkeypatch.setattr(console.output, "_width", 80)
-
-    def run(result):
-        print_result(result)
-        return capsys.readouterr().out
-
-    return run
 
 
 @pytest.fixture
@@ -53,7 +40,7 @@ def comparison(served):
 
 
 def test_the_terminal_shows_all_ratios_and_differences(comparison, printed):
-    text = printed(comparison)
+    text = printed(print_result, comparison)
     for words in ("1.200", "1.100 to 1.300", "faster", "slower", "no difference seen"):
         assert words in text
     assert "Other differences: other machine: cpu A, now B." in text
@@ -63,7 +50,9 @@ def test_the_terminal_shows_all_ratios_and_differences(comparison, printed):
 def test_costs_are_shown_without_verdict(comparison, printed):
     first = comparison.levels[0].model_copy(update={"cost_per_million": (2.5, 1.25)})
     with_costs = comparison.model_copy(update={"levels": (first, *comparison.levels[1:])})
-    (row,) = (line for line in printed(with_costs).splitlines() if "per million" in line)
+    (row,) = (
+        line for line in printed(print_result, with_costs).splitlines() if "per million" in line
+    )
     assert re.findall(r"[\d.]+", row)[1:] == ["2.50", "1.25", "0.500"]
     assert "per million" in page(with_costs)
     assert conclusion(with_costs) == conclusion(comparison)

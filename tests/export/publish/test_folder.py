@@ -11,7 +11,7 @@ import pytest
 import yaml
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from pipework.benchmarks.studies.imports import save_classifier
+from pipework.benchmarks.studies.imports import save_classifier, save_graph
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.errors import ConfigError
@@ -210,13 +210,17 @@ def test_a_damaged_record_in_the_folder_is_named(published, tmp_path):
     assert f"error: {source / 'pipework.json'}: task: Field required" in done.stderr
 
 
-def test_a_cross_encoder_is_published_without_its_activation(tmp_path):
+@pytest.mark.parametrize("as_graph", [False, True])
+def test_a_cross_encoder_is_published_without_its_activation(as_graph, tmp_path):
     activation = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
     source = save_classifier(tmp_path / "source", labels=1, sentence_transformers=activation)
+    if as_graph:
+        save_graph(source)
     run, folder = tmp_path / "run", tmp_path / "folder"
     import_source(str(source), run, [], ImportSettings(), NullProgress())
     export(run, NullProgress(), [FP32], settings=QUICK)
-    assert publish_folder(run, folder, NullProgress()).engines == ()
+    done = pipe("publish", run, "--to", f"folder:{folder}")
+    assert done.stdout == f"published: {folder}, without engines\n", done.stderr
     assert not (folder / "onnx").exists()
     card = (folder / "README.md").read_text()
     assert "None in this folder." in card
