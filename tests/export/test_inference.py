@@ -54,7 +54,7 @@ def test_another_file_may_have_another_format_than_the_training_data(exported_ru
 
 
 def test_an_unknown_split_is_reported(exported_run):
-    with pytest.raises(ConfigError, match="without a split 'tset'"):
+    with pytest.raises(ConfigError, match="has no split 'tset'"):
         evaluate_run(exported_run, None, "tset", None, NullProgress())
 
 
