@@ -21,8 +21,7 @@ from pipework.train.loop.determinism import random_state, restore_random
 from pipework.train.loop.distributed import World
 from pipework.train.loop.losses import Losses
 from pipework.train.loop.model_inputs import BatchLoader
-from pipework.train.loop.optim import make_optimizer, parameter_groups, set_rate
-from pipework.train.loop.schedule import Schedule
+from pipework.train.loop.optim import Schedule, make_optimizer, parameter_groups, set_rate
 
 MAX_OVERFLOWS = 30  # in a row; each one halves the scale, which starts at 2**16 unless constant
 

@@ -4,7 +4,7 @@ from torch.optim import lr_scheduler
 
 from pipework.errors import ConfigError
 from pipework.train.config.train import ScheduleName, TrainSettings
-from pipework.train.loop.schedule import schedule
+from pipework.train.loop.optim import schedule
 
 
 def factors(steps, per_epoch=10, **options):

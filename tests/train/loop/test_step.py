@@ -9,7 +9,7 @@ from pipework.run_folder.task import TaskKind
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop.distributed import World, join
 from pipework.train.loop.losses import LabelLosses, Objective
-from pipework.train.loop.schedule import schedule
+from pipework.train.loop.optim import schedule
 from pipework.train.loop.step import Stepper, StepSpec
 from tests.commands import FORKS, fork, rank_environments
 
