@@ -20,8 +20,7 @@ from pipework.run_folder.task import TaskKind, not_a_classifier
 from pipework.train.config.train import TrainSettings
 from pipework.train.data.batches import Rows
 from pipework.train.data.token_cache import locate_rows
-from pipework.train.distill.teacher import Teacher
-from pipework.train.distill.teacher_logits import Logits, teacher_logits
+from pipework.train.distill.teacher import Logits, Teacher, teacher_logits
 from pipework.train.loop.distributed import World
 from pipework.train.loop.losses import Losses
 

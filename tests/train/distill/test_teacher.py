@@ -10,9 +10,8 @@ from pipework.run_folder.manifest import read_manifest
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.train.data.batches import BATCH_TOKENS
 from pipework.train.data.disk_cache import cache_folder
-from pipework.train.distill import teacher_logits as module
-from pipework.train.distill.teacher import open_teachers
-from pipework.train.distill.teacher_logits import teacher_logits
+from pipework.train.distill import teacher as module
+from pipework.train.distill.teacher import open_teachers, teacher_logits
 from pipework.train.model.checkpoint_engine import open_reference
 
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("0", "1"), metric=Metric.ACCURACY)
