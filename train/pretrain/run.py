@@ -31,9 +31,8 @@ from pipework.train.model.fast_dropout import use_fast_dropout
 from pipework.train.prepare import PreparedRun, identity, input_record, splits, vocabulary
 from pipework.train.pretrain.corpus import Corpus, PackingOptions, corpus
 from pipework.train.pretrain.evaluator import PretrainEvaluator
-from pipework.train.pretrain.masking import Masker
 from pipework.train.pretrain.model import PretrainModel, build_pretrain_model, open_pretrain_model
-from pipework.train.pretrain.model_inputs import PackedLoader
+from pipework.train.pretrain.model_inputs import Masker, PackedLoader
 from pipework.train.pretrain.report import PretrainPage, write_page
 from pipework.train.pretrain.segments import unspaced_ids
 from pipework.train.run_folder import CONFIG

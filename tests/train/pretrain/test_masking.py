@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipework.train.config.train import PretrainSettings
-from pipework.train.pretrain.masking import NO_TARGET, Masker, draw_lengths
+from pipework.train.pretrain.model_inputs import NO_TARGET, Masker, draw_lengths
 
 MASK, SPECIAL = 1, (0, 1, 2, 3)
 CHINESE = 500  # ids from here on are in a script without spaces

@@ -16,8 +16,7 @@ from pipework.train.config.model import ModelSettings, Preset
 from pipework.train.config.train import PretrainSettings
 from pipework.train.data.tokenizer import SPECIAL_TOKENS, make_tokenizer
 from pipework.train.pretrain.corpus import PackingOptions, corpus
-from pipework.train.pretrain.masking import NO_TARGET, Masker
-from pipework.train.pretrain.model_inputs import PackedLoader
+from pipework.train.pretrain.model_inputs import NO_TARGET, Masker, PackedLoader
 from pipework.train.pretrain.segments import unspaced, unspaced_ids
 
 LANGUAGES = {

@@ -15,8 +15,7 @@ from pipework.train.config.model import ModelSettings, Preset
 from pipework.train.config.train import PretrainSettings
 from pipework.train.data.tokenizer import SPECIAL_TOKENS, learn_wordpiece
 from pipework.train.pretrain.corpus import PackingOptions, corpus
-from pipework.train.pretrain.masking import Masker
-from pipework.train.pretrain.model_inputs import PackedLoader
+from pipework.train.pretrain.model_inputs import Masker, PackedLoader
 from pipework.train.pretrain.segments import unspaced_ids
 
 CPU = torch.device("cpu")
