@@ -16,7 +16,7 @@ from pipework import console
 from pipework.cpu import cpu_limit
 from pipework.errors import PipeError, StoppedError, as_pipe_error
 from pipework.progress import Progress
-from pipework.train.loop.stop_signal import catch_stop_signals
+from pipework.train.loop.distributed import catch_stop_signals
 
 P = ParamSpec("P")
 

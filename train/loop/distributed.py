@@ -1,4 +1,4 @@
-"""Training with several processes: their ranks, collective operations, and the launcher.
+"""Processes of a training job: their ranks, collective operations, the launcher, stop signals.
 
 Rank and size come from the environment variables of torchrun. Gradients use NCCL on GPUs and gloo
 on CPUs; control messages always use gloo.
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from types import FrameType
 from typing import TypeVar, cast
 
 import torch
@@ -25,6 +26,7 @@ T = TypeVar("T")
 RANK, SIZE, LOCAL_RANK = "RANK", "WORLD_SIZE", "LOCAL_RANK"
 RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 LAUNCHER = "PIPEWORK_LAUNCHER"  # process number of `launch`
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
@@ -243,3 +245,41 @@ def _exit_code(rank: int, code: int) -> int:
     )
     message = f"process {rank} of the job failed ({reason}); the others were stopped"
     raise WorkerFailedError(message, "continue from the last checkpoint with --resume")
+
+
+class StopSignal:
+    """Whether a signal has requested the run to stop, and which."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal was received."""
+        return self.signal is not None
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        self.signal = number
+        # A second signal ends the process at once. Workers ignore it, because they receive the
+        # signal twice: from the job scheduler and from torchrun.
+        signal.signal(number, signal.SIG_IGN if is_worker() else signal.SIG_DFL)
+
+
+@contextmanager
+def catch_stop_signals(*more: signal.Signals) -> Iterator[StopSignal]:
+    """Catch SIGTERM, SIGINT and others inside the block instead of ending the process.
+
+    Args:
+        more: further signals such as SIGHUP; an ignored signal stays ignored (nohup).
+    """
+    stop = StopSignal()
+    caught = (
+        *STOPPING,
+        *(number for number in more if signal.getsignal(number) is not signal.SIG_IGN),
+    )
+    before = {number: signal.signal(number, stop._handle) for number in caught}  # noqa: SLF001
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

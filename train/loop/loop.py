@@ -19,11 +19,10 @@ from pipework.train.config.run_config import Config
 from pipework.train.config.train import TrainSettings
 from pipework.train.data.batches import Rows, StepBatches, count_rows
 from pipework.train.loop.determinism import RandomState, random_state
-from pipework.train.loop.distributed import World
+from pipework.train.loop.distributed import StopSignal, World
 from pipework.train.loop.evaluator import Evaluator
 from pipework.train.loop.resume import CheckpointManager, TrainState
 from pipework.train.loop.step import Stepper, StepResult
-from pipework.train.loop.stop_signal import StopSignal
 from pipework.train.report.run_log import NullLogger
 
 LOGS_PER_EPOCH = 20

@@ -9,11 +9,11 @@ from pipework.errors import ConfigError
 from pipework.memory import is_out_of_memory
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop.determinism import restore_random, seed_process
+from pipework.train.loop.distributed import catch_stop_signals
 from pipework.train.loop.loop import Loop, LoopSpec, TrainingRun, total_steps
 from pipework.train.loop.optim import schedule
 from pipework.train.loop.resume import Snapshot, TrainState, restore
 from pipework.train.loop.step import Stepper, StepSpec
-from pipework.train.loop.stop_signal import catch_stop_signals
 
 
 @contextmanager
