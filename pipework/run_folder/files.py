@@ -118,23 +118,26 @@ def is_locked(folder: Path) -> bool:
 
 
 @contextmanager
-def exclusive_lock(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Lock a folder for writing until the block or the process ends.
+def exclusive_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Lock a folder or a file for writing until the block or the process ends.
+
+    On a network file system, the lock of a folder excludes only processes of the same machine, and
+    that of a file excludes all.
 
     Raises:
-        RunFolderError: another process holds the lock and `wait` is not set, or the folder cannot
-            be opened.
+        RunFolderError: another process holds the lock and `wait` is not set, or the path cannot be
+            opened.
     """
     try:
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
     except OSError as error:
-        message = f"{folder} cannot be opened: {error.strerror}"
+        message = f"{path} cannot be opened: {error.strerror}"
         raise RunFolderError(message) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     except BlockingIOError as error:
-        message = f"{folder} is being written by another pipe train or pipe export"
+        message = f"{path} is being written by another pipe train or pipe export"
         raise RunFolderError(
             message, "wait until it has finished, or choose another folder"
         ) from error

@@ -3,6 +3,8 @@
 import fcntl
 import hashlib
 import math
+import os
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -108,6 +110,17 @@ def test_a_locked_folder_is_reported(tmp_path):
     ):
         pass
     assert "wait until it has finished" in caught.value.hint
+
+
+def test_a_file_is_locked_for_writing_as_network_file_systems_need(tmp_path):
+    path = tmp_path / "lock"
+    path.touch()
+    with exclusive_lock(path):
+        links = [link for link in Path("/proc/self/fd").iterdir() if link.exists()]
+        (held,) = (int(link.name) for link in links if link.readlink() == path)
+        assert fcntl.fcntl(held, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+        with pytest.raises(RunFolderError, match="is being written"), exclusive_lock(path):
+            pass
 
 
 def test_the_lock_is_released_after_an_error(tmp_path):
