@@ -3,7 +3,7 @@
 Shapes: N rows, C classes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,10 +43,27 @@ def paired_interval(before: TaskLogits, after: TaskLogits, truth: NDArray[np.gen
     and both are scored on the same draw (Efron and Tibshirani 1993, "An Introduction to the
     Bootstrap", chapter 13). The draws are the same at each call.
     """
-    score_before, score_after = scorer(before, truth), scorer(after, truth)
-    rows, random = len(after.logits_NC), np.random.default_rng(SEED)
-    draws = (random.integers(rows, size=rows) for _ in range(_resamples(rows, after.task)))
-    differences = [score_after(drawn_N) - score_before(drawn_N) for drawn_N in draws]
+    return paired_runs_interval([before], [after], truth)
+
+
+def paired_runs_interval(
+    before: Sequence[TaskLogits], after: Sequence[TaskLogits], truth: NDArray[np.generic]
+) -> Interval:
+    """Return the interval of the mean score of runs `after` minus that of the runs `before`.
+
+    The runs are paired by their seeds. Each resample draws rows and pairs of runs with replacement,
+    so the interval includes the variation between seeds; see `paired_interval`.
+    """
+    pairs = [(scorer(a, truth), scorer(b, truth)) for a, b in zip(before, after, strict=True)]
+    rows, random = len(after[0].logits_NC), np.random.default_rng(SEED)
+    random_pairs = np.random.default_rng((SEED, len(pairs)))
+    differences = []
+    for _ in range(_resamples(rows, after[0].task)):
+        drawn_N = random.integers(rows, size=rows)
+        gains = np.array(
+            [score_after(drawn_N) - score_before(drawn_N) for score_before, score_after in pairs]
+        )
+        differences.append(gains[random_pairs.integers(len(pairs), size=len(pairs))].mean())
     low, high = np.percentile(differences, (2.5, 97.5))
     return Interval(low=float(low), high=float(high))
 

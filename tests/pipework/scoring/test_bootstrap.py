@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.bootstrap import TaskLogits, paired_interval, scorer
+from pipework.scoring.bootstrap import TaskLogits, paired_interval, paired_runs_interval, scorer
 
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
 random = np.random.default_rng(0)
@@ -25,6 +25,21 @@ def test_similar_models_have_a_narrower_interval_than_independent_ones():
 def test_the_interval_is_reproducible():
     models = outputs(0.8), outputs(0.7)
     assert paired_interval(*models, TRUTH) == paired_interval(*models, TRUTH)
+
+
+def test_the_interval_of_several_runs_contains_the_mean_difference_and_the_spread_of_seeds():
+    before = [outputs(0.8) for _ in range(3)]
+    equal = paired_runs_interval(before, [outputs(0.9) for _ in range(3)], TRUTH)
+    assert 0 < equal.low < 0.1 < equal.high + 0.03
+    unequal = paired_runs_interval(before, [outputs(score) for score in (0.99, 0.9, 0.81)], TRUTH)
+    assert unequal.high - unequal.low > 1.5 * (equal.high - equal.low)
+
+
+def test_the_interval_of_a_single_pair_of_runs_is_the_paired_interval():
+    before, after = outputs(0.8), outputs(0.7)
+    assert paired_runs_interval([before], [after], TRUTH) == paired_interval(before, after, TRUTH)
+    three = paired_runs_interval([before] * 3, [after] * 3, TRUTH)
+    assert three == paired_interval(before, after, TRUTH)
 
 
 def test_any_rows_are_scored_and_may_repeat():
