@@ -14,8 +14,7 @@ from typer.exceptions import TyperException
 
 from pipework.benchmarks.command import bench
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, as_pipe_error
-from pipework.exchange_commands import import_, publish
-from pipework.run_folder.engine_record import ExportTarget, Layout, Precision
+from pipework.model_commands import Run, Sets, export, import_, publish
 
 app = typer.Typer(
     help="From labelled text to a text classifier in production: train, export, serve, measure.",
@@ -32,10 +31,6 @@ class ServeBackend(StrEnum):
     TRITON = "triton"
 
 
-Run = Annotated[Path, typer.Argument(help="run folder")]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", help="section.key=value; section.key= removes it")
-]
 EngineName = Annotated[
     str | None, typer.Option("--engine", help="name of a proven engine or kept step, see pipe show")
 ]
@@ -122,6 +117,39 @@ def train(
             show_trained(runs)
 
 
+@app.command()
+def tune(
+    config: Annotated[str, typer.Argument(help="config file or recipe with a section [tune]")],
+    out: Annotated[Path, typer.Option("--out", help="folder of the search")],
+    trials: Annotated[int | None, typer.Option(min=1, help="trials, over all processes")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="processes on this machine")] = 1,
+    overrides: Sets = None,
+) -> None:
+    """Search settings; compare the best with the unchanged config on several seeds.
+
+    The same command continues a search, and joins one that runs on this or another machine.
+    """
+    from pipework import console
+    from pipework.cpu import cpu_limit
+    from pipework.progress import NullProgress
+    from pipework.train import LAUNCHER
+    from pipework.train.tune.search_space import SearchSpace
+
+    numbers = [] if trials is None else [f"tune.trials={trials}"]
+    space = SearchSpace.load(config, [*(overrides or []), *numbers])
+    if jobs > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", f"{max(1, cpu_limit() // jobs)}")
+    with console.progress() as progress:
+        shown = NullProgress() if LAUNCHER in os.environ else progress
+        shown.note("loading torch")
+        from pipework.train.tune.report import summary  # imports torch: seconds
+        from pipework.train.tune.run import tune as search
+
+        result = search(space, out, jobs, shown)
+    for line in summary(out, result):
+        console.print_line(line)
+
+
 @app.command("eval")
 def evaluate(
     run: Run,
@@ -180,67 +208,6 @@ def predict(
 
 
 @app.command()
-def export(
-    run: Run,
-    to: Annotated[ExportTarget, typer.Option("--to", help="engine format to build")],
-    precision: Annotated[Precision | None, typer.Option(help="numeric precision")] = None,
-    layout: Annotated[
-        Layout | None, typer.Option(help="batch layout: a text per row, or several")
-    ] = None,
-    repository: Annotated[
-        Path | None, typer.Option(help="Triton repository to add a proven engine to")
-    ] = None,
-    overrides: Sets = None,
-) -> None:
-    """Build engines from the checkpoint, prove their parity with it, and record them."""
-    if (to is ExportTarget.TRITON) != (repository is not None):
-        message = "--to triton and --repository must be used together, found one of them"
-        raise ConfigError(message, "pipe export RUN --to triton --repository DIR")
-    if repository is not None:
-        _add_version(run, repository, overrides or [], precision, layout)
-        return
-    from pipework import console
-    from pipework.export.config import ExportSettings
-    from pipework.export.plan import select_variants
-    from pipework.run_folder.manifest import LockedRun
-    from pipework.settings import load_settings
-    from pipework.terminal import show_exported
-
-    settings = load_settings(ExportSettings, None, overrides or [])
-    with LockedRun.open(run) as locked:
-        variants = select_variants(locked.manifest, to, precision, layout)
-        with console.progress() as progress:
-            progress.note("loading torch")
-            from pipework.export.ranking import keep_best
-            from pipework.export.run import export_locked  # imports torch: seconds
-
-            built = export_locked(locked, progress, variants, settings=settings)
-            keep = settings.keep if to is ExportTarget.AUTO and settings.rebuild else 0
-            records = keep_best(locked, built, keep, progress)
-        show_exported(run, locked.manifest, records)
-
-
-def _add_version(
-    run: Path,
-    repository: Path,
-    overrides: list[str],
-    precision: Precision | None,
-    layout: Layout | None,
-) -> None:
-    from pipework import console
-    from pipework.export.config import ExportSettings
-    from pipework.export.triton.model_repository import EngineChoice, add_version
-    from pipework.settings import load_settings
-
-    settings = load_settings(ExportSettings, None, overrides)
-    choice = EngineChoice(precision=precision, layout=layout)
-    added = add_version(run, repository, settings.triton, choice, console.progress())
-    status = "added" if added.new else "already present"
-    console.print_line(f"{status}: {added.engine}, {added.folder}")
-    console.print_line(f"next: pipe serve {repository} --backend triton")
-
-
-@app.command()
 def serve(
     target: Annotated[
         Path, typer.Argument(metavar="RUN|REPOSITORY", help="run folder or model repository")
@@ -283,6 +250,7 @@ def _print_line(line: str) -> None:
 
 
 app.command()(bench)
+app.command()(export)
 app.command("import")(import_)
 app.command()(publish)
 

@@ -121,6 +121,7 @@ EXTRAS = {
     "matplotlib": "bench",
     "mlflow": "mlflow",
     "pandas": "mlflow",
+    "optuna": "tune",
     "peft": "adapters",
     "onnx": "export",
     "onnxruntime": "cpu",

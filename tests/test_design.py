@@ -142,8 +142,9 @@ DOCUMENTS = (
 )
 RUN_FOLDERS = ("engines/", "checkpoint/", "failed-exports/", "rows/", "state/", "steps/")
 OF_A_RUN = (*RUN_FOLDERS, "config.toml", "report.html")
+OF_A_SEARCH = ("trials/", "winner/", "config/seed-N/", "locks/")
 PUBLISHED = ("onnx/", "openvino/")
-ELSEWHERE = ("shared/", "runs/", ".triton/", *OF_A_RUN, *PUBLISHED)
+ELSEWHERE = ("shared/", "runs/", ".triton/", *OF_A_RUN, *OF_A_SEARCH, *PUBLISHED)
 README_LINES, LINE_LENGTH = 200, 120
 
 

@@ -11,3 +11,5 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 # The gradient of an embedding table is as large as the table and is allocated in each step. With
 # transparent huge pages (2 MiB instead of 4 KiB) a step of MiniLM takes 9 % less time.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+# The process number of the command that started this process to share its work.
+LAUNCHER = "PIPEWORK_LAUNCHER"

@@ -1,7 +1,8 @@
 """A training run from config to manifest."""
 
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pipework.memory import collect_and_trim
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.run_folder.task import TaskKind
+from pipework.scoring.evaluation import Evaluation
 from pipework.train.config.run_config import Config
 from pipework.train.data.batches import StepBatches
 from pipework.train.distill.losses import DistillationLosses, all_teacher_logits
@@ -74,17 +76,54 @@ def train(
     if resume and world.lead(lambda: is_complete(out)):
         progress.note(f"{out} is already complete")
         return world.lead(lambda: _complete(out, config))
-    with ExitStack() as stack:
-        folder = run_folder(out, config, progress, resume=resume)
-        snapshot = world.lead(lambda: stack.enter_context(folder))
-        logger = stack.enter_context(_logger(out, config, snapshot, world))
-        run = TrainingRun(out=out, config=config, world=world, progress=progress, logger=logger)
-        with limited_memory(config.train, world.device):
-            manifest, failures = _train(run, snapshot)
+    with _open_run(out, config, progress, world, resume=resume) as (run, snapshot):
+        manifest, failures = _train(run, snapshot)
     if failures:
         message = f"the run is complete. {' '.join(failures)}"
         raise CheckFailedError(message, f"inspect it with: pipe eval {out}")
     return manifest
+
+
+@contextmanager
+def _open_run(
+    out: Path, config: Config, progress: Progress, world: World, *, resume: bool
+) -> Iterator[tuple[TrainingRun, Snapshot | None]]:
+    """Lock the run folder and open its logs; yield the run and the checkpoint to resume from."""
+    with ExitStack() as stack:
+        folder = run_folder(out, config, progress, resume=resume)
+        snapshot = world.lead(lambda: stack.enter_context(folder))
+        logger = stack.enter_context(_logger(out, config, snapshot, world))
+        stack.enter_context(limited_memory(config.train, world.device))
+        seed_everything(config.train.seed)
+        run = TrainingRun(out=out, config=config, world=world, progress=progress, logger=logger)
+        yield run, snapshot
+
+
+def train_trial(
+    config: Config, out: Path, progress: Progress, should_stop: Callable[[float, Evaluation], bool]
+) -> TrainState:
+    """Train a classifier to be compared by its dev scores; resume if the folder has a checkpoint.
+
+    Nothing is computed for the test rows. The folder has the logs and the checkpoints of a run that
+    is not finished.
+
+    Args:
+        config: of the trial.
+        out: the run folder.
+        progress: receives the progress.
+        should_stop: called after each evaluation with the share of the steps that are done and the
+            scores on dev; if it returns true, the trial ends early.
+
+    Returns:
+        The final state, with the best evaluation.
+
+    Raises:
+        PipeError: as `train`.
+    """
+    with _open_run(out, config, progress, World.alone(), resume=True) as (run, snapshot):
+        trial = replace(run, should_stop=should_stop)
+        prepared = _prepared(trial, snapshot)
+        return _train_classifier(trial, prepared, snapshot).state
 
 
 def _complete(out: Path, config: Config) -> Manifest:
@@ -106,7 +145,6 @@ def _logger(out: Path, config: Config, snapshot: Snapshot | None, world: World) 
 
 
 def _train(run: TrainingRun, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ...]]:
-    seed_everything(run.config.train.seed)
     prepared = run.world.lead(lambda: _prepared(run, snapshot))
     if prepared.task.kind is TaskKind.PRETRAIN:
         return pretrain(run, prepared, snapshot)

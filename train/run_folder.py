@@ -76,7 +76,8 @@ def _open_snapshot(
         raise RunFolderError(message, "choose an empty or new folder for --out")
     snapshot = latest(out)
     if resume and snapshot is not None:
-        _check_same(config, run_config(out), out)
+        hint = "use the same settings, or start again without --resume"
+        check_same_settings(_learned(config), _learned(run_config(out)), out, hint)
         progress.note(f"{out}: resuming after step {snapshot.state.step}")
         return snapshot
     if left:
@@ -101,18 +102,24 @@ def _clear(out: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _check_same(config: Config, before: Config, out: Path) -> None:
-    new, old = (_learned(settings) for settings in (config, before))
+def check_same_settings(
+    new: Mapping[str, object], old: Mapping[str, object], out: Path, hint: str
+) -> None:
+    """Check that settings by dotted key are those that a folder was started with.
+
+    Raises:
+        ConfigError: they are not; the message names the first difference.
+    """
     changed = [key for key in new.keys() | old.keys() if new.get(key) != old.get(key)]
     changed.sort(key=lambda key: (key != "task.kind", key))  # another kind changes many settings
     if changed:
         key = changed[0]
         message = f"{out} was started with {key} = {old.get(key)!r}, found {new.get(key)!r}"
-        raise ConfigError(message, "use the same settings, or start again without --resume")
+        raise ConfigError(message, hint)
 
 
 def check_same(before: Mapping[str, str], now: Mapping[str, str], out: Path) -> None:
-    """Check that the data have not changed since the run was started.
+    """Check that the data have not changed since the folder was started.
 
     Raises:
         DataError: they have; the message names the first difference.
@@ -120,7 +127,7 @@ def check_same(before: Mapping[str, str], now: Mapping[str, str], out: Path) -> 
     changed = [name for name in before if now.get(name) != before[name]]
     if changed:
         message = f"{changed[0]} changed since {out} was started"
-        raise DataError(message, "restore it, or start again without --resume")
+        raise DataError(message, "restore it, or choose another --out")
 
 
 def _learned(config: Config) -> dict[str, object]:

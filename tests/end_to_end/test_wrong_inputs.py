@@ -18,7 +18,7 @@ from tests.end_to_end.wrong_inputs import (
 )
 
 TABLES = (
-    *(configs.FILES, train_settings.SETTINGS),
+    *(configs.FILES, train_settings.SETTINGS, train_settings.SEARCHES),
     *(data_files.FILES, data_files.TABLES, data_files.CHECKS),
     *(model_folders.NAMES, model_folders.FOLDERS),
     *(run_folders.MANIFESTS, run_folders.EVAL, predictions.PREDICT),

@@ -23,7 +23,7 @@ from pipework.train.config.run_config import load_config
 from pipework.train.loop import evaluator
 from pipework.train.loop.resume import CheckpointManager
 from pipework.train.model.checkpoint_engine import open_reference
-from pipework.train.run import train
+from pipework.train.run import train, train_trial
 from pipework.train.run_folder import run_folder
 
 
@@ -404,3 +404,17 @@ def test_an_error_before_the_first_step_leaves_no_folder(small, tmp_path):
             train(small("model.preset=", "model.name=./none"), folder, NullProgress())
     assert not run.exists()
     assert list(kept.iterdir()) == []
+
+
+def test_a_trial_ends_after_the_evaluation_that_stops_it_and_leaves_test_unscored(small, tmp_path):
+    config, shares = small("train.eval_every=2", "train.max_steps=8"), []
+
+    def should_stop(share, evaluation):
+        shares.append((share, evaluation.score))
+        return share >= 0.5
+
+    state = train_trial(config, tmp_path / "trial", NullProgress(), should_stop)
+    assert [share for share, _ in shares] == [0.25, 0.5]
+    assert state.step == 4
+    assert state.best.score == max(score for _, score in shares)
+    assert not (tmp_path / "trial" / "manifest.json").exists()

@@ -2,9 +2,9 @@
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from pipework.data.examples import Source
 from pipework.errors import ConfigError
@@ -13,7 +13,7 @@ from pipework.run_folder.task import TaskKind
 from pipework.settings import Settings, load_settings
 from pipework.train.config.data import UNLABELLED, DataSettings, TaskSettings
 from pipework.train.config.model import Head, ModelSettings
-from pipework.train.config.train import PretrainSettings, TrainSettings
+from pipework.train.config.train import PretrainSettings, TrainSettings, TuneSettings
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 SAMPLE = Path(__file__).parents[1] / "sample"
@@ -98,13 +98,14 @@ EQUIVALENTS = {
 
 
 class Config(Settings):
-    """The config of a run, as stored in its `config.toml`."""
+    """The config of a run, as stored in its `config.toml`, without the section [tune]."""
 
     task: TaskSettings = TaskSettings()
     data: DataSettings
     model: ModelSettings
     train: TrainSettings = TrainSettings()
     pretrain: PretrainSettings = PretrainSettings()
+    tune: Annotated[TuneSettings, Field(exclude=True)] = TuneSettings()
 
     @model_validator(mode="after")
     def _room_for_text(self) -> Self:

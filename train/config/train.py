@@ -1,10 +1,10 @@
-"""Settings of [train] and [pretrain]: loop, optimizer, checkpoints, pretraining."""
+"""Settings of [train], [pretrain] and [tune]: loop, optimizer, pretraining, search of settings."""
 
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from pipework.settings import AboveZero, Fraction, NotNegative, Positive, Settings
 
@@ -207,3 +207,22 @@ class PretrainSettings(Settings):
     words: Weights = (1.0,)
     characters: Weights = (4.0, 3.0, 2.0, 1.0)
     sentence_order: bool = True
+
+
+class TuneSettings(Settings):
+    """[tune]: the search of `pipe tune`; `pipe train` ignores this section.
+
+    Each further key names a setting and has the values to try: `train.learning_rate = { low = 1e-5,
+    high = 1e-3, log = true }`, `train.epochs = { low = 2, high = 6 }` or `model.head = ["linear",
+    "cnn"]`. They are checked by `pipework.train.tune.search`.
+
+    Attributes:
+        trials: number of trials; `--trials` overrides it.
+        seeds: number of seeds for the final runs of the winner and of the unchanged config; they
+            follow `train.seed`, which all trials have.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    trials: Positive = 20
+    seeds: Positive = 3

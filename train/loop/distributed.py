@@ -21,11 +21,11 @@ from torch import distributed
 
 from pipework.cpu import cpu_limit
 from pipework.errors import ConfigError, PipeError
+from pipework.train import LAUNCHER
 
 T = TypeVar("T")
 RANK, SIZE, LOCAL_RANK = "RANK", "WORLD_SIZE", "LOCAL_RANK"
 RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
-LAUNCHER = "PIPEWORK_LAUNCHER"  # process number of `launch`
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -151,7 +151,7 @@ def join() -> Iterator[World]:
     if size == 1:
         yield World.alone()
         return
-    _end_with_launcher()
+    end_with_launcher()
     device = _device(local_rank)
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     # Rank 0 may compute encoder states or a data report for hours while the other ranks wait.
@@ -162,7 +162,7 @@ def join() -> Iterator[World]:
         distributed.destroy_process_group()
 
 
-def _end_with_launcher() -> None:
+def end_with_launcher() -> None:
     """Let the kernel send SIGTERM to this process when the launcher is killed.
 
     Otherwise the workers would train on, and lock the run folder.

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,15 +29,27 @@ LOGS_PER_EPOCH = 20
 TRIM_EVERY = 50  # steps; takes less than 1 % of the time and saves a tenth of the memory
 
 
+def never(_share: float, _evaluation: Evaluation) -> bool:
+    """Do not stop a run after any evaluation."""
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """The folder, config, processes, progress and logger of a run."""
+    """The folder, config, processes, progress and logger of a run.
+
+    Attributes:
+        should_stop: called after each evaluation with the share of the steps that are done and the
+            scores on dev; if it returns true, the run ends early. It must return the same in every
+            process.
+    """
 
     out: Path
     config: Config
     world: World
     progress: Progress
     logger: NullLogger
+    should_stop: Callable[[float, Evaluation], bool] = never
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,7 +71,7 @@ class Loop:
         self._checkpoints = CheckpointManager(run.out, self._settings.keep)
         self._model, self._windows = spec.model, spec.windows
         self._stepper, self._evaluator = spec.stepper, spec.evaluator
-        self._stop = stop
+        self._stop, self._should_stop, self._ended = stop, run.should_stop, False
 
     def run(self, state: TrainState) -> TrainState:
         """Train from the initial state, or from that of a restored checkpoint, to the last step.
@@ -152,6 +164,7 @@ class Loop:
             self._world.lead(lambda: self._checkpoints.save_best(self._model, step))
         else:
             self._update_state(evals_without_gain=self._state.evals_without_gain + 1)
+        self._ended = self._should_stop(step / self._steps, evaluation)
         self._logger.page({"step": f"{step:,} of {self._steps:,}", **self._figures()})
         trim_memory()  # an epoch starts with its longest batch
         self._window.restart_clock()
@@ -159,7 +172,8 @@ class Loop:
     @property
     def _done_early(self) -> bool:
         patience = self._settings.early_stop
-        return patience is not None and self._state.evals_without_gain >= patience
+        impatient = patience is not None and self._state.evals_without_gain >= patience
+        return impatient or self._ended
 
     def _save(self) -> None:
         # Checks that the loss is finite before the checkpoint is written.

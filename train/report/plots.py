@@ -1,10 +1,10 @@
-"""The plots of the training report.
+"""The plots of the training report, and of the report of a search.
 
 Shapes: S steps, N rows of dev.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +103,44 @@ def residuals(predicted_N: NDArray[np.float64], truth_N: NDArray[np.float64]) ->
         axes.axvline(0, color=GRID)
         _label(axes, "predicted minus true value", "rows")
         return svg(figure, "Distribution of the errors")
+
+
+def over_trials(numbers: Sequence[int], scores: Sequence[float], pruned: Sequence[bool]) -> str:
+    """Draw the score of each trial of a search, and the best so far."""
+    with rc_context(STYLE):
+        figure, axes = new_axes()
+        axes.step(numbers, np.maximum.accumulate(scores), where="post", color=SERIES[1])
+        _scatter(axes, numbers, scores, pruned)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        _label(axes, "trial", "score on dev")
+        return svg(figure, "Score of each trial")
+
+
+def score_over_setting(
+    key: str, values: Sequence[str], scores: Sequence[float], pruned: Sequence[bool], *, log: bool
+) -> str:
+    """Draw the score of each trial over the value of a setting, given as TOML.
+
+    The values are on a number axis if `log` is set or all are numbers, else each has its place.
+    """
+    with rc_context(STYLE):
+        figure, axes = new_axes()
+        try:
+            _scatter(axes, [float(value) for value in values], scores, pruned)
+            axes.set_xscale("log" if log else "linear")
+        except ValueError:
+            names = sorted(set(values))
+            _scatter(axes, [names.index(value) for value in values], scores, pruned)
+            axes.set_xticks(range(len(names)), names)
+        _label(axes, key, "score on dev")
+        return svg(figure, f"Score over {key}")
+
+
+def _scatter(
+    axes: Axes, places: Sequence[float], scores: Sequence[float], hollow: Sequence[bool]
+) -> None:
+    colours = ["none" if empty else SERIES[0] for empty in hollow]
+    axes.scatter(places, scores, s=30, facecolors=colours, edgecolors=SERIES[0])
 
 
 def _label(axes: Axes, x: str, y: str) -> None:

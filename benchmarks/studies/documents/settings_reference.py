@@ -44,7 +44,7 @@ BOUNDS = (
     (annotated_types.Le, "le", "≤"),
     (annotated_types.Lt, "lt", "<"),
 )
-TRAINING = ("task", "data", "model", "train", "pretrain")
+TRAINING = ("task", "data", "model", "train", "pretrain", "tune")
 DOCUMENTS = {
     "train/README.md": (*TRAINING, "features"),
     "export/README.md": ("export", "tolerances"),

@@ -1,4 +1,6 @@
-"""Wrong settings of `pipe train`."""
+"""Wrong settings of `pipe train` and wrong ranges of `pipe tune`."""
+
+import shlex
 
 from tests.end_to_end.wrong_inputs.wrong_input import TRAIN_COMMAND, WrongInput, settings
 
@@ -388,5 +390,42 @@ SETTINGS = {
     "a teacher of other labels": WrongInput(
         command=f"{TRAIN_COMMAND} --set train.teacher=RUN",
         error="train.teacher RUN has 'arts' as label 0, this run has 'sports'",
+    ),
+}
+
+
+def ranges(override: str, error: str, options: str = "--out out") -> WrongInput:
+    """Return a search with a range that is refused."""
+    command = f"tune config.toml {options} --set {shlex.quote(override)}"
+    return WrongInput(command=command, error=error)
+
+
+RATES = "tune.train.learning_rate={ low = 1e-5, high = 1e-3 }"
+SEARCHES = {
+    "a search without ranges": WrongInput(
+        command="tune config.toml --out out", error="config.toml: [tune] has no ranges of settings"
+    ),
+    "a range of an unknown setting": ranges(
+        "tune.train.rate=[1, 2]", "tune.train.rate: unknown key"
+    ),
+    "a range that is empty": ranges(
+        "tune.train.epochs={ low = 3, high = 3 }",
+        "tune.train.epochs: expected { low, high } with integers, low < high, "
+        "found {'low': 3, 'high': 3}",
+    ),
+    "a choice that is no value": ranges(
+        'tune.model.head=["cnn", "rnn"]',
+        'tune.model.head: the value "rnn" cannot be used: --set model.head: Input should be '
+        "'linear', 'cnn', 'lstm', 'gru', 'entity' or 'pooling', found 'rnn'",
+    ),
+    "a search in a run folder": ranges(
+        RATES,
+        "RUN contains checkpoint, which pipe tune did not write",
+        options="--out RUN",
+    ),
+    "no trials": ranges(
+        RATES,
+        "Invalid value for '--trials': Input should be greater than or equal to 1",
+        options="--out out --trials 0",
     ),
 }

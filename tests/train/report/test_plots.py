@@ -1,6 +1,8 @@
+import re
+
 import pytest
 
-from pipework.train.report.plots import read_curves
+from pipework.train.report.plots import over_trials, read_curves, score_over_setting
 from pipework.train.report.run_log import RunLogger
 
 
@@ -24,3 +26,34 @@ def test_repeated_steps_count_once(tmp_path):
     loss = read_curves(tmp_path)["train/loss"]
     assert loss.steps_S == (1, 2, 3, 4)
     assert loss.values_S == pytest.approx((3, 2.5, 2.25, 1.75))
+
+
+def markers(drawing):
+    """Return the places (x, y) of the points of a scatter plot, and how each is filled."""
+    points = drawing.partition('id="PathCollection_1"')[2].partition('<g id="')[0]
+    found = re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*style="([^"]*)"', points)
+    return [(float(x), float(y), "fill: none" in style) for x, y, style in found]
+
+
+def test_trials_are_points_and_pruned_trials_are_hollow():
+    drawing = over_trials([0, 1, 2], [0.5, 0.4, 0.7], [False, True, False])
+    points = markers(drawing)
+    assert [hollow for _, _, hollow in points] == [False, True, False]
+    assert points[2][1] < points[0][1] < points[1][1]  # y grows downwards
+
+
+def test_values_on_a_logarithmic_axis_have_equal_distances():
+    values = ["1e-05", "0.0001", "0.001"]
+    left, middle, right = markers(
+        score_over_setting("rate", values, [1, 2, 3], [False] * 3, log=True)
+    )
+    assert middle[0] - left[0] == pytest.approx(right[0] - middle[0], abs=0.01)
+
+
+def test_values_that_are_no_numbers_have_a_place_each():
+    drawing = score_over_setting(
+        "head", ['"gru"', '"cnn"', '"gru"'], [1, 2, 3], [False] * 3, log=False
+    )
+    first, second, third = markers(drawing)
+    assert first[0] == third[0] != second[0]
+    assert '"gru"' in drawing or "&quot;gru&quot;" in drawing

@@ -1,0 +1,178 @@
+import json
+import math
+
+import optuna
+import pytest
+
+from pipework.errors import CheckFailedError
+from pipework.run_folder.task import Metric
+from pipework.scoring.evaluation import Evaluation
+from pipework.train.tune.trials import (
+    JOURNAL,
+    MedianPruner,
+    TrialJournal,
+    TrialState,
+)
+
+RUNNING = optuna.trial.TrialState.RUNNING
+
+
+def scored(score):
+    return Evaluation(
+        rows=1, metric=Metric.ACCURACY, scores={Metric.ACCURACY: score}, classes=(), confusion=()
+    )
+
+
+@pytest.fixture
+def journal(small_space, tmp_path):
+    """A function that opens the journal of one folder, as each process of a search does."""
+    space = small_space(trials=3)
+    return lambda: TrialJournal(tmp_path, space)
+
+
+def finish(journal, score):
+    with journal().claim() as trial:
+        trial.should_stop(1.0, scored(score))
+        trial.finish(score)
+
+
+def test_processes_claim_different_trials_and_no_more_than_configured(journal):
+    with journal().claim() as one, journal().claim() as two, journal().claim() as three:
+        assert {one.number, two.number, three.number} == {0, 1, 2}
+        with journal().claim() as four:
+            assert four is None
+
+
+def test_the_first_trial_has_the_values_of_the_config_if_they_are_in_the_ranges(
+    small_space, tmp_path
+):
+    space = small_space("train.batch_size=5")  # is not one of its choices
+    with TrialJournal(tmp_path, space).claim() as trial:
+        assert trial.values["train.learning_rate"] == "0.001"
+        assert trial.values["train.batch_size"] in ("4", "8")
+
+
+def test_a_trial_that_has_lost_its_process_is_taken_over_with_its_values(journal):
+    with journal().claim() as first:
+        pass  # the lock is released without a result, as by a killed process
+    with journal().claim() as second, journal().claim() as other:
+        assert (second.number, second.values) == (first.number, first.values)
+        assert other.number == 1
+
+
+def test_a_trial_without_values_is_taken_over(journal):
+    killed = journal()
+    killed.study.ask()  # killed before its values were chosen
+    with journal().claim() as trial:
+        assert trial.number == 0
+        assert set(trial.values) == {"train.learning_rate", "train.batch_size"}
+
+
+def test_finished_trials_are_not_claimed_again(journal):
+    for score in (0.5, 0.7, 0.7):
+        finish(journal, score)
+    with journal().claim() as trial:
+        assert trial is None
+    assert [trial.score for trial in journal().finished()] == [0.5, 0.7, 0.7]
+    assert journal().winner().number == 1
+
+
+def test_the_same_history_has_the_same_next_trial(small_space, tmp_path):
+    values = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        journal = TrialJournal(tmp_path / name, small_space(trials=3))
+        for score in (0.5, 0.7):
+            finish(lambda journal=journal: journal, score)
+        with journal.claim() as trial:
+            values.append(trial.values)
+    assert values[0] == values[1]
+
+
+def test_an_evaluation_that_a_resumed_trial_repeats_is_recorded_once(journal):
+    with journal().claim() as trial:
+        trial.should_stop(0.5, scored(0.6))
+    with journal().claim() as trial:
+        trial.should_stop(0.5, scored(0.6))
+        trial.should_stop(1.0, scored(0.4))
+        trial.finish(0.6)
+    (finished,) = journal().finished()
+    assert (finished.score, finished.share) == (0.6, 1.0)
+
+
+def test_a_failed_trial_is_not_the_winner(journal):
+    with journal().claim() as trial:
+        trial.fail("the loss is nan")
+    with pytest.raises(CheckFailedError, match="all 1 trials failed, the first because: the loss"):
+        journal().winner()
+    finish(journal, 0.1)
+    assert journal().winner().number == 1
+    assert journal().finished()[0].state is TrialState.FAILED
+
+
+def test_an_incomplete_line_of_the_journal_is_dropped(journal, tmp_path):
+    finish(journal, 0.5)
+    path = tmp_path / JOURNAL
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"op_code":')  # the disk was full
+    finish(journal, 0.6)
+    assert [trial.score for trial in journal().finished()] == [0.5, 0.6]
+    assert all(json.loads(line) for line in path.read_text().splitlines())
+
+
+def others(*curves):
+    """A study with finished trials of these scores by thousandths of their steps."""
+    study = optuna.create_study(direction="maximize", pruner=MedianPruner())
+    for curve in curves:
+        trial = study.ask()
+        for at, score in curve.items():
+            trial.report(score, at)
+        study.tell(trial, max(curve.values()))
+    return study
+
+
+def pruned(study, curve):
+    trial = study.ask()
+    for at, score in curve.items():
+        trial.report(score, at)
+    return trial.should_prune()
+
+
+def test_a_trial_below_the_median_of_the_others_at_its_share_of_steps_is_pruned():
+    study = others(*({333: score, 1000: 0.9} for score in (0.4, 0.5, 0.6, 0.7)))
+    assert pruned(study, {350: 0.3, 500: 0.54})  # others at a third of their steps: 0.55
+    assert not pruned(study, {350: 0.3, 500: 0.56})
+
+
+def test_the_best_score_of_a_trial_counts():
+    study = others(*({500: 0.5, 1000: 0.9} for _ in range(4)))
+    assert not pruned(study, {400: 0.6, 600: 0.1})
+
+
+def test_no_trial_is_pruned_early_or_without_enough_others():
+    few = others(*({500: 0.5, 1000: 0.9} for _ in range(3)))
+    assert not pruned(few, {500: 0.1})
+    enough = others(*({100: 0.5, 500: 0.5, 1000: 0.9} for _ in range(4)))
+    assert not pruned(enough, {150: 0.1})
+    assert pruned(enough, {500: 0.1})
+    late = others(*({500: 0.5, 1000: 0.9} for _ in range(4)))
+    assert not pruned(late, {400: 0.1})
+
+
+def test_a_pruned_trial_counts_with_its_best_score():
+    ended = [{300: 0.2}, {300: 0.3}, {300: 0.2}]
+    study = others({300: 0.4, 1000: 0.8}, {300: 0.5, 1000: 0.9}, *ended)
+    assert not pruned(study, {300: 0.31, 900: 0.5})
+    assert pruned(study, {300: 0.1, 900: 0.29})
+
+
+def test_the_importances_name_the_setting_that_matters(small_space, tmp_path):
+    journal = TrialJournal(tmp_path, small_space(trials=12))
+    assert journal.importances() == {}
+    for _ in range(12):
+        with journal.claim() as trial:
+            score = -abs(math.log10(float(trial.values["train.learning_rate"])) + 3)
+            trial.should_stop(1.0, scored(score))
+            trial.finish(score)
+    shares = journal.importances()
+    assert shares["train.learning_rate"] > shares["train.batch_size"]

@@ -1,0 +1,267 @@
+"""The trials of `pipe tune`, in a journal that any number of processes share, and their pruning.
+
+The journal is Optuna's. A trial is claimed under the lock of the folder, and its process holds the
+lock of the trial until the result is recorded. A running trial whose lock is free has lost its
+process, and the next claim takes it over. The kernel releases the locks of a killed process.
+"""
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from statistics import median
+
+import optuna
+from optuna import Study, Trial
+from optuna.pruners import BasePruner
+from optuna.samplers import TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import FrozenTrial
+
+from pipework.errors import CheckFailedError, RunFolderError
+from pipework.run_folder.files import Record, exclusive_lock
+from pipework.scoring.evaluation import Evaluation
+from pipework.train.tune.search_space import SearchSpace
+
+JOURNAL, LOCKS, TRIALS = "journal.log", "locks", "trials"
+VALUES, REASON = "values", "reason"  # attributes of a trial
+SHARES = 1000  # evaluations are reported at shares of the steps, in thousandths
+EARLIEST = 300  # no trial is pruned before this share: models start at different paces
+RANKED = 10  # complete trials, at least, for the importances
+COMPARED = 4  # number of other trials that a trial is compared with, at least, before it is pruned
+
+
+class TrialState(StrEnum):
+    """How a trial ended."""
+
+    COMPLETE = "complete"
+    PRUNED = "pruned"
+    FAILED = "failed"
+
+
+OPTUNA_STATES = {
+    TrialState.COMPLETE: optuna.trial.TrialState.COMPLETE,
+    TrialState.PRUNED: optuna.trial.TrialState.PRUNED,
+    TrialState.FAILED: optuna.trial.TrialState.FAIL,
+}
+FINISHED = {theirs: ours for ours, theirs in OPTUNA_STATES.items()}
+
+
+class TrialRecord(Record):
+    """A finished trial.
+
+    Attributes:
+        number: its number, from 0.
+        state: how it ended.
+        values: the searched settings as TOML, by key.
+        score: its best score on dev, or None without an evaluation.
+        share: the share of its steps after which the last evaluation was made.
+        reason: the error of a failed trial.
+    """
+
+    number: int
+    state: TrialState
+    values: dict[str, str]
+    score: float | None
+    share: float
+    reason: str
+
+
+class JournalLock(JournalFileOpenLock):
+    """A lock of the journal that ends with its process; Optuna's locks outlive a killed process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._held = ExitStack()
+
+    def acquire(self) -> bool:
+        """Wait for the lock; drop a last line that a process could not complete."""
+        self._held.enter_context(exclusive_lock(self._path, wait=True))
+        with self._path.open("rb+") as journal:
+            content = journal.read()
+            journal.truncate(content.rfind(b"\n") + 1)
+        return True
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._held.close()
+
+
+class MedianPruner(BasePruner):
+    """Prunes a trial whose best score is below the median of the others after as many steps.
+
+    Optuna's pruner of this name compares trials at equal steps only, and trials with other batch
+    sizes or epochs are evaluated at other steps. Here they are compared by the share of the steps
+    that is done, so that their learning rates are at the same place of the schedule. A pruned trial
+    counts with its best score at later shares too; else the median would be that of the best.
+    """
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        """Return whether to prune a trial after its last report."""
+        share = trial.last_step
+        if share is None or share < EARLIEST:
+            return False
+        states = [OPTUNA_STATES[state] for state in (TrialState.COMPLETE, TrialState.PRUNED)]
+        others = [
+            _best_until(other, share)
+            for other in study.get_trials(deepcopy=False, states=states)
+            if any(at <= share for at in other.intermediate_values)
+        ]
+        return len(others) >= COMPARED and _best_until(trial, share) < median(others)
+
+
+def _best_until(trial: FrozenTrial, share: int) -> float:
+    return max(score for at, score in trial.intermediate_values.items() if at <= share)
+
+
+@dataclass(kw_only=True)
+class ClaimedTrial:
+    """A trial that this process trains, with its values as TOML, by key."""
+
+    study: Study
+    trial: Trial
+    values: Mapping[str, str]
+    pruned: bool = False
+
+    @property
+    def number(self) -> int:
+        """The number of the trial, from 0."""
+        return self.trial.number
+
+    def should_stop(self, share: float, evaluation: Evaluation) -> bool:
+        """Record the score of an evaluation; return whether to prune the trial."""
+        at = round(share * SHARES)
+        if at not in self._record().intermediate_values:  # a resumed trial repeats an evaluation
+            self.trial.report(evaluation.score, at)
+        self.pruned = at < SHARES and self.trial.should_prune()
+        return self.pruned
+
+    def finish(self, score: float) -> None:
+        """Record the best score of a trial that was trained to its end, or was pruned."""
+        state = TrialState.PRUNED if self.pruned else TrialState.COMPLETE
+        self.study.tell(self.trial, None if self.pruned else score, state=OPTUNA_STATES[state])
+
+    def fail(self, reason: str) -> None:
+        """Record the error of a trial."""
+        self.trial.set_user_attr(REASON, reason)
+        self.study.tell(self.trial, state=OPTUNA_STATES[TrialState.FAILED])
+
+    def _record(self) -> FrozenTrial:
+        return self.study.get_trials(deepcopy=False)[self.number]
+
+
+class TrialJournal:
+    """The trials of a folder."""
+
+    def __init__(self, out: Path, space: SearchSpace) -> None:
+        """Open the journal of a folder, or create it."""
+        self._out, self._space = out, space
+        self.trials = space.config.tune.trials
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # trials are reported as progress
+        path = out / JOURNAL
+        path.touch()
+        self.study = optuna.create_study(
+            storage=JournalStorage(JournalFileBackend(str(path), JournalLock(path))),
+            study_name="tune",
+            direction="maximize",
+            pruner=MedianPruner(),
+            load_if_exists=True,
+        )
+
+    @contextmanager
+    def claim(self) -> Iterator[ClaimedTrial | None]:
+        """Yield a trial for this process: one that has lost its process, or else a new one.
+
+        It is None if all trials are finished or belong to other processes.
+        """
+        with ExitStack() as stack:
+            with lock(self._out, "trials", wait=True):
+                trial = self._lost(stack) or self._new(stack)
+                claimed = None if trial is None else self._with_values(trial)
+            yield claimed
+
+    def _lost(self, stack: ExitStack) -> Trial | None:
+        running = (optuna.trial.TrialState.RUNNING,)
+        for trial in self.study.get_trials(deepcopy=False, states=running):
+            with suppress(RunFolderError):  # its process is alive
+                stack.enter_context(lock(self._out, f"trial-{trial.number}"))
+                return Trial(self.study, trial._trial_id)  # noqa: SLF001  (Optuna has no other way)
+        return None
+
+    def _new(self, stack: ExitStack) -> Trial | None:
+        present = self.study.get_trials(deepcopy=False)
+        waiting = optuna.trial.TrialState.WAITING
+        started = sum(trial.state is not waiting for trial in present)
+        if started >= self.trials:
+            return None
+        if not present:  # the first trial has the values of the config, if they are in the ranges
+            self.study.enqueue_trial(self._space.parameters())
+        # The process that claims a trial must not change its values.
+        self.study.sampler = TPESampler(seed=self._space.config.train.seed + started)
+        trial = self.study.ask()
+        stack.enter_context(lock(self._out, f"trial-{trial.number}"))
+        return trial
+
+    def _with_values(self, trial: Trial) -> ClaimedTrial:
+        values = {setting.key: setting.suggest(trial) for setting in self._space.ranges}
+        trial.set_user_attr(VALUES, values)
+        return ClaimedTrial(study=self.study, trial=trial, values=values)
+
+    def finished(self) -> list[TrialRecord]:
+        """Return the finished trials by number."""
+        return [
+            TrialRecord(
+                number=trial.number,
+                state=FINISHED[trial.state],
+                values=trial.user_attrs[VALUES],
+                score=max(trial.intermediate_values.values(), default=None),
+                share=(trial.last_step or 0) / SHARES,
+                reason=trial.user_attrs.get(REASON, ""),
+            )
+            for trial in self.study.get_trials(deepcopy=False, states=tuple(FINISHED))
+        ]
+
+    def winner(self) -> TrialRecord:
+        """Return the complete trial with the best score, the first of equal ones.
+
+        Raises:
+            CheckFailedError: no trial is complete.
+        """
+        trials = self.finished()
+        complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+        if not complete:
+            message = f"all {len(trials)} trials failed, the first because: {trials[0].reason}"
+            raise CheckFailedError(message, "change the ranges in [tune], and choose another --out")
+        return max(complete, key=lambda trial: (trial.score or float("-inf"), -trial.number))
+
+    def importances(self) -> dict[str, float]:
+        """Return the share of each setting in the variance of the scores; empty if unknown.
+
+        PED-ANOVA, Watanabe et al. 2023, https://arxiv.org/abs/2304.10255.
+        """
+        complete = (OPTUNA_STATES[TrialState.COMPLETE],)
+        if len(self.study.get_trials(deepcopy=False, states=complete)) < RANKED:
+            return {}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", UserWarning)
+                shares = optuna.importance.get_param_importances(self.study)
+        except (RuntimeError, UserWarning):  # for example, all scores are equal
+            return {}
+        return {key: share for key, share in shares.items() if math.isfinite(share)}
+
+
+def lock(out: Path, name: str, *, wait: bool = False) -> AbstractContextManager[None]:
+    """Lock a part of the folder: `trials` to claim one, a trial, or a final run.
+
+    Raises:
+        RunFolderError: another process holds the lock, and `wait` is not set.
+    """
+    path = out / LOCKS / name
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    return exclusive_lock(path, wait=wait)
