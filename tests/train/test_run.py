@@ -418,3 +418,17 @@ def test_a_trial_ends_after_the_evaluation_that_stops_it_and_leaves_test_unscore
     assert state.step == 4
     assert state.best.score == max(score for _, score in shares)
     assert not (tmp_path / "trial" / "manifest.json").exists()
+
+
+def test_an_interrupted_trial_resumes_from_its_last_evaluation(small, tmp_path):
+    config, shares = small("train.eval_every=2", "train.max_steps=8"), []
+
+    def interrupt(share, _):
+        if share == 0.5:
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        train_trial(config, tmp_path / "trial", NullProgress(), interrupt)
+    train_trial(config, tmp_path / "trial", NullProgress(), lambda share, _: shares.append(share))
+    assert shares == [0.5, 0.75, 1.0]
