@@ -10,9 +10,8 @@ from pipework.run_folder.task import TaskKind
 from pipework.serve.http.status import STATUS_PATH, ServerStatus, build_status_router
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.recent_latency import RecentLatency
-from pipework.serve.request.context import Endpoint, RequestContext
+from pipework.serve.request.context import Endpoint, RequestContext, StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
-from pipework.serve.request.timings import StageTimings
 from pipework.serve.scheduling.model_protocol import ModelCard
 
 LABELS = ("a", "b")
