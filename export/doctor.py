@@ -97,7 +97,7 @@ def _gpu() -> Component:
 
 
 def _stages() -> Iterator[Component]:
-    for extra in ("train", "export", "bench", "triton", "traces"):
+    for extra in ("train", "tune", "export", "bench", "triton", "traces"):
         missing = sorted(name for name in _requirements(extra) if _version(name) is None)
         if missing:
             hint = f"pip install 'pipework[{extra}]'"

@@ -28,10 +28,9 @@ def here():
 
 def test_all_stages_are_usable_after_the_installation_for_development(here):
     stages = by_name(here.stages)
-    assert {"train", "export", "bench", "triton", "traces", "tritonserver"} == {*stages}
-    assert {stages[name].usable for name in ("train", "export", "bench", "triton", "traces")} == {
-        Usability.YES
-    }
+    names = {"train", "tune", "export", "bench", "triton", "traces"}
+    assert {*names, "tritonserver"} == {*stages}
+    assert {stages[name].usable for name in names} == {Usability.YES}
     assert stages["train"].details.startswith("torch 2.")
 
 

@@ -111,6 +111,7 @@ def test_check_has_no_findings_for_the_sample():
     ("package", "words", "extra"),
     [
         ("torch", ("train", "sample", "--out", "x"), "train"),
+        ("optuna", ("tune", "sample", "--out", "x"), "tune"),
         ("tritonclient", ("export", "x", "--to", "triton", "--repository", "y"), "triton"),
     ],
 )
