@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from pipework.html.svg import GRID, SERIES, STYLE, new_axes, number, svg
@@ -116,22 +116,35 @@ def over_trials(numbers: Sequence[int], scores: Sequence[float], pruned: Sequenc
         return svg(figure, "Score of each trial")
 
 
-def score_over_setting(
-    key: str, values: Sequence[str], scores: Sequence[float], pruned: Sequence[bool], *, log: bool
+def score_over_number(
+    key: str, values: Sequence[float], scores: Sequence[float], pruned: Sequence[bool], *, log: bool
 ) -> str:
-    """Draw the score of each trial over the value of a setting, given as TOML.
-
-    The values are on a number axis if `log` is set or all are numbers, else each has its place.
-    """
+    """Draw the score of each trial over the value of a setting with a range of numbers."""
     with rc_context(STYLE):
         figure, axes = new_axes()
-        try:
-            _scatter(axes, [float(value) for value in values], scores, pruned)
-            axes.set_xscale("log" if log else "linear")
-        except ValueError:
-            names = sorted(set(values))
-            _scatter(axes, [names.index(value) for value in values], scores, pruned)
-            axes.set_xticks(range(len(names)), names)
+        _scatter(axes, values, scores, pruned)
+        if log:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_formatter("{x:g}")
+        _label(axes, key, "score on dev")
+        return svg(figure, f"Score over {key}")
+
+
+def score_over_choice(
+    key: str,
+    choices: Sequence[str],
+    values: Sequence[str],
+    scores: Sequence[float],
+    pruned: Sequence[bool],
+) -> str:
+    """Draw the score of each trial over the value of a setting with a list of choices."""
+    with rc_context(STYLE):
+        figure, axes = new_axes()
+        _scatter(axes, [choices.index(value) for value in values], scores, pruned)
+        axes.set_xticks(range(len(choices)), choices)
+        axes.set_xlim(-0.5, len(choices) - 0.5)
         _label(axes, key, "score on dev")
         return svg(figure, f"Score over {key}")
 

@@ -238,8 +238,8 @@ def _settings(space: SearchSpace, result: TuneResult) -> str:
         "Importance: the share of a setting in the variance of the scores (PED-ANOVA), estimated "
         "from the complete trials; with few trials it is rough."
     )
-    body = f'{frame.table(columns, rows)}<p class="quiet">{escape(note)}</p>'
-    return frame.section("Settings", body)
+    table = frame.table(columns, rows)
+    return frame.section("Settings", f'<p class="quiet">{escape(note)}</p>{table}')
 
 
 def _final_runs(result: TuneResult) -> str:
@@ -257,7 +257,11 @@ def _final_runs(result: TuneResult) -> str:
 
 
 def _plots(ranges: Sequence[SettingRange], result: TuneResult) -> str:
-    from pipework.train.report.plots import over_trials, score_over_setting  # noqa: PLC0415
+    from pipework.train.report.plots import (  # noqa: PLC0415  (needs matplotlib)
+        over_trials,
+        score_over_choice,
+        score_over_number,
+    )
 
     scored = [trial for trial in result.trials if trial.score is not None]
     numbers = [trial.number for trial in scored]
@@ -266,9 +270,12 @@ def _plots(ranges: Sequence[SettingRange], result: TuneResult) -> str:
     caption = "Best score on dev of each trial. Pruned trials are hollow; the line is the best yet."
     plots = [("Score of each trial", caption, over_trials(numbers, scores, pruned))]
     for setting in ranges:
-        log = isinstance(setting, NumberRange) and setting.log
         values = [trial.values[setting.key] for trial in scored]
-        drawn = score_over_setting(setting.key, values, scores, pruned, log=log)
+        if isinstance(setting, NumberRange):
+            places = [float(value) for value in values]
+            drawn = score_over_number(setting.key, places, scores, pruned, log=setting.log)
+        else:
+            drawn = score_over_choice(setting.key, setting.choices, values, scores, pruned)
         plots.append((setting.key, "Each point is a trial.", drawn))
     return frame.section("What mattered", frame.plots(plots))
 

@@ -2,7 +2,12 @@ import re
 
 import pytest
 
-from pipework.train.report.plots import over_trials, read_curves, score_over_setting
+from pipework.train.report.plots import (
+    over_trials,
+    read_curves,
+    score_over_choice,
+    score_over_number,
+)
 from pipework.train.report.run_log import RunLogger
 
 
@@ -42,18 +47,24 @@ def test_trials_are_points_and_pruned_trials_are_hollow():
     assert points[2][1] < points[0][1] < points[1][1]  # y grows downwards
 
 
-def test_values_on_a_logarithmic_axis_have_equal_distances():
-    values = ["1e-05", "0.0001", "0.001"]
-    left, middle, right = markers(
-        score_over_setting("rate", values, [1, 2, 3], [False] * 3, log=True)
-    )
+def test_values_on_a_logarithmic_axis_have_equal_distances_and_plain_ticks():
+    drawing = score_over_number("rate", [1e-5, 1e-4, 1e-3], [1, 2, 3], [False] * 3, log=True)
+    left, middle, right = markers(drawing)
     assert middle[0] - left[0] == pytest.approx(right[0] - middle[0], abs=0.01)
+    assert ">0.0001<" in drawing
+    assert "mathdefault" not in drawing
 
 
-def test_values_that_are_no_numbers_have_a_place_each():
-    drawing = score_over_setting(
-        "head", ['"gru"', '"cnn"', '"gru"'], [1, 2, 3], [False] * 3, log=False
-    )
-    first, second, third = markers(drawing)
-    assert first[0] == third[0] != second[0]
-    assert '"gru"' in drawing or "&quot;gru&quot;" in drawing
+def test_values_of_a_linear_axis_have_their_distances():
+    drawing = score_over_number("clip", [0, 1, 3], [1, 2, 3], [False] * 3, log=False)
+    left, middle, right = markers(drawing)
+    assert 2 * (middle[0] - left[0]) == pytest.approx(right[0] - middle[0], abs=0.01)
+
+
+def test_choices_are_in_their_order_at_equal_distances():
+    choices, values = ["16", "32", "256"], ["256", "16", "32", "16"]
+    drawing = score_over_choice("rows", choices, values, [1, 2, 3, 4], [False] * 4)
+    last, first, middle, again = (x for x, _, _ in markers(drawing))
+    assert first == again < middle < last
+    assert middle - first == pytest.approx(last - middle, abs=0.01)
+    assert all(f">{choice}<" in drawing for choice in choices)
