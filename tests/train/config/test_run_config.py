@@ -112,7 +112,7 @@ def test_the_keys_of_other_programs_are_answered_with_the_equivalent_keys(tmp_pa
         for name in ("learning_rate", "warmup_steps"):
             expected = expected.replace(f"{name} -> train.{name}, ", "")
     assert str(caught.value) == f"{path} has keys of other programs, here: {expected}"
-    assert caught.value.hint == "sections: task, data, model, train, pretrain"
+    assert caught.value.hint == "sections: task, data, model, train, pretrain, tune"
 
 
 def test_the_equivalents_of_foreign_keys_exist():

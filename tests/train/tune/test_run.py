@@ -102,16 +102,16 @@ def journal_lines(out):
 @pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
 def test_a_killed_search_ends_with_the_result_of_an_uninterrupted_one(search, tmp_path, kills):
     whole, out = tmp_path / "whole", tmp_path / "out"
-    assert pipe(*words_of(search, whole, trials=4)).returncode == 0
+    assert pipe(*words_of(search, whole, trials=3)).returncode == 0
     moments = random.Random(kills)
     for _ in range(kills):
-        with ForkedPipe(*words_of(search, out, trials=4)) as process:
+        with ForkedPipe(*words_of(search, out, trials=3)) as process:
             wanted = journal_lines(out) + moments.randrange(1, 14)
             until(process, lambda wanted=wanted: journal_lines(out) >= wanted)
             time.sleep(moments.random() / 10)
             process.kill()
             process.wait()
-    done = pipe(*words_of(search, out, trials=4))
+    done = pipe(*words_of(search, out, trials=3))
     assert done.returncode == 0, done.stderr
     assert read_result(out) == read_result(whole)
     for name in ("config", "winner"):
