@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import optuna
 from optuna import Study, Trial
 from optuna.pruners import BasePruner
@@ -189,6 +190,7 @@ class TrialJournal:
         for trial in self.study.get_trials(deepcopy=False, states=running):
             with suppress(RunFolderError):  # its process is alive
                 stack.enter_context(lock(self._out, f"trial-{trial.number}"))
+                self._seed(trial.number)
                 return Trial(self.study, trial._trial_id)  # noqa: SLF001  (Optuna has no other way)
         return None
 
@@ -200,16 +202,23 @@ class TrialJournal:
             return None
         if not present:  # the first trial has the values of the config, if they are in the ranges
             self.study.enqueue_trial(self._space.parameters())
-        # The process that claims a trial must not change its values.
-        self.study.sampler = TPESampler(seed=self._space.config.train.seed + started)
+        self._seed(started)
         trial = self.study.ask()
         stack.enter_context(lock(self._out, f"trial-{trial.number}"))
         return trial
 
     def _with_values(self, trial: Trial) -> ClaimedTrial:
-        values = {setting.key: setting.suggest(trial) for setting in self._space.ranges}
+        values = {}
+        for index, setting in enumerate(self._space.ranges):
+            self._seed(trial.number, index)
+            values[setting.key] = setting.suggest(trial)
         trial.set_user_attr(VALUES, values)
         return ClaimedTrial(study=self.study, trial=trial, values=values)
+
+    def _seed(self, number: int, index: int = 0) -> None:
+        """Seed the sampler for a value of a trial, so that a kill between two changes neither."""
+        sequence = np.random.SeedSequence((self._space.config.train.seed, number, index))
+        self.study.sampler = TPESampler(seed=int(sequence.generate_state(1)[0]))
 
     def finished(self) -> list[TrialRecord]:
         """Return the finished trials by number."""

@@ -1,5 +1,7 @@
 """Searches of a few short trials."""
 
+from functools import partial
+
 import pytest
 
 from pipework.train.tune.search_space import SearchSpace
@@ -11,16 +13,22 @@ RANGES = (
 SHORT = ("train.max_steps=6", "train.precision=fp32", "train.report=false", "train.eval_every=2")
 
 
-@pytest.fixture
-def search(small, tmp_path):
-    """A function that returns the words of `pipe tune` with a few synthetic rows."""
+@pytest.fixture(scope="session")
+def search_in(config_in):
+    """A function that writes a few synthetic rows into a folder; it returns config and settings."""
 
-    def words(*overrides, trials=3, seeds=1):
-        small()  # writes the rows and c.toml
+    def write(folder, *overrides, trials=3, seeds=1):
+        config_in(folder)
         settings = (*SHORT, f"tune.trials={trials}", f"tune.seeds={seeds}", *RANGES, *overrides)
-        return (str(tmp_path / "c.toml"), settings)
+        return (str(folder / "c.toml"), settings)
 
-    return words
+    return write
+
+
+@pytest.fixture
+def search(search_in, tmp_path):
+    """The same function for a folder of the test."""
+    return partial(search_in, tmp_path)
 
 
 @pytest.fixture

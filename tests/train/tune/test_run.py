@@ -2,6 +2,7 @@ import os
 import random
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,16 @@ def test_a_search_ends_with_run_folders_a_result_and_a_report(search, tmp_path):
             assert list(compared) == pytest.approx(metrics)
 
 
-def test_a_finished_trial_keeps_its_logs_and_no_weights_and_never_sees_test(search, tmp_path):
-    out = tmp_path / "out"
-    pipe(*words_of(search, out))
-    trials = sorted((out / "trials").iterdir())
+@pytest.fixture(scope="module")
+def finished(search_in, tmp_path_factory):
+    """A finished search: its command, folder and output. Tests may continue it."""
+    folder = tmp_path_factory.mktemp("finished")
+    words = words_of(partial(search_in, folder), folder / "out")
+    return words, folder / "out", pipe(*words).stdout
+
+
+def test_a_finished_trial_keeps_its_logs_and_no_weights_and_never_sees_test(finished):
+    trials = sorted((finished[1] / "trials").iterdir())
     assert [trial.name for trial in trials] == ["0000", "0001", "0002"]
     for trial in trials:
         names = {path.name.partition(".")[0] for path in trial.iterdir()}
@@ -64,25 +71,21 @@ def test_a_finished_trial_keeps_its_logs_and_no_weights_and_never_sees_test(sear
         assert "test" not in (trial / "log.jsonl").read_text()
 
 
-def test_the_same_command_prints_the_result_again(search, tmp_path):
-    words = words_of(search, tmp_path / "out")
-    first, again = pipe(*words), pipe(*words)
-    assert again.stdout == first.stdout
+def test_the_same_command_prints_the_result_again(finished):
+    words, _, stdout = finished
+    again = pipe(*words)
+    assert again.stdout == stdout
     assert "training" not in again.stderr
 
 
-def test_a_search_that_was_killed_at_its_end_deletes_checkpoints_and_compares_again(
-    search, tmp_path
-):
-    out = tmp_path / "out"
-    words = words_of(search, out)
-    first = pipe(*words)
+def test_a_search_that_was_killed_at_its_end_deletes_checkpoints_and_compares_again(finished):
+    words, out, stdout = finished
     left = (
         out / "trials" / "0002" / "state"
     )  # killed between the result of a trial and its deletion
     left.mkdir()
     (out / "result.json").unlink()
-    assert pipe(*words).stdout == first.stdout
+    assert pipe(*words).stdout == stdout
     assert not left.exists()
 
 
@@ -113,6 +116,8 @@ def test_a_killed_search_ends_with_the_result_of_an_uninterrupted_one(search, tm
             process.wait()
     done = pipe(*words_of(search, out, trials=3))
     assert done.returncode == 0, done.stderr
+    for ours, theirs in zip(read_result(out).trials, read_result(whole).trials, strict=True):
+        assert ours == theirs
     assert read_result(out) == read_result(whole)
     for name in ("config", "winner"):
         runs = read_result(out).runs[name]

@@ -7,6 +7,7 @@ import pytest
 from pipework.errors import CheckFailedError
 from pipework.run_folder.task import Metric
 from pipework.scoring.evaluation import Evaluation
+from pipework.train.tune.search_space import ChoiceRange
 from pipework.train.tune.trials import (
     JOURNAL,
     MedianPruner,
@@ -66,6 +67,25 @@ def test_a_trial_without_values_is_taken_over(journal):
     with journal().claim() as trial:
         assert trial.number == 0
         assert set(trial.values) == {"train.learning_rate", "train.batch_size"}
+
+
+def test_a_process_that_is_killed_while_it_chooses_values_does_not_change_them(
+    small_space, tmp_path, monkeypatch
+):
+    values = []
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        journal = TrialJournal(tmp_path / name, small_space())
+        finish(lambda journal=journal: journal, 0.5)
+        if name == "killed":
+            with monkeypatch.context() as patch:
+                patch.setattr(ChoiceRange, "suggest", lambda *_: 1 / 0)  # the first value is chosen
+                with pytest.raises(ZeroDivisionError), journal.claim():
+                    pass
+        with TrialJournal(tmp_path / name, small_space()).claim() as trial:
+            assert trial.number == 1
+            values.append(trial.values)
+    assert values[0] == values[1]
 
 
 def test_finished_trials_are_not_claimed_again(journal):
