@@ -166,16 +166,15 @@ def predict(
     """Classify texts from the command line, a file, or standard input (a text per line)."""
     from pipework import console
     from pipework.export.inference import format_prediction, write_predictions
-    from pipework.export.predict import PredictionSource, input_source, predict_inputs
+    from pipework.export.predict import PredictionSource, predict_inputs
 
     with console.progress() as progress:
         source = PredictionSource(url=url, columns=columns, engine=engine)
-        results = predict_inputs(words or [], file, source, progress=progress)
+        predicted = predict_inputs(words or [], file, source, progress=progress)
         if out is not None:
-            rows = input_source(words or [], file, source)
-            write_predictions(results, out, progress, rows)
+            write_predictions(predicted.predictions, out, progress, predicted.file)
             return
-        for example, prediction in results:
+        for example, prediction in predicted.predictions:
             sys.stdout.write(format_prediction(example, prediction) + "\n")
 
 

@@ -23,7 +23,7 @@ from pipework.export.inference import (
     write_predictions,
 )
 from pipework.progress import NullProgress
-from pipework.run_folder.manifest import Part, read_manifest, write_manifest
+from pipework.run_folder.manifest import Part, TrainingReadOptions, read_manifest, write_manifest
 from pipework.run_folder.task import Metric
 from pipework.train.config.run_config import SAMPLE
 
@@ -59,7 +59,8 @@ def test_an_unknown_split_is_reported(exported_run):
 
 
 def test_engine_and_checkpoint_predict_the_same_labels(trained_run, exported_run):
-    examples = list(unlabelled_source(trained_run, SAMPLE / "dev.tsv", None).rows())
+    reading = TrainingReadOptions.of(read_manifest(trained_run).data)
+    examples = list(unlabelled_source(reading, SAMPLE / "dev.tsv").rows())
     assert all(example.label is None for example in examples)
     by_checkpoint = [one.label for _, one in predict_run(trained_run, examples)]
     by_engine = [one.label for _, one in predict_run(exported_run, examples)]
