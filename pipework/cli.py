@@ -5,11 +5,13 @@ Heavy imports are inside the commands so that `pipe --help` is fast.
 
 import os
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
+from pydantic import BaseModel
 from typer.exceptions import TyperException
 
 from pipework.benchmarks.command import bench
@@ -32,6 +34,7 @@ class ServeBackend(StrEnum):
     TRITON = "triton"
 
 
+Result = TypeVar("Result", bound=BaseModel)
 Run = Annotated[Path, typer.Argument(help="run folder")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value; section.key= removes it")
@@ -49,10 +52,7 @@ def doctor(as_json: Json = False) -> None:
     from pipework.terminal import show_diagnosis
 
     diagnosis = diagnose()
-    if as_json:
-        sys.stdout.write(diagnosis.model_dump_json(indent=2) + "\n")
-    else:
-        show_diagnosis(diagnosis)
+    _print_result(diagnosis, show_diagnosis, as_json=as_json)
 
 
 @app.command()
@@ -73,12 +73,8 @@ def check(
         if len(inputs) == 1 and is_config(inputs[0]):
             report = check_config(inputs[0], overrides or [], progress, rows)
         else:
-            paths = [Path(name) for name in inputs]
-            report = check_files(paths, overrides or [], progress, rows)
-    if as_json:
-        sys.stdout.write(report.model_dump_json(indent=2) + "\n")
-    else:
-        show_report(report)
+            report = check_files([*map(Path, inputs)], overrides or [], progress, rows)
+    _print_result(report, show_report, as_json=as_json)
 
 
 @app.command()
@@ -140,10 +136,7 @@ def evaluate(
 
     with console.progress() as progress:
         evaluation = evaluate_run(run, file, split or "dev", engine, progress)
-    if as_json:
-        sys.stdout.write(evaluation.model_dump_json(indent=2) + "\n")
-    else:
-        show_evaluation(evaluation)
+    _print_result(evaluation, show_evaluation, as_json=as_json)
 
 
 @app.command()
@@ -265,20 +258,25 @@ def serve(
     set_up_logs(settings.logs)
     address = ListenAddress(host=host, port=port, grpc_port=grpc_port)
     if backend is ServeBackend.TRITON:
+        from pipework.console import print_line
         from pipework.serve.triton.run import serve_triton
 
-        serve_triton(target, settings, address=address, ready=_ready, report=_print_line)
+        serve_triton(target, settings, address=address, ready=_ready, report=print_line)
         return
     start(target, settings, address=address, ready=_ready)
 
 
 def _ready(listening: object) -> None:
-    _print_line(f"serving on {listening}")
+    from pipework import console
+
+    console.print_line(f"serving on {listening}")
 
 
-def _print_line(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+def _print_result(result: Result, show_text: Callable[[Result], None], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(result.model_dump_json(indent=2) + "\n")
+    else:
+        show_text(result)
 
 
 app.command()(bench)
@@ -299,6 +297,7 @@ def show(
 
     With the settings engine.* of a server, the default engine is that of this server.
     """
+    from pipework import console
     from pipework.run_folder.manifest import read_manifest
     from pipework.serve.config import ServeSettings
     from pipework.settings import load_settings
@@ -309,26 +308,26 @@ def show(
         from pipework.export.report import write_page
 
         write_page(html, manifest, settings.engine)
-        _print_line(f"page: {html}")
-    elif as_json:
-        sys.stdout.write(manifest.model_dump_json(indent=2) + "\n")
-    else:
-        show_manifest(run, manifest, settings.engine)
+        console.print_line(f"page: {html}")
+        return
+    _print_result(
+        manifest, lambda shown: show_manifest(run, shown, settings.engine), as_json=as_json
+    )
 
 
 def main() -> NoReturn:
     """Run a command; exit with 0, 1 (a bug), 2 (the user can fix it) or 3 (a check failed)."""
-    from pipework.console import StandardOutput, print_error
+    from pipework.console import StandardOutput, exit_on_interrupt, print_error
 
     StandardOutput.install()
     try:
-        _run()
+        with exit_on_interrupt():
+            _run()
     except (PipeError, ModuleNotFoundError, OSError) as error:
         pipe_error = as_pipe_error(error)
         if pipe_error is None:
             raise
-        if not pipe_error.reported:
-            print_error(pipe_error)
+        print_error(pipe_error)
         sys.exit(pipe_error.exit_code)
 
 

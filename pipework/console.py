@@ -1,4 +1,4 @@
-"""Terminal output: progress on standard error, results on standard output.
+"""The terminal: progress on standard error, results on standard output, and Ctrl-C.
 
 On a terminal, progress is a bar with rate and time left. In a log or a pipe it is one line every
 LINE_EVERY_S seconds, so that logs stay readable.
@@ -6,11 +6,15 @@ LINE_EVERY_S seconds, so that logs stay readable.
 
 import errno
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BufferedWriter, FileIO, TextIOWrapper
+from types import FrameType
 from typing import Any, cast
 
 from rich.cells import cell_len
@@ -76,6 +80,34 @@ class StandardOutput(FileIO):
             line_buffering=raw.isatty(),
             write_through=unbuffered,
         )
+
+
+@contextmanager
+def exit_on_interrupt() -> Iterator[None]:
+    """Exit with 130 if an exception of any type ends the block after Ctrl-C.
+
+    Libraries in C and Rust, such as pydantic, replace the KeyboardInterrupt of their callbacks by
+    an exception of their own, often without a cause.
+    """
+    interrupted = threading.Event()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        signal.default_int_handler(number, frame)
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # for example in the background, where Ctrl-C is ignored
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception:
+        if interrupted.is_set():
+            sys.exit(128 + signal.SIGINT)
+        raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class _Rate(ProgressColumn):
@@ -256,7 +288,9 @@ def print_line(line: str) -> None:
 
 
 def print_error(error: PipeError) -> None:
-    """Print the message, the details and the hint of an error."""
+    """Print the message, the details and the hint of an error that was not reported."""
+    if error.reported:
+        return
     errors.print(f"[bold red]error:[/] {escape(str(error))}")
     if error.details:
         errors.print(error.details, markup=False)

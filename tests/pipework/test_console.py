@@ -1,9 +1,11 @@
+import os
 import re
+import signal
 
 import pytest
 
 from pipework import console
-from pipework.console import Bars, Lines, print_error
+from pipework.console import Bars, Lines, exit_on_interrupt, print_error
 from pipework.errors import PipeError
 
 
@@ -127,3 +129,34 @@ def test_a_narrow_table_breaks_neither_names_nor_numbers(capsys, monkeypatch, wi
     assert lines[0] == heads
     assert any(line.startswith(f"{NAME} 5.4e-02 some") for line in lines)
     assert lines[-1] == "[red] 1 2"
+
+
+def replace_interrupt():
+    """Raise another exception for Ctrl-C, as the libraries in C and Rust do."""
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        message = "error calling a function"
+        raise ValueError(message) from None
+
+
+def test_an_exception_after_ctrl_c_exits_with_the_code_of_the_signal():
+    with pytest.raises(SystemExit) as exited, exit_on_interrupt():
+        replace_interrupt()
+    assert exited.value.code == 130
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_exception_without_ctrl_c_is_not_changed():
+    with pytest.raises(ZeroDivisionError), exit_on_interrupt():
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_command_that_ignores_ctrl_c_still_does():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with exit_on_interrupt():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
