@@ -57,22 +57,32 @@ def open_encoder(run: Path, manifest: Manifest) -> TextEncoder:
 
 
 def evaluate_run(
-    run: Path, file: Path | None, split: str, engine: str | None, progress: Progress
+    run: Path,
+    file: Path | None,
+    split: str,
+    engine: str | None,
+    progress: Progress,
+    columns: str | None = None,
 ) -> Evaluation:
     """Score the checkpoint, or the engine of that name, on `file` or else on a split of the run.
 
-    `file` is read with the columns of the training data. If the train file is still
-    there, rows that are also in train are scored separately, too.
+    `file` is read with the columns of the training data, except those that `columns` replaces. If
+    the train file is still there, rows that are also in train are scored separately, too.
 
     Raises:
-        ConfigError: the run has no such split.
+        ConfigError: the run has no such split, or there are columns without a file.
         PipeError: a file, a folder or an engine cannot be read.
     """
+    if columns is not None and file is None:
+        message = "--columns needs a file"
+        raise ConfigError(message, "pipe eval RUN FILE --columns text=NAME,label=NAME")
     manifest = read_classifier(run)
     if file is None:
         source = split_source(run, manifest, split)
     else:
         source = other_source(TrainingReadOptions.of(manifest.data), file)
+        if columns is not None:
+            source = _with_columns(source, columns, (*TEXTS, "label"))
     examples = list(source.rows())
     labels_N = label_array(examples, manifest.task, str(source.path))
     encodings = open_encoder(run, manifest).encode(examples)

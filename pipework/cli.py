@@ -39,6 +39,9 @@ Run = Annotated[Path, typer.Argument(help="run folder")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value; section.key= removes it")
 ]
+Columns = Annotated[
+    str | None, typer.Option(help="columns of the file if not those of training: text=NAME")
+]
 EngineName = Annotated[
     str | None, typer.Option("--engine", help="name of a proven engine or kept step, see pipe show")
 ]
@@ -122,6 +125,7 @@ def train(
 def evaluate(
     run: Run,
     file: Annotated[Path | None, typer.Argument(help="labelled file instead of a split")] = None,
+    columns: Columns = None,
     split: Annotated[str | None, typer.Option(help="train, dev (default) or test")] = None,
     engine: EngineName = None,
     as_json: Json = False,
@@ -135,7 +139,7 @@ def evaluate(
     from pipework.terminal import show_evaluation
 
     with console.progress() as progress:
-        evaluation = evaluate_run(run, file, split or "dev", engine, progress)
+        evaluation = evaluate_run(run, file, split or "dev", engine, progress, columns)
     _print_result(evaluation, show_evaluation, as_json=as_json)
 
 
@@ -151,9 +155,7 @@ def predict(
     file: Annotated[Path | None, typer.Option(help="data file, or .txt file of texts")] = None,
     out: Annotated[Path | None, typer.Option(help=".csv, .tsv or .jsonl file to write")] = None,
     url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="columns of --file if not those of training: text=NAME")
-    ] = None,
+    columns: Columns = None,
     engine: EngineName = None,
 ) -> None:
     """Classify texts from the command line, a file, or standard input (a text per line)."""

@@ -53,6 +53,24 @@ def test_another_file_may_have_another_format_than_the_training_data(exported_ru
     assert by_file == evaluate_run(exported_run, None, "test", None, NullProgress())
 
 
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        ("text\ttopic\tlabel\n", "label=topic"),
+        ("body\ttopic\tlabel\n", "label=topic,text=body"),
+        ("", "text=0,label=1"),
+    ],
+)
+def test_another_file_may_have_other_columns_than_the_training_data(
+    exported_run, tmp_path, header, columns
+):
+    path = tmp_path / "rows.tsv"
+    rows = (SAMPLE / "test.tsv").read_text().splitlines()[1:]
+    path.write_text(header + "".join(f"{row}\tother\n" for row in rows))
+    by_file = evaluate_run(exported_run, path, "dev", None, NullProgress(), columns)
+    assert by_file == evaluate_run(exported_run, None, "test", None, NullProgress())
+
+
 def test_an_unknown_split_is_reported(exported_run):
     with pytest.raises(ConfigError, match="has no split 'tset'"):
         evaluate_run(exported_run, None, "tset", None, NullProgress())

@@ -221,7 +221,7 @@ def test_a_column_that_is_missing_is_reported_with_the_option(exported_run, tmp_
         (tmp_path / name).write_text(content)
         with pytest.raises(DataError, match=r":1: no column 'text' .*; found title") as caught:
             predict([str(exported_run)], tmp_path / name)
-        assert "--columns of pipe predict" in caught.value.hint
+        assert "--columns of pipe predict, eval and bench" in caught.value.hint
 
 
 def test_a_list_of_texts_is_noted(exported_run, url, tmp_path):

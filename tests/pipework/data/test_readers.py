@@ -104,10 +104,11 @@ def test_a_repeated_column_name_is_refused(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "header", "hint"),
     [
-        ("rows.csv", "text\tlabel", 'separated by tabs: set data.format = "tsv"'),
+        ("rows.csv", "text\tlabel", 'tabs: set data.format = "tsv", or rename the file to .tsv'),
         ("rows.csv", "text;label", "separated by semicolons: convert the file"),
-        ("rows.tsv", "text,label", 'separated by commas: set data.format = "csv"'),
-        ("rows.tsv", "text", "set data.columns.label to a column name or number (from 0)"),
+        ("rows.tsv", "text,label", 'commas: set data.format = "csv", or rename the file to .csv'),
+        ("rows.tsv", "text", "set data.columns.label, or --columns of pipe eval, to a column name"),
+        ("rows.tsv", "body", "data.columns.text, or --columns of pipe predict, eval and bench, to"),
     ],
 )
 def test_the_hint_names_another_separator(name, header, hint, tmp_path):
