@@ -146,9 +146,8 @@ def _predict_by_server(
         if source is None:
             yield from predict_all(client, _text_inputs(texts), NullProgress())
             return
-        progress.begin(f"predict with {url}", sum(1 for _ in source.rows()), "rows")
-        yield from predict_all(client, source.rows(), progress)
-        progress.end()
+        with progress.stage(f"predict with {url}", sum(1 for _ in source.rows()), "rows"):
+            yield from predict_all(client, source.rows(), progress)
 
 
 def _client(url: str, *, bulk: bool = False) -> Client:

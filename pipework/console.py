@@ -137,13 +137,25 @@ class Bars(Closeable):
         )
         self._tasks: list[TaskID] = []
 
-    def begin(self, title: str, total: int, unit: str) -> None:
-        """Add a bar."""
+    @contextmanager
+    def stage(self, title: str, total: int, unit: str) -> Iterator[None]:
+        """Show a bar; that of an outermost stage stays on the screen.
+
+        It is shown as finished, also if fewer units are done, unless an exception ends the stage.
+        """
         if not self._tasks:
-            self._total = total
             self._bars.start()
         task = self._bars.add_task(title, total=total, unit=unit, figures="")
         self._tasks.append(task)
+        try:
+            yield
+            if self._tasks == [task]:
+                self._bars.update(task, completed=total)
+        finally:
+            self._tasks.remove(task)
+            if not self._tasks:
+                self._bars.stop()
+            self._bars.remove_task(task)
 
     def advance(self, count: int, figures: Mapping[str, str] | None = None) -> None:
         """Advance the innermost bar."""
@@ -151,26 +163,16 @@ class Bars(Closeable):
         if figures:
             self._bars.update(self._tasks[-1], figures=_figures(figures))
 
-    def end(self) -> None:
-        """Remove the bar; a bar of the outermost stage stays on the screen as finished."""
-        task = self._tasks.pop()
-        if self._tasks:
-            self._bars.remove_task(task)
-            return
-        self._bars.update(task, completed=self._total)
-        self._bars.stop()
-        self._bars.remove_task(task)
-
     def note(self, line: str) -> None:
         """Print above the bars."""
         self._bars.console.print(escape(line))
 
     def close(self) -> None:
-        """Restore the terminal, also after an interrupted stage."""
+        """Restore the terminal, also during a stage of a generator that was not closed."""
         self._bars.stop()
 
 
-@dataclass
+@dataclass(eq=False)
 class _Stage:
     title: str
     total: int
@@ -187,10 +189,23 @@ class Lines(Closeable):
     _stages: list[_Stage] = field(default_factory=list)
     _figures: str = ""
 
-    def begin(self, title: str, total: int, unit: str) -> None:
-        """Start a stage."""
+    @contextmanager
+    def stage(self, title: str, total: int, unit: str) -> Iterator[None]:
+        """Print the last line at the end of an outermost stage, unless an exception ends it.
+
+        A stage that ends early, such as a training, ends with the units that are done.
+        """
         now = time.monotonic()
-        self._stages.append(_Stage(title, total, unit, start=now, printed=now))
+        stage = _Stage(title, total, unit, start=now, printed=now)
+        self._stages.append(stage)
+        try:
+            yield
+        finally:
+            self._stages.remove(stage)
+        stage.total = stage.done
+        if not self._stages:
+            self._print(stage)
+            self._figures = ""
 
     def advance(self, count: int, figures: Mapping[str, str] | None = None) -> None:
         """Print a line when one is due."""
@@ -200,24 +215,12 @@ class Lines(Closeable):
         if time.monotonic() - stage.printed >= LINE_EVERY_S:
             self._print(stage)
 
-    def end(self) -> None:
-        """End a stage; print the last line if it was the outermost stage.
-
-        A stage that ends early, such as a training, ends with the units that are done.
-        """
-        stage = self._stages.pop()
-        stage.total = stage.done
-        if not self._stages:
-            self._print(stage)
-            self._figures = ""
-
     def note(self, line: str) -> None:
         """Print a line."""
         errors.print(escape(line))
 
     def close(self) -> None:
-        """Forget the stages that an error has interrupted."""
-        self._stages.clear()
+        """Do nothing: lines do not change the state of a terminal."""
 
     def _print(self, stage: _Stage) -> None:
         now = time.monotonic()
