@@ -145,7 +145,9 @@ def format_from_suffix(path: Path) -> Format:
     """
     if path.suffix not in SUFFIXES:
         message = f"{path}: no file format is known for the suffix {path.suffix!r}"
-        raise DataError(message, f"set data.format to one of {', '.join(Format)}")
+        raise DataError(
+            message, f"rename it to {', '.join(SUFFIXES)}, or set data.format: {', '.join(Format)}"
+        )
     return SUFFIXES[path.suffix]
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from pipework.data.readers import Columns, Format, format_from_suffix, read_rows
+from pipework.data.readers import MAX_FIELD, Columns, Format, format_from_suffix, read_rows
 from pipework.errors import DataError
 
 RECORD = '7\t"A <e1>cup</e1> of ""<e2>tea</e2>""."\r\nContent-Container(e2,e1)\r\nComment:\r\n\r\n'
@@ -99,6 +99,22 @@ def test_a_repeated_column_name_is_refused(tmp_path, name):
     other = Columns(text=0, label=2)
     (row,) = read_rows(path, Format.CSV, other, header=True)
     assert (row.text, row.label) == ("a", "c")
+
+
+def test_a_csv_field_may_be_longer_than_python_reads_by_default(tmp_path):
+    path, text = tmp_path / "f.csv", "word, " * 30_000
+    path.write_text(f'text,label\n"{text}",b\n')
+    (row,) = read_rows(path, Format.CSV, Columns(), header=True)
+    assert row.text == text
+    path.write_text(f'text,label\n"{"a" * (MAX_FIELD + 1)}",b\n')  # as after a quote without end
+    with pytest.raises(DataError, match=r"f\.csv:2: not CSV: field larger than field limit"):
+        list(read_rows(path, Format.CSV, Columns(), header=True))
+
+
+def test_the_hint_for_an_unknown_suffix_has_the_known_ones(tmp_path):
+    with pytest.raises(DataError, match=r"no file format is known for the suffix '\.xls'") as error:
+        format_from_suffix(tmp_path / "f.xls")
+    assert error.value.hint.startswith("rename it to .csv, .tsv, .txt, .jsonl, or set data.format")
 
 
 @pytest.mark.parametrize(
