@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 
 from pipework.benchmarks.command import bench
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, as_pipe_error
-from pipework.exchange_commands import import_, publish
+from pipework.model_commands import EngineName, import_, predict, publish
 from pipework.run_folder.engine_record import ExportTarget, Layout, Precision
 
 app = typer.Typer(
@@ -35,9 +35,6 @@ class ServeBackend(StrEnum):
 Run = Annotated[Path, typer.Argument(help="run folder")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value; section.key= removes it")
-]
-EngineName = Annotated[
-    str | None, typer.Option("--engine", help="name of a proven engine or kept step, see pipe show")
 ]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -147,39 +144,6 @@ def evaluate(
 
 
 @app.command()
-def predict(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN|TEXT",
-            help="run folder (not with --url), then texts; a tab separates the texts of a pair",
-        ),
-    ] = None,
-    file: Annotated[Path | None, typer.Option(help="data file, or .txt file of texts")] = None,
-    out: Annotated[Path | None, typer.Option(help=".csv, .tsv or .jsonl file to write")] = None,
-    url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="columns of --file if not those of training: text=NAME")
-    ] = None,
-    engine: EngineName = None,
-) -> None:
-    """Classify texts from the command line, a file, or standard input (a text per line)."""
-    from pipework import console
-    from pipework.export.inference import format_prediction, write_predictions
-    from pipework.export.predict import PredictionSource, input_source, predict_inputs
-
-    with console.progress() as progress:
-        source = PredictionSource(url=url, columns=columns, engine=engine)
-        results = predict_inputs(words or [], file, source, progress=progress)
-        if out is not None:
-            rows = input_source(words or [], file, source)
-            write_predictions(results, out, progress, rows)
-            return
-        for example, prediction in results:
-            sys.stdout.write(format_prediction(example, prediction) + "\n")
-
-
-@app.command()
 def export(
     run: Run,
     to: Annotated[ExportTarget, typer.Option("--to", help="engine format to build")],
@@ -285,6 +249,7 @@ def _print_line(line: str) -> None:
 app.command()(bench)
 app.command("import")(import_)
 app.command()(publish)
+app.command()(predict)
 
 
 @app.command()

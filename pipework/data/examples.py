@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import islice
@@ -15,7 +15,6 @@ from pipework.run_folder.manifest import Input, Part, ReadOptions
 from pipework.run_folder.task import TaskKind
 
 Label = str | tuple[str, ...]
-WHOLE = re.compile(r"[0-9]{1,9}")
 DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 MAX_TARGET = 1e30  # largest regression target: it fits float32, and its square float64
 SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -177,18 +176,26 @@ class Source:
 
     def _example(self, row: RawRow, *, marked: bool) -> Example:
         try:
-            text, text_pair = _text(row.text, self.columns.text), None
-            if self.columns.text_pair is not None:
-                text_pair = _text(row.text_pair, self.columns.text_pair)
-            label = None if self.columns.label is None else self._label(row.label)
-            entities = None
-            if marked:
-                text, entities = parse_marked_text(text)
-            elif self.columns.entities is not None:
-                entities = check_spans(text, _spans(row.entities, self.columns.entities))
+            return self.parse(row, marked=marked)
         except InputError as error:
             message = f"{self.path}:{row.line}: {error}"
             raise DataError(message, error.hint) from error
+
+    def parse(self, row: RawRow, *, marked: bool = False) -> Example:
+        """Return the example of a row; with `marked`, its text marks two entities.
+
+        Raises:
+            InputError: a field is missing or invalid.
+        """
+        text, text_pair = _text(row.text, self.columns.text), None
+        if self.columns.text_pair is not None:
+            text_pair = _text(row.text_pair, self.columns.text_pair)
+        label = None if self.columns.label is None else self._label(row.label)
+        entities = None
+        if marked:
+            text, entities = parse_marked_text(text)
+        elif self.columns.entities is not None:
+            entities = check_spans(text, _spans(row.entities, self.columns.entities))
         return Example(
             text=text, text_pair=text_pair, entities=entities, label=label, line=row.line
         )
@@ -271,19 +278,6 @@ def _digest(row: Example, seed: int) -> bytes:
     return hashlib.blake2b(fields.encode(), digest_size=16).digest()
 
 
-def resolve_label(text: str, labels: Mapping[str, int]) -> int | None:
-    """Return the index of a label that is given by name or by index; None if it is unknown.
-
-    Files often hold indices and keep the names in a separate list. If some label names are
-    themselves numbers, a number is always a name.
-    """
-    if text in labels:
-        return labels[text]
-    if not WHOLE.fullmatch(text) or any(WHOLE.fullmatch(label) for label in labels):
-        return None
-    return int(text) if int(text) < len(labels) else None
-
-
 def chunks(rows: Iterable[Example], size: int) -> Iterator[list[Example]]:
     """Split rows into lists of `size`; the last may be shorter."""
     iterator = iter(rows)
@@ -324,13 +318,14 @@ def validate_example(example: Example, expected: Input, name: str) -> Example:
             missing, invalid or not expected; the message starts with `name`.
     """
     try:
-        return _validated(example, expected)
+        return fit_input(example, expected)
     except InputError as error:
         message = f"{name}: {error}"
         raise InputError(message, error.hint) from error
 
 
-def _validated(example: Example, expected: Input) -> Example:
+def fit_input(example: Example, expected: Input) -> Example:
+    """Check and parse an example as `validate_example`, with errors that do not name it."""
     if expected.pair and example.text_pair is None:
         message = "expected a text and a text_pair: this model classifies pairs"
         raise InputError(message, "separate the texts by a tab, or send text and text_pair")
