@@ -5,11 +5,14 @@ Heavy imports are inside the commands so that `pipe --help` is fast.
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipework.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pipework.serve.bulk.job import BulkOptions
 
 EngineName = Annotated[
     str | None, typer.Option("--engine", help="name of a proven engine or kept step, see pipe show")
@@ -125,8 +128,13 @@ def predict(
             message = "--in needs one run folder and --out, and neither texts, --file nor --url"
             hint = "pipe predict RUN --in 'FILES' --out FOLDER, with quotes around a pattern"
             raise ConfigError(message, hint)
+        from pipework.serve.bulk.job import BulkOptions
+
         kept = None if keep is None else [name for name in keep.split(",") if name]
-        _score_files(Path(words[0]), inputs, out, engine, columns, kept, shard)
+        options = BulkOptions(
+            pattern=inputs, out=out, engine=engine, columns=columns, keep=kept, shard=shard
+        )
+        _score_files(Path(words[0]), options)
         return
     from pipework import console
     from pipework.export.inference import format_prediction, write_predictions
@@ -143,30 +151,19 @@ def predict(
             sys.stdout.write(format_prediction(example, prediction) + "\n")
 
 
-def _score_files(
-    run: Path,
-    pattern: str,
-    out: Path,
-    engine: str | None,
-    columns: str | None,
-    keep: list[str] | None,
-    shard: str | None,
-) -> None:
+def _score_files(run: Path, options: "BulkOptions") -> None:
     from pipework import console
-    from pipework.serve.bulk.job import BulkOptions, score_files
+    from pipework.serve.bulk.job import score_files
 
-    options = BulkOptions(
-        pattern=pattern, out=out, engine=engine, columns=columns, keep=keep, shard=shard
-    )
     with console.progress() as progress:
         summary = score_files(run, options, progress)
     counts = summary.counts
     console.print_line(
-        f"scored: {out}, {counts.rows:,} rows in {summary.items:,} work items "
+        f"scored: {options.out}, {counts.rows:,} rows in {summary.items:,} work items "
         f"({summary.skipped:,} were finished before)"
     )
     if summary.rejected:
-        console.print_line(f"{summary.rejected:,} rows could not be read: {out}/rejects")
+        console.print_line(f"{summary.rejected:,} rows could not be read: {options.out}/rejects")
     if counts.truncated:
         console.print_line(f"{counts.truncated:,} rows are longer than the model reads")
     if counts.labels:

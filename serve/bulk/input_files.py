@@ -92,8 +92,8 @@ def unreadable(name: str, error: Exception) -> DataError:
 def find_files(pattern: str) -> list[StoredFile]:
     """Return the files of a path, a folder or a glob pattern in the order of their names.
 
-    A folder stands for its .parquet, .csv, .tsv, .txt and .jsonl files, at any depth, without
-    those whose name starts with a dot or an underscore.
+    A folder stands for its .parquet, .csv, .tsv, .txt and .jsonl files, at any depth. Files whose
+    name starts with a dot or an underscore are left out.
 
     Raises:
         ConfigError: nothing was found, or a file has another suffix.
@@ -102,16 +102,12 @@ def find_files(pattern: str) -> list[StoredFile]:
     files, path = _file_system(pattern)
     known = (PARQUET, *SUFFIXES)
     if files.isdir(path):
-        base = path
-        paths = [
-            found
-            for found in files.find(path)
-            if found.endswith(known) and not posixpath.basename(found).startswith((".", "_"))
-        ]
+        base, paths = path, [found for found in files.find(path) if found.endswith(known)]
     else:
         magic = min((path.index(sign) for sign in "*?[" if sign in path), default=len(path))
         base = posixpath.dirname(path[:magic])
         paths = files.glob(path) if magic < len(path) else [path] * files.exists(path)
+    paths = [found for found in paths if not posixpath.basename(found).startswith((".", "_"))]
     if not paths:
         message = f"--in {pattern}: no file found"
         raise ConfigError(message, f"expected a file, a folder or a pattern of {', '.join(known)}")
@@ -237,17 +233,22 @@ def _first_record(
     """Return the column names of a text file and the length of its header in bytes."""
     if file_format is Format.TEXT:
         return ("text",), 0
-    record = next(split_records(part, quoted=file_format is Format.CSV))
-    try:
-        cells = parse_record(record, file_format)
-    except InputError as error:
-        message = f"{source.path}:1: {error}"
-        raise DataError(message, error.hint) from error
-    if isinstance(cells, dict):
-        return tuple(cells), 0
-    if header:
-        return tuple(cells), len(record)
-    return tuple(f"column_{number}" for number in range(len(cells))), 0
+    error: InputError | None = None
+    for record in split_records(part, quoted=file_format is Format.CSV):
+        try:
+            cells = parse_record(record, file_format)
+        except InputError as reason:
+            error = error or reason
+            if file_format is Format.JSONL:
+                continue
+            break
+        if isinstance(cells, dict):
+            return tuple(cells), 0
+        if header:
+            return tuple(cells), len(record)
+        return tuple(f"column_{number}" for number in range(len(cells))), 0
+    message = f"{source.path}:1: {error}"
+    raise DataError(message, "leave the file out, or correct it")
 
 
 def _records(stream: IO[bytes], name: str, *, quoted: bool) -> Iterator[bytes]:

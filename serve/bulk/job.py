@@ -31,11 +31,10 @@ from pipework.serve.bulk.ledger import (
     RowCounts,
     digest,
 )
-from pipework.serve.bulk.records import Reject, RowReader, Window
-from pipework.serve.bulk.scorer import LABEL, SCORE, TRUNCATED, ScoredRows, Scorer
-from pipework.serve.engines.call_costs import Costs
+from pipework.serve.bulk.records import Reject, RowReader, RowWindow
+from pipework.serve.bulk.scorer import LABEL, SCORE, TRUNCATED, ScoredBatch, Scorer, column_name
 
-ROW = "source_row"
+ROW, TEXT = "source_row", "text"
 ADDED = (ROW, LABEL, SCORE, TRUNCATED)
 # Environment variables of an array job: index, its first value, and the number of jobs.
 SHARDS = (
@@ -168,8 +167,6 @@ class BulkJob:
         for reader in self._readers:
             reader.check()
         self.ledger = Ledger(options.out, self._plan(keep, files, items))
-        plan = self.ledger.plan
-        scorer.use_costs(Costs(call_tokens=plan.call_tokens, most_tokens=plan.most_tokens))
 
     def run(self, items: Sequence[WorkItem], progress: Progress) -> BulkSummary:
         """Score items, and skip finished ones."""
@@ -221,7 +218,7 @@ class BulkJob:
                 writer.close()
             part.unlink(missing_ok=True)
 
-    def _windows(self, item: WorkItem, stored: StoredFile) -> Iterator[Window]:
+    def _windows(self, item: WorkItem, stored: StoredFile) -> Iterator[RowWindow]:
         import pyarrow as pa  # noqa: PLC0415  (optional)
 
         reader = self._readers[item.file]
@@ -236,7 +233,7 @@ class BulkJob:
                 name = f"{stored.name}, row group {item.row_group}"
                 raise unreadable(name, error) from error
 
-    def _table(self, window: Window, counts: RowCounts) -> Any:  # noqa: ANN401  (no types)
+    def _table(self, window: RowWindow, counts: RowCounts) -> Any:  # noqa: ANN401  (no types)
         """Return the rows of a window as an arrow table, and count them."""
         import pyarrow as pa  # noqa: PLC0415  (optional)
 
@@ -273,10 +270,11 @@ class BulkJob:
     def _plan(
         self, keep: tuple[str, ...], files: Sequence[InputFile], items: Sequence[WorkItem]
     ) -> BulkPlan:
-        manifest, record, costs = self._scorer.manifest, self._scorer.record, self._scorer.costs
+        manifest, record = self._scorer.manifest, self._scorer.record
         parity = record.parity
         return BulkPlan(
             model=manifest.identity.name,
+            task=manifest.task,
             tokenizer=manifest.input.tokenizer.sha256,
             engine=EngineIdentity(
                 name=record.name,
@@ -284,9 +282,7 @@ class BulkJob:
                 rows=None if parity is None else parity.rows,
                 max_abs_diff=None if parity is None else parity.max_abs,
             ),
-            call_tokens=costs.call_tokens,
-            most_tokens=costs.most_tokens,
-            columns=tuple(self._readers[0].names().values()),
+            columns=tuple(self._readers[0].names.values()),
             keep=keep,
             files=tuple(files),
             items=tuple(items),
@@ -299,14 +295,22 @@ class BulkJob:
             parsed = parse_columns(self._options.columns)
             columns = replace(source.columns, text=parsed.text, text_pair=parsed.text_pair)
             source = replace(source, columns=columns, header=None)
-        suffix = source.path.suffix
+        suffix, columns = source.path.suffix, source.columns
         if suffix == ".txt":  # a list of texts
-            columns = replace(source.columns, text="text")
+            columns = replace(columns, text=TEXT)
             return replace(source, columns=columns, format=Format.TEXT)
-        return source if suffix == PARQUET else replace(source, format=SUFFIXES[suffix])
+        if suffix in (PARQUET, ".jsonl"):  # its columns have no numbers
+            pair = columns.text_pair
+            columns = replace(
+                columns,
+                text=column_name(columns.text, TEXT),
+                text_pair=None if pair is None else column_name(pair, "text_pair"),
+            )
+        known = source.format if suffix == PARQUET else SUFFIXES[suffix]
+        return replace(source, columns=columns, format=known)
 
 
-def _count(scored: ScoredRows) -> Counter[str]:
+def _count(scored: ScoredBatch) -> Counter[str]:
     labels = (label if isinstance(label, list) else [label] for label in scored.labels)
     return Counter(name for names in labels for name in names)
 

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from pipework.errors import ChangedFileError, ConfigError
 from pipework.run_folder.files import FileRecord, Record, record_file
+from pipework.run_folder.task import Task
 from pipework.serve.bulk.input_files import READ_BYTES, InputFile, StoredFile, WorkItem
 from pipework.serve.bulk.records import Reject
 
@@ -47,9 +48,9 @@ class BulkPlan(Record):
 
     Attributes:
         model: name of the run.
+        task: its labels and thresholds.
         tokenizer: digest of the tokenizer.
         engine: the engine.
-        call_tokens, most_tokens: the costs by which batches are cut into calls, see `Costs`.
         columns: the columns of the texts.
         keep: the columns that are copied to the output.
         files: the files.
@@ -57,10 +58,9 @@ class BulkPlan(Record):
     """
 
     model: str
+    task: Task
     tokenizer: str
     engine: EngineIdentity
-    call_tokens: int
-    most_tokens: int
     columns: tuple[str, ...]
     keep: tuple[str, ...]
     files: tuple[InputFile, ...]
@@ -91,7 +91,7 @@ class Ledger:
     """A job folder.
 
     Attributes:
-        plan: the plan of the job, which the first process has written.
+        plan: the plan of the job.
     """
 
     def __init__(self, folder: Path, plan: BulkPlan) -> None:
@@ -108,7 +108,8 @@ class Ledger:
         for name in FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
         self._remove_temporary()
-        self.plan = _agree(folder, plan)
+        self.plan = plan
+        _agree(folder, plan)
 
     def temporary(self, item: WorkItem, suffix: str) -> Path:
         """Return the path of a temporary file that no other process writes."""
@@ -218,8 +219,8 @@ def digest(stored: StoredFile, item: WorkItem) -> str:
     return hashed.hexdigest()
 
 
-def _agree(folder: Path, plan: BulkPlan) -> BulkPlan:
-    """Write the plan of a new job, or return that of the job after comparing both."""
+def _agree(folder: Path, plan: BulkPlan) -> None:
+    """Write the plan of a new job, or compare it with that of the job."""
     path, temporary = folder / PLAN, folder / TEMPORARY / f"{PLAN}.{_process()}.json"
     if not path.exists():
         temporary.write_text(plan.model_dump_json(indent=1), encoding="utf-8")
@@ -233,16 +234,14 @@ def _agree(folder: Path, plan: BulkPlan) -> BulkPlan:
     except ValidationError as error:
         message = f"{path} is not the plan of a bulk job of this version"
         raise ConfigError(message, OTHER) from error
-    costs = {"call_tokens": known.call_tokens, "most_tokens": known.most_tokens}
-    if plan.model_copy(update=costs) != known:
+    if plan != known:
         message = f"{folder}: {_difference(known, plan)}"
         raise ConfigError(message, OTHER)
-    return known
 
 
 def _difference(known: BulkPlan, plan: BulkPlan) -> str:
     """Describe the first difference between the plan of a job and another."""
-    for name in ("model", "engine", "tokenizer", "columns", "keep"):
+    for name in ("model", "task", "engine", "tokenizer", "columns", "keep"):
         before, now = getattr(known, name), getattr(plan, name)
         if before != now:
             if isinstance(before, EngineIdentity) and before.name != now.name:
@@ -264,6 +263,9 @@ def _difference(known: BulkPlan, plan: BulkPlan) -> str:
 def _short(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "none"
+    if isinstance(value, Task):
+        thresholds = ", ".join(f"{threshold:g}" for threshold in value.thresholds) or "none"
+        return f"{value.kind} (labels {', '.join(value.labels)}; thresholds {thresholds})"
     return "other files" if isinstance(value, EngineIdentity) else str(value)
 
 

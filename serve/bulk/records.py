@@ -7,6 +7,7 @@ import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import IO, Any
 
@@ -28,7 +29,7 @@ class Reject(Record):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class RowReader:
     """Reads the rows of a file.
 
@@ -58,12 +59,12 @@ class RowReader:
                 message = f"{name}: expected one column {column!r}, found {found}; columns: {known}"
                 raise ConfigError(message, "choose the columns: --columns text=NAME, --keep NAME")
 
-    def text_rows(self, data: bytes, first_line: int) -> Iterator["Window"]:
+    def text_rows(self, data: bytes, first_line: int) -> Iterator["RowWindow"]:
         """Yield the windows of a part of a text file; `first_line` is the number of its line."""
         file_format = Format(self.source.read_options().format)
         records = numbered_records(data, first_line, quoted=file_format is Format.CSV)
         while chunk := list(islice(records, WINDOW)):
-            window = Window()
+            window = RowWindow()
             for line, record in chunk:
                 try:
                     cells = self._cells(record, file_format)
@@ -73,30 +74,33 @@ class RowReader:
                 window.add(self, line, cells, [_text(cells.get(name)) for name in self.keep])
             yield window
 
-    def table_rows(self, stream: IO[bytes], row_group: int, first_row: int) -> Iterator["Window"]:
+    def table_rows(
+        self, stream: IO[bytes], row_group: int, first_row: int
+    ) -> Iterator["RowWindow"]:
         """Yield the windows of a row group of parquet; its values keep their types."""
         import pyarrow.parquet as pq  # noqa: PLC0415  (optional)
 
-        names = list(dict.fromkeys([*self.names().values(), *self.keep]))
+        names = list(dict.fromkeys([*self.names.values(), *self.keep]))
         batches = pq.ParquetFile(stream).iter_batches(WINDOW, [row_group], names)
         for batch in batches:
-            window = Window()
-            texts = {field: batch.column(name).to_pylist() for field, name in self.names().items()}
+            window = RowWindow()
+            texts = {field: batch.column(name).to_pylist() for field, name in self.names.items()}
             scored = [
                 row
                 for row in range(batch.num_rows)
                 if window.add(
                     self,
                     first_row + row,
-                    {self.names()[field]: values[row] for field, values in texts.items()},
+                    {self.names[field]: values[row] for field, values in texts.items()},
                 )
             ]
             window.table = batch.select(list(self.keep)).take(scored)
             first_row += batch.num_rows
             yield window
 
+    @cached_property
     def names(self) -> dict[str, str]:
-        """Return the column names of the text fields."""
+        """The column names of the text fields."""
         return {
             field: column if isinstance(column, str) else self.columns[column]
             for field, column in self._fields().items()
@@ -108,7 +112,7 @@ class RowReader:
         Raises:
             InputError: a text is missing or is not a text, or the input does not fit the model.
         """
-        values = {field: cells.get(name) for field, name in self.names().items()}
+        values = {field: cells.get(name) for field, name in self.names.items()}
         example = self.source.parse(RawRow(line=row, **values))
         return fit_input(example, self.expected)
 
@@ -127,7 +131,7 @@ class RowReader:
 
 
 @dataclass(kw_only=True, slots=True)
-class Window:
+class RowWindow:
     """Some rows of a file.
 
     Attributes:

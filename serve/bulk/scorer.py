@@ -15,21 +15,25 @@ from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
 from pipework.data.examples import Example, Source, fit_input
-from pipework.data.readers import Columns, RawRow
+from pipework.data.readers import Column, Columns, RawRow
 from pipework.errors import InputError
 from pipework.run_folder.manifest import read_classifier
 from pipework.run_folder.task import Task, TaskKind
 from pipework.scoring.predictions import predicted_labels, probabilities
 from pipework.serve.engines import open_first
-from pipework.serve.engines.call_costs import Costs
+from pipework.serve.engines.call_costs import CPU, Costs
+from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.text.encoding import TextEncoder, truncated_rows
 
 Scores = NDArray[np.float32]
+# Fixed instead of measured: another cut of a batch into calls changes the last bits of a score, and
+# the parts of a job must be the same bit for bit after an interruption and on another day.
+GPU = Costs(call_tokens=1024, most_tokens=16_384)
 LABEL, SCORE, TRUNCATED, ERROR = "predicted_label", "predicted_score", "truncated", "error"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScoredRows:
+class ScoredBatch:
     """The predictions for N inputs, as columns.
 
     Attributes:
@@ -66,8 +70,9 @@ class Scorer(Closeable):
         Args:
             run: the run folder.
             engine: name of an engine; None for the default.
-            text: column of the texts; None for that of the training data.
-            text_pair: column of the second texts of a model of pairs.
+            text: column of the texts; None for that of the training data, or `text` if that has a
+                number.
+            text_pair: column of the second texts of a model of pairs, likewise.
             threads: threads of the engine; None for as many as the container may use.
 
         Raises:
@@ -77,13 +82,18 @@ class Scorer(Closeable):
         folder = Path(run)
         self.manifest = manifest = read_classifier(folder)
         self.record, self._engine = open_first(folder, manifest, engine, threads=threads)
+        if self.record.tensorrt is None:  # TensorRT cuts calls by the profiles of the engine
+            costs = CPU if gpu_or_none() is None else GPU
+            self._engine.collate = replace(self._engine.collate, costs=costs)
         form, reading = manifest.input, manifest.data.reading
         self._encoder = TextEncoder.open(
             folder / form.tokenizer.path, max_length=form.max_length, type_ids=form.type_ids
         )
-        pair = text_pair or reading.text_pair or "text_pair"
+        pair = text_pair or column_name(reading.text_pair, "text_pair")
         columns = Columns(
-            text=str(text or reading.text), text_pair=str(pair) if form.pair else None, label=None
+            text=text or column_name(reading.text, "text"),
+            text_pair=pair if form.pair else None,
+            label=None,
         )
         self._source = Source(path=Path("batch"), columns=columns)
         self._lock = threading.Lock()  # an engine computes one batch at a time
@@ -96,20 +106,7 @@ class Scorer(Closeable):
         """Free the engine. Closing twice is allowed."""
         self._engine.close()
 
-    @property
-    def costs(self) -> Costs:
-        """The costs by which the engine cuts a batch into calls."""
-        return self._engine.collate.costs
-
-    def use_costs(self, costs: Costs) -> None:
-        """Cut batches by these costs, so that results are the same bit for bit.
-
-        Costs are measured when an engine is opened. Another cut gives calls of another shape, and
-        so differences in the last bits of a score.
-        """
-        self._engine.collate = replace(self._engine.collate, costs=costs)
-
-    def score(self, examples: Sequence[Example]) -> ScoredRows:
+    def score(self, examples: Sequence[Example]) -> ScoredBatch:
         """Return the predictions for inputs that fit the model."""
         encodings = self._encoder.encode(examples)
         with self._lock:
@@ -117,7 +114,7 @@ class Scorer(Closeable):
         truncated_N = np.zeros(len(examples), np.bool_)
         truncated_N[list(truncated_rows(encodings))] = True
         labels, scores = _decide(logits_NC, self.manifest.task)
-        return ScoredRows(labels=labels, scores=scores, truncated=truncated_N.tolist())
+        return ScoredBatch(labels=labels, scores=scores, truncated=truncated_N.tolist())
 
     def __call__(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the columns of a batch with `predicted_label`, `predicted_score`, `truncated`.
@@ -176,6 +173,11 @@ def _open_once(
 ) -> Scorer:
     """Return the scorer of this process: opening an engine takes longer than scoring a batch."""
     return Scorer(run, engine, text=text, text_pair=text_pair, threads=threads)
+
+
+def column_name(column: Column | None, default: str) -> str:
+    """Return the name of a column; the default for a number."""
+    return column if isinstance(column, str) else default
 
 
 def _decide(
