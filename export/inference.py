@@ -4,15 +4,15 @@ import csv
 import json
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import TEXTS, Example, Source, parse_columns, validate_example
+from pipework.data.examples import TEXTS, Example, Source, validate_example
 from pipework.data.kept_rows import kept_source
 from pipework.data.readers import SUFFIXES, WITHOUT_COLUMNS, Format, read_cells
 from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
@@ -82,7 +82,7 @@ def evaluate_run(
     else:
         source = other_source(TrainingReadOptions.of(manifest.data), file)
         if columns is not None:
-            source = _with_columns(source, columns, (*TEXTS, "label"))
+            source = source.with_columns(columns, (*TEXTS, "label"))
     examples = list(source.rows())
     labels_N = label_array(examples, manifest.task, str(source.path))
     encodings = open_encoder(run, manifest).encode(examples)
@@ -215,21 +215,13 @@ def unlabelled_source(
 ) -> Source:
     """Return how to read the texts of a file; labels are ignored.
 
-    `columns` replaces columns of the training data, see `parse_columns`.
+    `columns` replaces columns of the training data, see `Source.with_columns`.
 
     Raises:
         DataError: `columns` is invalid, or names a second text for a model of single texts.
     """
     source = other_source(reading, file).unlabelled()
-    return source if columns is None else _with_columns(source, columns, TEXTS)
-
-
-def _with_columns(source: Source, option: str, fields: Collection[str]) -> Source:
-    columns = parse_columns(option, fields)
-    if "text_pair" in columns and source.columns.text_pair is None:
-        message = f"columns {option!r}: found text_pair, but this model classifies single texts"
-        raise DataError(message, "name only the column of the text: --columns text=COLUMN")
-    return replace(source, columns=replace(source.columns, **columns), header=None)
+    return source if columns is None else source.with_columns(columns)
 
 
 def write_predictions(

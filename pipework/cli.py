@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 
 from pipework.benchmarks.command import bench
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, as_pipe_error
-from pipework.exchange_commands import import_, publish
+from pipework.model_commands import Columns, EngineName, import_, predict, publish
 from pipework.run_folder.engine_record import ExportTarget, Layout, Precision
 
 app = typer.Typer(
@@ -38,12 +38,6 @@ Result = TypeVar("Result", bound=BaseModel)
 Run = Annotated[Path, typer.Argument(help="run folder")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value; section.key= removes it")
-]
-Columns = Annotated[
-    str | None, typer.Option(help="columns of the file if not those of training: text=NAME")
-]
-EngineName = Annotated[
-    str | None, typer.Option("--engine", help="name of a proven engine or kept step, see pipe show")
 ]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -141,36 +135,6 @@ def evaluate(
     with console.progress() as progress:
         evaluation = evaluate_run(run, file, split or "dev", engine, progress, columns)
     _print_result(evaluation, show_evaluation, as_json=as_json)
-
-
-@app.command()
-def predict(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN|TEXT",
-            help="run folder (not with --url), then texts; a tab separates the texts of a pair",
-        ),
-    ] = None,
-    file: Annotated[Path | None, typer.Option(help="data file, or .txt file of texts")] = None,
-    out: Annotated[Path | None, typer.Option(help=".csv, .tsv or .jsonl file to write")] = None,
-    url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
-    columns: Columns = None,
-    engine: EngineName = None,
-) -> None:
-    """Classify texts from the command line, a file, or standard input (a text per line)."""
-    from pipework import console
-    from pipework.export.inference import format_prediction, write_predictions
-    from pipework.export.predict import PredictionSource, predict_inputs
-
-    with console.progress() as progress:
-        source = PredictionSource(url=url, columns=columns, engine=engine)
-        predicted = predict_inputs(words or [], file, source, progress=progress)
-        if out is not None:
-            write_predictions(predicted.predictions, out, progress, predicted.file)
-            return
-        for example, prediction in predicted.predictions:
-            sys.stdout.write(format_prediction(example, prediction) + "\n")
 
 
 @app.command()
@@ -284,6 +248,7 @@ def _print_result(result: Result, show_text: Callable[[Result], None], *, as_jso
 app.command()(bench)
 app.command("import")(import_)
 app.command()(publish)
+app.command()(predict)
 
 
 @app.command()

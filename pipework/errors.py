@@ -118,6 +118,7 @@ class StoppedError(PipeError):
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # The extra of pipework that installs each optional package.
 EXTRAS = {
+    "fsspec": "bulk",
     "matplotlib": "bench",
     "mlflow": "mlflow",
     "pandas": "mlflow",
@@ -125,6 +126,7 @@ EXTRAS = {
     "onnx": "export",
     "onnxruntime": "cpu",
     "openvino": "cpu",
+    "pyarrow": "bulk",
     "sklearn": "train",
     "tensorboard": "train",
     "torch": "train",

@@ -23,8 +23,13 @@ from pipework.benchmarks.load.slo import MIN_REQUESTS
 from pipework.benchmarks.results_schema.comparison import ComparedLevel, Quantity
 from pipework.benchmarks.results_schema.level import Level, cost_per_million
 from pipework.benchmarks.results_schema.results import Statistic
-from pipework.benchmarks.stats.confidence import PERCENTILES, Floats
-from pipework.benchmarks.stats.ratios import Estimate, LogVariance, with_pooled_minimum
+from pipework.benchmarks.stats.confidence import (
+    PERCENTILES,
+    Estimate,
+    Floats,
+    LogVariance,
+    with_pooled_minimum,
+)
 from pipework.progress import Progress
 
 ROUNDS = 5

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from pipework.data.examples import Example, Label, chunks, resolve_label
+from pipework.data.examples import Example, Label, chunks
 from pipework.errors import DataError
 from pipework.progress import Progress
 from pipework.run_folder.manifest import SplitMetrics
-from pipework.run_folder.task import Loss, Metric, Task, TaskKind, not_a_classifier
+from pipework.run_folder.task import Loss, Metric, Task, TaskKind, not_a_classifier, resolve_label
 from pipework.scoring import metrics
 from pipework.scoring.metrics import Tally
 from pipework.scoring.predictions import predicted_labels

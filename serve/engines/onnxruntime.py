@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from pipework.cpu import cpu_limit
+from pipework.cpu import LowPriorityThread, cpu_limit
 from pipework.errors import MissingDependencyError, PipeError, RunFolderError
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
-from pipework.serve.engines.cpu_threads import LowPriorityThread
 from pipework.serve.engines.cuda import Gpu, NoGpuError, find_gpu
 from pipework.serve.engines.cuda_libraries import load_cuda_libraries
 

@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 
-from pipework.cpu import cpu_limit
+from pipework.cpu import LowPriorityThread, cpu_limit
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.run_folder.engine_record import Precision
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
-from pipework.serve.engines.cpu_threads import LowPriorityThread
 
 # Each new shape is compiled and cached. With rows of any width, an int8 engine of 6 layers of
 # width 384 used 730 MiB after 40 s of random batches and kept growing. With multiples of 16 it uses

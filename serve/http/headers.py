@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from math import isfinite
 
 from pipework.errors import InputError
-from pipework.serve.request.options import RequestOptions
-from pipework.serve.request.timings import StageTimings
+from pipework.serve.request.context import RequestOptions, StageTimings
 
 TIMEOUT = "X-Request-Timeout-Ms"
 PRIORITY = "X-Priority"

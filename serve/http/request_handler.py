@@ -18,13 +18,13 @@ from starlette.types import ASGIApp, Message, Scope
 
 from pipework.errors import NotReadyError, PipeError
 from pipework.serve.http.auth import ApiKeys, is_public
-from pipework.serve.http.compression import compress
 from pipework.serve.http.errors import UnknownPathError, error_response
 from pipework.serve.http.exchange import Exchange, InferenceRequest, ModelLease
 from pipework.serve.http.request_bodies import (
     COPIES,
     RequestMemory,
     check_body,
+    compress,
     decompress,
     too_large_error,
 )

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator
 from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.metadata import BYTES, output_specs
 from pipework.serve.inference_protocol.tensors import ProtocolError, printable
-from pipework.serve.request.options import RequestOptions
+from pipework.serve.request.context import RequestOptions
 from pipework.serve.text_tensors import TEXT, TEXT_PAIR, InputTexts
 
 # A model has two inputs and four outputs, and clients send a few parameters. More are an attack:

@@ -35,9 +35,7 @@ from pipework.serve.inference_protocol.stream import (
 )
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
-from pipework.serve.request.context import Endpoint, RequestContext
-from pipework.serve.request.options import RequestOptions
-from pipework.serve.request.timings import StageTimings
+from pipework.serve.request.context import Endpoint, RequestContext, RequestOptions, StageTimings
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK
 from pipework.serve.scheduling.model_protocol import run_for_logits
 

@@ -1,4 +1,4 @@
-"""The context of one request: its id, endpoint, model, timings and status.
+"""The context of one request (id, endpoint, model, status), its options and its stage timings.
 
 The endpoint that receives a request creates its `RequestContext`. Code that works on the request
 finds it with `current_request`, because it is a context variable of the task. So functions need no
@@ -12,8 +12,97 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Generic, TypeVar
 
-from pipework.serve.request.timings import StageTimings
+from pipework.errors import DeadlineError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestOptions:
+    """Options that a client sends in addition to the texts.
+
+    Attributes:
+        deadline_s: time on the clock of `time.monotonic` after which the request is not computed
+            any more; None for no deadline.
+        bulk: low priority: interactive requests are scheduled first.
+    """
+
+    deadline_s: float | None = None
+    bulk: bool = False
+
+    @classmethod
+    def within(cls, seconds: float | None, *, bulk: bool = False) -> "RequestOptions":
+        """Return options with a deadline this many seconds from now; None for no deadline."""
+        deadline_s = None if seconds is None else time.monotonic() + seconds
+        return cls(deadline_s=deadline_s, bulk=bulk)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the deadline, negative after it; None if there is no deadline."""
+        return None if self.deadline_s is None else self.deadline_s - time.monotonic()
+
+    def check(self) -> None:
+        """Check that the deadline has not passed.
+
+        Raises:
+            DeadlineError: the deadline has passed.
+        """
+        if self.deadline_s is not None and time.monotonic() >= self.deadline_s:
+            raise deadline_error()
+
+
+def deadline_error() -> DeadlineError:
+    """Return the error for a request whose deadline has passed."""
+    message = "the request deadline passed before it was computed"
+    return DeadlineError(message, "use a longer timeout or send fewer texts per request")
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageTimings:
+    """Seconds that a request spent in each stage.
+
+    Attributes:
+        tokenize_s: conversion of texts to ids, including the wait for a tokenizer thread.
+        queue_s: wait for an engine, including the waits between the batches of a large request.
+        infer_s: time in engines: the full duration of each batch that contained the request.
+        decode_s: conversion of logits to labels.
+    """
+
+    tokenize_s: float = 0.0
+    queue_s: float = 0.0
+    infer_s: float = 0.0
+    decode_s: float = 0.0
+
+    def by_stage(self) -> dict[str, float]:
+        """Return the seconds by stage name."""
+        return {
+            "tokenize": self.tokenize_s,
+            "queue": self.queue_s,
+            "infer": self.infer_s,
+            "decode": self.decode_s,
+        }
+
+    def server_timing(self) -> str:
+        """Return the value of a Server-Timing header, in milliseconds.
+
+        https://www.w3.org/TR/server-timing/
+        """
+        return (
+            f"tokenize;dur={self.tokenize_s * 1e3:.3f}, queue;dur={self.queue_s * 1e3:.3f}, "
+            f"infer;dur={self.infer_s * 1e3:.3f}, decode;dur={self.decode_s * 1e3:.3f}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimedResult(Generic[T_co]):
+    """A result and the stage timings of its request."""
+
+    value: T_co
+    timings: StageTimings
+
 
 REQUEST_ID = "x-request-id"
 TRACE_HEADERS = ("traceparent", "tracestate")  # https://www.w3.org/TR/trace-context/

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pipework.serve.request.timings import StageTimings
+from pipework.serve.request.context import StageTimings
 
 # Histogram buckets of a stage. Steps of 2 to 2.5, as the Prometheus defaults; the first bucket is
 # 0.1 ms, the time to tokenize a text.

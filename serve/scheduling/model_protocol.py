@@ -10,9 +10,8 @@ from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest, TrainingReadOptions
 from pipework.run_folder.task import TaskKind
 from pipework.scoring.predictions import Prediction
-from pipework.serve.request.options import RequestOptions
+from pipework.serve.request.context import RequestOptions, TimedResult
 from pipework.serve.request.statistics import EngineLoad, Totals
-from pipework.serve.request.timings import TimedResult
 from pipework.serve.text_tensors import InputTexts, OutputTensors
 
 INLINE_LOGITS = 20_000  # predictions of more logits are made and written outside of the event loop

@@ -22,10 +22,15 @@ from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.predictions import Prediction, decide, mark_truncated
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.openers import LocalOpener, Opener
-from pipework.serve.request.context import set_timings, start_processing
-from pipework.serve.request.options import RequestOptions, deadline_error
+from pipework.serve.request.context import (
+    RequestOptions,
+    StageTimings,
+    TimedResult,
+    deadline_error,
+    set_timings,
+    start_processing,
+)
 from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics, Totals
-from pipework.serve.request.timings import StageTimings, TimedResult
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK, LoopBridge
 from pipework.serve.scheduling.model_protocol import ModelCard, run_for_logits
 from pipework.serve.scheduling.queue import JobResult

@@ -25,7 +25,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.serve.request.options import RequestOptions
+from pipework.serve.request.context import RequestOptions
 from pipework.text.encoding import Encoding, truncated_rows
 
 Logits = NDArray[np.float32]

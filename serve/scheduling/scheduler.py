@@ -26,7 +26,7 @@ from pipework.closeable import Closeable
 from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.scoring.evaluation import Engine
 from pipework.serve.config import QueueSettings
-from pipework.serve.request.options import deadline_error
+from pipework.serve.request.context import deadline_error
 from pipework.serve.request.statistics import EngineLoad, RefusalReason
 from pipework.serve.scheduling.in_flight import BatchTotals, ComputedBatch, InFlightBatch
 from pipework.serve.scheduling.queue import Batch, BatchQueue, Job, JobResult, deliver

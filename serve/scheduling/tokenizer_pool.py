@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pipework.closeable import Closeable
 from pipework.data.examples import Example
 from pipework.errors import NotReadyError, PipeError
-from pipework.serve.request.options import RequestOptions
+from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.queue import Job, JobResult, claim
 from pipework.serve.scheduling.scheduler import STOPPING, Scheduler
 from pipework.text.encoding import Encoding

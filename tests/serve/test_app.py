@@ -14,9 +14,8 @@ from pipework.run_folder.task import TaskKind
 from pipework.scoring.predictions import Prediction, SingleLabel
 from pipework.serve.config import LimitSettings
 from pipework.serve.models.registry import Models
-from pipework.serve.request.options import RequestOptions
+from pipework.serve.request.context import RequestOptions, StageTimings, TimedResult
 from pipework.serve.request.statistics import EngineLoad, Totals
-from pipework.serve.request.timings import StageTimings, TimedResult
 from pipework.serve.scheduling.model_protocol import ModelCard
 from pipework.serve.text_tensors import InputTexts, OutputTensors
 from tests.serve.servers import MemoryServer

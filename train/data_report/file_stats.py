@@ -18,11 +18,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example, Label, Source, chunks, folded_text, resolve_label
+from pipework.data.examples import Example, Label, Source, chunks, folded_text
 from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.files import check_writable, write_atomically
-from pipework.run_folder.task import TaskKind
+from pipework.run_folder.task import TaskKind, resolve_label
 from pipework.text.encoding import TextEncoder, truncated_rows
 from pipework.train.data.token_cache import no_rows, row_bytes
 

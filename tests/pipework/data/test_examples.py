@@ -1,10 +1,10 @@
 import pytest
 
-from pipework.data.examples import Example, Source, parse_columns, resolve_label, split_pair
+from pipework.data.examples import Example, Source, parse_columns, split_pair
 from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.run_folder.manifest import Part
-from pipework.run_folder.task import TaskKind
+from pipework.run_folder.task import TaskKind, resolve_label
 
 NUMBERS = Columns(text=0, label=1)
 

@@ -6,13 +6,12 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, save
 
-from pipework.cpu import cpu_limit
+from pipework.cpu import NICE, cpu_limit
 from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.run_folder.engine_record import Layout
 from pipework.serve.engines import onnxruntime as module
 from pipework.serve.engines.collate import Collate
-from pipework.serve.engines.cpu_threads import NICE
 from pipework.serve.engines.cuda import Gpu
 from pipework.serve.engines.onnxruntime import CUDA, OnnxRuntimeEngine, _check_provider
 from pipework.serve.engines.tensorrt_packages import gpu_or_none

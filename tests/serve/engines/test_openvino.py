@@ -9,12 +9,11 @@ import openvino as ov
 import pytest
 from onnx import TensorProto, helper, save
 
-from pipework.cpu import computes_bf16, cpu_limit
+from pipework.cpu import NICE, computes_bf16, cpu_limit
 from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.run_folder.engine_record import Layout, Precision
 from pipework.serve.engines.collate import Collate
-from pipework.serve.engines.cpu_threads import NICE
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.engines.openvino import PRECISION_PATH, ROW_STEP, OpenVinoEngine, precision_hint
 from pipework.text.encoding import Encoding, TextEncoder
@@ -226,7 +225,7 @@ from pipework.run_folder.engine_record import Layout, Precision
 from pipework.text.padding import Padding
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.openvino import OpenVinoEngine
-from pipework.serve.engines.cpu_threads import NICE
+from pipework.cpu import NICE
 
 signal.signal(signal.SIGUSR1, lambda *_: print("alive"))
 collate = Collate(

@@ -10,8 +10,7 @@ from pipework.serve.http.headers import (
     read_options,
     timing_headers,
 )
-from pipework.serve.request.options import RequestOptions
-from pipework.serve.request.timings import StageTimings
+from pipework.serve.request.context import RequestOptions, StageTimings
 
 
 def fields(headers):

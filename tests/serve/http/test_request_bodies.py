@@ -1,5 +1,6 @@
 """The memory of all bodies; and compressed bodies, over real connections."""
 
+import asyncio
 import gzip
 import json
 import zlib
@@ -8,9 +9,11 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.http as triton
+import tritonclient.http.aio as triton_aio
+from tritonclient.utils import InferenceServerException
 
 from pipework.errors import TooBusyError
-from pipework.serve.http.request_bodies import ByteBudget, HeldBytes
+from pipework.serve.http.request_bodies import ByteBudget, HeldBytes, preferred_encoding
 from pipework.serve.scheduling.loop_bridge import LARGE_BYTES
 
 BODY = json.dumps({"texts": ["goal"] * 100}).encode()
@@ -163,3 +166,67 @@ def test_a_single_request_may_hold_more_than_the_budget_and_less_is_always_possi
             HeldBytes(budget).resize(1)
         held.resize(BUDGET + 1)
     assert budget.used == 0
+
+
+@pytest.mark.parametrize(
+    ("accepted", "chosen"),
+    [
+        ("", None),
+        ("br", None),
+        ("gzip", "gzip"),
+        ("deflate", "deflate"),
+        ("gzip, deflate, br", "gzip"),
+        ("deflate;q=1.0, gzip;q=0.5", "deflate"),
+        ("gzip;q=0", None),
+        ("gzip;q=rain, deflate", "deflate"),
+        ("GZip", "gzip"),
+        ("gzip;q=nan", None),
+    ],
+)
+def test_the_encoding_with_the_highest_quality_is_chosen(accepted, chosen):
+    assert preferred_encoding(accepted) == chosen
+
+
+def infer(server, accepted, count=100):
+    tensor = {"name": "text", "shape": [count], "datatype": "BYTES", "data": ["goal"] * count}
+    headers = {"Accept-Encoding": accepted}
+    url = f"{server.url}/v2/models/topics/infer"
+    with httpx.stream("POST", url, json={"inputs": [tensor]}, headers=headers) as answer:
+        return answer, b"".join(answer.iter_raw())
+
+
+@pytest.mark.parametrize(
+    ("encoding", "unpack"), [("gzip", gzip.decompress), ("deflate", zlib.decompress)]
+)
+def test_a_large_response_is_compressed(server, encoding, unpack):
+    answer, raw = infer(server, encoding)
+    _, plain = infer(server, "identity")
+    assert answer.headers["Content-Encoding"] == encoding
+    assert answer.headers["Vary"] == "Accept-Encoding"
+    assert int(answer.headers["Content-Length"]) == len(raw) < len(plain)
+    assert unpack(raw) == plain
+
+
+def test_small_responses_and_errors_are_not_compressed(server):
+    for count in (1, 2000):  # the second is above the limit of texts
+        answer, raw = infer(server, "gzip", count)
+        assert "Content-Encoding" not in answer.headers
+        assert raw.startswith(b"{")
+    assert answer.status_code == 413
+
+
+def test_the_async_client_reads_responses_errors_and_metadata(server):
+    async def run():
+        async with triton_aio.InferenceServerClient(server.url.removeprefix("http://")) as client:
+            tensor = triton_aio.InferInput("text", [100, 1], "BYTES")
+            tensor.set_data_from_numpy(np.array([[b"goal"]] * 100, np.object_))
+            assert (await client.get_model_metadata("topics"))["name"] == "topics"
+            with pytest.raises(
+                InferenceServerException, match="unknown model 'other'; known models: 'topics'"
+            ):
+                await client.infer("other", [tensor], response_compression_algorithm="gzip")
+            for name in ("gzip", "deflate"):
+                result = await client.infer("topics", [tensor], response_compression_algorithm=name)
+                assert set(result.as_numpy("label").ravel()) == {b"sport"}
+
+    asyncio.run(run())

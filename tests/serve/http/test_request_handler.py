@@ -26,8 +26,7 @@ from pipework.serve.http.event_loop import TickShare
 from pipework.serve.http.request_handler import call_app
 from pipework.serve.http.request_parser import RequestHead
 from pipework.serve.models.registry import Models
-from pipework.serve.request.context import current_request
-from pipework.serve.request.timings import StageTimings, TimedResult
+from pipework.serve.request.context import StageTimings, TimedResult, current_request
 from pipework.serve.scheduling.predictor import Predictor
 from tests.serve.servers import TIMEOUT_S, MemoryServer, MemoryTransport, parsed
 

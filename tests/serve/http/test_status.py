@@ -13,9 +13,8 @@ from pipework.run_folder.task import TaskKind
 from pipework.serve.http.status import ServerStatus, build_status_router
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.recent_latency import RecentLatency
-from pipework.serve.request.context import Endpoint, RequestContext
+from pipework.serve.request.context import Endpoint, RequestContext, StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
-from pipework.serve.request.timings import StageTimings
 from pipework.serve.scheduling.model_protocol import ModelCard
 from pipework.serve.scheduling.predictor import Predictor
 from pipework.serve.schemas import STATUS_PATH

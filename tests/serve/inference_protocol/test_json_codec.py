@@ -6,7 +6,7 @@ import pytest
 from pipework.serve.inference_protocol.infer_request import OUTPUTS, RequestedOutput
 from pipework.serve.inference_protocol.json_codec import read_infer
 from pipework.serve.inference_protocol.tensors import ProtocolError, packed
-from pipework.serve.request.options import RequestOptions
+from pipework.serve.request.context import RequestOptions
 from pipework.serve.text_tensors import TEXT, TEXT_PAIR
 
 ONE = (TEXT,)

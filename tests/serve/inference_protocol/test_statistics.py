@@ -7,8 +7,8 @@ import pytest
 from pipework.errors import UnknownModelError
 from pipework.serve.inference_protocol.statistics import Duration, chosen_versions, statistics
 from pipework.serve.models.registry import Models
+from pipework.serve.request.context import StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
-from pipework.serve.request.timings import StageTimings
 
 
 def version(name="topics", number="1", totals=None):

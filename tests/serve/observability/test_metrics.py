@@ -9,9 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.run_folder.task import TaskKind
 from pipework.serve.observability.metrics import ServerMetrics
-from pipework.serve.request.context import Endpoint, RequestContext
+from pipework.serve.request.context import Endpoint, RequestContext, StageTimings
 from pipework.serve.request.statistics import BUCKETS_S, EngineLoad, Statistics
-from pipework.serve.request.timings import StageTimings
 from pipework.serve.scheduling.model_protocol import ModelCard
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -1,20 +1,27 @@
 import asyncio
+import re
+import time
 from collections.abc import Mapping
 from contextvars import Context
+from dataclasses import asdict
 
 import pytest
 
+from pipework.errors import DeadlineError
 from pipework.serve.request.context import (
     Endpoint,
     RequestContext,
+    RequestOptions,
+    StageTimings,
+    TimedResult,
     activate,
     current_request,
+    deadline_error,
     new_context,
     set_model,
     set_timings,
     start_processing,
 )
-from pipework.serve.request.timings import StageTimings
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -70,3 +77,70 @@ def test_nothing_is_recorded_outside_of_a_request() -> None:
     Context().run(
         asyncio.run, no_request()
     )  # other tests may have started requests in this context
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Set the monotonic clock; returns a function that moves it."""
+    now_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+
+    def move(seconds):
+        nonlocal now_s
+        now_s += seconds
+
+    return move
+
+
+def test_a_request_has_no_deadline_and_is_interactive_by_default():
+    options = RequestOptions.within(None)
+    assert options == RequestOptions()
+    assert (options.deadline_s, options.left_s, options.bulk) == (None, None, False)
+    options.check()
+
+
+def test_a_deadline_passes_when_its_time_is_over(clock):
+    options = RequestOptions.within(2.5, bulk=True)
+    assert options.bulk
+    assert options.deadline_s == 102.5
+    clock(1.0)
+    assert options.left_s == 1.5
+    options.check()
+    clock(1.5)
+    assert options.left_s == 0
+    with pytest.raises(DeadlineError):
+        options.check()
+    clock(1.0)
+    assert options.left_s == -1.0
+
+
+def test_the_error_says_what_to_change():
+    error = deadline_error()
+    assert "deadline passed before it was computed" in str(error)
+    assert "longer timeout" in error.hint
+    assert error.http_status == 504
+
+
+TIMINGS = StageTimings(tokenize_s=0.001, queue_s=0.02, infer_s=0.3, decode_s=0.0000004)
+
+
+def test_each_stage_has_its_seconds():
+    expected = {name.removesuffix("_s"): seconds for name, seconds in asdict(TIMINGS).items()}
+    assert TIMINGS.by_stage() == expected
+    assert len(expected) == 4
+
+
+def test_a_request_that_was_not_computed_took_no_time():
+    assert set(StageTimings().by_stage().values()) == {0.0}
+
+
+def test_the_header_has_the_stages_in_milliseconds():
+    header = TIMINGS.server_timing()
+    assert header == "tokenize;dur=1.000, queue;dur=20.000, infer;dur=300.000, decode;dur=0.000"
+    found = {name: float(ms) / 1e3 for name, ms in re.findall(r"(\w+);dur=([\d.]+)", header)}
+    assert found == pytest.approx(TIMINGS.by_stage(), abs=1e-6)
+
+
+def test_a_result_is_kept_with_its_timings():
+    result = TimedResult(value=["sport"], timings=TIMINGS)
+    assert (result.value, result.timings) == (["sport"], TIMINGS)

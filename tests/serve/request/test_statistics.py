@@ -3,8 +3,8 @@ from threading import Thread
 
 import pytest
 
+from pipework.serve.request.context import StageTimings
 from pipework.serve.request.statistics import BUCKETS_S, Statistics, Totals
-from pipework.serve.request.timings import StageTimings
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from pipework.serve.request.options import RequestOptions
+from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.queue import (
     MAX_SKIPS,
     Batch,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import pipework.serve.scheduling.scheduler
 from pipework.errors import DeadlineError, NotReadyError, TooBusyError
 from pipework.serve.config import QueueSettings
-from pipework.serve.request.options import RequestOptions
+from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.in_flight import ComputedBatch
 from pipework.serve.scheduling.queue import Job, JobResult
 from pipework.serve.scheduling.scheduler import (
