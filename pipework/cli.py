@@ -5,16 +5,18 @@ Heavy imports are inside the commands so that `pipe --help` is fast.
 
 import os
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
+from pydantic import BaseModel
 from typer.exceptions import TyperException
 
 from pipework.benchmarks.command import bench
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, as_pipe_error
-from pipework.model_commands import EngineName, import_, predict, publish
+from pipework.model_commands import Columns, EngineName, import_, predict, publish
 from pipework.run_folder.engine_record import ExportTarget, Layout, Precision
 
 app = typer.Typer(
@@ -32,6 +34,7 @@ class ServeBackend(StrEnum):
     TRITON = "triton"
 
 
+Result = TypeVar("Result", bound=BaseModel)
 Run = Annotated[Path, typer.Argument(help="run folder")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value; section.key= removes it")
@@ -46,10 +49,7 @@ def doctor(as_json: Json = False) -> None:
     from pipework.terminal import show_diagnosis
 
     diagnosis = diagnose()
-    if as_json:
-        sys.stdout.write(diagnosis.model_dump_json(indent=2) + "\n")
-    else:
-        show_diagnosis(diagnosis)
+    _print_result(diagnosis, show_diagnosis, as_json=as_json)
 
 
 @app.command()
@@ -70,12 +70,8 @@ def check(
         if len(inputs) == 1 and is_config(inputs[0]):
             report = check_config(inputs[0], overrides or [], progress, rows)
         else:
-            paths = [Path(name) for name in inputs]
-            report = check_files(paths, overrides or [], progress, rows)
-    if as_json:
-        sys.stdout.write(report.model_dump_json(indent=2) + "\n")
-    else:
-        show_report(report)
+            report = check_files([*map(Path, inputs)], overrides or [], progress, rows)
+    _print_result(report, show_report, as_json=as_json)
 
 
 @app.command()
@@ -123,6 +119,7 @@ def train(
 def evaluate(
     run: Run,
     file: Annotated[Path | None, typer.Argument(help="labelled file instead of a split")] = None,
+    columns: Columns = None,
     split: Annotated[str | None, typer.Option(help="train, dev (default) or test")] = None,
     engine: EngineName = None,
     as_json: Json = False,
@@ -136,11 +133,8 @@ def evaluate(
     from pipework.terminal import show_evaluation
 
     with console.progress() as progress:
-        evaluation = evaluate_run(run, file, split or "dev", engine, progress)
-    if as_json:
-        sys.stdout.write(evaluation.model_dump_json(indent=2) + "\n")
-    else:
-        show_evaluation(evaluation)
+        evaluation = evaluate_run(run, file, split or "dev", engine, progress, columns)
+    _print_result(evaluation, show_evaluation, as_json=as_json)
 
 
 @app.command()
@@ -230,20 +224,25 @@ def serve(
     set_up_logs(settings.logs)
     address = ListenAddress(host=host, port=port, grpc_port=grpc_port)
     if backend is ServeBackend.TRITON:
+        from pipework.console import print_line
         from pipework.serve.triton.run import serve_triton
 
-        serve_triton(target, settings, address=address, ready=_ready, report=_print_line)
+        serve_triton(target, settings, address=address, ready=_ready, report=print_line)
         return
     start(target, settings, address=address, ready=_ready)
 
 
 def _ready(listening: object) -> None:
-    _print_line(f"serving on {listening}")
+    from pipework import console
+
+    console.print_line(f"serving on {listening}")
 
 
-def _print_line(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+def _print_result(result: Result, show_text: Callable[[Result], None], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(result.model_dump_json(indent=2) + "\n")
+    else:
+        show_text(result)
 
 
 app.command()(bench)
@@ -265,6 +264,7 @@ def show(
 
     With the settings engine.* of a server, the default engine is that of this server.
     """
+    from pipework import console
     from pipework.run_folder.manifest import read_manifest
     from pipework.serve.config import ServeSettings
     from pipework.settings import load_settings
@@ -275,26 +275,26 @@ def show(
         from pipework.export.report import write_page
 
         write_page(html, manifest, settings.engine)
-        _print_line(f"page: {html}")
-    elif as_json:
-        sys.stdout.write(manifest.model_dump_json(indent=2) + "\n")
-    else:
-        show_manifest(run, manifest, settings.engine)
+        console.print_line(f"page: {html}")
+        return
+    _print_result(
+        manifest, lambda shown: show_manifest(run, shown, settings.engine), as_json=as_json
+    )
 
 
 def main() -> NoReturn:
     """Run a command; exit with 0, 1 (a bug), 2 (the user can fix it) or 3 (a check failed)."""
-    from pipework.console import StandardOutput, print_error
+    from pipework.console import StandardOutput, exit_on_interrupt, print_error
 
     StandardOutput.install()
     try:
-        _run()
+        with exit_on_interrupt():
+            _run()
     except (PipeError, ModuleNotFoundError, OSError) as error:
         pipe_error = as_pipe_error(error)
         if pipe_error is None:
             raise
-        if not pipe_error.reported:
-            print_error(pipe_error)
+        print_error(pipe_error)
         sys.exit(pipe_error.exit_code)
 
 

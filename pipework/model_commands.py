@@ -14,6 +14,9 @@ from pipework.errors import ConfigError
 if TYPE_CHECKING:
     from pipework.serve.bulk.job import BulkOptions
 
+Columns = Annotated[
+    str | None, typer.Option(help="columns of the file if not those of training: text=NAME")
+]
 EngineName = Annotated[
     str | None, typer.Option("--engine", help="name of a proven engine or kept step, see pipe show")
 ]
@@ -106,9 +109,7 @@ def predict(
         Path | None, typer.Option(help=".csv, .tsv or .jsonl file to write; with --in a folder")
     ] = None,
     url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="columns of the file if not those of training: text=NAME")
-    ] = None,
+    columns: Columns = None,
     engine: EngineName = None,
     keep: Annotated[
         str | None, typer.Option(help="columns that --in copies to --out: NAME,NAME (default all)")
@@ -138,16 +139,15 @@ def predict(
         return
     from pipework import console
     from pipework.export.inference import format_prediction, write_predictions
-    from pipework.export.predict import PredictionSource, input_source, predict_inputs
+    from pipework.export.predict import PredictionSource, predict_inputs
 
     with console.progress() as progress:
         source = PredictionSource(url=url, columns=columns, engine=engine)
-        results = predict_inputs(words or [], file, source, progress=progress)
+        predicted = predict_inputs(words or [], file, source, progress=progress)
         if out is not None:
-            rows = input_source(words or [], file, source)
-            write_predictions(results, out, progress, rows)
+            write_predictions(predicted.predictions, out, progress, predicted.file)
             return
-        for example, prediction in results:
+        for example, prediction in predicted.predictions:
             sys.stdout.write(format_prediction(example, prediction) + "\n")
 
 

@@ -74,13 +74,10 @@ def run_rounds(
 ) -> dict[OfferedLoad, tuple[Round, ...]]:
     """Measure all rounds of all loads; the loads alternate too."""
     rounds: dict[OfferedLoad, list[Round]] = {load: [] for load in loads}
-    progress.begin("alternating", ROUNDS * len(loads) * 4, "slices")
-    try:
+    with progress.stage("alternating", ROUNDS * len(loads) * 4, "slices"):
         for number in range(ROUNDS):
             for load in loads:
                 rounds[load].append(_round(load, measure, number, progress))
-    finally:
-        progress.end()
     return {load: tuple(load_rounds) for load, load_rounds in rounds.items()}
 
 

@@ -117,14 +117,13 @@ def compare_with_source(
     special = reference.special_tokens()
     compared = {name: row for name, row in named.items() if not _contains(row, special)}
     encodings = imported.encoder.encode([*compared.values()])
-    progress.begin("running the source", len(compared), "rows")
-    try:
-        expected_NC = reference.logits([*compared.values()], progress.advance)
-    except library_errors() as error:
-        message = f"the source cannot be run on every input: {summary(error)}"
-        hint = "expected an encoder that takes any text, and a tokenizer that adds its tokens"
-        raise ConfigError(message, hint) from error
-    progress.end()
+    with progress.stage("running the source", len(compared), "rows"):
+        try:
+            expected_NC = reference.logits([*compared.values()], progress.advance)
+        except library_errors() as error:
+            message = f"the source cannot be run on every input: {summary(error)}"
+            hint = "expected an encoder that takes any text, and a tokenizer that adds its tokens"
+            raise ConfigError(message, hint) from error
     found_NC = infer_all(imported.engine, encodings, progress)
     comparison = Comparison(
         task=imported.task,

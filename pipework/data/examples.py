@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import islice
@@ -15,6 +15,7 @@ from pipework.run_folder.manifest import Input, Part, ReadOptions
 from pipework.run_folder.task import TaskKind
 
 Label = str | tuple[str, ...]
+TEXTS = ("text", "text_pair")
 DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 MAX_TARGET = 1e30  # largest regression target: it fits float32, and its square float64
 SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -291,23 +292,24 @@ def split_pair(line: str) -> Example:
     return Example(text=text, text_pair=text_pair if tab else None)
 
 
-def parse_columns(option: str) -> Columns:
-    """Parse `text=0,text_pair=1` or `text=sentence`; the label column is not read.
+def parse_columns(option: str, fields: Collection[str] = TEXTS) -> dict[str, Column]:
+    """Parse `text=0,text_pair=1` or `text=sentence` to columns by field.
 
     Raises:
-        DataError: a part is not FIELD=COLUMN, or the field is unknown or given twice.
+        DataError: a part is not FIELD=COLUMN, or the field is not of `fields` or given twice.
     """
     columns: dict[str, Column] = {}
     for part in option.split(","):
         name, equals, column = (piece.strip() for piece in part.partition("="))
-        if not equals or not column or name not in ("text", "text_pair"):
-            message = f"columns {option!r}: expected text=COLUMN, and text_pair=COLUMN for pairs"
+        if not equals or not column or name not in fields:
+            expected = " or ".join(f"{field}=COLUMN" for field in fields)
+            message = f"columns {option!r}: expected {expected}"
             raise DataError(message, "COLUMN is a name in the header, or a number from 0")
         if name in columns:
             message = f"columns {option!r}: {name} is given twice"
             raise DataError(message, "give each field once")
         columns[name] = int(column) if column.isdecimal() else column
-    return Columns(text=columns.get("text", "text"), text_pair=columns.get("text_pair"), label=None)
+    return columns
 
 
 def validate_example(example: Example, expected: Input, name: str) -> Example:

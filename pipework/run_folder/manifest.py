@@ -4,14 +4,14 @@ A run folder is complete when its `manifest.json` exists. A stage adds to the ma
 changes the entries of another stage.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipework.errors import RunFolderError
 from pipework.run_folder.engine_record import EngineRecord
@@ -23,7 +23,7 @@ from pipework.run_folder.files import (
     is_locked,
     write_atomically,
 )
-from pipework.run_folder.task import Loss, Metric, Task, TaskKind, not_a_classifier
+from pipework.run_folder.task import Loss, Metric, TargetScale, Task, TaskKind, not_a_classifier
 
 SCHEMA_VERSION = 3
 
@@ -58,17 +58,6 @@ class Input(Record):
     def pair(self) -> bool:
         """Whether an input is two texts."""
         return "text_pair" in self.fields
-
-
-class TargetScale(Record):
-    """Mean and standard deviation of the train targets of a regression.
-
-    The model is trained on (target - mean) / std. Its last layer contains the inverse, so the
-    checkpoint and the engines return values on the scale of the targets.
-    """
-
-    mean: float
-    std: float
 
 
 class Model(Record):
@@ -140,6 +129,30 @@ class ReadOptions(Record):
     marked: bool = False
     separator: str | None = None
     kind: TaskKind = TaskKind.SINGLE_LABEL
+
+
+class TrainingReadOptions(ReadOptions):
+    """How the training data was read, and the suffix of its files, to read other files like it.
+
+    The suffix is None if it is unknown. Fields that a newer server adds are ignored.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    suffix: str | None = None
+
+    @classmethod
+    def of(cls, data: "Data") -> Self:
+        """Return the options of a run."""
+        first = next(iter(data.splits.values()), None)  # None: an import without rows
+        suffix = None if first is None else Path(first.path).suffix
+        return cls.model_validate({**data.reading.model_dump(), "suffix": suffix})
+
+    @classmethod
+    def of_inputs(cls, names: Collection[str]) -> Self:
+        """Return the options for columns with the names of the inputs of a model."""
+        pair = "text_pair" if "text_pair" in names else None
+        return cls(text="text", text_pair=pair, label=None, format="tsv", header=True)
 
 
 class SplitMetrics(Record):

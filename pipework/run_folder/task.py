@@ -86,6 +86,17 @@ class Task(Record):
         return self
 
 
+class TargetScale(Record):
+    """Mean and standard deviation of the train targets of a regression.
+
+    The model is trained on (target - mean) / std. Its last layer contains the inverse, so the
+    checkpoint and the engines return values on the scale of the targets.
+    """
+
+    mean: float
+    std: float
+
+
 def not_a_classifier(where: str = "this run") -> RunFolderError:
     """Return the error for a pretraining run where a classifier is required."""
     message = f"{where} is of pretraining: it has an encoder and no classifier"

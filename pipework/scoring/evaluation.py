@@ -191,13 +191,12 @@ def infer_all(
     engine: Engine, encodings: Sequence[Encoding], progress: Progress
 ) -> NDArray[np.float32]:
     """Return logits [N, C] of any number of inputs, computed in chunks to bound memory."""
-    progress.begin("evaluate", len(encodings), "rows")
-    parts = []
-    for start in range(0, len(encodings), CHUNK):
-        chunk = encodings[start : start + CHUNK]
-        parts.append(engine.infer(chunk))
-        progress.advance(len(chunk))
-    progress.end()
+    with progress.stage("evaluate", len(encodings), "rows"):
+        parts = []
+        for start in range(0, len(encodings), CHUNK):
+            chunk = encodings[start : start + CHUNK]
+            parts.append(engine.infer(chunk))
+            progress.advance(len(chunk))
     return np.concatenate(parts)
 
 

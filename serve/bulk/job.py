@@ -100,10 +100,8 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
         job = BulkJob(scorer, stored, options)
         mine = [item for item in job.ledger.plan.items if item.number % shards == index]
         title = f"score with {scorer.record.name}"
-        progress.begin(title, sum(item.rows for item in mine), "rows")
-        summary = job.run(mine, progress)
-        progress.end()
-    return summary
+        with progress.stage(title, sum(item.rows for item in mine), "rows"):
+            return job.run(mine, progress)
 
 
 def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
@@ -292,8 +290,7 @@ class BulkJob:
         """Return how to read a file: as the training data, but for its format."""
         source = Source.of(self._scorer.manifest.data.reading, Path(stored.name)).unlabelled()
         if self._options.columns is not None:
-            parsed = parse_columns(self._options.columns)
-            columns = replace(source.columns, text=parsed.text, text_pair=parsed.text_pair)
+            columns = replace(source.columns, **parse_columns(self._options.columns))
             source = replace(source, columns=columns, header=None)
         suffix, columns = source.path.suffix, source.columns
         if suffix == ".txt":  # a list of texts

@@ -17,7 +17,7 @@ FROZEN = {
     " price template seconds json html",
     "check": "inputs overrides rows as_json",
     "doctor": "as_json",
-    "eval": "run file split engine as_json",
+    "eval": "run file columns split engine as_json",
     "export": "run to precision layout repository overrides",
     "import": "source out data overrides",
     "predict": "words file inputs out url columns engine keep shard",

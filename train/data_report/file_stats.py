@@ -113,17 +113,18 @@ class FileStats:
         stats = cls(names, source.kind)
         size, stride = _size(source), 0
         rest = size
-        progress.begin(f"read {source.path.name}", size, "bytes")
-        for chunk in chunks(source.rows(), CHUNK):
-            read = sum(map(row_bytes, chunk))
-            stride = stride or max(1, _rows(source, size * len(chunk) // read) // TOKENIZED_ROWS)
-            stats.add(chunk)
-            if encoder is not None:
-                stats.tokenize(chunk[::stride], encoder)
-            progress.advance(read)
-            rest -= read
-        progress.advance(max(0, rest))  # columns that were not read
-        progress.end()
+        with progress.stage(f"read {source.path.name}", size, "bytes"):
+            for chunk in chunks(source.rows(), CHUNK):
+                read = sum(map(row_bytes, chunk))
+                stride = stride or max(
+                    1, _rows(source, size * len(chunk) // read) // TOKENIZED_ROWS
+                )
+                stats.add(chunk)
+                if encoder is not None:
+                    stats.tokenize(chunk[::stride], encoder)
+                progress.advance(read)
+                rest -= read
+            progress.advance(max(0, rest))  # columns that were not read
         if not stats._texts:
             raise no_rows(source)
         return stats

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.run_folder.task import TaskKind
 from pipework.serve.observability.version_metrics import COUNTERS, GAUGES, VersionMetrics
 from pipework.serve.request.context import StageTimings
@@ -27,11 +28,12 @@ LOAD = EngineLoad(
 
 
 def version(number, load=LOAD):
+    reading = TrainingReadOptions.of_inputs(["text"])
     return SimpleNamespace(
         name="topics",
         version=number,
         engine="onnx-int8",
-        card=ModelCard(kind=TaskKind.SINGLE_LABEL, precision="int8"),
+        card=ModelCard(kind=TaskKind.SINGLE_LABEL, precision="int8", reading=reading),
         load=load,
         totals=Statistics().totals,
     )

@@ -1,4 +1,5 @@
 import csv
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -220,18 +221,16 @@ class RecordedProgress:
     totals: list[int] = field(default_factory=list)
     done: list[int] = field(default_factory=list)
 
-    def begin(self, title, total, unit):
+    def stage(self, title, total, unit):
         assert title.startswith("read ")
         assert unit == "bytes"
         self.totals.append(total)
         self.done.append(0)
+        return nullcontext()
 
     def advance(self, count, figures=None):
         assert figures is None
         self.done[-1] += count
-
-    def end(self):
-        """Nothing is drawn."""
 
     def note(self, line):
         raise AssertionError(line)

@@ -10,8 +10,7 @@ from transformers import BertConfig, BertForPreTraining, BertModel, PreTrainedTo
 from transformers.models.bert.modeling_bert import BertEncoder
 
 from pipework.errors import ConfigError
-from pipework.run_folder.manifest import TargetScale
-from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.run_folder.task import Metric, TargetScale, Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.data.tokenizer import SPECIAL_TOKENS, check_unknown_rate, make_tokenizer
 from pipework.train.model.classifier import build
