@@ -219,6 +219,14 @@ def test_a_damaged_row_group_is_reported_and_the_others_are_scored(run, files, t
     assert len(parts(out)) == 8
 
 
+def test_a_second_column_for_a_model_of_texts_is_refused_before_the_job_starts(run, tmp_path):
+    (tmp_path / "in.csv").write_text("a,b\nrain,sun\n")
+    message = "found text_pair, but this model classifies single texts"
+    with pytest.raises(DataError, match=message):
+        score(run, tmp_path / "in.csv", tmp_path / "out", columns="text=a,text_pair=b")
+    assert not (tmp_path / "out").exists()
+
+
 def test_rows_that_cannot_be_read_are_set_aside(run, tmp_path):
     table = pa.table({"text": ["rain", None, "goal"], "id": ["a", "b", "c"]})
     (tmp_path / "in").mkdir()
