@@ -16,6 +16,7 @@ from pipework.serve.scheduling.model_protocol import ModelCard
 LOAD = EngineLoad(
     waiting_requests=1,
     waiting_tokens=2,
+    waiting_s=0.25,
     batches=3,
     batch_tokens=40,
     batch_texts=5,
@@ -61,6 +62,7 @@ def test_the_load_of_a_version_is_exported():
     expected = {
         "queue_requests": 1,
         "queue_tokens": 2,
+        "queue_seconds": 0.25,
         "batches_total": 3,
         "batch_tokens_total": 40,
         "batch_texts_total": 5,
