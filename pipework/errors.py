@@ -118,6 +118,7 @@ class StoppedError(PipeError):
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # The extra of pipework that installs each optional package.
 EXTRAS = {
+    "huggingface_hub": "train",
     "matplotlib": "bench",
     "mlflow": "mlflow",
     "pandas": "mlflow",

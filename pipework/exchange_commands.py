@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+TARGETS = "folder:DIR, hf://ORG/NAME[@REVISION], oci:DIR, oci://HOST/NAME:TAG, or mlflow:NAME"
+
 
 def import_(
     source: Annotated[str, typer.Argument(help="folder or hub id of a checkpoint")],
@@ -39,39 +41,56 @@ def import_(
 
 def publish(
     run: Annotated[Path, typer.Argument(help="run folder")],
-    to: Annotated[
-        str, typer.Option("--to", help="folder:DIR, oci:DIR, oci://HOST/NAME:TAG, or mlflow:NAME")
-    ],
+    to: Annotated[str, typer.Option("--to", help=TARGETS)],
 ) -> None:
-    """Write the model and its proven engines in a layout that other programs read."""
-    from pipework import console
-    from pipework.errors import ConfigError
+    """Write the model and its proven engines in a layout that other programs read.
 
-    kind, _, place = to.partition(":")
-    if kind not in ("folder", "oci", "mlflow") or not place.removeprefix("//"):
-        message = f"--to {to}: expected folder:DIR, oci:DIR, oci://HOST/NAME:TAG or mlflow:NAME"
-        raise ConfigError(message, "for example --to folder:published")
+    hf://ORG/NAME uploads the folder of folder:DIR to a model hub with the token of HF_TOKEN or of
+    `hf auth login`. With HF_HUB_OFFLINE=1 it writes the folder NAME, which is uploaded later.
+    """
+    from pipework import console
+
+    kind, remote, place = _target(to)
+    command: str | None = None
     with console.progress() as progress:
         if kind == "folder":
             from pipework.export.publish.folder import publish_folder
 
-            published = publish_folder(run, Path(place), progress)
-            lines = [f"{place}/{engine.file} ({engine.name})" for engine in published.engines]
-            lines = lines or [f"{place}, without engines"]
+            lines = publish_folder(run, Path(place), progress).lines(place)
+        elif kind == "hf":
+            from pipework.export.publish.hub import HubRepository, publish_hub
+
+            upload = publish_hub(run, HubRepository.parse(place), progress)
+            lines, command = upload.lines, upload.command
         elif kind == "mlflow":
             from pipework.export.publish.mlflow_model import publish_mlflow
 
             model = publish_mlflow(run, place, progress)
-            lines = [f"{model.uri} with {', '.join(model.engines)}"]
+            lines = (f"{model.uri} with {', '.join(model.engines)}",)
         else:
             from pipework.export.publish.oci import publish_oci, push_image
 
-            remote = place.removeprefix("//")
             image = (
-                publish_oci(run, Path(place), progress)
-                if remote == place
-                else push_image(run, remote, progress)
+                push_image(run, place, progress)
+                if remote
+                else publish_oci(run, Path(place), progress)
             )
-            lines = [f"{to} with {', '.join(image.engines)}, {image.digest}"]
+            lines = (f"{to} with {', '.join(image.engines)}, {image.digest}",)
     for line in lines:
         console.print_line(f"published: {line}")
+    if command is not None:
+        console.print_line(f"next: {command}")
+
+
+def _target(to: str) -> tuple[str, bool, str]:
+    """Return the kind of a target, whether it is remote, and its place."""
+    from pipework.errors import ConfigError
+
+    kind, _, place = to.partition(":")
+    remote = place.startswith("//")
+    place = place.removeprefix("//")
+    local = kind in ("folder", "oci", "mlflow")
+    if not place or not (kind in ("oci", "hf") if remote else local):
+        message = f"--to {to}: expected {TARGETS}"
+        raise ConfigError(message, "for example --to folder:published")
+    return kind, remote, place

@@ -115,5 +115,15 @@ def find_file(name: str, file: str) -> Path | None:
     return None if path is None else Path(path)
 
 
+def find_revision(name: str) -> str | None:
+    """Return the commit of the files of a hub id; None for a folder."""
+    if Path(name).is_dir():
+        return None
+    paths = (find_file(name, file) for file in (CONFIG, "config.json", "bert_config.json"))
+    path = next(filter(None, paths), None)
+    # The cache of huggingface_hub stores a file as snapshots/COMMIT/FILE.
+    return None if path is None else path.parent.name
+
+
 def _is_head(key: str) -> bool:
     return any(part in HEADS for part in key.split(".")) and LORA not in key

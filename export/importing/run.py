@@ -17,6 +17,7 @@ from pipework.data.kept_rows import CALIBRATION_ROWS, keep_rows, sample_evenly
 from pipework.data.readers import Columns, column_names
 from pipework.errors import ConfigError
 from pipework.export.config import ImportDataSettings, ImportSettings
+from pipework.export.importing.adapters import find_revision
 from pipework.export.importing.comparison import (
     COMPARED_ROWS,
     ImportedModel,
@@ -317,11 +318,7 @@ def _record(source: SourceModel, comparison: SourceComparison) -> ImportRecord:
     return ImportRecord(
         kind=source.kind,
         source=source.name,
-        revision=(
-            None  # that of the config is of the base
-            if source.kind is SourceKind.LORA
-            else getattr(source.classifier.config, "_commit_hash", None)
-        ),
+        revision=find_revision(source.name),
         program=f"{library.__name__} {library.__version__}",
         rows=comparison.rows,
         max_abs=comparison.max_abs,

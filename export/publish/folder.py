@@ -50,6 +50,11 @@ class PublishedModel(Record):
     max_length: int
     engines: tuple[PublishedEngine, ...]
 
+    def lines(self, place: str) -> tuple[str, ...]:
+        """Return the path of each engine below a place, with its name in the run."""
+        lines = tuple(f"{place}/{engine.file} ({engine.name})" for engine in self.engines)
+        return lines or (f"{place}, without engines",)
+
     @classmethod
     def read(cls, path: Path) -> "PublishedModel":
         """Read the file of a published folder.
@@ -65,8 +70,12 @@ class PublishedModel(Record):
             raise ConfigError(message, "publish the run again with this version") from error
 
 
-def publish_folder(run: Path, out: Path, progress: Progress) -> PublishedModel:
+def publish_folder(
+    run: Path, out: Path, progress: Progress, hub_id: str | None = None
+) -> PublishedModel:
     """Write the proven engines and the checkpoint of a run into a new folder.
+
+    `hub_id` is the name in the code of the model card, or else that of the folder.
 
     Raises:
         RunFolderError: the run or a file of it cannot be read, or `out` is not empty.
@@ -102,7 +111,7 @@ def publish_folder(run: Path, out: Path, progress: Progress) -> PublishedModel:
             _copy_engine(run, engine, folder / name)
         text = published.model_dump_json(indent=2)
         (folder / PUBLISHED_FILE).write_text(f"{text}\n", encoding="utf-8")
-        card = model_card(run, manifest, engines, progress)
+        card = model_card(run, manifest, engines, progress, hub_id or out.absolute().name)
         (folder / "README.md").write_text(card, encoding="utf-8")
     return published
 

@@ -4,6 +4,7 @@ The hub is that of huggingface_hub: HF_ENDPOINT, or else huggingface.co. The tok
 HF_TOKEN or of `hf auth login`.
 """
 
+import logging
 import shlex
 import tempfile
 from collections.abc import Iterator
@@ -19,8 +20,12 @@ from huggingface_hub import (
     get_token,
 )
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.errors import HTTPError as ConnectionFailed  # type: ignore[attr-defined]
-from huggingface_hub.utils import disable_progress_bars, get_session, validate_repo_id
+from huggingface_hub.errors import HTTPError as ConnectionFailed  # type: ignore[attr-defined]  # of httpx or httpx2
+from huggingface_hub.utils import (  # type: ignore[attr-defined]  # not in its __all__
+    disable_progress_bars,
+    get_session,
+    validate_repo_id,
+)
 
 from pipework.errors import ConfigError
 from pipework.export.publish.folder import check_new, publish_folder
@@ -29,9 +34,8 @@ from pipework.progress import Progress
 REACH_S = 10  # timeout of the first connection
 ENGINES = ("onnx/", "openvino/")  # in the repository, these folders have no other files
 LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token with write access"
-REASONS = {
+REFUSED = {
     401: "the token is invalid or has expired",
-    402: "the account has reached a limit of its plan",
     403: "the token may not write there",
     404: "there is no such repository or revision, or the token may not read it",
 }
@@ -72,17 +76,17 @@ class HubRepository:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PublishedRepository:
-    """The result of an upload: its places with the names of the engines, and what is next.
+class HubUpload:
+    """A published folder: lines about its engines and the commit.
 
-    `next_step` is the command that uploads the folder if the hub is disabled.
+    `command` uploads the folder; None if it was uploaded.
     """
 
     lines: tuple[str, ...]
-    next_step: str | None = None
+    command: str | None = None
 
 
-def publish_hub(run: Path, repository: HubRepository, progress: Progress) -> PublishedRepository:
+def publish_hub(run: Path, repository: HubRepository, progress: Progress) -> HubUpload:
     """Upload the folder of `publish_folder`; without a connection, write it to the folder NAME.
 
     Raises:
@@ -90,17 +94,18 @@ def publish_hub(run: Path, repository: HubRepository, progress: Progress) -> Pub
         ConfigError: the hub cannot be reached, or refuses the token or the upload.
     """
     disable_progress_bars()
+    # Its warnings contain the signed addresses of uploads.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     reason = _unreachable()
     if reason is not None:
         return _keep_folder(run, repository, reason, progress)
     token = _token()
     with tempfile.TemporaryDirectory(prefix="pipework-hub-") as temporary:
         folder = Path(temporary) / "folder"
-        published = publish_folder(run, folder, progress, name=repository.name)
+        published = publish_folder(run, folder, progress, repository.name)
         with _hub_errors(repository):
             url = _upload(folder, repository, token, progress)
-    lines = [f"{repository.name}/{engine.file} ({engine.name})" for engine in published.engines]
-    return PublishedRepository(lines=(*lines, url))
+    return HubUpload(lines=(*published.lines(repository.name), url))
 
 
 def _unreachable() -> str | None:
@@ -116,15 +121,16 @@ def _unreachable() -> str | None:
 
 def _keep_folder(
     run: Path, repository: HubRepository, reason: str, progress: Progress
-) -> PublishedRepository:
+) -> HubUpload:
     folder = Path(repository.name.rpartition("/")[2])
     check_new(folder)
-    published = publish_folder(run, folder, progress, name=repository.name)
+    published = publish_folder(run, folder, progress, repository.name)
     command = repository.upload_command(folder)
     if reason:
         message = f"{reason}; nothing was uploaded, the folder is {folder}"
         raise ConfigError(message, f"upload it later: {command}")
-    return PublishedRepository(lines=tuple(published.lines(folder)), next_step=command)
+    progress.note("HF_HUB_OFFLINE is set: nothing was uploaded")
+    return HubUpload(lines=published.lines(str(folder)), command=command)
 
 
 def _token() -> str:
@@ -140,18 +146,17 @@ def _token() -> str:
 
 @contextmanager
 def _hub_errors(repository: HubRepository) -> Iterator[None]:
-    """Convert the errors of the hub; none of their texts contains the token."""
+    """Convert the errors of the hub; neither a token nor the address of an upload is printed."""
     try:
         yield
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        reason = REASONS.get(status) or error.server_message or f"status {status}"
-        message = f"{constants.ENDPOINT} refused the upload to {repository.name}: {reason}"
-        raise ConfigError(message, LOG_IN if status in REASONS else "try again later") from error
-    except (ConnectionFailed, RuntimeError) as error:
-        cause = error.__cause__ or error  # the library wraps the error of each file
-        message = f"the upload to {constants.ENDPOINT} failed: {cause}"
-        raise ConfigError(message, "try again: files that were uploaded are skipped") from error
+    except (ConnectionFailed, OSError, RuntimeError, ValueError) as error:
+        wrapped = error.__cause__ if isinstance(error, RuntimeError) else None  # of a file
+        cause = wrapped or error
+        status = cause.response.status_code if isinstance(cause, HfHubHTTPError) else 0
+        reason = f"status {status}" if status else str(cause).splitlines()[0]
+        message = f"the upload to {constants.ENDPOINT}/{repository.name} failed: "
+        hint = LOG_IN if status in REFUSED else "try again: files that were uploaded are skipped"
+        raise ConfigError(message + REFUSED.get(status, reason), hint) from error
 
 
 def _upload(folder: Path, repository: HubRepository, token: str, progress: Progress) -> str:

@@ -40,16 +40,20 @@ print(classify({example}, truncation=True, max_length={length}))
 
 
 def model_card(
-    run: Path, manifest: Manifest, engines: Sequence[PublishedEngine], progress: Progress
+    run: Path,
+    manifest: Manifest,
+    engines: Sequence[PublishedEngine],
+    progress: Progress,
+    name: str,
 ) -> str:
-    """Return the card as Markdown with front matter."""
+    """Return the card as Markdown with front matter; `name` is the hub id, or that of a folder."""
     interval = _interval(run, manifest, progress)
     parts = [
         f"# {manifest.identity.name}",
         _summary(manifest),
         "## Use",
         USE.format(
-            name=manifest.identity.name,
+            name=name,
             example=_example(manifest),
             length=manifest.input.max_length,
         ),
