@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError
+from pipework.export.config import TOLERANCES
 from pipework.export.importing.source_tokenizer import open_tokenizer
 from pipework.export.importing.transformers_source import SourceModel
 from pipework.export.rows.edge_cases import edge_examples
-from pipework.export.rows.tolerances import TOLERANCES
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import Precision
 from pipework.run_folder.task import Task
