@@ -17,6 +17,9 @@ def import_(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value; section.key= removes it")
     ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="run Python code of the source (auto_map)")
+    ] = False,
 ) -> None:
     """Make a run folder from the checkpoint of another program, and prove that it is the same.
 
@@ -35,7 +38,9 @@ def import_(
         progress.note("loading torch")
         from pipework.export.importing.run import import_source  # imports torch: seconds
 
-        manifest = import_source(source, out, data or [], settings, progress)
+        manifest = import_source(
+            source, out, data or [], settings, progress, trust_remote_code=trust_remote_code
+        )
     show_imported(out, manifest)
 
 

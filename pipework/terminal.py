@@ -243,8 +243,9 @@ def _format_layers(layers: Sequence[FallbackLayer]) -> str:
 
 
 def _summary(manifest: Manifest) -> list[tuple[str, str]]:
-    identity, model = manifest.identity, manifest.model
-    source = model.base or (manifest.imported and manifest.imported.source)
+    identity, model, imported = manifest.identity, manifest.model, manifest.imported
+    source = model.base or (imported and imported.source)
+    code = [] if imported is None else sorted(imported.custom_code)
     base = f" from {source}" if source else ", from scratch"
     seed = "unknown: imported" if identity.seed is None else str(identity.seed)
     return [
@@ -259,6 +260,7 @@ def _summary(manifest: Manifest) -> list[tuple[str, str]]:
         ("model", f"{model.family}, {model.head} head, {model.parameters / 1e6:.1f} M{base}"),
         ("data", ", ".join(f"{n} {s.rows:,} rows" for n, s in manifest.data.splits.items())),
         *([("kept", ", ".join(model.kept))] if model.kept else []),
+        *([("code", f"executed by the import: {', '.join(code)}")] if code else []),
     ]
 
 

@@ -66,7 +66,13 @@ FOREIGN_TEXTS = "proven on texts that are not yours: import again with --data FI
 
 
 def import_source(
-    name: str, out: Path, files: Sequence[Path], settings: ImportSettings, progress: Progress
+    name: str,
+    out: Path,
+    files: Sequence[Path],
+    settings: ImportSettings,
+    progress: Progress,
+    *,
+    trust_remote_code: bool = False,
 ) -> Manifest:
     """Copy a checkpoint into the run folder `out`, and compare the copy with the source.
 
@@ -77,6 +83,7 @@ def import_source(
             some rows of the first are held out; without any, texts of the sample are used.
         settings: how to read the source and the files.
         progress: receives the stages.
+        trust_remote_code: whether to run Python code of the source.
 
     Raises:
         ConfigError: the source or the settings cannot be used.
@@ -85,7 +92,7 @@ def import_source(
         CheckFailedError: the copy answers differently.
     """
     _check_arguments(name, out, files)
-    source = open_any(name, settings.task)
+    source = open_any(name, settings.task, trust_remote_code=trust_remote_code)
     rows = ImportRows.open(files, settings, source)
     task, limit = source.task, source.max_length(settings.max_length)
     progress.note(f"{name}: {_describe(source, rows.pair, limit)}")
@@ -105,13 +112,7 @@ def import_source(
         comparison = compare_with_source(imported, reference, [*sampled], progress)
         task, data = _data(source.kind, imported, rows, folder, comparison, progress)
         manifest = Manifest(
-            identity=Identity(
-                name=out.absolute().name,
-                created_at=datetime.now(UTC),
-                pipework=__version__,
-                git_commit=git_commit(CHECKOUT),
-                seed=None,
-            ),
+            identity=_identity(out),
             task=task,
             input=input_,
             model=_model(source, folder),
@@ -132,9 +133,11 @@ def _check_arguments(name: str, out: Path, files: Sequence[Path]) -> None:
         raise ConfigError(message, f"for example: pipe export {name} --to auto")
 
 
-def open_any(name: str, settings: TaskSettings) -> SourceModel:
+def open_any(name: str, settings: TaskSettings, *, trust_remote_code: bool = False) -> SourceModel:
     """Open a source of any kind; see `open_source`."""
-    return open_setfit(name, settings) if is_setfit(name) else open_source(name, settings)
+    if is_setfit(name):
+        return open_setfit(name, settings)
+    return open_source(name, settings, trust_remote_code=trust_remote_code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,6 +304,16 @@ def _split(folder: Path, name: str, source: Source, rows: Sequence[Example]) -> 
     )
 
 
+def _identity(out: Path) -> Identity:
+    return Identity(
+        name=out.absolute().name,
+        created_at=datetime.now(UTC),
+        pipework=__version__,
+        git_commit=git_commit(CHECKOUT),
+        seed=None,
+    )
+
+
 def _model(source: SourceModel, folder: Path) -> Model:
     classifier = source.classifier
     return Model(
@@ -322,4 +335,5 @@ def _record(source: SourceModel, comparison: SourceComparison) -> ImportRecord:
         program=f"{library.__name__} {library.__version__}",
         rows=comparison.rows,
         max_abs=comparison.max_abs,
+        custom_code=dict(source.custom_code),
     )

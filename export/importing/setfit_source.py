@@ -23,6 +23,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import find_file
+from pipework.export.importing.custom_code import refuse_custom_code
 from pipework.export.importing.source_tokenizer import TokenizerFiles, longest_input
 from pipework.export.importing.transformers_source import (
     SourceModel,
@@ -203,6 +204,7 @@ def _list(path: Path) -> list[dict[str, str]]:
 
 
 def _encoder(name: str) -> PreTrainedModel:
+    refuse_custom_code(name)
     config = read_config(name)
     check_family(name, config)
     model, loading = AutoModel.from_pretrained(

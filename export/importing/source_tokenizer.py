@@ -1,6 +1,5 @@
 """Open the tokenizer of a source, and find the maximum length of its inputs."""
 
-import json
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer
@@ -8,13 +7,14 @@ from transformers import AutoTokenizer, BertTokenizer, PreTrainedConfig, PreTrai
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import find_file
+from pipework.export.importing.custom_code import SAVE_AGAIN, custom_classes
 from pipework.train.config.model import ModelSettings
 from pipework.train.data.tokenizer import checkpoint_tokenizer
 from pipework.train.model.classifier import Classifier
 from pipework.train.model.packed_encoder import first_position
 from pipework.train.model.tensorflow_weights import find_index
 
-CUSTOM_CODE = "save it with a class of transformers, then import that folder"
+CONFIG = "tokenizer_config.json"
 SHORTEST = 3  # tokens
 UNLIMITED = 1 << 20  # tokenizers without a limit have a huge number
 
@@ -40,10 +40,9 @@ class TokenizerFiles:
         Raises:
             ConfigError: they cannot be read, or there is no pad token.
         """
-        path = find_file(name, "tokenizer_config.json")
-        if path is not None and "auto_map" in json.loads(path.read_bytes()):
-            message = f"the tokenizer of {name!r} needs code of its own (auto_map in {path.name})"
-            raise ConfigError(message, CUSTOM_CODE)
+        if custom_classes(name, CONFIG):
+            message = f"the tokenizer of {name!r} needs code of its own (auto_map in {CONFIG})"
+            raise ConfigError(message, SAVE_AGAIN)
         tokenizer = checkpoint_tokenizer(ModelSettings(name=name), name)
         tokenizer.no_padding()
         tokenizer.no_truncation()

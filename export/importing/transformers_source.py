@@ -8,8 +8,8 @@ Shapes: N texts, C classes, T tokens of a text.
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,14 @@ from transformers import (
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import Adapter, find_file
+from pipework.export.importing.custom_code import (
+    SAVE_AGAIN,
+    TRUST,
+    CustomCode,
+    refuse_custom_code,
+)
 from pipework.export.importing.onnx_source import OnnxSource
 from pipework.export.importing.source_tokenizer import (
-    CUSTOM_CODE,
     TokenizerFiles,
     longest_input,
     not_an_encoder,
@@ -62,6 +67,7 @@ class SourceModel:
         type_ids: whether the source distinguishes the texts of a pair by type ids.
         longest: the largest number of tokens of an input; None if the model has no limit.
         published: what `pipe publish` wrote into the source; None for other sources.
+        custom_code: the digests of the Python files of the source that were executed, by name.
     """
 
     kind: SourceKind
@@ -74,6 +80,7 @@ class SourceModel:
     type_ids: bool
     longest: int | None
     published: PublishedModel | None
+    custom_code: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def pair(self) -> bool | None:
@@ -95,12 +102,15 @@ class SourceModel:
         return wanted or min(self.longest or usual, usual)
 
 
-def open_source(name: str, settings: TaskSettings) -> SourceModel:
+def open_source(
+    name: str, settings: TaskSettings, *, trust_remote_code: bool = False
+) -> SourceModel:
     """Open a folder or a hub id.
 
     Args:
         name: the folder or hub id.
         settings: overrides of the kind of task, its labels and its metric.
+        trust_remote_code: whether to run code of the source.
 
     Raises:
         ConfigError: the source cannot be opened, has no classification head, or its config, weights
@@ -108,15 +118,19 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
     """
     silence_transformers()
     with opening(name):
-        return _open(name, settings)
+        return _open(name, settings, trust_remote_code)
 
 
-def _open(name: str, settings: TaskSettings) -> SourceModel:
+def _open(name: str, settings: TaskSettings, trust_remote_code: bool) -> SourceModel:
     with opening(name):
         adapter, graph = Adapter.of(name), OnnxSource.of(name)
     weights = name if adapter is None else adapter.base
-    config = _config(weights, adapter)
-    model, loading = _load(weights, config) if graph is None else graph.load(config)
+    code = _custom_code(weights, trust_remote_code, whole=adapter is None and graph is None)
+    config = _config(weights, adapter, code)
+    if code is not None:
+        model, loading = code.load(config)
+    else:
+        model, loading = _load(weights, config) if graph is None else graph.load(config)
     if adapter is not None:
         model, loading = adapter.merge(model), adapter.without_head(loading)
     check_weights(name, model, loading)
@@ -137,7 +151,7 @@ def _open(name: str, settings: TaskSettings) -> SourceModel:
         classifier=classifier,
         tokenizer=files.tokenizer,
         tokenizer_name=tokenizer_name,
-        reopen=partial(_reopen, weights, adapter) if graph is None else graph.open,
+        reopen=partial(_reopen, weights, adapter, code) if graph is None else graph.open,
         task=task,
         type_ids=(
             files.type_ids
@@ -146,17 +160,29 @@ def _open(name: str, settings: TaskSettings) -> SourceModel:
         ),
         longest=longest_input(classifier, files.limit),
         published=published,
+        custom_code={} if code is None else code.executed_files(),
     )
 
 
-def _config(name: str, adapter: Adapter | None) -> PreTrainedConfig:
+def _custom_code(name: str, trusted: bool, *, whole: bool) -> CustomCode | None:
+    """Return the code of a source that may run; `whole` if it has the weights of a whole model."""
     with opening(name):
-        config = read_config(name)
+        if trusted and whole:
+            return CustomCode.of(name)
+        refuse_custom_code(name, TRUST if whole else SAVE_AGAIN)
+    return None
+
+
+def _config(name: str, adapter: Adapter | None, code: CustomCode | None = None) -> PreTrainedConfig:
+    with opening(name):
+        config = read_config(name) if code is None else code.config()
         check_family(name, config)
         if (index := find_index(name)) and (labels := label_count(index)):
             config.num_labels = labels  # such a config has none
         if adapter is None:
-            _check_head(name, config)
+            if code is None or not code.classifier:
+                _check_architecture(name, config)
+            _check_labels(name, config)
             _copy_activation(name, config)
         elif config.num_labels != adapter.labels:
             config.num_labels = adapter.labels  # those of the base are of another head
@@ -176,7 +202,9 @@ def _load(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[st
         return load(AutoModelForSequenceClassification, name, config)
 
 
-def _reopen(name: str, adapter: Adapter | None) -> torch.nn.Module:
+def _reopen(name: str, adapter: Adapter | None, code: CustomCode | None) -> torch.nn.Module:
+    if code is not None:
+        return code.open()
     head = {}
     if adapter is not None:  # the base may have none, or another
         head = {"num_labels": adapter.labels, "ignore_mismatched_sizes": True}
@@ -196,9 +224,6 @@ def check_family(name: str, config: PreTrainedConfig) -> None:
     Raises:
         ConfigError: it is not.
     """
-    if getattr(config, "auto_map", None):
-        message = f"{name!r} needs code of its own (auto_map in config.json), which can do anything"
-        raise ConfigError(message, CUSTOM_CODE)
     if getattr(config, "quantization_config", None):
         message = f"{name!r} is quantised (quantization_config in config.json)"
         raise ConfigError(message, "import the weights before quantisation; pipe export makes int8")
@@ -206,11 +231,14 @@ def check_family(name: str, config: PreTrainedConfig) -> None:
         raise not_an_encoder(name, config)
 
 
-def _check_head(name: str, config: PreTrainedConfig) -> None:
+def _check_architecture(name: str, config: PreTrainedConfig) -> None:
     architecture = (config.architectures or [CLASSIFIER])[0]
     if not architecture.endswith(CLASSIFIER):
         message = f"{name!r} is a {architecture}, expected a sequence classifier"
         raise ConfigError(message, f"train a head first: pipe train CONFIG --set model.name={name}")
+
+
+def _check_labels(name: str, config: PreTrainedConfig) -> None:
     if sorted(config.id2label) != list(range(len(config.id2label))):
         message = (
             f"{name!r}: id2label has the ids {sorted(config.id2label)}, expected 0 to "

@@ -213,6 +213,14 @@ def _limits(manifest: Manifest, engines: Sequence[PublishedEngine]) -> Iterator[
         )
     imported = manifest.imported
     if imported is not None:
+        if imported.custom_code:
+            files = ", ".join(
+                f"`{name}` (sha256 {digest[:12]})" for name, digest in imported.custom_code.items()
+            )
+            yield (
+                f"The source has code of its own: {files}. It was executed to read and to compare "
+                "the source; this folder does not need it."
+            )
         yield "The training data of the source are unknown: it was trained by another program."
         if not engines:
             yield (

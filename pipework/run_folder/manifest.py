@@ -204,6 +204,8 @@ class ImportRecord(Record):
         program: the library that ran the source, and its version.
         rows: number of compared inputs.
         max_abs: the largest difference of a logit.
+        custom_code: the digests of the Python files of the source that `--trust-remote-code`
+            executed, by name. The run folder does not need them.
     """
 
     kind: SourceKind
@@ -212,6 +214,7 @@ class ImportRecord(Record):
     program: str
     rows: int
     max_abs: float
+    custom_code: dict[str, str] = Field(default_factory=dict)
 
 
 class Manifest(Record):

@@ -273,7 +273,9 @@ def without_lowercase(source):
 )
 def test_a_different_copy_is_refused(change, message, classifier_folder, tmp_path, monkeypatch):
     opened = importing.open_source
-    monkeypatch.setattr(importing, "open_source", lambda *words: change(opened(*words)))
+    monkeypatch.setattr(
+        importing, "open_source", lambda *words, **options: change(opened(*words, **options))
+    )
     with pytest.raises(CheckFailedError, match=message) as error:
         imported(classifier_folder, tmp_path / "run", pair="true")
     assert "source -> import" in error.value.details
