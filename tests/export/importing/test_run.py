@@ -260,6 +260,18 @@ def without_lowercase(source):
     return source
 
 
+def test_large_logits_have_larger_rounding_errors(tmp_path):
+    source, run = save_classifier(tmp_path / "source"), tmp_path / "run"
+    model = AutoModelForSequenceClassification.from_pretrained(source)
+    with torch.no_grad():
+        model.classifier.weight *= 1e5
+    model.save_pretrained(source)
+    imported(source, run)
+    (record,) = export(run, NullProgress(), [onnx(Layout.PACKED)], settings=SPEED)
+    assert record.proven
+    assert record.parity.unit > 100
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
