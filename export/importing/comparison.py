@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import TOLERANCES
-from pipework.export.importing.source_tokenizer import open_tokenizer
+from pipework.export.importing.source_checks import open_tokenizer
 from pipework.export.importing.transformers_source import SourceModel
 from pipework.export.rows.edge_cases import edge_examples
 from pipework.progress import Progress

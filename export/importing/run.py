@@ -61,7 +61,6 @@ from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import open_checkpoint, padding_of
 from pipework.train.run_folder import TOKENIZER
 
-CONVERTED = "compared with the converted source in transformers: TensorFlow was not run"
 FOREIGN_TEXTS = "proven on texts that are not yours: import again with --data FILE"
 
 
@@ -110,7 +109,7 @@ def import_source(
         sampled = sample_evenly(texts, len(texts), COMPARED_ROWS).values()
         reference = SourceReference(source, limit)
         comparison = compare_with_source(imported, reference, [*sampled], progress)
-        task, data = _data(source.kind, imported, rows, folder, comparison, progress)
+        task, data = _data(source.findings, imported, rows, folder, comparison, progress)
         manifest = Manifest(
             identity=_identity(out),
             task=task,
@@ -253,7 +252,7 @@ def _copy(source: SourceModel, folder: Path, pair: bool, max_length: int) -> Inp
 
 
 def _data(
-    kind: SourceKind,
+    source_findings: Sequence[str],
     imported: ImportedModel,
     rows: ImportRows,
     folder: Path,
@@ -262,9 +261,7 @@ def _data(
 ) -> tuple[Task, Data]:
     """Score the rows, choose thresholds, and copy the rows into the run folder."""
     task, metrics = imported.task, dict[str, SplitMetrics]()
-    findings = [] if rows.sources else [FOREIGN_TEXTS]
-    if kind is SourceKind.TENSORFLOW:
-        findings.append(CONVERTED)
+    findings = [*([] if rows.sources else [FOREIGN_TEXTS]), *source_findings]
     if comparison.with_special_tokens:
         findings.append(
             f"inputs with a special token in their text: {comparison.with_special_tokens}, not "

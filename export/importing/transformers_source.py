@@ -31,25 +31,36 @@ from pipework.export.importing.custom_code import (
     refuse_custom_code,
 )
 from pipework.export.importing.onnx_source import OnnxSource
-from pipework.export.importing.source_tokenizer import (
+from pipework.export.importing.source_checks import (
     TokenizerFiles,
+    check_family,
+    check_weights,
     longest_input,
-    not_an_encoder,
+    unused_weights,
 )
 from pipework.export.publish.folder import PUBLISHED_FILE, PublishedModel
-from pipework.run_folder.manifest import SourceKind
+from pipework.run_folder.files import MANIFEST_FILE
+from pipework.run_folder.manifest import SourceKind, read_classifier
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.data import TaskSettings
 from pipework.train.config.model import HeadSettings
 from pipework.train.data.labels import SCORE
+from pipework.train.model import checkpoint
 from pipework.train.model.classifier import Classifier, padding_of, silence_transformers
 from pipework.train.model.encoder_configs import read_config
 from pipework.train.model.families import output_activation
-from pipework.train.model.pretrained import PROBLEMS, LabelNames, check_vocabulary, load, opening
+from pipework.train.model.pretrained import (
+    PROBLEMS,
+    LabelNames,
+    check_vocabulary,
+    load,
+    opening,
+)
 from pipework.train.model.tensorflow_weights import find_index, label_count
 
 USUAL_LENGTH = 512  # tokens; the proof of longer inputs takes minutes, so they need a setting
 CLASSIFIER = "ForSequenceClassification"
+CONVERTED = "compared with the converted source in transformers: TensorFlow was not run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +78,7 @@ class SourceModel:
         type_ids: whether the source distinguishes the texts of a pair by type ids.
         longest: the largest number of tokens of an input; None if the model has no limit.
         published: what `pipe publish` wrote into the source; None for other sources.
+        findings: what to know about the source, for the manifest.
         custom_code: the digests of the Python files of the source that were executed, by name.
     """
 
@@ -80,6 +92,7 @@ class SourceModel:
     type_ids: bool
     longest: int | None
     published: PublishedModel | None
+    findings: tuple[str, ...] = ()
     custom_code: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -132,10 +145,10 @@ def _open(name: str, settings: TaskSettings, trust_remote_code: bool) -> SourceM
     else:
         model, loading = _load(weights, config) if graph is None else graph.load(config)
     if adapter is not None:
-        model, loading = adapter.merge(model), adapter.without_head(loading)
+        model, unused = adapter.merge(model)
+        loading = {**adapter.without_head(loading), "unexpected_keys": unused}
     check_weights(name, model, loading)
-    file = find_file(name, PUBLISHED_FILE)
-    published = None if file is None else PublishedModel.read(file)
+    published = _published(name)
     task = _task(name, config, settings)
     if published is not None and task.labels == published.task.labels:
         changed = {key: getattr(task, key) for key in settings.model_fields_set}
@@ -160,8 +173,23 @@ def _open(name: str, settings: TaskSettings, trust_remote_code: bool) -> SourceM
         ),
         longest=longest_input(classifier, files.limit),
         published=published,
+        findings=(
+            *((CONVERTED,) if find_index(weights) is not None else ()),
+            *unused_weights(model, loading),
+        ),
         custom_code={} if code is None else code.executed_files(),
     )
+
+
+def _published(name: str) -> PublishedModel | None:
+    """Return what pipework recorded of a published folder or of the checkpoint of a run."""
+    file = find_file(name, PUBLISHED_FILE)
+    if file is not None:
+        return PublishedModel.read(file)
+    run = Path(name).absolute().parent
+    if (run / MANIFEST_FILE).is_file() and Path(name).name == checkpoint.FOLDER:
+        return PublishedModel.of(read_classifier(run), ())
+    return None
 
 
 def _custom_code(name: str, trusted: bool, *, whole: bool) -> CustomCode | None:
@@ -218,19 +246,6 @@ def _reopen(name: str, adapter: Adapter | None, code: CustomCode | None) -> torc
         return model if adapter is None else adapter.apply(model)
 
 
-def check_family(name: str, config: PreTrainedConfig) -> None:
-    """Check that a config is of an encoder that transformers has, with weights that are floats.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if getattr(config, "quantization_config", None):
-        message = f"{name!r} is quantised (quantization_config in config.json)"
-        raise ConfigError(message, "import the weights before quantisation; pipe export makes int8")
-    if config.is_encoder_decoder:
-        raise not_an_encoder(name, config)
-
-
 def _check_architecture(name: str, config: PreTrainedConfig) -> None:
     architecture = (config.architectures or [CLASSIFIER])[0]
     if not architecture.endswith(CLASSIFIER):
@@ -245,28 +260,6 @@ def _check_labels(name: str, config: PreTrainedConfig) -> None:
             f"{len(config.id2label) - 1}"
         )
         raise ConfigError(message, "correct id2label in config.json")
-
-
-def check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) -> None:
-    """Check that the head has a row for each label, and that all weights are there and finite."""
-    labels = int(model.config.num_labels)
-    for weight, found, expected in sorted(loading["mismatched_keys"]):
-        if expected[0] == labels != found[0]:
-            message = (
-                f"{name!r}: id2label in config.json has {labels} labels, but {weight} has "
-                f"{found[0]} rows"
-            )
-            raise ConfigError(message, "correct id2label: a name for each row, in their order")
-        message = f"{name!r}: {weight} has the shape {[*found]}, the config needs {[*expected]}"
-        raise ConfigError(message, "check that config.json belongs to the weights")
-    if missing := sorted(map(str, loading["missing_keys"])):
-        message = f"{name!r}: {len(missing)} weights are missing, such as {missing[0]}"
-        hint = f"if its head was never trained: pipe train CONFIG --set model.name={name}"
-        raise ConfigError(message, hint)
-    for weight, values in model.state_dict().items():
-        if values.is_floating_point() and not bool(values.isfinite().all()):
-            message = f"{name!r}: {weight} contains NaN or infinity"
-            raise ConfigError(message, "the training failed: use an earlier checkpoint")
 
 
 def _kind(

@@ -56,6 +56,17 @@ class PublishedModel(Record):
         return lines or (f"{place}, without engines",)
 
     @classmethod
+    def of(cls, manifest: Manifest, engines: tuple[PublishedEngine, ...]) -> "PublishedModel":
+        """Return the part of a manifest."""
+        return cls(
+            pipework=manifest.identity.pipework,
+            task=manifest.task,
+            fields=manifest.input.fields,
+            max_length=manifest.input.max_length,
+            engines=engines,
+        )
+
+    @classmethod
     def read(cls, path: Path) -> "PublishedModel":
         """Read the file of a published folder.
 
@@ -96,13 +107,7 @@ def publish_folder(
         for name, engine in names.items()
         if engine.parity is not None
     )
-    published = PublishedModel(
-        pipework=manifest.identity.pipework,
-        task=manifest.task,
-        fields=manifest.input.fields,
-        max_length=manifest.input.max_length,
-        engines=engines,
-    )
+    published = PublishedModel.of(manifest, engines)
     with new_folder(out) as folder:
         for record in manifest.model.checkpoint:
             _copy(run, record, folder / PurePosixPath(record.path).name)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import normalizers
 from transformers import (
     AutoModelForSequenceClassification,
@@ -24,9 +25,9 @@ from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.export.config import ExportSettings, ImportSettings
 from pipework.export.importing import run as importing
-from pipework.export.importing.run import CONVERTED, FOREIGN_TEXTS, import_source
-from pipework.export.importing.source_tokenizer import open_tokenizer
-from pipework.export.importing.transformers_source import open_source
+from pipework.export.importing.run import FOREIGN_TEXTS, import_source
+from pipework.export.importing.source_checks import open_tokenizer
+from pipework.export.importing.transformers_source import CONVERTED, open_source
 from pipework.export.inference import evaluate_run, predict_run
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
@@ -239,6 +240,29 @@ def test_the_first_line_describes_the_task(classifier_folder, tmp_path):
     assert f"next: pipe export {tmp_path / 'run'} --to auto" in done.stdout
     shown = pipe("show", tmp_path / "run").stdout
     assert "seed    unknown: imported" in shown
+
+
+def test_weights_that_match_nothing_are_named(classifier_folder, tmp_path):
+    source = shutil.copytree(classifier_folder, tmp_path / "source")
+    weights = load_file(source / "model.safetensors")
+    weights |= {"gate.weight": torch.ones(2), "bert.embeddings.position_ids": torch.arange(512)}
+    save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
+    findings = imported(source, tmp_path / "run").data.findings
+    assert findings[1] == "weights of the source that the model does not use: gate.weight"
+    assert not any(
+        "weights" in finding
+        for finding in imported(classifier_folder, tmp_path / "whole").data.findings
+    )
+
+
+def test_the_checkpoint_of_a_run_keeps_what_the_run_knows(rows_file, tmp_path):
+    source = save_classifier(tmp_path / "source", problem_type="multi_label_classification")
+    rows = [f"{text}\tsun\tsport,money" for text in TEXTS]
+    path, run = rows_file(*rows, header="text\ttext_pair\tlabel"), tmp_path / "run"
+    before = imported(source, run, path, data__separator='","', max_length=32)
+    after = imported(run / "checkpoint", tmp_path / "again")
+    assert (after.task, after.input.fields) == (before.task, ("text", "text_pair"))
+    assert after.input.max_length == 32
 
 
 def test_an_import_without_rows_reads_files(classifier_folder, rows_file, tmp_path):

@@ -1,9 +1,17 @@
-"""Open the tokenizer of a source, and find the maximum length of its inputs."""
+"""Check family, weights and tokenizer of a source, and find the maximum length of its inputs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, BertTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import (
+    AutoTokenizer,
+    BertTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import find_file
@@ -12,6 +20,7 @@ from pipework.train.config.model import ModelSettings
 from pipework.train.data.tokenizer import checkpoint_tokenizer
 from pipework.train.model.classifier import Classifier
 from pipework.train.model.packed_encoder import first_position
+from pipework.train.model.pretrained import listing
 from pipework.train.model.tensorflow_weights import find_index
 
 CONFIG = "tokenizer_config.json"
@@ -60,6 +69,57 @@ class TokenizerFiles:
             type_ids="token_type_ids" in options.model_input_names,
             limit=limit,
         )
+
+
+def check_family(name: str, config: PreTrainedConfig) -> None:
+    """Check that a config is of an encoder that transformers has, with weights that are floats.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if getattr(config, "quantization_config", None):
+        message = f"{name!r} is quantised (quantization_config in config.json)"
+        raise ConfigError(message, "import the weights before quantisation; pipe export makes int8")
+    if config.is_encoder_decoder:
+        raise not_an_encoder(name, config)
+
+
+def check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) -> None:
+    """Check that the head has a row for each label, and that all weights are there and finite."""
+    labels = int(model.config.num_labels)
+    for weight, found, expected in sorted(loading["mismatched_keys"]):
+        if expected[0] == labels != found[0]:
+            message = (
+                f"{name!r}: id2label in config.json has {labels} labels, but {weight} has "
+                f"{found[0]} rows"
+            )
+            raise ConfigError(message, "correct id2label: a name for each row, in their order")
+        message = f"{name!r}: {weight} has the shape {[*found]}, the config needs {[*expected]}"
+        raise ConfigError(message, "check that config.json belongs to the weights")
+    if missing := sorted(map(str, loading["missing_keys"])):
+        message = f"{name!r}: {len(missing)} weights are missing, such as {missing[0]}"
+        hint = f"if its head was never trained: pipe train CONFIG --set model.name={name}"
+        raise ConfigError(message, hint)
+    for weight, values in model.state_dict().items():
+        if values.is_floating_point() and not bool(values.isfinite().all()):
+            message = f"{name!r}: {weight} contains NaN or infinity"
+            raise ConfigError(message, "the training failed: use an earlier checkpoint")
+
+
+def unused_weights(
+    model: PreTrainedModel, loading: Mapping[str, Any], ignored: str = ""
+) -> tuple[str, ...]:
+    """Return a finding about stored weights that match nothing in the model; empty if all match.
+
+    Args:
+        model: the opened model.
+        loading: `unexpected_keys` as transformers reports them.
+        ignored: the start of the names that are known to be unused, or "".
+    """
+    buffers = {name for name, _ in model.named_buffers()}  # older versions stored them
+    names = sorted({*loading.get("unexpected_keys", ())} - buffers)
+    names = [name for name in names if not (ignored and name.startswith(ignored))]
+    return (f"weights of the source that the model does not use: {listing(names)}",) * bool(names)
 
 
 def not_an_encoder(name: str, config: PreTrainedConfig) -> ConfigError:
