@@ -15,7 +15,7 @@ from pipework import __version__
 from pipework.data.examples import Example, Source
 from pipework.data.kept_rows import CALIBRATION_ROWS, keep_rows, sample_evenly
 from pipework.data.readers import Columns, column_names
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, DataError
 from pipework.export.config import ImportDataSettings, ImportSettings
 from pipework.export.importing.adapters import find_revision
 from pipework.export.importing.comparison import (
@@ -172,16 +172,19 @@ class ImportRows:
             raise ConfigError(message, "set data.columns.text_pair, or pair")
         if not opened:
             return cls(pair=pair, sources={}, dev=())
-        dev = tuple(opened[0].rows())
-        sources = {"dev": opened[0], "train": opened[-1]}
-        held_out = min(CALIBRATION_ROWS, len(dev) // 4)
-        if len(opened) == 1 and held_out:
+        every = tuple(opened[0].rows())
+        if not every:
+            message = f"{opened[0].path} holds no rows"
+            raise DataError(message, "expected rows after the line with the names of the columns")
+        sources = {"dev": opened[0]}
+        if len(opened) > 1:
+            sources["train"] = opened[1]
+        elif held_out := min(CALIBRATION_ROWS, len(every) // 4):
             parts = {"dev": Part(rows=held_out), "train": Part(rows=held_out, held_out=True)}
-            sources = {name: replace(opened[0], part=part) for name, part in parts.items()}
-            dev = tuple(sources["dev"].rows())
-        elif len(opened) == 1:
-            del sources["train"]
-        return cls(pair=pair, sources=sources, dev=dev)
+            divided = {name: replace(opened[0], part=part) for name, part in parts.items()}
+            if dev := tuple(divided["dev"].rows()):  # equal texts are in the same part
+                return cls(pair=pair, sources=divided, dev=dev)
+        return cls(pair=pair, sources=sources, dev=every)
 
     @property
     def labelled(self) -> bool:
@@ -276,7 +279,9 @@ def _data(
         scored = evaluate(logits_NC, truth, task).metrics()
         metrics["dev"] = scored.model_copy(update={"tokens": token_digest(encodings)})
     if rows.sources:
-        report = data_report(rows.sources, imported.encoder, task.labels, progress)
+        # The rows of the calibration are not scored: those that are also in dev do no harm.
+        dev = {"dev": rows.sources["dev"]}
+        report = data_report(dev, imported.encoder, task.labels, progress)
         findings += report.findings
     return task, Data(
         reading=rows.reading(task.kind),

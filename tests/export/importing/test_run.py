@@ -143,6 +143,23 @@ def test_few_rows_leave_none_for_the_calibration(classifier_folder, rows_file, t
     assert len(rows.calibration_rows()) == 300  # texts of the sample
 
 
+def test_equal_rows_leave_none_for_the_calibration(classifier_folder, rows_file, tmp_path):
+    manifest = imported(classifier_folder, tmp_path / "run", rows_file(*["rain\tsport"] * 8))
+    assert {name: split.rows for name, split in manifest.data.splits.items()} == {"dev": 8}
+
+
+def test_a_file_without_rows_is_refused(classifier_folder, rows_file, tmp_path):
+    with pytest.raises(DataError, match=r"rows\.tsv holds no rows"):
+        imported(classifier_folder, tmp_path / "run", rows_file())
+    assert not (tmp_path / "run").exists()
+
+
+def test_rows_of_the_calibration_may_be_those_of_the_proof(classifier_folder, rows_file, tmp_path):
+    path = rows_file(*labelled(12))
+    findings = imported(classifier_folder, tmp_path / "run", path, path).data.findings
+    assert not any("train" in finding for finding in findings)
+
+
 def test_a_second_file_calibrates(classifier_folder, rows_file, tmp_path):
     second = rows_file(*TEXTS, header="text", name="more.tsv")
     first = rows_file(*labelled(12))
@@ -209,6 +226,14 @@ def test_a_cross_encoder_scores_pairs_with_its_activation(activation, largest, t
     # The copy in the run is still a cross-encoder for sentence-transformers.
     copy = AutoModelForSequenceClassification.from_pretrained(run / "checkpoint")
     assert copy.config.sentence_transformers == own
+
+
+def test_a_cross_encoder_of_several_classes_labels_pairs(tmp_path):
+    own = {"version": "5.1.0", "activation_fn": "torch.nn.modules.linear.Identity"}
+    source = save_classifier(tmp_path / "source", sentence_transformers=own)
+    manifest = imported(source, tmp_path / "run")
+    assert (manifest.imported.kind, manifest.input.pair) == ("cross-encoder", True)
+    assert (manifest.task.kind, manifest.task.labels) == (TaskKind.SINGLE_LABEL, LABELS)
 
 
 def test_a_cross_encoder_of_a_newer_version_is_recognised(tmp_path):

@@ -11,6 +11,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertForTokenClassification,
     GPT2Config,
+    T5Config,
 )
 
 from pipework.benchmarks.studies.imports import save_classifier
@@ -112,6 +113,12 @@ def decoder(folder):
     AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
 
 
+def t5(folder):
+    config = T5Config(d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, vocab_size=400)
+    config.num_labels = 3
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+
+
 def encoder_decoder(folder):
     edit_json(folder / "config.json", is_encoder_decoder=True)
 
@@ -196,6 +203,7 @@ FAULTS = [
     (missing_weight, "1 weights are missing, such as classifier.bias", ()),
     (softmax_of_a_cross_encoder, "activation_fn torch.nn.modules.activation.Tanh is not", ()),
     (decoder, "is of the family gpt2, expected an encoder such as bert", ()),
+    (t5, "is of the family t5, expected an encoder such as bert", ()),
     (encoder_decoder, "is of the family bert, expected an encoder", ()),
     (encoder_decoder_adapter, "is of the family bert, expected an encoder", ()),
     (damaged_activation, "cannot be opened: Expecting property name", ()),
