@@ -33,7 +33,7 @@ from pipework.export.importing.transformers_source import (
 from pipework.export.publish.folder import check_new, new_folder
 from pipework.export.rows.run_rows import sample_rows
 from pipework.git import CHECKOUT, git_commit
-from pipework.progress import Progress
+from pipework.progress import Progress, counted
 from pipework.run_folder.files import MANIFEST_FILE, file_digest, record_file
 from pipework.run_folder.manifest import (
     Data,
@@ -224,16 +224,16 @@ def _describe(source: SourceModel, pair: bool, max_length: int) -> str:
     task, count = source.task, len(source.task.labels)
     match task.kind:
         case TaskKind.SINGLE_LABEL:
-            decision = f"{count} labels, softmax"
+            decision = f"{counted(count, 'label')}, softmax"
         case TaskKind.MULTI_LABEL:
-            decision = f"{count} labels, a sigmoid each"
+            decision = f"{counted(count, 'label')}, a sigmoid each"
         case _:
             decision = "one score"
     more = source.longest is None or source.longest > max_length
     limit = "no limit" if source.longest is None else f"{source.longest:,}"
     longer = f" (the model takes {limit}: --set max_length=N)" if more else ""
     texts = "pairs" if pair else "single texts"
-    return f"{source.kind}, {decision}, {texts}, at most {max_length} tokens{longer}"
+    return f"{source.kind}, {decision}, {texts}, at most {counted(max_length, 'token')}{longer}"
 
 
 def _copy(source: SourceModel, folder: Path, pair: bool, max_length: int) -> Input:

@@ -32,6 +32,7 @@ from pipework.export.importing.source_checks import (
     unused_weights,
 )
 from pipework.export.importing.transformers_source import SourceModel, named_labels
+from pipework.progress import counted
 from pipework.run_folder.manifest import SourceKind
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.data import TaskSettings
@@ -166,7 +167,7 @@ def _head(name: str, fields: dict[str, Any]) -> LogisticRegression:
     if coef_KH.ndim != 2 or intercept_K.shape != (len(coef_KH),) or len(names) != classes:  # noqa: PLR2004
         message = (
             f"{path}: coef has the shape {[*coef_KH.shape]}, intercept {[*intercept_K.shape]}, and "
-            f"there are {len(names)} labels: they do not fit"
+            f"it has {counted(len(names), 'label')}: they do not fit"
         )
         raise ConfigError(message, f"correct labels in {SETTINGS}, or save the head again")
     return LogisticRegression(

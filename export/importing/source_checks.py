@@ -16,6 +16,7 @@ from transformers import (
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import find_file
 from pipework.export.importing.custom_code import SAVE_AGAIN, custom_classes
+from pipework.progress import counted
 from pipework.train.config.model import ModelSettings
 from pipework.train.data.tokenizer import checkpoint_tokenizer
 from pipework.train.model.classifier import Classifier
@@ -90,14 +91,14 @@ def check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) ->
     for weight, found, expected in sorted(loading["mismatched_keys"]):
         if expected[0] == labels != found[0]:
             message = (
-                f"{name!r}: id2label in config.json has {labels} labels, but {weight} has "
-                f"{found[0]} rows"
+                f"{name!r}: id2label in config.json has {counted(labels, 'label')}, but {weight} "
+                f"has {counted(found[0], 'row')}"
             )
             raise ConfigError(message, "correct id2label: a name for each row, in their order")
         message = f"{name!r}: {weight} has the shape {[*found]}, the config needs {[*expected]}"
         raise ConfigError(message, "check that config.json belongs to the weights")
     if missing := sorted(map(str, loading["missing_keys"])):
-        message = f"{name!r}: {len(missing)} weights are missing, such as {missing[0]}"
+        message = f"{name!r}: {counted(len(missing), 'weight')} missing, such as {missing[0]}"
         hint = f"if its head was never trained: pipe train CONFIG --set model.name={name}"
         raise ConfigError(message, hint)
     for weight, values in model.state_dict().items():

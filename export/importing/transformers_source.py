@@ -39,6 +39,7 @@ from pipework.export.importing.source_checks import (
     unused_weights,
 )
 from pipework.export.publish.folder import PUBLISHED_FILE, PublishedModel
+from pipework.progress import counted
 from pipework.run_folder.files import MANIFEST_FILE
 from pipework.run_folder.manifest import SourceKind, read_classifier
 from pipework.run_folder.task import Task, TaskKind
@@ -109,7 +110,9 @@ class SourceModel:
             ConfigError: the model has fewer positions than `wanted`.
         """
         if wanted is not None and self.longest is not None and wanted > self.longest:
-            message = f"max_length {wanted}: {self.name!r} takes at most {self.longest} tokens"
+            message = (
+                f"max_length {wanted}: {self.name!r} takes at most {counted(self.longest, 'token')}"
+            )
             raise ConfigError(message, "lower max_length")
         usual = USUAL_LENGTH if self.published is None else self.published.max_length
         return wanted or min(self.longest or usual, usual)
@@ -286,7 +289,8 @@ def _task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> Task:
         kind = settings.kind
     fits = config.num_labels == 1 if kind is TaskKind.REGRESSION else kind in kinds.values()
     if not fits or (kind is TaskKind.SINGLE_LABEL and config.num_labels == 1):
-        message = f"{name!r} has {config.num_labels} logits, which does not fit the task {kind}"
+        logits = counted(config.num_labels, "logit")
+        message = f"{name!r} has {logits}, which does not fit the task {kind}"
         raise ConfigError(message, "set task.kind: " + ", ".join(kinds.values()))
     if output_activation(config) is not None and kind is not TaskKind.REGRESSION:
         message = f"{name!r} applies an activation to its logits, expected this for one score only"
@@ -318,6 +322,6 @@ def named_labels(settings: TaskSettings, names: tuple[str, ...]) -> tuple[str, .
             raise ConfigError(message, 'name them: --set \'task.labels=["a", "b"]\'')
         return names
     if isinstance(settings.labels, Path) or len(settings.labels) != len(names):
-        message = f"expected task.labels to be a list of {len(names)} labels"
+        message = f"expected task.labels to be a list of {counted(len(names), 'label')}"
         raise ConfigError(message, f"they replace, in this order: {', '.join(names)}")
     return settings.labels

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from pipework.errors import ConfigError, RunFolderError
 from pipework.export.publish.model_card import PublishedEngine, base_model, model_card
-from pipework.progress import Progress
+from pipework.progress import Progress, counted
 from pipework.run_folder.engine_record import (
     EngineFormat,
     EngineRecord,
@@ -190,7 +190,8 @@ def proofs(manifest: Manifest) -> dict[str, str]:
     kind = manifest.task.kind
     return {
         f"pipework.engine.{engine.name}": (
-            f"proven on {engine.parity.rows} rows, logits within {engine.parity.max_abs:.2g}, "
+            f"proven on {counted(engine.parity.rows, 'row')}, "
+            f"logits within {engine.parity.max_abs:.2g}, "
             f"changes {engine.parity.describe_change(kind)}"
         )
         for engine in manifest.engines

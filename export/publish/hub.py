@@ -29,7 +29,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # not in its 
 
 from pipework.errors import ConfigError
 from pipework.export.publish.folder import check_new, publish_folder
-from pipework.progress import Progress
+from pipework.progress import Progress, counted
 
 REACH_S = 10  # timeout of the first connection
 ENGINES = ("onnx/", "openvino/")  # in the repository, these folders have no other files
@@ -172,7 +172,7 @@ def _upload(folder: Path, repository: HubRepository, token: str, progress: Progr
     }
     old = [file for file in api.list_repo_files(name, revision=revision) if file not in files]
     size = sum(path.stat().st_size for path in files.values())
-    progress.note(f"uploading {len(files)} files, {size / 1e6:.1f} MB, to {name}")
+    progress.note(f"uploading {counted(len(files), 'file')}, {size / 1e6:.1f} MB, to {name}")
     commit = api.create_commit(
         name,
         operations=[

@@ -148,6 +148,14 @@ def test_equal_rows_leave_none_for_the_calibration(classifier_folder, rows_file,
     assert {name: split.rows for name, split in manifest.data.splits.items()} == {"dev": 8}
 
 
+def test_a_single_row_is_counted_in_the_singular(classifier_folder, rows_file, tmp_path):
+    done = pipe(
+        "import", classifier_folder, "--out", tmp_path / "run", "--data", rows_file("rain\tsport")
+    )
+    assert " over 1 row\n" in done.stdout
+    assert "data    dev 1 row\n" in pipe("show", tmp_path / "run").stdout
+
+
 def test_a_file_without_rows_is_refused(classifier_folder, rows_file, tmp_path):
     with pytest.raises(DataError, match=r"rows\.tsv holds no rows"):
         imported(classifier_folder, tmp_path / "run", rows_file())
@@ -439,5 +447,5 @@ def test_a_tensorflow_checkpoint_without_head_is_refused(tensorflow_folder, tmp_
     variables = {stored.name: stored for stored in read_index(index)}
     encoder = {name: stored.read().numpy() for name, stored in variables.items() if "/" in name}
     write_checkpoint(tensorflow_folder / "model.ckpt-9", encoder)
-    with pytest.raises(ConfigError, match=r"2 weights are missing, such as classifier\.bias"):
+    with pytest.raises(ConfigError, match=r"2 weights missing, such as classifier\.bias"):
         imported(tensorflow_folder, tmp_path / "run")

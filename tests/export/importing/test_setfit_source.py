@@ -198,7 +198,7 @@ def custom_code(folder, head):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (missing_norm, "1 weights are missing, such as embeddings.LayerNorm.weight"),
+        (missing_norm, "1 weight missing, such as embeddings.LayerNorm.weight"),
         (prompt, "adds the prompt 'find: ' to each text"),
         (lower_case, "has do_lower_case in sentence_bert_config.json"),
         (custom_code, "needs code of its own (auto_map in config.json)"),

@@ -251,6 +251,8 @@ def test_the_card_shows_unreliable_speeds_and_rows_of_the_calibration(exported):
     )
     engine = PublishedEngine(file="a", name="b", parity=first.parity, speed=speed)
     card = model_card(exported, imported, (engine,), NullProgress(), "topics")
-    assert "10 (cpu), unreliable: the rounds varied by 89%" in card
+    assert "| 10 |\n" in card
+    assert "Texts/s were measured on cpu with 1 thread, 1 text per batch." in card
+    assert "not reliable: the rounds varied by up to 89%" in card
     assert "- calibration of int8: train.tsv" in card
     assert "truncation=True, max_length=" in card
