@@ -205,7 +205,7 @@ def custom_code(folder, head):
         (max_pooling, "has the pooling pooling_mode_max"),
         (dense, "has the modules Transformer, Pooling, Dense"),
         (without_modules, "has no modules.json, expected a folder of sentence-transformers"),
-        (fewer_labels, "there are 2 labels: they do not fit"),
+        (fewer_labels, "it has 2 labels: they do not fit"),
         (without_intercept, "expected numbers at coef and intercept"),
         (narrow_head, "the head reads states of 8, the encoder has 32"),
     ],
