@@ -97,6 +97,18 @@ class TargetScale(Record):
     std: float
 
 
+class SplitMetrics(Record):
+    """Scores of the checkpoint on a split; `losses` are set for pretraining.
+
+    `tokens` is the digest of the token ids of all rows, see `pipework.text.encoding.token_digest`.
+    """
+
+    rows: int
+    scores: dict[Metric, float]
+    tokens: str | None = None
+    losses: dict[Loss, float] = Field(default_factory=dict)
+
+
 def not_a_classifier(where: str = "this run") -> RunFolderError:
     """Return the error for a pretraining run where a classifier is required."""
     message = f"{where} is of pretraining: it has an encoder and no classifier"
