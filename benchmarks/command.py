@@ -73,6 +73,7 @@ def _check_server(target: str, options: Collection[str]) -> None:
 if TYPE_CHECKING:
     from pipework.benchmarks.plan import BaselineServer, BenchPlan
     from pipework.benchmarks.results_schema.comparison import ComparisonResult
+    from pipework.data.examples import Source
 
 Number = TypeVar("Number", int, float)
 Value = TypeVar("Value", str, float)
@@ -165,12 +166,11 @@ def bench(
     from pipework.benchmarks.load.slo import parse_slo
     from pipework.benchmarks.load.trace import Trace
     from pipework.benchmarks.plan import BaselineServer, BenchPlan
-    from pipework.data.examples import Source, parse_columns
 
     (own_price, other_price) = _per_server("--price", price, against)
     (own_template, other_template) = _per_server("--template", template, against)
     plan = BenchPlan(
-        source=None if file is None else Source(path=file, columns=parse_columns(columns)),
+        source=None if file is None else _source(file, columns),
         mean_words=words,
         batch=batch,
         concurrencies=_numbers("--concurrency", concurrency, int)
@@ -189,6 +189,13 @@ def bench(
         _against(target or "", baseline, plan, outputs)
     else:
         _measure(target or "", plan, outputs)
+
+
+def _source(file: Path, columns: str) -> "Source":
+    from pipework.data.examples import Source, parse_columns
+    from pipework.data.readers import Columns as FileColumns
+
+    return Source(path=file, columns=FileColumns(label=None, **parse_columns(columns)))
 
 
 def _per_server(

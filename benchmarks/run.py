@@ -73,20 +73,24 @@ def _offline(
     levels, examples = [], workload.examples
     batches, duration_s = _batches(plan), plan.duration_s
     available = [record for record in manifest.engines if runs_here(record)]
-    progress.begin("offline", len(batches) * (1 + len(available)), "levels")
-    for batch in batches:
-        levels.append(measure_tokenizing(encoder, examples, batch=batch, duration_s=duration_s))
-        progress.advance(1)
-    for record in available:
-        with open_proven(run, manifest, record.name) as engine:
-            for batch in batches:
-                levels.append(
-                    measure_engine(
-                        record.name, engine, encoder, examples, batch=batch, duration_s=duration_s
+    with progress.stage("offline", len(batches) * (1 + len(available)), "levels"):
+        for batch in batches:
+            levels.append(measure_tokenizing(encoder, examples, batch=batch, duration_s=duration_s))
+            progress.advance(1)
+        for record in available:
+            with open_proven(run, manifest, record.name) as engine:
+                for batch in batches:
+                    levels.append(
+                        measure_engine(
+                            record.name,
+                            engine,
+                            encoder,
+                            examples,
+                            batch=batch,
+                            duration_s=duration_s,
+                        )
                     )
-                )
-                progress.advance(1)
-    progress.end()
+                    progress.advance(1)
     return tuple(
         level.model_copy(update={"tokens_per_s": workload.tokens(level.texts_per_s)})
         for level in levels

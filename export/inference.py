@@ -5,20 +5,25 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example, Source, parse_columns, validate_example
+from pipework.data.examples import TEXTS, Example, Source, validate_example
 from pipework.data.kept_rows import kept_source
 from pipework.data.readers import SUFFIXES, WITHOUT_COLUMNS, Format, read_cells
 from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
-from pipework.progress import Progress
+from pipework.progress import Progress, counted
 from pipework.run_folder.files import check_writable, file_digest, verify_files
-from pipework.run_folder.manifest import Manifest, read_classifier
+from pipework.run_folder.manifest import (
+    Manifest,
+    ReadOptions,
+    TrainingReadOptions,
+    read_classifier,
+)
 from pipework.scoring.evaluation import (
     Engine,
     Evaluation,
@@ -52,19 +57,32 @@ def open_encoder(run: Path, manifest: Manifest) -> TextEncoder:
 
 
 def evaluate_run(
-    run: Path, file: Path | None, split: str, engine: str | None, progress: Progress
+    run: Path,
+    file: Path | None,
+    split: str,
+    engine: str | None,
+    progress: Progress,
+    columns: str | None = None,
 ) -> Evaluation:
     """Score the checkpoint, or the engine of that name, on `file` or else on a split of the run.
 
-    `file` is read with the columns of the training data. If the train file is still
-    there, rows that are also in train are scored separately, too.
+    `file` is read with the columns of the training data, except those that `columns` replaces. If
+    the train file is still there, rows that are also in train are scored separately, too.
 
     Raises:
-        ConfigError: the run has no such split.
+        ConfigError: the run has no such split, or there are columns without a file.
         PipeError: a file, a folder or an engine cannot be read.
     """
+    if columns is not None and file is None:
+        message = "--columns needs a file"
+        raise ConfigError(message, "pipe eval RUN FILE --columns text=NAME,label=NAME")
     manifest = read_classifier(run)
-    source = split_source(run, manifest, split) if file is None else other_source(manifest, file)
+    if file is None:
+        source = split_source(run, manifest, split)
+    else:
+        source = other_source(TrainingReadOptions.of(manifest.data), file)
+        if columns is not None:
+            source = source.with_columns(columns, (*TEXTS, "label"))
     examples = list(source.rows())
     labels_N = label_array(examples, manifest.task, str(source.path))
     encodings = open_encoder(run, manifest).encode(examples)
@@ -181,30 +199,29 @@ def predict_run(
             yield from zip(chunk, predictions, strict=True)
 
 
-def other_source(manifest: Manifest, file: Path) -> Source:
+def other_source(reading: TrainingReadOptions, file: Path) -> Source:
     """Return how to read a file that is not of the training.
 
     It has the columns of the training data, and its format if it has the same suffix.
     """
-    reading, splits = manifest.data.reading, manifest.data.splits
-    known = next(iter(splits.values()), None)  # None: an import without rows
-    same = known is not None and file.suffix == Path(known.path).suffix
-    if file.suffix in SUFFIXES and not same:
-        reading = reading.model_copy(update={"format": SUFFIXES[file.suffix].value})
-    return Source.of(reading, file)
+    options: ReadOptions = reading
+    if file.suffix in SUFFIXES and file.suffix != reading.suffix:
+        options = options.model_copy(update={"format": SUFFIXES[file.suffix].value})
+    return Source.of(options, file)
 
 
-def unlabelled_source(run: Path, file: Path, columns: str | None) -> Source:
+def unlabelled_source(
+    reading: TrainingReadOptions, file: Path, columns: str | None = None
+) -> Source:
     """Return how to read the texts of a file; labels are ignored.
 
-    `columns` replaces the columns of the training data, see `parse_columns`.
+    `columns` replaces columns of the training data, see `Source.with_columns`.
+
+    Raises:
+        DataError: `columns` is invalid, or names a second text for a model of single texts.
     """
-    source = other_source(read_classifier(run), file).unlabelled()
-    if columns is None:
-        return source
-    parsed = parse_columns(columns)
-    changed = replace(source.columns, text=parsed.text, text_pair=parsed.text_pair)
-    return replace(source, columns=changed, header=None)
+    source = other_source(reading, file).unlabelled()
+    return source if columns is None else source.with_columns(columns)
 
 
 def write_predictions(
@@ -238,7 +255,7 @@ def write_predictions(
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
-    progress.note(f"wrote {count} predictions to {out}")
+    progress.note(f"wrote {counted(count, 'prediction')} to {out}")
     return count
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipework.data.examples import Example, Source, parse_columns, split_pair
-from pipework.data.readers import Format, decoded_lines, numbered_lines
+from pipework.data.readers import Format, column_names, decoded_lines, numbered_lines
 from pipework.errors import ConfigError, DataError
 from pipework.export.inference import predict_run, unlabelled_source
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
+from pipework.run_folder.manifest import TrainingReadOptions, read_classifier
 from pipework.scoring.predictions import Prediction
 from pipework.serve.client import Client
 from pipework.serve.client.stream import predict_all
@@ -26,8 +27,7 @@ class PredictionSource:
 
     Attributes:
         url: URL of a server; None for a run folder.
-        columns: columns of a data file; None: those of the training data, or for a server those
-            named text and text_pair.
+        columns: columns of a data file that differ from those of the training data.
         engine: name of an engine of the run folder; None for the default.
     """
 
@@ -36,23 +36,48 @@ class PredictionSource:
     engine: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictedInputs:
+    """Inputs with their predictions, in order, and the data file that the inputs are from."""
+
+    predictions: Predictions
+    file: Source | None
+
+
 def predict_inputs(
     words: Sequence[str], file: Path | None, source: PredictionSource, *, progress: Progress
-) -> Predictions:
-    """Return the inputs with their predictions, in order; at the end, note the truncated inputs.
+) -> PredictedInputs:
+    """Return the inputs with their predictions; at the end, note the truncated inputs.
 
     Args:
         words: texts, preceded by the run folder if there is no URL. Without texts and `file`, the
             texts are read from standard input, one per line.
-        file: a data file, see `input_source`.
+        file: a data file with the columns of the training data. A .txt file without tabs that lacks
+            the column of the text is a list of texts.
         source: the model that predicts.
         progress: receives the note, and the number of finished rows if a server predicts a file.
 
     Raises:
         ConfigError: expected either a run folder or a URL, and either texts or a file.
+        DataError: the columns are invalid or do not fit the model.
     """
-    url, columns = source.url, source.columns
-    texts = words if url is not None else words[1:]
+    texts = words if source.url is not None else words[1:]
+    _check_inputs(words, texts, file, source)
+    rows = None if file is None else _file_source(words, file, source)
+    if rows is not None and rows.format is Format.TEXT:
+        progress.note(f"{rows.path} has no column for the text: each line is a text")
+    if source.url is None:
+        inputs = _text_inputs(texts) if rows is None else rows.rows()
+        predictions = predict_run(Path(words[0]), inputs, source.engine)
+    else:
+        predictions = _predict_by_server(source.url, texts, rows, progress)
+    return PredictedInputs(predictions=_note_truncated(predictions, progress), file=rows)
+
+
+def _check_inputs(
+    words: Sequence[str], texts: Sequence[str], file: Path | None, source: PredictionSource
+) -> None:
+    url = source.url
     if url is None and not words:
         message = "expected a run folder or --url, found neither"
         raise ConfigError(message, "pipe predict RUN TEXT, or pipe predict --url URL TEXT")
@@ -62,35 +87,23 @@ def predict_inputs(
     if texts and file is not None:
         message = "expected texts or --file, found both"
         raise ConfigError(message)
-    if columns is not None and file is None:
+    if source.columns is not None and file is None:
         message = "--columns needs --file"
         raise ConfigError(message, "a text of the command line or of standard input has no columns")
     if source.engine is not None and url is not None:
         message = "expected a run folder with --engine, found --url"
         raise ConfigError(message, "choose the engine of a server: pipe serve RUN --engine NAME")
-    rows = input_source(words, file, source)
-    if rows is not None and rows.format is Format.TEXT:
-        progress.note(f"{rows.path} has no column for the text: each line is a text")
-    if url is None:
-        inputs = _text_inputs(texts) if rows is None else rows.rows()
-        return _note_truncated(predict_run(Path(words[0]), inputs, source.engine), progress)
-    return _note_truncated(_predict_by_server(url, texts, rows, progress), progress)
 
 
-def input_source(
-    words: Sequence[str], file: Path | None, source: PredictionSource
-) -> Source | None:
-    """Return how to read the data file of `predict_inputs`; None without a file.
-
-    A .txt file without tabs that lacks the column of the text is a list of texts.
-    """
-    if file is None:
-        return None
-    if source.url is not None:
-        rows = _source(file, source.columns)
+def _file_source(words: Sequence[str], file: Path, source: PredictionSource) -> Source:
+    """Return how to read a data file, or a list of texts."""
+    columns = source.columns
+    if source.url is None:
+        reading = TrainingReadOptions.of(read_classifier(Path(words[0])).data)
     else:
-        rows = unlabelled_source(Path(words[0]), file, source.columns)
-    if file.suffix != ".txt" or source.columns is not None or rows.columns.text_pair is not None:
+        reading = _server_read_options(source.url, file, columns)
+    rows = unlabelled_source(reading, file, columns)
+    if file.suffix != ".txt" or columns is not None or rows.columns.text_pair is not None:
         return rows
     try:
         next(rows.rows(), None)
@@ -99,6 +112,19 @@ def input_source(
         if first and "\t" not in first:
             return replace(rows, format=Format.TEXT)
     return rows
+
+
+def _server_read_options(url: str, file: Path, columns: str | None) -> TrainingReadOptions:
+    """Return how to read a file for the model of a server.
+
+    If the server does not report it, the fields are those of `columns` or of the file's header.
+    """
+    fields = () if columns is None else parse_columns(columns)  # an error before a connection
+    with _client(url) as client:
+        reading = client.read_options()
+    if reading is not None:
+        return reading
+    return TrainingReadOptions.of_inputs(fields or column_names(file, None))
 
 
 def _note_truncated(predictions: Predictions, progress: Progress) -> Predictions:
@@ -116,29 +142,19 @@ def _note_truncated(predictions: Predictions, progress: Progress) -> Predictions
 def _predict_by_server(
     url: str, texts: Sequence[str], source: Source | None, progress: Progress
 ) -> Predictions:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors are reported in one line
-    with Client(url, retries=RETRIES, bulk=source is not None) as client:
+    with _client(url, bulk=source is not None) as client:
         if source is None:
             yield from predict_all(client, _text_inputs(texts), NullProgress())
             return
-        progress.begin(f"predict with {url}", sum(1 for _ in source.rows()), "rows")
-        yield from predict_all(client, source.rows(), progress)
-        progress.end()
+        with progress.stage(f"predict with {url}", sum(1 for _ in source.rows()), "rows"):
+            yield from predict_all(client, source.rows(), progress)
+
+
+def _client(url: str, *, bulk: bool = False) -> Client:
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors are reported in one line
+    return Client(url, retries=RETRIES, bulk=bulk)
 
 
 def _text_inputs(texts: Sequence[str]) -> Iterator[Example]:
     lines = texts or (line for _, line in decoded_lines(sys.stdin.buffer, "standard input"))
     return (split_pair(line) for line in lines)
-
-
-def _source(file: Path, columns: str | None) -> Source:
-    """Return the texts of a file; without `columns` by its header: text and, if any, text_pair."""
-    candidates = ["text=text,text_pair=text_pair", "text=text"] if columns is None else [columns]
-    sources = [Source(path=file, columns=parse_columns(candidate)) for candidate in candidates]
-    for source in sources[:-1]:
-        try:
-            next(source.rows(), None)
-        except DataError:
-            continue
-        return source
-    return sources[-1]

@@ -53,13 +53,12 @@ def measure(
     """
     measured = rows[: CALLS * BATCH]
     samples: dict[str, list[SpeedSample]] = {name: [] for name in openers}
-    progress.begin("measure", ROUNDS * len(openers), "rounds")
-    for _ in range(ROUNDS):
-        for name, opener in openers.items():
-            with opener() as engine:
-                samples[name].append(_sample(engine, measured, seconds / ROUNDS))
-            progress.advance(1)
-    progress.end()
+    with progress.stage("measure", ROUNDS * len(openers), "rounds"):
+        for _ in range(ROUNDS):
+            for name, opener in openers.items():
+                with opener() as engine:
+                    samples[name].append(_sample(engine, measured, seconds / ROUNDS))
+                progress.advance(1)
     return {name: _median(rounds, len(measured)) for name, rounds in samples.items()}
 
 

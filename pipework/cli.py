@@ -5,16 +5,27 @@ Heavy imports are inside the commands so that `pipe --help` is fast.
 
 import os
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
+from pydantic import BaseModel
 from typer.exceptions import TyperException
 
 from pipework.benchmarks.command import bench
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError, as_pipe_error
-from pipework.model_commands import Run, Sets, export, import_, publish
+from pipework.model_commands import (
+    Columns,
+    EngineName,
+    Run,
+    Sets,
+    export,
+    import_,
+    predict,
+    publish,
+)
 
 app = typer.Typer(
     help="From labelled text to a text classifier in production: train, export, serve, measure.",
@@ -31,9 +42,7 @@ class ServeBackend(StrEnum):
     TRITON = "triton"
 
 
-EngineName = Annotated[
-    str | None, typer.Option("--engine", help="name of a proven engine or kept step, see pipe show")
-]
+Result = TypeVar("Result", bound=BaseModel)
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -44,10 +53,7 @@ def doctor(as_json: Json = False) -> None:
     from pipework.terminal import show_diagnosis
 
     diagnosis = diagnose()
-    if as_json:
-        sys.stdout.write(diagnosis.model_dump_json(indent=2) + "\n")
-    else:
-        show_diagnosis(diagnosis)
+    _print_result(diagnosis, show_diagnosis, as_json=as_json)
 
 
 @app.command()
@@ -68,12 +74,8 @@ def check(
         if len(inputs) == 1 and is_config(inputs[0]):
             report = check_config(inputs[0], overrides or [], progress, rows)
         else:
-            paths = [Path(name) for name in inputs]
-            report = check_files(paths, overrides or [], progress, rows)
-    if as_json:
-        sys.stdout.write(report.model_dump_json(indent=2) + "\n")
-    else:
-        show_report(report)
+            report = check_files([*map(Path, inputs)], overrides or [], progress, rows)
+    _print_result(report, show_report, as_json=as_json)
 
 
 @app.command()
@@ -154,6 +156,7 @@ def tune(
 def evaluate(
     run: Run,
     file: Annotated[Path | None, typer.Argument(help="labelled file instead of a split")] = None,
+    columns: Columns = None,
     split: Annotated[str | None, typer.Option(help="train, dev (default) or test")] = None,
     engine: EngineName = None,
     as_json: Json = False,
@@ -167,44 +170,8 @@ def evaluate(
     from pipework.terminal import show_evaluation
 
     with console.progress() as progress:
-        evaluation = evaluate_run(run, file, split or "dev", engine, progress)
-    if as_json:
-        sys.stdout.write(evaluation.model_dump_json(indent=2) + "\n")
-    else:
-        show_evaluation(evaluation)
-
-
-@app.command()
-def predict(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN|TEXT",
-            help="run folder (not with --url), then texts; a tab separates the texts of a pair",
-        ),
-    ] = None,
-    file: Annotated[Path | None, typer.Option(help="data file, or .txt file of texts")] = None,
-    out: Annotated[Path | None, typer.Option(help=".csv, .tsv or .jsonl file to write")] = None,
-    url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="columns of --file if not those of training: text=NAME")
-    ] = None,
-    engine: EngineName = None,
-) -> None:
-    """Classify texts from the command line, a file, or standard input (a text per line)."""
-    from pipework import console
-    from pipework.export.inference import format_prediction, write_predictions
-    from pipework.export.predict import PredictionSource, input_source, predict_inputs
-
-    with console.progress() as progress:
-        source = PredictionSource(url=url, columns=columns, engine=engine)
-        results = predict_inputs(words or [], file, source, progress=progress)
-        if out is not None:
-            rows = input_source(words or [], file, source)
-            write_predictions(results, out, progress, rows)
-            return
-        for example, prediction in results:
-            sys.stdout.write(format_prediction(example, prediction) + "\n")
+        evaluation = evaluate_run(run, file, split or "dev", engine, progress, columns)
+    _print_result(evaluation, show_evaluation, as_json=as_json)
 
 
 @app.command()
@@ -233,26 +200,32 @@ def serve(
     set_up_logs(settings.logs)
     address = ListenAddress(host=host, port=port, grpc_port=grpc_port)
     if backend is ServeBackend.TRITON:
+        from pipework.console import print_line
         from pipework.serve.triton.run import serve_triton
 
-        serve_triton(target, settings, address=address, ready=_ready, report=_print_line)
+        serve_triton(target, settings, address=address, ready=_ready, report=print_line)
         return
     start(target, settings, address=address, ready=_ready)
 
 
 def _ready(listening: object) -> None:
-    _print_line(f"serving on {listening}")
+    from pipework import console
+
+    console.print_line(f"serving on {listening}")
 
 
-def _print_line(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+def _print_result(result: Result, show_text: Callable[[Result], None], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(result.model_dump_json(indent=2) + "\n")
+    else:
+        show_text(result)
 
 
 app.command()(bench)
 app.command()(export)
 app.command("import")(import_)
 app.command()(publish)
+app.command()(predict)
 
 
 @app.command()
@@ -268,6 +241,7 @@ def show(
 
     With the settings engine.* of a server, the default engine is that of this server.
     """
+    from pipework import console
     from pipework.run_folder.manifest import read_manifest
     from pipework.serve.config import ServeSettings
     from pipework.settings import load_settings
@@ -278,26 +252,26 @@ def show(
         from pipework.export.report import write_page
 
         write_page(html, manifest, settings.engine)
-        _print_line(f"page: {html}")
-    elif as_json:
-        sys.stdout.write(manifest.model_dump_json(indent=2) + "\n")
-    else:
-        show_manifest(run, manifest, settings.engine)
+        console.print_line(f"page: {html}")
+        return
+    _print_result(
+        manifest, lambda shown: show_manifest(run, shown, settings.engine), as_json=as_json
+    )
 
 
 def main() -> NoReturn:
     """Run a command; exit with 0, 1 (a bug), 2 (the user can fix it) or 3 (a check failed)."""
-    from pipework.console import StandardOutput, print_error
+    from pipework.console import StandardOutput, exit_on_interrupt, print_error
 
     StandardOutput.install()
     try:
-        _run()
+        with exit_on_interrupt():
+            _run()
     except (PipeError, ModuleNotFoundError, OSError) as error:
         pipe_error = as_pipe_error(error)
         if pipe_error is None:
             raise
-        if not pipe_error.reported:
-            print_error(pipe_error)
+        print_error(pipe_error)
         sys.exit(pipe_error.exit_code)
 
 

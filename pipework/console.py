@@ -1,4 +1,4 @@
-"""Terminal output: progress on standard error, results on standard output.
+"""The terminal: progress on standard error, results on standard output, and Ctrl-C.
 
 On a terminal, progress is a bar with rate and time left. In a log or a pipe it is one line every
 LINE_EVERY_S seconds, so that logs stay readable.
@@ -6,11 +6,15 @@ LINE_EVERY_S seconds, so that logs stay readable.
 
 import errno
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BufferedWriter, FileIO, TextIOWrapper
+from types import FrameType
 from typing import Any, cast
 
 from rich.cells import cell_len
@@ -78,6 +82,34 @@ class StandardOutput(FileIO):
         )
 
 
+@contextmanager
+def exit_on_interrupt() -> Iterator[None]:
+    """Exit with 130 if an exception of any type ends the block after Ctrl-C.
+
+    Libraries in C and Rust, such as pydantic, replace the KeyboardInterrupt of their callbacks by
+    an exception of their own, often without a cause.
+    """
+    interrupted = threading.Event()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        signal.default_int_handler(number, frame)
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # for example in the background, where Ctrl-C is ignored
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception:
+        if interrupted.is_set():
+            sys.exit(128 + signal.SIGINT)
+        raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class _Rate(ProgressColumn):
     """A progress column with units per second."""
 
@@ -105,13 +137,25 @@ class Bars(Closeable):
         )
         self._tasks: list[TaskID] = []
 
-    def begin(self, title: str, total: int, unit: str) -> None:
-        """Add a bar."""
+    @contextmanager
+    def stage(self, title: str, total: int, unit: str) -> Iterator[None]:
+        """Show a bar; that of an outermost stage stays on the screen.
+
+        It is shown as finished, also if fewer units are done, unless an exception ends the stage.
+        """
         if not self._tasks:
-            self._total = total
             self._bars.start()
         task = self._bars.add_task(title, total=total, unit=unit, figures="")
         self._tasks.append(task)
+        try:
+            yield
+            if self._tasks == [task]:
+                self._bars.update(task, completed=total)
+        finally:
+            self._tasks.remove(task)
+            if not self._tasks:
+                self._bars.stop()
+            self._bars.remove_task(task)
 
     def advance(self, count: int, figures: Mapping[str, str] | None = None) -> None:
         """Advance the innermost bar."""
@@ -119,26 +163,16 @@ class Bars(Closeable):
         if figures:
             self._bars.update(self._tasks[-1], figures=_figures(figures))
 
-    def end(self) -> None:
-        """Remove the bar; a bar of the outermost stage stays on the screen as finished."""
-        task = self._tasks.pop()
-        if self._tasks:
-            self._bars.remove_task(task)
-            return
-        self._bars.update(task, completed=self._total)
-        self._bars.stop()
-        self._bars.remove_task(task)
-
     def note(self, line: str) -> None:
         """Print above the bars."""
         self._bars.console.print(escape(line))
 
     def close(self) -> None:
-        """Restore the terminal, also after an interrupted stage."""
+        """Restore the terminal, also during a stage of a generator that was not closed."""
         self._bars.stop()
 
 
-@dataclass
+@dataclass(eq=False)
 class _Stage:
     title: str
     total: int
@@ -155,10 +189,23 @@ class Lines(Closeable):
     _stages: list[_Stage] = field(default_factory=list)
     _figures: str = ""
 
-    def begin(self, title: str, total: int, unit: str) -> None:
-        """Start a stage."""
+    @contextmanager
+    def stage(self, title: str, total: int, unit: str) -> Iterator[None]:
+        """Print the last line at the end of an outermost stage, unless an exception ends it.
+
+        A stage that ends early, such as a training, ends with the units that are done.
+        """
         now = time.monotonic()
-        self._stages.append(_Stage(title, total, unit, start=now, printed=now))
+        stage = _Stage(title, total, unit, start=now, printed=now)
+        self._stages.append(stage)
+        try:
+            yield
+        finally:
+            self._stages.remove(stage)
+        stage.total = stage.done
+        if not self._stages:
+            self._print(stage)
+            self._figures = ""
 
     def advance(self, count: int, figures: Mapping[str, str] | None = None) -> None:
         """Print a line when one is due."""
@@ -168,24 +215,12 @@ class Lines(Closeable):
         if time.monotonic() - stage.printed >= LINE_EVERY_S:
             self._print(stage)
 
-    def end(self) -> None:
-        """End a stage; print the last line if it was the outermost stage.
-
-        A stage that ends early, such as a training, ends with the units that are done.
-        """
-        stage = self._stages.pop()
-        stage.total = stage.done
-        if not self._stages:
-            self._print(stage)
-            self._figures = ""
-
     def note(self, line: str) -> None:
         """Print a line."""
         errors.print(escape(line))
 
     def close(self) -> None:
-        """Forget the stages that an error has interrupted."""
-        self._stages.clear()
+        """Do nothing: lines do not change the state of a terminal."""
 
     def _print(self, stage: _Stage) -> None:
         now = time.monotonic()
@@ -256,7 +291,9 @@ def print_line(line: str) -> None:
 
 
 def print_error(error: PipeError) -> None:
-    """Print the message, the details and the hint of an error."""
+    """Print the message, the details and the hint of an error that was not reported."""
+    if error.reported:
+        return
     errors.print(f"[bold red]error:[/] {escape(str(error))}")
     if error.details:
         errors.print(error.details, markup=False)

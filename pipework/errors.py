@@ -118,6 +118,8 @@ class StoppedError(PipeError):
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # The extra of pipework that installs each optional package.
 EXTRAS = {
+    "fsspec": "bulk",
+    "huggingface_hub": "train",
     "matplotlib": "bench",
     "mlflow": "mlflow",
     "pandas": "mlflow",
@@ -126,6 +128,7 @@ EXTRAS = {
     "onnx": "export",
     "onnxruntime": "cpu",
     "openvino": "cpu",
+    "pyarrow": "bulk",
     "sklearn": "train",
     "tensorboard": "train",
     "torch": "train",

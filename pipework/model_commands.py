@@ -1,17 +1,31 @@
-"""The commands that convert models: `pipe import`, `pipe export` and `pipe publish`."""
+"""The commands `pipe import`, `pipe export`, `pipe publish` and `pipe predict`.
 
+Heavy imports are inside the commands so that `pipe --help` is fast.
+"""
+
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipework.errors import ConfigError
 from pipework.run_folder.engine_record import ExportTarget, Layout, Precision
 
+if TYPE_CHECKING:
+    from pipework.serve.bulk.job import BulkOptions
+
 Run = Annotated[Path, typer.Argument(help="run folder")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value; section.key= removes it")
 ]
+Columns = Annotated[
+    str | None, typer.Option(help="columns of the file if not those of training: text=NAME")
+]
+EngineName = Annotated[
+    str | None, typer.Option("--engine", help="name of a proven engine or kept step, see pipe show")
+]
+TARGETS = "folder:DIR, hf://ORG/NAME[@REVISION], oci:DIR, oci://HOST/NAME:TAG, or mlflow:NAME"
 
 
 def import_(
@@ -21,6 +35,9 @@ def import_(
         list[Path] | None, typer.Option(help="rows for the proof, with labels or without")
     ] = None,
     overrides: Sets = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="run Python code of the source (auto_map)")
+    ] = False,
 ) -> None:
     """Make a run folder from the checkpoint of another program, and prove that it is the same.
 
@@ -39,7 +56,9 @@ def import_(
         progress.note("loading torch")
         from pipework.export.importing.run import import_source  # imports torch: seconds
 
-        manifest = import_source(source, out, data or [], settings, progress)
+        manifest = import_source(
+            source, out, data or [], settings, progress, trust_remote_code=trust_remote_code
+        )
     show_imported(out, manifest)
 
 
@@ -105,38 +124,139 @@ def _add_version(
 
 def publish(
     run: Run,
-    to: Annotated[
-        str, typer.Option("--to", help="folder:DIR, oci:DIR, oci://HOST/NAME:TAG, or mlflow:NAME")
-    ],
+    to: Annotated[str, typer.Option("--to", help=TARGETS)],
 ) -> None:
-    """Write the model and its proven engines in a layout that other programs read."""
+    """Write the model and its proven engines in a layout that other programs read.
+
+    hf://ORG/NAME uploads the folder of folder:DIR to a model hub with the token of HF_TOKEN or of
+    `hf auth login`. With HF_HUB_OFFLINE=1 it writes the folder NAME, which is uploaded later.
+    """
     from pipework import console
 
-    kind, _, place = to.partition(":")
-    if kind not in ("folder", "oci", "mlflow") or not place.removeprefix("//"):
-        message = f"--to {to}: expected folder:DIR, oci:DIR, oci://HOST/NAME:TAG or mlflow:NAME"
-        raise ConfigError(message, "for example --to folder:published")
+    kind, remote, place = _target(to)
+    command: str | None = None
     with console.progress() as progress:
         if kind == "folder":
             from pipework.export.publish.folder import publish_folder
 
-            published = publish_folder(run, Path(place), progress)
-            lines = [f"{place}/{engine.file} ({engine.name})" for engine in published.engines]
-            lines = lines or [f"{place}, without engines"]
+            lines = publish_folder(run, Path(place), progress).lines(place)
+        elif kind == "hf":
+            from pipework.export.publish.hub import HubRepository, publish_hub
+
+            upload = publish_hub(run, HubRepository.parse(place), progress)
+            lines, command = upload.lines, upload.command
         elif kind == "mlflow":
             from pipework.export.publish.mlflow_model import publish_mlflow
 
             model = publish_mlflow(run, place, progress)
-            lines = [f"{model.uri} with {', '.join(model.engines)}"]
+            lines = (f"{model.uri} with {', '.join(model.engines)}",)
         else:
             from pipework.export.publish.oci import publish_oci, push_image
 
-            remote = place.removeprefix("//")
             image = (
-                publish_oci(run, Path(place), progress)
-                if remote == place
-                else push_image(run, remote, progress)
+                push_image(run, place, progress)
+                if remote
+                else publish_oci(run, Path(place), progress)
             )
-            lines = [f"{to} with {', '.join(image.engines)}, {image.digest}"]
+            lines = (f"{to} with {', '.join(image.engines)}, {image.digest}",)
     for line in lines:
         console.print_line(f"published: {line}")
+    if command is not None:
+        console.print_line(f"next: {command}")
+
+
+def _target(to: str) -> tuple[str, bool, str]:
+    """Return the kind of a target, whether it is remote, and its place."""
+    kind, _, place = to.partition(":")
+    remote = place.startswith("//")
+    place = place.removeprefix("//")
+    local = kind in ("folder", "oci", "mlflow")
+    if not place or not (kind in ("oci", "hf") if remote else local):
+        message = f"--to {to}: expected {TARGETS}"
+        raise ConfigError(message, "for example --to folder:published")
+    return kind, remote, place
+
+
+def predict(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN|TEXT",
+            help="run folder (not with --url), then texts; a tab separates the texts of a pair",
+        ),
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="data file, or .txt file of texts")] = None,
+    inputs: Annotated[
+        str | None,
+        typer.Option("--in", help="files to score into the folder --out: path, folder or 'GLOB'"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help=".csv, .tsv or .jsonl file to write; with --in a folder")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
+    columns: Columns = None,
+    engine: EngineName = None,
+    keep: Annotated[
+        str | None, typer.Option(help="columns that --in copies to --out: NAME,NAME (default all)")
+    ] = None,
+    shard: Annotated[str | None, typer.Option(help="part I of N of the work of --in: I/N")] = None,
+) -> None:
+    """Classify texts from the command line, a file, standard input (a text per line), or files.
+
+    With --in, parquet, csv, tsv, jsonl and txt files of any size are scored into a folder. The
+    same command continues after an interruption, and skips what is finished.
+    """
+    if inputs is None and (keep is not None or shard is not None):
+        message = "--keep and --shard need --in"
+        raise ConfigError(message, "pipe predict RUN --in FILES --out FOLDER")
+    if inputs is not None:
+        if words is None or len(words) != 1 or out is None or file is not None or url is not None:
+            message = "--in needs one run folder and --out, and neither texts, --file nor --url"
+            hint = "pipe predict RUN --in 'FILES' --out FOLDER, with quotes around a pattern"
+            raise ConfigError(message, hint)
+        from pipework.serve.bulk.job import BulkOptions
+
+        kept = None if keep is None else [name for name in keep.split(",") if name]
+        options = BulkOptions(
+            pattern=inputs, out=out, engine=engine, columns=columns, keep=kept, shard=shard
+        )
+        _score_files(Path(words[0]), options)
+        return
+    from pipework import console
+    from pipework.export.inference import format_prediction, write_predictions
+    from pipework.export.predict import PredictionSource, predict_inputs
+
+    with console.progress() as progress:
+        source = PredictionSource(url=url, columns=columns, engine=engine)
+        predicted = predict_inputs(words or [], file, source, progress=progress)
+        if out is not None:
+            write_predictions(predicted.predictions, out, progress, predicted.file)
+            return
+        for example, prediction in predicted.predictions:
+            sys.stdout.write(format_prediction(example, prediction) + "\n")
+
+
+def _score_files(run: Path, options: "BulkOptions") -> None:
+    from pipework import console
+    from pipework.progress import counted
+    from pipework.serve.bulk.job import score_files
+
+    with console.progress() as progress:
+        summary = score_files(run, options, progress)
+    counts = summary.counts
+    console.print_line(
+        f"scored: {options.out}, {counted(counts.rows, 'row')} in "
+        f"{counted(summary.items, 'work item')} "
+        f"({summary.skipped:,} were finished before)"
+    )
+    if summary.rejected:
+        console.print_line(
+            f"{counted(summary.rejected, 'row')} could not be read: {options.out}/rejects"
+        )
+    if counts.truncated:
+        console.print_line(
+            f"truncated, because the model reads fewer tokens: {counted(counts.truncated, 'row')}"
+        )
+    if counts.labels:
+        rows = [(label, number) for label, number in counts.labels.most_common()]
+        console.table("labels", ("label", "rows"), rows)

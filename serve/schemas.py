@@ -13,6 +13,7 @@ from pipework.scoring.predictions import Prediction
 PREDICT_PATH = "/v1/predict"
 SPLIT_HINT = "split the texts into several requests"  # of too many texts, or too large a body
 READY_PATH = "/readyz"
+STATUS_PATH = "/v1/status"
 TOP_K = "a whole number of at least 1"
 SHOWN_NUMBER = 10**9  # errors do not show larger numbers, which may have thousands of digits
 # JSON values of a request: a text with a pair and two entities has 10, and there are a few others.

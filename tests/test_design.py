@@ -118,7 +118,7 @@ def test_stages_are_imported_from_the_package_only():
 
 def test_tests_mirror_the_code():
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
-    assert folders - {"__pycache__", "end_to_end"} == set(PACKAGES)
+    assert folders - {"__pycache__", "deploy", "end_to_end"} == set(PACKAGES)
     assert not list((ROOT / "tests").rglob("__init__.py"))
 
 
@@ -138,7 +138,7 @@ DOCUMENTS = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     *("train/README.md", "train/recipes/README.md", "export/README.md", "serve/README.md"),
-    *("benchmarks/README.md", "model_repository/README.md"),
+    *("benchmarks/README.md", "deploy/README.md", "model_repository/README.md"),
 )
 RUN_FOLDERS = ("engines/", "checkpoint/", "failed-exports/", "rows/", "state/", "steps/")
 OF_A_RUN = (*RUN_FOLDERS, "config.toml", "report.html")

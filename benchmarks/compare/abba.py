@@ -23,8 +23,13 @@ from pipework.benchmarks.load.slo import MIN_REQUESTS
 from pipework.benchmarks.results_schema.comparison import ComparedLevel, Quantity
 from pipework.benchmarks.results_schema.level import Level, cost_per_million
 from pipework.benchmarks.results_schema.results import Statistic
-from pipework.benchmarks.stats.confidence import PERCENTILES, Floats
-from pipework.benchmarks.stats.ratios import Estimate, LogVariance, with_pooled_minimum
+from pipework.benchmarks.stats.confidence import (
+    PERCENTILES,
+    Estimate,
+    Floats,
+    LogVariance,
+    with_pooled_minimum,
+)
 from pipework.progress import Progress
 
 ROUNDS = 5
@@ -69,13 +74,10 @@ def run_rounds(
 ) -> dict[OfferedLoad, tuple[Round, ...]]:
     """Measure all rounds of all loads; the loads alternate too."""
     rounds: dict[OfferedLoad, list[Round]] = {load: [] for load in loads}
-    progress.begin("alternating", ROUNDS * len(loads) * 4, "slices")
-    try:
+    with progress.stage("alternating", ROUNDS * len(loads) * 4, "slices"):
         for number in range(ROUNDS):
             for load in loads:
                 rounds[load].append(_round(load, measure, number, progress))
-    finally:
-        progress.end()
     return {load: tuple(load_rounds) for load, load_rounds in rounds.items()}
 
 

@@ -48,12 +48,9 @@ def drive(target: Target, spec: LoadSpec, send: Send, progress: Progress) -> Mea
     `send` sends the requests and returns once sending has stopped and all responses have arrived.
     """
     requests, duration = prepare_requests(target, spec.workload), spec.duration
-    progress.begin(f"{spec.load}", max(1, floor(duration.warmup_s + duration.duration_s)), "s")
-    try:
-        with _garbage_collection_paused():
-            measurement = uvloop.run(_measure(target, requests, spec, send, progress))
-    finally:
-        progress.end()
+    seconds = max(1, floor(duration.warmup_s + duration.duration_s))
+    with progress.stage(f"{spec.load}", seconds, "s"), _garbage_collection_paused():
+        measurement = uvloop.run(_measure(target, requests, spec, send, progress))
     return MeasuredLevel(
         level=level(measurement, spec.load, spec.workload),
         latencies_s=tuple(reported_latencies_s(measurement, spec.load).tolist()),

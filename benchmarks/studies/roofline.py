@@ -105,12 +105,11 @@ def roofline(
     workload = Workload.synthetic(texts_per_request=1, seed=0, fields=manifest.input.fields)
     batches = _batches(open_encoder(run, manifest).encode(workload.examples))
     encoder = _encoder(run)
-    progress.begin("engines", len(chosen), "engines")
-    measured = []
-    for record in chosen:
-        measured.append(_measure_pair(run, manifest, record, encoder, batches, seconds))
-        progress.advance(1)
-    progress.end()
+    with progress.stage("engines", len(chosen), "engines"):
+        measured = []
+        for record in chosen:
+            measured.append(_measure_pair(run, manifest, record, encoder, batches, seconds))
+            progress.advance(1)
     roofs = {roof_name(record): record for record in chosen}
     return RooflineResult(
         model=name,

@@ -116,8 +116,11 @@ def run_parallel(programs: Sequence[Program], jobs: int, progress: Progress) -> 
     """
     environment = {**os.environ, **_share(jobs)}
     waiting, running = list(programs), dict[Program, subprocess.Popen[bytes]]()
-    progress.begin("training runs", len(waiting), "runs")
-    with catch_stop_signals(SIGHUP) as stop, ExitStack() as started:
+    with (
+        progress.stage("training runs", len(waiting), "runs"),
+        catch_stop_signals(SIGHUP) as stop,
+        ExitStack() as started,
+    ):
         started.callback(_end, running)
         while waiting or running:
             for program in [each for each in waiting if each.ready()][: jobs - len(running)]:
@@ -130,7 +133,6 @@ def run_parallel(programs: Sequence[Program], jobs: int, progress: Progress) -> 
                 raise StoppedError(message, "run the same command again to resume", stop.signal)
             ended = _ended(running)
             progress.advance(ended, {program.name: program.figures() for program in running})
-    progress.end()
 
 
 def _share(jobs: int) -> dict[str, str]:

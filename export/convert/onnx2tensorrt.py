@@ -6,6 +6,7 @@ The network is strongly typed: the types of the graph determine the precision, w
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -193,13 +194,13 @@ class _NetworkBuilder:
                 the build measures nothing.
         """
         cache = self._timings(timings)
-        monitor = _monitor(self._trt, progress)
-        self._config.progress_monitor = monitor
-        engine = _interruptible(
-            lambda: self._builder.build_serialized_network(self._network, self._config),
-            monitor.stop,
-        )
-        progress.end()
+        with ExitStack() as stages:
+            monitor = _monitor(self._trt, progress, stages)
+            self._config.progress_monitor = monitor
+            engine = _interruptible(
+                lambda: self._builder.build_serialized_network(self._network, self._config),
+                monitor.stop,
+            )
         if engine is None:
             raise self._build_error()
         if timings is not None:
@@ -219,8 +220,11 @@ class _NetworkBuilder:
         return ConfigError(f"TensorRT {self.version} failed to build the engine: {reason}")
 
 
-def _monitor(trt: ModuleType, progress: Progress) -> Any:  # noqa: ANN401  (a class of the package)
-    """Return a monitor that reports TensorRT's steps and can stop the build between them."""
+def _monitor(trt: ModuleType, progress: Progress, stages: ExitStack) -> Any:  # noqa: ANN401
+    """Return a monitor that reports TensorRT's steps and can stop the build between them.
+
+    TensorRT calls it in its own thread; the stage of the build ends with `stages`.
+    """
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
@@ -234,7 +238,7 @@ def _monitor(trt: ModuleType, progress: Progress) -> Any:  # noqa: ANN401  (a cl
         def phase_start(self, name: str, parent: str | None, steps: int) -> None:
             if parent is None:
                 self._phase = name
-                progress.begin("TensorRT", steps, "steps")
+                stages.enter_context(progress.stage("TensorRT", steps, "steps"))
 
         def step_complete(self, name: str, _step: int) -> bool:
             if name == self._phase:

@@ -20,7 +20,7 @@ from pipework.export.parity.rounding import NumberFormat, RoundedCheckpoint, Rou
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.rows.edge_cases import Row
 from pipework.export.rows.run_rows import RunRows
-from pipework.progress import Progress
+from pipework.progress import Progress, counted
 from pipework.run_folder.engine_record import Parity, Precision, Tolerance, Variant
 from pipework.scoring.evaluation import Engine
 from pipework.scoring.logit_diff import Breach, Comparison, value_range
@@ -57,14 +57,13 @@ class ReferenceLogits:
             [row.encoding for row in rows]
             for rows in (run_rows.edge_cases, run_rows.dev, run_rows.vocabulary)
         )
-        progress.begin("checkpoint", len(edge) + len(dev) + len(vocabulary), "rows")
-        edge_NC = reference.one_by_one().infer(edge)
-        progress.advance(len(edge))
-        dev_NC, vocabulary_NC = (
-            np.concatenate([edge_NC[:0], *_infer_chunks(reference, rows, progress)])
-            for rows in (dev, vocabulary)  # no rows of the vocabulary if no token fits
-        )
-        progress.end()
+        with progress.stage("checkpoint", len(edge) + len(dev) + len(vocabulary), "rows"):
+            edge_NC = reference.one_by_one().infer(edge)
+            progress.advance(len(edge))
+            dev_NC, vocabulary_NC = (
+                np.concatenate([edge_NC[:0], *_infer_chunks(reference, rows, progress)])
+                for rows in (dev, vocabulary)  # no rows of the vocabulary if no token fits
+            )
         step, word_step = (max(1, len(rows) // ROUNDED_ROWS) for rows in (dev, vocabulary))
         rounding = RoundedCheckpoint(
             reference=reference,
@@ -139,9 +138,8 @@ def prove(
         *_served_batches(run_rows.dev, expected.dev_NC, edge_cases),
         *_served_batches(run_rows.vocabulary, expected.vocabulary_NC, edge_cases + dev),
     ]
-    progress.begin("parity check", sum(len(batch.rows) for batch in batches), "rows")
-    logits = [_infer(whole if batch.whole else engine, batch, progress) for batch in batches]
-    progress.end()
+    with progress.stage("parity check", sum(len(batch.rows) for batch in batches), "rows"):
+        logits = [_infer(whole if batch.whole else engine, batch, progress) for batch in batches]
     comparison = Comparison(
         task=run_rows.manifest.task,
         expected_XC=np.concatenate([batch.expected_BC for batch in batches]),
@@ -215,7 +213,9 @@ def _infer(engine: Engine, batch: ProofBatch, progress: Progress) -> Logits:
         lengths = [len(row.encoding) for row in batch.rows]
         case = batch.case(int(np.argmax(lengths)), None)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        message = f"error for {len(lengths)} inputs of up to {max(lengths)} tokens: {reason}"
+        message = (
+            f"error for {counted(len(lengths), 'input')} of up to {max(lengths)} tokens: {reason}"
+        )
         raise EngineFailedError(message, case) from error
     progress.advance(len(batch.rows))
     return found_BC

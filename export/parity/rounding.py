@@ -130,16 +130,15 @@ class RoundedCheckpoint:
         if number_format not in self.done:
             rows, encodings = self.rows, self.rows.encodings
             engine = _rounded_engine(self.reference, rows, number_format)
-            self.progress.begin("rounded checkpoint", len(encodings), "rows")
-            self.done[number_format] = RoundingError(
-                task=self.task,
-                labelled=rows.labelled,
-                lengths_N=np.array([len(encoding) for encoding in encodings], np.int64),
-                expected_NC=rows.expected_NC,
-                rounded_NC=engine.infer(encodings),
-            )
-            self.progress.advance(len(encodings))
-            self.progress.end()
+            with self.progress.stage("rounded checkpoint", len(encodings), "rows"):
+                self.done[number_format] = RoundingError(
+                    task=self.task,
+                    labelled=rows.labelled,
+                    lengths_N=np.array([len(encoding) for encoding in encodings], np.int64),
+                    expected_NC=rows.expected_NC,
+                    rounded_NC=engine.infer(encodings),
+                )
+                self.progress.advance(len(encodings))
         return self.done[number_format]
 
 

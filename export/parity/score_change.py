@@ -68,13 +68,12 @@ def check_reference(
         return
     task, logits, truths = run_rows.manifest.task, [expected_NC], [run_rows.truth_N]
     all_encodings = [row.encoding for row in run_rows.dev]
-    progress.begin("remaining dev rows", training.rows - len(expected_NC), "rows")
-    for encodings, truth_N in run_rows.remaining_dev():
-        all_encodings += encodings
-        logits.append(reference.infer(encodings))
-        truths.append(truth_N)
-        progress.advance(len(encodings))
-    progress.end()
+    with progress.stage("remaining dev rows", training.rows - len(expected_NC), "rows"):
+        for encodings, truth_N in run_rows.remaining_dev():
+            all_encodings += encodings
+            logits.append(reference.infer(encodings))
+            truths.append(truth_N)
+            progress.advance(len(encodings))
     if training.tokens not in (None, token_digest(all_encodings)):
         message = "the token ids of the dev rows differ from those of the training"
         hint = "use the same version of the tokenizers package, or train again"

@@ -188,13 +188,12 @@ def sort_by_sensitivity(
     rows = runner.run_rows.calibration_rows(SENSITIVITY_ROWS)
     plain_NC = runner.logits(quantized.graph, rows)
     errors: dict[str, float] = {}
-    progress.begin("sensitivity", len(quantized.layers), "layers")
-    for layer in quantized.layers:
-        quantized.write({layer.weight})
-        error_NC = runner.logits(quantized.out, rows) - plain_NC
-        errors[layer.weight] = float(np.square(error_NC).mean())
-        progress.advance(1)
-    progress.end()
+    with progress.stage("sensitivity", len(quantized.layers), "layers"):
+        for layer in quantized.layers:
+            quantized.write({layer.weight})
+            error_NC = runner.logits(quantized.out, rows) - plain_NC
+            errors[layer.weight] = float(np.square(error_NC).mean())
+            progress.advance(1)
     return sorted(quantized.layers, key=lambda layer: -errors[layer.weight])
 
 

@@ -100,10 +100,8 @@ def _ranges(
     graph: Path, layers: tuple[LinearLayer, ...], run_rows: RunRows, progress: Progress
 ) -> Ranges:
     calls = graph_feeds(graph, run_rows, run_rows.calibration_rows(), BATCH)
-    progress.begin("calibrate", len(calls), "calls")
-    ranges = find_ranges(graph, layers, calls, progress)
-    progress.end()
-    return ranges
+    with progress.stage("calibrate", len(calls), "calls"):
+        return find_ranges(graph, layers, calls, progress)
 
 
 def _graph_writer(

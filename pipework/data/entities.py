@@ -39,6 +39,23 @@ def parse_marked_text(text: str) -> tuple[str, Spans]:
     return plain, check_spans(plain, ((start1, end1), (start2, end2)))
 
 
+def parse_spans(value: object, column: str | int) -> list[list[int]]:
+    """Return the value of a column as [[start, end], [start, end]].
+
+    Raises:
+        InputError: it is another value.
+    """
+    pairs = value if isinstance(value, list) else []
+    spans = [
+        [edge for edge in pair if type(edge) is int] if isinstance(pair, list) else []
+        for pair in pairs
+    ]
+    if spans != pairs or [len(span) for span in spans] != [2, 2]:
+        message = f"expected [[start, end], [start, end]] at {column!r}, found {value!r}"
+        raise InputError(message, "use jsonl and give the character spans of e1 and e2")
+    return spans
+
+
 def check_spans(text: str, spans: Sequence[Sequence[int]]) -> Spans:
     """Return the spans [start, end) of two entities without surrounding white space.
 

@@ -2,20 +2,20 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 
-from pipework.data.entities import Spans, check_spans, parse_marked_text
+from pipework.data.entities import Spans, check_spans, parse_marked_text, parse_spans
 from pipework.data.readers import Column, Columns, Format, RawRow, format_from_suffix, read_rows
 from pipework.errors import DataError, InputError
 from pipework.run_folder.manifest import Input, Part, ReadOptions
 from pipework.run_folder.task import TaskKind
 
 Label = str | tuple[str, ...]
-WHOLE = re.compile(r"[0-9]{1,9}")
+TEXTS = ("text", "text_pair")
 DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 MAX_TARGET = 1e30  # largest regression target: it fits float32, and its square float64
 SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -122,6 +122,18 @@ class Source:
         options = self.read_options().model_copy(update={"label": None})
         return Source.of(options, self.path, self.part, self.excluded)
 
+    def with_columns(self, option: str, fields: Collection[str] = TEXTS) -> "Source":
+        """Return a source with the columns of an option, see `parse_columns`.
+
+        Raises:
+            DataError: the option is invalid, or names a second text for single texts.
+        """
+        columns = parse_columns(option, fields)
+        if "text_pair" in columns and self.columns.text_pair is None:
+            message = f"columns {option!r}: found text_pair, but this model classifies single texts"
+            raise DataError(message, "name only the column of the text: --columns text=COLUMN")
+        return replace(self, columns=replace(self.columns, **columns), header=None)
+
     def whole(self) -> "Source":
         """Return a source of the whole file."""
         return replace(self, part=None, excluded=())
@@ -177,18 +189,26 @@ class Source:
 
     def _example(self, row: RawRow, *, marked: bool) -> Example:
         try:
-            text, text_pair = _text(row.text, self.columns.text), None
-            if self.columns.text_pair is not None:
-                text_pair = _text(row.text_pair, self.columns.text_pair)
-            label = None if self.columns.label is None else self._label(row.label)
-            entities = None
-            if marked:
-                text, entities = parse_marked_text(text)
-            elif self.columns.entities is not None:
-                entities = check_spans(text, _spans(row.entities, self.columns.entities))
+            return self.parse(row, marked=marked)
         except InputError as error:
             message = f"{self.path}:{row.line}: {error}"
             raise DataError(message, error.hint) from error
+
+    def parse(self, row: RawRow, *, marked: bool = False) -> Example:
+        """Return the example of a row; with `marked`, its text marks two entities.
+
+        Raises:
+            InputError: a field is missing or invalid.
+        """
+        text, text_pair = _text(row.text, self.columns.text), None
+        if self.columns.text_pair is not None:
+            text_pair = _text(row.text_pair, self.columns.text_pair)
+        label = None if self.columns.label is None else self._label(row.label)
+        entities = None
+        if marked:
+            text, entities = parse_marked_text(text)
+        elif self.columns.entities is not None:
+            entities = check_spans(text, parse_spans(row.entities, self.columns.entities))
         return Example(
             text=text, text_pair=text_pair, entities=entities, label=label, line=row.line
         )
@@ -244,18 +264,6 @@ def _number(value: object) -> str:
     return number
 
 
-def _spans(value: object, column: Column) -> list[list[int]]:
-    pairs = value if isinstance(value, list) else []
-    spans = [
-        [edge for edge in pair if type(edge) is int] if isinstance(pair, list) else []
-        for pair in pairs
-    ]
-    if spans != pairs or [len(span) for span in spans] != [2, 2]:
-        message = f"expected [[start, end], [start, end]] at {column!r}, found {value!r}"
-        raise InputError(message, "use jsonl and give the character spans of e1 and e2")
-    return spans
-
-
 def folded_text(row: Example) -> int:
     """Return a hash of the text, or the pair, without regard to case and white space.
 
@@ -271,19 +279,6 @@ def _digest(row: Example, seed: int) -> bytes:
     return hashlib.blake2b(fields.encode(), digest_size=16).digest()
 
 
-def resolve_label(text: str, labels: Mapping[str, int]) -> int | None:
-    """Return the index of a label that is given by name or by index; None if it is unknown.
-
-    Files often hold indices and keep the names in a separate list. If some label names are
-    themselves numbers, a number is always a name.
-    """
-    if text in labels:
-        return labels[text]
-    if not WHOLE.fullmatch(text) or any(WHOLE.fullmatch(label) for label in labels):
-        return None
-    return int(text) if int(text) < len(labels) else None
-
-
 def chunks(rows: Iterable[Example], size: int) -> Iterator[list[Example]]:
     """Split rows into lists of `size`; the last may be shorter."""
     iterator = iter(rows)
@@ -297,23 +292,24 @@ def split_pair(line: str) -> Example:
     return Example(text=text, text_pair=text_pair if tab else None)
 
 
-def parse_columns(option: str) -> Columns:
-    """Parse `text=0,text_pair=1` or `text=sentence`; the label column is not read.
+def parse_columns(option: str, fields: Collection[str] = TEXTS) -> dict[str, Column]:
+    """Parse `text=0,text_pair=1` or `text=sentence` to columns by field.
 
     Raises:
-        DataError: a part is not FIELD=COLUMN, or the field is unknown or given twice.
+        DataError: a part is not FIELD=COLUMN, or the field is not of `fields` or given twice.
     """
     columns: dict[str, Column] = {}
     for part in option.split(","):
         name, equals, column = (piece.strip() for piece in part.partition("="))
-        if not equals or not column or name not in ("text", "text_pair"):
-            message = f"columns {option!r}: expected text=COLUMN, and text_pair=COLUMN for pairs"
+        if not equals or not column or name not in fields:
+            expected = " or ".join(f"{field}=COLUMN" for field in fields)
+            message = f"columns {option!r}: expected {expected}"
             raise DataError(message, "COLUMN is a name in the header, or a number from 0")
         if name in columns:
             message = f"columns {option!r}: {name} is given twice"
             raise DataError(message, "give each field once")
         columns[name] = int(column) if column.isdecimal() else column
-    return Columns(text=columns.get("text", "text"), text_pair=columns.get("text_pair"), label=None)
+    return columns
 
 
 def validate_example(example: Example, expected: Input, name: str) -> Example:
@@ -324,13 +320,14 @@ def validate_example(example: Example, expected: Input, name: str) -> Example:
             missing, invalid or not expected; the message starts with `name`.
     """
     try:
-        return _validated(example, expected)
+        return fit_input(example, expected)
     except InputError as error:
         message = f"{name}: {error}"
         raise InputError(message, error.hint) from error
 
 
-def _validated(example: Example, expected: Input) -> Example:
+def fit_input(example: Example, expected: Input) -> Example:
+    """Check and parse an example as `validate_example`, with errors that do not name it."""
     if expected.pair and example.text_pair is None:
         message = "expected a text and a text_pair: this model classifies pairs"
         raise InputError(message, "separate the texts by a tab, or send text and text_pair")

@@ -36,9 +36,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield from decoded_lines(stream, str(path))
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}"
-        raise DataError(
-            message, "check the path; files of a config are relative to data.root"
-        ) from error
+        raise DataError(message, "check the path and its permissions") from error
 
 
 @lru_cache(maxsize=1)
@@ -145,7 +143,9 @@ def format_from_suffix(path: Path) -> Format:
     """
     if path.suffix not in SUFFIXES:
         message = f"{path}: no file format is known for the suffix {path.suffix!r}"
-        raise DataError(message, f"set data.format to one of {', '.join(Format)}")
+        raise DataError(
+            message, f"rename it to {', '.join(SUFFIXES)}, or set data.format: {', '.join(Format)}"
+        )
     return SUFFIXES[path.suffix]
 
 
@@ -257,18 +257,22 @@ def _column(field: str, column: Column) -> str:
 
 
 def _setting(field: str) -> str:
-    option = "" if field == "label" else ", or --columns of pipe predict,"
-    return f"set data.columns.{field}{option}"
+    if field == "entities":
+        return "set data.columns.entities"
+    commands = "eval" if field == "label" else "predict, eval and bench"
+    return f"set data.columns.{field}, or --columns of pipe {commands},"
 
 
 def _separator_hint(names: Sequence[str]) -> str | None:
     """Return a hint if the only name in a header contains another separator."""
     header = names[0] if len(names) == 1 else ""
-    if "\t" in header:
-        return 'the columns are separated by tabs: set data.format = "tsv"'
+    for separator, name, suffix in (("\t", "tabs", "tsv"), (",", "commas", "csv")):
+        if separator in header:
+            setting = f'set data.format = "{suffix}", or rename the file to .{suffix}'
+            return f"the columns are separated by {name}: {setting}"
     if ";" in header:
         return "the columns are separated by semicolons: convert the file to commas or tabs"
-    return 'the columns are separated by commas: set data.format = "csv"' if "," in header else None
+    return None
 
 
 def _jsonl(path: Path, columns: Columns) -> Iterator[RawRow]:

@@ -4,14 +4,14 @@ A run folder is complete when its `manifest.json` exists. A stage adds to the ma
 changes the entries of another stage.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipework.errors import RunFolderError
 from pipework.run_folder.engine_record import EngineRecord
@@ -23,7 +23,14 @@ from pipework.run_folder.files import (
     is_locked,
     write_atomically,
 )
-from pipework.run_folder.task import Loss, Metric, Task, TaskKind, not_a_classifier
+from pipework.run_folder.task import (
+    Metric,
+    SplitMetrics,
+    TargetScale,
+    Task,
+    TaskKind,
+    not_a_classifier,
+)
 
 SCHEMA_VERSION = 3
 
@@ -58,17 +65,6 @@ class Input(Record):
     def pair(self) -> bool:
         """Whether an input is two texts."""
         return "text_pair" in self.fields
-
-
-class TargetScale(Record):
-    """Mean and standard deviation of the train targets of a regression.
-
-    The model is trained on (target - mean) / std. Its last layer contains the inverse, so the
-    checkpoint and the engines return values on the scale of the targets.
-    """
-
-    mean: float
-    std: float
 
 
 class Model(Record):
@@ -142,16 +138,28 @@ class ReadOptions(Record):
     kind: TaskKind = TaskKind.SINGLE_LABEL
 
 
-class SplitMetrics(Record):
-    """Scores of the checkpoint on a split; `losses` are set for pretraining.
+class TrainingReadOptions(ReadOptions):
+    """How the training data was read, and the suffix of its files, to read other files like it.
 
-    `tokens` is the digest of the token ids of all rows, see `pipework.text.encoding.token_digest`.
+    The suffix is None if it is unknown. Fields that a newer server adds are ignored.
     """
 
-    rows: int
-    scores: dict[Metric, float]
-    tokens: str | None = None
-    losses: dict[Loss, float] = Field(default_factory=dict)
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    suffix: str | None = None
+
+    @classmethod
+    def of(cls, data: "Data") -> Self:
+        """Return the options of a run."""
+        first = next(iter(data.splits.values()), None)  # None: an import without rows
+        suffix = None if first is None else Path(first.path).suffix
+        return cls.model_validate({**data.reading.model_dump(), "suffix": suffix})
+
+    @classmethod
+    def of_inputs(cls, names: Collection[str]) -> Self:
+        """Return the options for columns with the names of the inputs of a model."""
+        pair = "text_pair" if "text_pair" in names else None
+        return cls(text="text", text_pair=pair, label=None, format="tsv", header=True)
 
 
 class BaselineRecord(Record):
@@ -204,6 +212,8 @@ class ImportRecord(Record):
         program: the library that ran the source, and its version.
         rows: number of compared inputs.
         max_abs: the largest difference of a logit.
+        custom_code: the digests of the Python files of the source that `--trust-remote-code`
+            executed, by name. The run folder does not need them.
     """
 
     kind: SourceKind
@@ -212,6 +222,7 @@ class ImportRecord(Record):
     program: str
     rows: int
     max_abs: float
+    custom_code: dict[str, str] = Field(default_factory=dict)
 
 
 class Manifest(Record):

@@ -1,12 +1,16 @@
 """The task of a model: its kind, labels and metric."""
 
+import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from pipework.errors import RunFolderError
 from pipework.run_folder.files import Record
+
+WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 class TaskKind(StrEnum):
@@ -82,7 +86,43 @@ class Task(Record):
         return self
 
 
+class TargetScale(Record):
+    """Mean and standard deviation of the train targets of a regression.
+
+    The model is trained on (target - mean) / std. Its last layer contains the inverse, so the
+    checkpoint and the engines return values on the scale of the targets.
+    """
+
+    mean: float
+    std: float
+
+
+class SplitMetrics(Record):
+    """Scores of the checkpoint on a split; `losses` are set for pretraining.
+
+    `tokens` is the digest of the token ids of all rows, see `pipework.text.encoding.token_digest`.
+    """
+
+    rows: int
+    scores: dict[Metric, float]
+    tokens: str | None = None
+    losses: dict[Loss, float] = Field(default_factory=dict)
+
+
 def not_a_classifier(where: str = "this run") -> RunFolderError:
     """Return the error for a pretraining run where a classifier is required."""
     message = f"{where} is of pretraining: it has an encoder and no classifier"
     return RunFolderError(message, "fine-tune it first: pipe train CONFIG --set model.name=RUN")
+
+
+def resolve_label(text: str, labels: Mapping[str, int]) -> int | None:
+    """Return the index of a label that is given by name or by index; None if it is unknown.
+
+    Files often hold indices and keep the names in a separate list. If some label names are
+    themselves numbers, a number is always a name.
+    """
+    if text in labels:
+        return labels[text]
+    if not WHOLE_NUMBER.fullmatch(text) or any(WHOLE_NUMBER.fullmatch(label) for label in labels):
+        return None
+    return int(text) if int(text) < len(labels) else None

@@ -10,11 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from pipework.data.examples import Example, Label, chunks, resolve_label
+from pipework.data.examples import Example, Label, chunks
 from pipework.errors import DataError
 from pipework.progress import Progress
-from pipework.run_folder.manifest import SplitMetrics
-from pipework.run_folder.task import Loss, Metric, Task, TaskKind, not_a_classifier
+from pipework.run_folder.task import (
+    Loss,
+    Metric,
+    SplitMetrics,
+    Task,
+    TaskKind,
+    not_a_classifier,
+    resolve_label,
+)
 from pipework.scoring import metrics
 from pipework.scoring.metrics import Tally
 from pipework.scoring.predictions import predicted_labels
@@ -191,13 +198,12 @@ def infer_all(
     engine: Engine, encodings: Sequence[Encoding], progress: Progress
 ) -> NDArray[np.float32]:
     """Return logits [N, C] of any number of inputs, computed in chunks to bound memory."""
-    progress.begin("evaluate", len(encodings), "rows")
-    parts = []
-    for start in range(0, len(encodings), CHUNK):
-        chunk = encodings[start : start + CHUNK]
-        parts.append(engine.infer(chunk))
-        progress.advance(len(chunk))
-    progress.end()
+    with progress.stage("evaluate", len(encodings), "rows"):
+        parts = []
+        for start in range(0, len(encodings), CHUNK):
+            chunk = encodings[start : start + CHUNK]
+            parts.append(engine.infer(chunk))
+            progress.advance(len(chunk))
     return np.concatenate(parts)
 
 

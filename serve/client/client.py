@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from threading import Event, Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
@@ -14,6 +14,7 @@ from pipework.closeable import Closeable
 from pipework.data.entities import Spans
 from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError
+from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.scoring.predictions import Prediction
 from pipework.serve.client.address import ClientOptions, HttpConnection, ServerUrl
 from pipework.serve.client.http import HttpTransport, RestTransport
@@ -22,6 +23,7 @@ from pipework.serve.schemas import PredictRequest, TextInput, explain
 
 KEY_VARIABLE = "PIPEWORK_API_KEY"
 SERVER_NAME = "pipework"
+T = TypeVar("T")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0  # pauses between retries
 
 
@@ -109,6 +111,17 @@ class Client(Closeable):
             )
         )
 
+    def read_options(self) -> TrainingReadOptions | None:
+        """Return how to read data files for the model: like its training data, if it is known.
+
+        Other servers than `pipe serve` over HTTP report only the inputs of a model: the columns
+        have their names. None if the server does not report them either.
+
+        Raises:
+            UnknownModelError: there are several models and none was named.
+        """
+        return self._retry(lambda transport: transport.read_options())
+
     def ready(self) -> bool:
         """Return whether the server accepts requests; False if it cannot be reached."""
         try:
@@ -131,13 +144,16 @@ class Client(Closeable):
         except PydanticSerializationError as error:
             message = "a text is not valid Unicode: it contains a lone surrogate"
             raise InputError(message, "decode the bytes as UTF-8 before sending them") from error
+        return self._retry(lambda transport: transport.predict(request))
+
+    def _retry(self, call: Callable[[Transport], T]) -> T:
         for attempt in range(self._retries):
             try:
-                return self._connected_transport().predict(request)
+                return call(self._connected_transport())
             except (TooBusyError, NotReadyError) as error:
                 if self._closed.wait(_pause_s(error, attempt)):
                     raise
-        return self._connected_transport().predict(request)
+        return call(self._connected_transport())
 
     def _connected_transport(self) -> Transport:
         with self._lock:

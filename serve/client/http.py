@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, RootModel
 
 from pipework.closeable import Closeable
 from pipework.errors import PipeError
+from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.scoring.predictions import Prediction
 from pipework.serve.client.address import HttpConnection, ServerUrl, read
 from pipework.serve.client.protocol import (
@@ -23,7 +24,14 @@ from pipework.serve.client.protocol import (
     ProtocolTransport,
 )
 from pipework.serve.client.tensors import OUTPUTS, InferOutputs, Tensors, check_datatypes
-from pipework.serve.schemas import PREDICT_PATH, READY_PATH, PredictRequest, PredictResponse
+from pipework.serve.client.transport import not_one_model
+from pipework.serve.schemas import (
+    PREDICT_PATH,
+    READY_PATH,
+    STATUS_PATH,
+    PredictRequest,
+    PredictResponse,
+)
 from pipework.serve.text_tensors import TRUNCATED
 
 
@@ -139,6 +147,21 @@ def _path(model: str, version: str) -> str:
     return f"/v2/models/{quote(model, safe='')}{tail}"
 
 
+class _Version(_Part):
+    version: str
+    inputs: list[str]
+    reading: TrainingReadOptions | None = None  # None: an older server
+
+
+class _Model(_Part):
+    name: str
+    versions: list[_Version]
+
+
+class _Status(_Part):
+    models: list[_Model]
+
+
 class RestTransport(Closeable):
     """Transport to `pipe serve` over its own REST API."""
 
@@ -156,6 +179,21 @@ class RestTransport(Closeable):
             message = f"{self._url.url}: expected {expected} predictions, found {found}"
             raise PipeError(message, "check that this is the URL of `pipe serve`")
         return response.predictions
+
+    def read_options(self) -> TrainingReadOptions | None:
+        """Return how the training data was read, from the status of the server."""
+        response = self._connection.get(STATUS_PATH)
+        if not response.is_success and response.status_code != HTTPStatus.UNAUTHORIZED:
+            return None  # for example of a proxy that forwards only predictions
+        name, version = self._url.model, self._url.version
+        models = [m for m in read(_Status, response).models if name in ("", m.name)]
+        if len(models) > 1:
+            raise not_one_model(self._url.url, [model.name for model in models])
+        versions = [v for m in models for v in m.versions if version in ("", v.version)]
+        if not versions:
+            return None  # it may be loading: the first prediction has the error
+        newest = versions[-1]
+        return newest.reading or TrainingReadOptions.of_inputs(newest.inputs)
 
     def ready(self) -> bool:
         """Return whether the server accepts requests."""

@@ -12,6 +12,7 @@ from threading import Lock
 
 from pipework.closeable import Closeable
 from pipework.errors import InputError, PipeError, UnknownModelError
+from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.scoring.predictions import Prediction
 from pipework.serve.client.address import ServerUrl
 from pipework.serve.client.tensors import (
@@ -22,7 +23,7 @@ from pipework.serve.client.tensors import (
     predictions,
     tensors,
 )
-from pipework.serve.client.transport import one_line
+from pipework.serve.client.transport import name_hint, not_one_model, one_line
 from pipework.serve.schemas import PredictRequest
 from pipework.serve.text_tensors import TEXT
 
@@ -76,6 +77,11 @@ class ProtocolTransport(Closeable):
         message = f"the class names of model {model} are those of another version"
         raise PipeError(message, "versions are being switched: retry, or name a version")
 
+    def read_options(self) -> TrainingReadOptions:
+        """Return the columns of data files, which have the names of the model's inputs."""
+        model = self._model(self._url.model, self._url.version)
+        return TrainingReadOptions.of_inputs(self._describe(model, self._url.version).inputs)
+
     @abstractmethod
     def _infer(self, model: str, version: str, inputs: Tensors) -> InferOutputs:
         """Return the outputs for N texts."""
@@ -108,17 +114,14 @@ class ProtocolTransport(Closeable):
             return self._checked[name, version]
 
     def _only_model(self) -> str:
-        hint = f"name the model in the URL: {self._url.url}/v2/models/NAME"
         try:
             names = self._models()
         except (InputError, UnknownModelError) as error:  # it has no such endpoint
             message = f"{self._url.url} does not list its models: {error}"
-            raise UnknownModelError(message, hint) from error
+            raise UnknownModelError(message, name_hint(self._url.url)) from error
         texts = [name for name in names if TEXT in self._describe(name, "").inputs]
         if len(texts) != 1:
-            known = ", ".join(texts) or "none"
-            message = f"expected one text model at {self._url.url}, found {known}"
-            raise UnknownModelError(message, hint)
+            raise not_one_model(self._url.url, texts)
         return texts[0]
 
     def _names(

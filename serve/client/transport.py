@@ -1,5 +1,6 @@
 """The interface of transports, and the errors that they share."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from pipework.errors import (
     TooLargeError,
     UnknownModelError,
 )
+from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.scoring.predictions import Prediction
 from pipework.serve.schemas import PredictRequest
 
@@ -35,6 +37,13 @@ class Transport(Protocol):
             PipeError: see `Client`.
         """
 
+    def read_options(self) -> TrainingReadOptions | None:
+        """Return how to read data files for the model; None if the server does not report it.
+
+        Raises:
+            PipeError: see `Client`.
+        """
+
     def ready(self) -> bool:
         """Return whether the server accepts requests; False if it cannot be reached."""
 
@@ -46,6 +55,17 @@ def unreachable(url: str, error: object) -> PipeError:
     """Return the error for a server that cannot be reached."""
     message = one_line(f"{url} cannot be reached: {error}")
     return PipeError(message, "is it running, and with the same TLS setting? pipe serve RUN")
+
+
+def name_hint(url: str) -> str:
+    """Return the hint to name a model in the URL of a server."""
+    return f"name the model in the URL: {url}/v2/models/NAME"
+
+
+def not_one_model(url: str, names: Sequence[str]) -> UnknownModelError:
+    """Return the error for a server that does not have exactly one model of texts."""
+    message = f"expected one text model at {url}, found {', '.join(names) or 'none'}"
+    return UnknownModelError(message, name_hint(url))
 
 
 def one_line(text: str) -> str:

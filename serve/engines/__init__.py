@@ -121,7 +121,7 @@ def open_first(
     prove: bool = False,
     threads: int | None = None,
     limits: ChangeLimits = DEFAULT_LIMITS,
-) -> tuple[EngineRecord, Engine]:
+) -> tuple[EngineRecord, CollatedEngine]:
     """Open an engine after checking its parity and the digests of its files and the tokenizer.
 
     Parity is checked here, on the stored reference rows, if the engine has no parity record or was
@@ -181,7 +181,7 @@ def _warn_beyond(record: EngineRecord, here: PredictionChange | None, kind: Task
 
 def _proven_here(
     run: Path, manifest: Manifest, record: EngineRecord, *, prove: bool, threads: int | None
-) -> tuple[Engine, PredictionChange | None]:
+) -> tuple[CollatedEngine, PredictionChange | None]:
     """Open an engine; return it with its changes if they are measured here."""
     path = run / _file(record, MODELS[record.format])
     try:

@@ -6,12 +6,12 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from pipework import __version__
+from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.run_folder.task import TaskKind
 from pipework.scoring.predictions import THRESHOLD
 from pipework.serve.models.registry import Models, ServedModel
 from pipework.serve.observability.recent_latency import RecentLatency
-
-STATUS_PATH = "/v1/status"
+from pipework.serve.schemas import STATUS_PATH
 
 
 class LoadStatus(BaseModel):
@@ -45,6 +45,7 @@ class VersionStatus(BaseModel):
     ready: bool
     inputs: list[str] = Field(description="names of the input tensors")
     entities: bool = Field(description="whether each text needs two marked entities")
+    reading: TrainingReadOptions = Field(description="columns and format of the training data")
     kind: TaskKind
     classes: int
     thresholds: dict[str, float] | None = Field(
@@ -127,6 +128,7 @@ def _version(model: ServedModel) -> VersionStatus:
         ready=model.ready,
         inputs=list(model.inputs),
         entities=card.entities,
+        reading=card.reading,
         kind=card.kind,
         classes=model.classes,
         thresholds=dict(zip(card.labels, thresholds, strict=True)) if multi_label else None,

@@ -27,6 +27,11 @@ LoadMetrics = tuple[tuple[str, str, Callable[[EngineLoad], float]], ...]
 GAUGES: LoadMetrics = (
     ("queue_requests", "Requests in the queue", lambda load: load.waiting_requests),
     ("queue_tokens", "Tokens in the queue", lambda load: load.waiting_tokens),
+    (
+        "queue_seconds",
+        "Estimated seconds until the engines have computed the queue, a signal for scaling",
+        lambda load: load.waiting_s,
+    ),
     ("engines_running", "Engines that are running, busy or idle", lambda load: load.engines),
     (
         "padding_ratio",

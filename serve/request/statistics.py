@@ -34,6 +34,7 @@ class EngineLoad:
     Attributes:
         waiting_requests: requests in the queue.
         waiting_tokens: tokens of these requests.
+        waiting_s: estimated seconds until the engines have computed them; 0 before the first batch.
         batches: computed batches.
         batch_tokens: tokens of these batches, without padding.
         batch_texts: texts of these batches.
@@ -46,6 +47,7 @@ class EngineLoad:
 
     waiting_requests: int = 0
     waiting_tokens: int = 0
+    waiting_s: float = 0.0
     batches: int = 0
     batch_tokens: int = 0
     batch_texts: int = 0

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from pipework.data.examples import Example
 from pipework.run_folder.engine_record import EngineRecord
-from pipework.run_folder.manifest import Manifest
+from pipework.run_folder.manifest import Manifest, TrainingReadOptions
 from pipework.run_folder.task import TaskKind
 from pipework.scoring.predictions import Prediction
 from pipework.serve.request.context import RequestOptions, TimedResult
@@ -33,9 +33,11 @@ class ModelCard:
         thresholds: one per label for multi-label models that have tuned thresholds, else empty.
         entities: whether each input text has two marked entities.
         precision: number format that the engine computes in.
+        reading: how the training data was read.
     """
 
     kind: TaskKind
+    reading: TrainingReadOptions
     labels: tuple[str, ...] = ()
     thresholds: tuple[float, ...] = ()
     entities: bool = False
@@ -50,6 +52,7 @@ class ModelCard:
             thresholds=manifest.task.thresholds,
             entities=manifest.input.marked,
             precision=str(record.precision),
+            reading=TrainingReadOptions.of(manifest.data),
         )
 
 

@@ -102,6 +102,7 @@ class Scheduler(Closeable):
             return EngineLoad(
                 waiting_requests=len(self._queue),
                 waiting_tokens=self._queue.tokens,
+                waiting_s=self._totals.seconds(self._queue.tokens) / max(1, self._running),
                 batches=self._totals.batches,
                 batch_tokens=self._totals.tokens,
                 batch_texts=self._totals.texts,

@@ -107,6 +107,22 @@ def test_a_server_returns_the_predictions_of_the_run_folder_for_a_file(rows, url
         assert prediction == {name: expected[name] for name in ("text", "label", "truncated")}
 
 
+def test_a_column_of_second_texts_is_not_sent_to_a_model_of_single_texts(
+    exported_run, url, tmp_path
+):
+    path = tmp_path / "rows.csv"
+    path.write_text("text_pair,text\n" + "".join(f"other,{row}\n" for row in ROWS[:3]))
+    expected = pipe("predict", exported_run, *ROWS[:3]).stdout
+    done = pipe("predict", "--url", url, "--file", path)
+    assert done.stdout == expected, done.stderr
+    columns = "text=text,text_pair=text_pair"
+    for source in ((exported_run,), ("--url", url)):
+        done = pipe("predict", *source, "--file", path, "--columns", columns)
+        expected = f"columns '{columns}': found text_pair, but this model classifies single texts"
+        assert done.stderr.startswith(f"error: {expected}\nhint: "), done.stderr
+        assert done.returncode == 2
+
+
 def test_texts_and_lines_are_printed_like_those_of_the_run_folder(
     exported_run, pipework_server, tmp_path
 ):

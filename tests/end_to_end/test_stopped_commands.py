@@ -1,10 +1,13 @@
 """A command that is stopped by a signal ends with its code and at most one line."""
 
+import os
 import re
 import signal
 
 import pytest
+from pydantic import BaseModel, model_serializer
 
+from pipework.run_folder import manifest
 from tests.commands import ForkedPipe
 from tests.end_to_end.test_line import wait_for
 
@@ -44,3 +47,22 @@ def test_a_stopped_command_ends_with_its_code(command, moment, number, message, 
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert [re.sub(r"\d+", "N", line) for line in errors] == message
     assert not (folder / "RUN" / "engines").exists()
+
+
+class Interrupted(BaseModel):
+    """A model that is interrupted while pydantic writes it as JSON."""
+
+    @model_serializer
+    def values(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return {}
+
+
+def interrupt_manifest():
+    manifest.read_manifest = lambda _: Interrupted()
+
+
+def test_ctrl_c_in_a_callback_of_a_library_in_rust_ends_with_its_code():
+    with ForkedPipe("show", "RUN", "--json", before=interrupt_manifest) as process:
+        done = process.finish()
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")

@@ -23,7 +23,7 @@ from pipework.export.inference import (
     write_predictions,
 )
 from pipework.progress import NullProgress
-from pipework.run_folder.manifest import Part, read_manifest, write_manifest
+from pipework.run_folder.manifest import Part, TrainingReadOptions, read_manifest, write_manifest
 from pipework.run_folder.task import Metric
 from pipework.train.config.run_config import SAMPLE
 
@@ -53,13 +53,32 @@ def test_another_file_may_have_another_format_than_the_training_data(exported_ru
     assert by_file == evaluate_run(exported_run, None, "test", None, NullProgress())
 
 
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        ("text\ttopic\tlabel\n", "label=topic"),
+        ("body\ttopic\tlabel\n", "label=topic,text=body"),
+        ("", "text=0,label=1"),
+    ],
+)
+def test_another_file_may_have_other_columns_than_the_training_data(
+    exported_run, tmp_path, header, columns
+):
+    path = tmp_path / "rows.tsv"
+    rows = (SAMPLE / "test.tsv").read_text().splitlines()[1:]
+    path.write_text(header + "".join(f"{row}\tother\n" for row in rows))
+    by_file = evaluate_run(exported_run, path, "dev", None, NullProgress(), columns)
+    assert by_file == evaluate_run(exported_run, None, "test", None, NullProgress())
+
+
 def test_an_unknown_split_is_reported(exported_run):
     with pytest.raises(ConfigError, match="has no split 'tset'"):
         evaluate_run(exported_run, None, "tset", None, NullProgress())
 
 
 def test_engine_and_checkpoint_predict_the_same_labels(trained_run, exported_run):
-    examples = list(unlabelled_source(trained_run, SAMPLE / "dev.tsv", None).rows())
+    reading = TrainingReadOptions.of(read_manifest(trained_run).data)
+    examples = list(unlabelled_source(reading, SAMPLE / "dev.tsv").rows())
     assert all(example.label is None for example in examples)
     by_checkpoint = [one.label for _, one in predict_run(trained_run, examples)]
     by_engine = [one.label for _, one in predict_run(exported_run, examples)]

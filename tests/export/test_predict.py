@@ -15,6 +15,7 @@ from pipework.errors import ConfigError, DataError
 from pipework.export.inference import write_predictions
 from pipework.export.predict import PredictionSource, predict_inputs
 from pipework.progress import NullProgress
+from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.app import build_app
 from pipework.serve.models.registry import Models
 from pipework.serve.scheduling.predictor import Predictor
@@ -27,7 +28,7 @@ URL = "http://127.0.0.1:9"
 
 def predict(words=(), file=None, url=None, columns=None, engine=None):
     source = PredictionSource(url=url, columns=columns, engine=engine)
-    return list(predict_inputs(words, file, source, progress=NullProgress()))
+    return list(predict_inputs(words, file, source, progress=NullProgress()).predictions)
 
 
 @contextmanager
@@ -35,6 +36,9 @@ def length_server():
     """Start a server whose label of an input is the number of its characters; yield its URL."""
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(404)
+
         def do_POST(self):
             assert self.path == PREDICT_PATH
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -143,20 +147,90 @@ def test_a_run_predicts_files_with_other_columns_and_formats_than_its_training_d
     assert found == predict([str(exported_run), *TEXTS])
 
 
+@pytest.fixture
+def titles_run(proven):
+    """A run whose training data has other columns than the default, in csv files of suffix .txt."""
+    manifest = read_manifest(proven)
+    reading = manifest.data.reading.model_copy(
+        update={"text": "title", "label": "topic", "format": "csv"}
+    )
+    splits = {
+        name: split.model_copy(update={"path": f"/private/{name}.txt"})
+        for name, split in manifest.data.splits.items()
+    }
+    data = manifest.data.model_copy(update={"reading": reading, "splits": splits})
+    write_manifest(proven, manifest.model_copy(update={"data": data}))
+    return proven
+
+
+@pytest.fixture
+def titles_url(titles_run):
+    with Models([Predictor(titles_run)]) as models, server_in_thread(build_app(models)) as url:
+        yield url
+
+
+TITLES = {
+    "rows.txt": ('topic,title,text\nx,"{}",a\ny,{},b\n', None),
+    "rows.csv": ('topic,title,text_pair\nx,"{}",a\ny,{},b\n', None),
+    "rows.tsv": ("topic\ttitle\nx\t{}\ny\t{}\n", None),
+    "rows.jsonl": ('{{"title": "{}"}}\n{{"title": "{}"}}\n', None),
+    "other.txt": ('id,body\n1,"{}"\n2,{}\n', "text=body"),
+    "numbers.txt": ('1,"{}"\n2,{}\n', "text=1"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "columns"), [(n, *c) for n, c in TITLES.items()])
+def test_a_server_reads_a_file_with_the_columns_and_format_of_its_training_data(
+    titles_run, titles_url, tmp_path, name, content, columns
+):
+    file = tmp_path / name
+    file.write_text(content.format(*TEXTS))
+    expected = predict([str(titles_run)], file, columns=columns)
+    assert [example.text for example, _ in expected] == TEXTS
+    assert predict(file=file, url=titles_url, columns=columns) == expected
+
+
+WRONG_FILES = {
+    "no title": ("a.csv", "topic,text\nx,rain\n", None),
+    "no file": ("b.csv", None, None),
+    "too many columns": ("a.csv", "topic,title\nx,rain,sun\n", None),
+    "no such column": ("a.csv", "topic,title\nx,rain\n", "text=body"),
+    "a pair": ("a.csv", "topic,title,other\nx,rain,sun\n", "text=title,text_pair=other"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_FILES)
+def test_a_server_and_its_run_report_a_wrong_file_in_the_same_way(
+    titles_run, titles_url, tmp_path, wrong
+):
+    name, content, columns = WRONG_FILES[wrong]
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    errors = []
+    for given in ({"words": [str(titles_run)]}, {"url": titles_url}):
+        with pytest.raises(DataError) as caught:
+            predict(file=tmp_path / name, columns=columns, **given)
+        errors.append((str(caught.value), caught.value.hint))
+    assert errors[0] == errors[1]
+    if wrong == "a pair":
+        assert "found text_pair, but this model classifies single texts" in errors[0][0]
+
+
 def test_a_column_that_is_missing_is_reported_with_the_option(exported_run, tmp_path):
     for name, content in (("a.csv", "title\nrain\n"), ("a.txt", "title\tx\nrain\ty\n")):
         (tmp_path / name).write_text(content)
         with pytest.raises(DataError, match=r":1: no column 'text' .*; found title") as caught:
             predict([str(exported_run)], tmp_path / name)
-        assert "--columns of pipe predict" in caught.value.hint
+        assert "--columns of pipe predict, eval and bench" in caught.value.hint
 
 
 def test_a_list_of_texts_is_noted(exported_run, url, tmp_path):
     file, progress = tmp_path / "a.txt", NotesOnly()
     file.write_text("sentence\nrain\n")
     found = predict_inputs([str(exported_run)], file, PredictionSource(), progress=progress)
+    assert found.file is not None
     assert progress.notes == [f"{file} has no column for the text: each line is a text"]
-    assert [example.text for example, _ in found] == ["sentence", "rain"]
+    assert [example.text for example, _ in found.predictions] == ["sentence", "rain"]
     assert labels(predict(file=file, url=url)) == [("sentence", "8"), ("rain", "4")]
 
 
@@ -238,7 +312,8 @@ def test_the_share_of_truncated_inputs_is_noted_at_the_end(exported_run, tmp_pat
     file.write_text("text\tlabel\nrain\tarts\n" + "word " * 500 + "\tarts\nsun\tarts\n")
     expected = "1 of 3 inputs (33.3%) are longer than the model reads and were truncated"
     progress = NotesOnly()
-    found = predict_inputs([str(exported_run)], file, PredictionSource(), progress=progress)
+    source = PredictionSource()
+    found = predict_inputs([str(exported_run)], file, source, progress=progress).predictions
     next(found)
     assert progress.notes == []
     assert write_predictions(found, out, progress) == 2
@@ -248,11 +323,12 @@ def test_the_share_of_truncated_inputs_is_noted_at_the_end(exported_run, tmp_pat
     progress = NotesOnly()
     with Models([Predictor(exported_run)]) as models, server_in_thread(build_app(models)) as url:
         source = PredictionSource(url=url, columns="text=text")
-        list(predict_inputs([], file, source, progress=progress))
+        list(predict_inputs([], file, source, progress=progress).predictions)
     assert progress.notes == [expected]
 
 
 def test_without_truncated_inputs_nothing_is_noted(exported_run):
     progress = NotesOnly()
-    list(predict_inputs([str(exported_run), "rain"], None, PredictionSource(), progress=progress))
+    words = [str(exported_run), "rain"]
+    list(predict_inputs(words, None, PredictionSource(), progress=progress).predictions)
     assert progress.notes == []

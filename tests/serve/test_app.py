@@ -9,6 +9,7 @@ import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, TooBusyError
+from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.run_folder.task import TaskKind
 from pipework.scoring.predictions import Prediction, SingleLabel
 from pipework.serve.config import LimitSettings
@@ -30,7 +31,12 @@ class FakeModel:
     version = "1"
     engine = "onnx"
     alive = ready = True
-    card = ModelCard(kind=TaskKind.SINGLE_LABEL, labels=("sport", "money"), precision="fp32")
+    card = ModelCard(
+        kind=TaskKind.SINGLE_LABEL,
+        labels=("sport", "money"),
+        precision="fp32",
+        reading=TrainingReadOptions.of_inputs(["text"]),
+    )
     load = LOAD
     totals = Totals()
     inputs = ("text",)

@@ -110,6 +110,7 @@ def test_a_full_queue_answers_429_with_retry_after(
             for _ in range(6)
         ]
         wait_for(lambda: metric(server.url, "pipework_queue_tokens") >= 5_000)
+        wait_for(lambda: metric(server.url, "pipework_queue_seconds") > 0)  # after a batch
         refused = httpx.post(f"{server.url}/v1/predict", json={"texts": ["goal"]}, timeout=60)
         server.process.kill()
         for future in requests:

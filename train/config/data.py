@@ -6,11 +6,11 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from pipework.data.examples import Source, resolve_label
+from pipework.data.examples import Source
 from pipework.data.readers import WITHOUT_COLUMNS, Column, Columns, Format
 from pipework.errors import ConfigError
 from pipework.run_folder.manifest import Part
-from pipework.run_folder.task import Metric, TaskKind
+from pipework.run_folder.task import Metric, TaskKind, resolve_label
 from pipework.scoring.metrics import applicable_metrics, check_metric, default_metric
 from pipework.settings import Positive, Settings
 

@@ -165,18 +165,17 @@ def _write(
     folder: Path, source: Source, encoder: TextEncoder, task: Task | None, progress: Progress
 ) -> None:
     end, rest = 0, source.path.stat().st_size
-    progress.begin(f"tokenize {source.path.name}", rest, "bytes")
-    with write_streams(folder, (*FILES, "truth")) as streams:
-        write_array(streams["offsets"], np.zeros(1, np.int64))
-        for chunk in chunks(source.rows(), CHUNK):
-            labels = NO_LABELS if task is None else label_array(chunk, task, str(source.path))
-            end = _write_chunk(streams, chunk, encoder, labels, end)
-            progress.advance(read := sum(map(row_bytes, chunk)))
-            rest -= read
-    if end == 0:
-        raise no_rows(source)
-    progress.advance(max(0, rest))  # columns that were not read
-    progress.end()
+    with progress.stage(f"tokenize {source.path.name}", rest, "bytes"):
+        with write_streams(folder, (*FILES, "truth")) as streams:
+            write_array(streams["offsets"], np.zeros(1, np.int64))
+            for chunk in chunks(source.rows(), CHUNK):
+                labels = NO_LABELS if task is None else label_array(chunk, task, str(source.path))
+                end = _write_chunk(streams, chunk, encoder, labels, end)
+                progress.advance(read := sum(map(row_bytes, chunk)))
+                rest -= read
+        if end == 0:
+            raise no_rows(source)
+        progress.advance(max(0, rest))  # columns that were not read
 
 
 def no_rows(source: Source) -> DataError:

@@ -18,11 +18,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example, Label, Source, chunks, folded_text, resolve_label
+from pipework.data.examples import Example, Label, Source, chunks, folded_text
 from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.files import check_writable, write_atomically
-from pipework.run_folder.task import TaskKind
+from pipework.run_folder.task import TaskKind, resolve_label
 from pipework.text.encoding import TextEncoder, truncated_rows
 from pipework.train.data.token_cache import no_rows, row_bytes
 
@@ -113,17 +113,18 @@ class FileStats:
         stats = cls(names, source.kind)
         size, stride = _size(source), 0
         rest = size
-        progress.begin(f"read {source.path.name}", size, "bytes")
-        for chunk in chunks(source.rows(), CHUNK):
-            read = sum(map(row_bytes, chunk))
-            stride = stride or max(1, _rows(source, size * len(chunk) // read) // TOKENIZED_ROWS)
-            stats.add(chunk)
-            if encoder is not None:
-                stats.tokenize(chunk[::stride], encoder)
-            progress.advance(read)
-            rest -= read
-        progress.advance(max(0, rest))  # columns that were not read
-        progress.end()
+        with progress.stage(f"read {source.path.name}", size, "bytes"):
+            for chunk in chunks(source.rows(), CHUNK):
+                read = sum(map(row_bytes, chunk))
+                stride = stride or max(
+                    1, _rows(source, size * len(chunk) // read) // TOKENIZED_ROWS
+                )
+                stats.add(chunk)
+                if encoder is not None:
+                    stats.tokenize(chunk[::stride], encoder)
+                progress.advance(read)
+                rest -= read
+            progress.advance(max(0, rest))  # columns that were not read
         if not stats._texts:
             raise no_rows(source)
         return stats

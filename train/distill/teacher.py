@@ -178,12 +178,11 @@ def _compute(
 ) -> None:
     missing = np.flatnonzero(np.isnan(logits_NC[:, 0]))
     order = missing[np.argsort(tokens.lengths[missing], kind="stable")]
-    progress.begin("compute teacher logits", len(order), "rows")
-    for rows in token_batches(tokens.lengths, order, BATCH_TOKENS):
-        logits_BC = engine.infer(tokens.encodings(rows))
-        if not np.isfinite(logits_BC).all():
-            message = "a logit of the teacher is not finite"
-            raise CheckFailedError(message, "inspect the teacher with: pipe eval TEACHER")
-        logits_NC[rows] = logits_BC
-        progress.advance(len(rows))
-    progress.end()
+    with progress.stage("compute teacher logits", len(order), "rows"):
+        for rows in token_batches(tokens.lengths, order, BATCH_TOKENS):
+            logits_BC = engine.infer(tokens.encodings(rows))
+            if not np.isfinite(logits_BC).all():
+                message = "a logit of the teacher is not finite"
+                raise CheckFailedError(message, "inspect the teacher with: pipe eval TEACHER")
+            logits_NC[rows] = logits_BC
+            progress.advance(len(rows))

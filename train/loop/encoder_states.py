@@ -95,21 +95,20 @@ def _compute(
 ) -> None:
     padding, was_training = padding_of(model), model.training
     model.eval()
-    progress.begin("compute encoder states", len(tokens), "rows")
-    try:
-        order_N = np.argsort(tokens.lengths, kind="stable")
-        for rows in token_batches(tokens.lengths, order_N, BATCH_TOKENS):
-            inputs = model_inputs(tokens.encodings(rows), padding, model.device)
-            inputs.pop("entity_spans", None)
-            with torch.inference_mode():
-                states_BTH = model.states(**inputs).float().cpu().numpy()
-            mask_BT = inputs["attention_mask"].cpu().numpy().astype(bool)
-            for row, states_TH, mask_T in zip(rows, states_BTH, mask_BT, strict=True):
-                flat[tokens.offsets[row] : tokens.offsets[row + 1]] = states_TH[mask_T]
-            progress.advance(len(rows))
-    finally:
-        model.train(was_training)
-    progress.end()
+    with progress.stage("compute encoder states", len(tokens), "rows"):
+        try:
+            order_N = np.argsort(tokens.lengths, kind="stable")
+            for rows in token_batches(tokens.lengths, order_N, BATCH_TOKENS):
+                inputs = model_inputs(tokens.encodings(rows), padding, model.device)
+                inputs.pop("entity_spans", None)
+                with torch.inference_mode():
+                    states_BTH = model.states(**inputs).float().cpu().numpy()
+                mask_BT = inputs["attention_mask"].cpu().numpy().astype(bool)
+                for row, states_TH, mask_T in zip(rows, states_BTH, mask_BT, strict=True):
+                    flat[tokens.offsets[row] : tokens.offsets[row + 1]] = states_TH[mask_T]
+                progress.advance(len(rows))
+        finally:
+            model.train(was_training)
 
 
 def _name(model: Classifier, tokens: TokenSet) -> str:

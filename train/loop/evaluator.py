@@ -81,13 +81,11 @@ class ClassifierEvaluator:
         was_training = model.training
         model.eval()
         parts = []
-        self._progress.begin("evaluate", len(rows), "rows")
-        with torch.inference_mode():
+        with self._progress.stage("evaluate", len(rows), "rows"), torch.inference_mode():
             for batch in token_batches(self._loader.lengths, rows, BATCH_TOKENS):
                 with torch.autocast(device.type, autocast, enabled=autocast is not None):
                     parts.append(model(**self._loader.inputs(batch)).float().cpu().numpy())
                 self._progress.advance(len(batch))
-        self._progress.end()
         model.train(was_training)
         return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
 

@@ -90,16 +90,15 @@ class Loop:
         self._start = time.monotonic() - state.elapsed_s
         self._saved = time.monotonic()
         rows = windows.rows_until(self._steps) - windows.rows_until(state.step)
-        self._progress.begin("train", rows, "examples")
-        self._model.train()
-        if state.evaluation_due:
-            self._evaluate()
-            self._update_state(evaluation_due=False)
-        for window in islice(windows.start(state.step), self._steps - state.step):
-            if self._done_early:
-                break
-            self._step(window)
-        self._progress.end()
+        with self._progress.stage("train", rows, "examples"):
+            self._model.train()
+            if state.evaluation_due:
+                self._evaluate()
+                self._update_state(evaluation_due=False)
+            for window in islice(windows.start(state.step), self._steps - state.step):
+                if self._done_early:
+                    break
+                self._step(window)
         return self._state
 
     def _step(self, window: Sequence[Rows]) -> None:

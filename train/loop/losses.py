@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from pipework.errors import ConfigError
-from pipework.run_folder.manifest import TargetScale
-from pipework.run_folder.task import Task, TaskKind, not_a_classifier
+from pipework.run_folder.task import TargetScale, Task, TaskKind, not_a_classifier
 from pipework.train.data.batches import Rows
 from pipework.train.loop.model_inputs import to_device
 

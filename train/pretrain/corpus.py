@@ -148,25 +148,24 @@ def _write(
     progress: Progress,
 ) -> None:
     end, rest = 0, source.path.stat().st_size
-    progress.begin(f"tokenize {source.path.name}", rest, "bytes")
-    with write_streams(folder, ("ids", "units", "offsets", "middles")) as streams:
-        write_array(streams["offsets"], np.zeros(1, np.int64))
-        while batch := list(islice(pieces, PACKED)):
-            write_array(streams["ids"], np.concatenate([piece.ids for piece in batch]))
-            units = [_units(piece, unspaced_V) for piece in batch]
-            write_array(streams["units"], np.concatenate(units))
-            offsets = end + np.cumsum([len(piece.ids) for piece in batch], dtype=np.int64)
-            write_array(streams["offsets"], offsets)
-            middles = np.array([piece.middle for piece in batch], np.int32)
-            write_array(streams["middles"], middles)
-            end = int(offsets[-1])
-            progress.advance(read := sum(piece.size for piece in batch))
-            rest -= read
-    if end == 0:
-        message = f"{source.path} contains no text"
-        raise DataError(message, "check the file and data.columns.text")
-    progress.advance(max(0, rest))  # columns that were not read
-    progress.end()
+    with progress.stage(f"tokenize {source.path.name}", rest, "bytes"):
+        with write_streams(folder, ("ids", "units", "offsets", "middles")) as streams:
+            write_array(streams["offsets"], np.zeros(1, np.int64))
+            while batch := list(islice(pieces, PACKED)):
+                write_array(streams["ids"], np.concatenate([piece.ids for piece in batch]))
+                units = [_units(piece, unspaced_V) for piece in batch]
+                write_array(streams["units"], np.concatenate(units))
+                offsets = end + np.cumsum([len(piece.ids) for piece in batch], dtype=np.int64)
+                write_array(streams["offsets"], offsets)
+                middles = np.array([piece.middle for piece in batch], np.int32)
+                write_array(streams["middles"], middles)
+                end = int(offsets[-1])
+                progress.advance(read := sum(piece.size for piece in batch))
+                rest -= read
+        if end == 0:
+            message = f"{source.path} contains no text"
+            raise DataError(message, "check the file and data.columns.text")
+        progress.advance(max(0, rest))  # columns that were not read
 
 
 def _units(piece: PretrainInput, unspaced_V: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -44,13 +44,12 @@ class PretrainEvaluator:
         rows = rank_share(order, self._world.rank, self._world.size)
         was_training = model.training
         model.eval()
-        self._progress.begin("evaluate", len(rows), "rows")
-        batches: list[tuple[_Sums, _Sums]] = []
-        with torch.inference_mode():
-            for batch in token_batches(self._loader.lengths, rows, BATCH_TOKENS):
-                batches.append(self._compute(model, batch, autocast))
-                self._progress.advance(len(batch))
-        self._progress.end()
+        with self._progress.stage("evaluate", len(rows), "rows"):
+            batches: list[tuple[_Sums, _Sums]] = []
+            with torch.inference_mode():
+                for batch in token_batches(self._loader.lengths, rows, BATCH_TOKENS):
+                    batches.append(self._compute(model, batch, autocast))
+                    self._progress.advance(len(batch))
         model.train(was_training)
         masked, order_sums = (self._sum([pair[kind] for pair in batches]) for kind in (0, 1))
         return _evaluation(len(order), masked, order_sums)

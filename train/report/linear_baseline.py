@@ -76,31 +76,30 @@ def linear_baseline(
         ImportError: scikit-learn is not installed.
     """
     start = time.perf_counter()
-    progress.begin("fit the linear baseline", 3, "steps")
-    train, split = sources["train"], comparison_split(sources)
-    max_rows = min(ROWS, max(FEWEST_ROWS, FITS // len(task.labels)))
-    examples, all_rows = sample(train.rows(), max_rows)
-    scored = {
-        name: list(sources[name].rows())
-        for name in dict.fromkeys(("dev", split))
-        if name in sources
-    }
-    truth_N = label_array(examples, task, str(train.path))
-    wanted = {
-        name: label_array(rows, task, str(sources[name].path)) for name, rows in scored.items()
-    }
-    progress.advance(1)
-    features = _Features(examples)
-    x_NF, scored_NF = features.of(examples), features.of([*chain(*scored.values())])
-    progress.advance(1)
-    logits_NC = _fit_and_predict(x_NF, truth_N, scored_NF, task)
-    if task.kind is TaskKind.MULTI_LABEL:
-        chosen_on = next(iter(scored))  # dev, if there is such a split
-        thresholds = choose_thresholds(logits_NC[: len(scored[chosen_on])], wanted[chosen_on])
-        task = task.model_copy(update={"thresholds": thresholds})
-    logits_NC = logits_NC[-len(scored[split]) :]
-    progress.advance(1)
-    progress.end()
+    with progress.stage("fit the linear baseline", 3, "steps"):
+        train, split = sources["train"], comparison_split(sources)
+        max_rows = min(ROWS, max(FEWEST_ROWS, FITS // len(task.labels)))
+        examples, all_rows = sample(train.rows(), max_rows)
+        scored = {
+            name: list(sources[name].rows())
+            for name in dict.fromkeys(("dev", split))
+            if name in sources
+        }
+        truth_N = label_array(examples, task, str(train.path))
+        wanted = {
+            name: label_array(rows, task, str(sources[name].path)) for name, rows in scored.items()
+        }
+        progress.advance(1)
+        features = _Features(examples)
+        x_NF, scored_NF = features.of(examples), features.of([*chain(*scored.values())])
+        progress.advance(1)
+        logits_NC = _fit_and_predict(x_NF, truth_N, scored_NF, task)
+        if task.kind is TaskKind.MULTI_LABEL:
+            chosen_on = next(iter(scored))  # dev, if there is such a split
+            thresholds = choose_thresholds(logits_NC[: len(scored[chosen_on])], wanted[chosen_on])
+            task = task.model_copy(update={"thresholds": thresholds})
+        logits_NC = logits_NC[-len(scored[split]) :]
+        progress.advance(1)
     kind = "ridge regression" if task.kind is TaskKind.REGRESSION else "a linear SVM"
     return LinearBaseline(
         name=f"{kind} on {features.name}",

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pipework.data.examples import Example, Source
 from pipework.errors import RunFolderError
 from pipework.html import page as frame
-from pipework.progress import Progress
+from pipework.progress import Progress, counted
 from pipework.run_folder.files import Record
 from pipework.run_folder.manifest import read_manifest
 from pipework.run_folder.task import Metric
@@ -58,7 +58,7 @@ class SplitComparison(Record):
     def describe(self, metric: Metric) -> str:
         """Return the comparison as a sentence."""
         score = f"mean {metric_in_words(metric)}"
-        over = f"{len(self.winner)} seeds, {self.rows:,} rows"
+        over = f"{counted(len(self.winner), 'seed')}, {counted(self.rows, 'row')}"
         if self.winner == self.unchanged:
             return f"{self.split}: {score} {mean(self.unchanged):.4f}, {over}"
         if self.low > 0:

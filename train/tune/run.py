@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from signal import SIGINT
 
@@ -184,28 +184,24 @@ class _WithoutNotes(NullProgress):
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
-    def begin(self, title: str, total: int, unit: str) -> None:
-        self._progress.begin(title, total, unit)
+    def stage(self, title: str, total: int, unit: str) -> AbstractContextManager[None]:
+        return self._progress.stage(title, total, unit)
 
     def advance(self, count: int, figures: Mapping[str, str] | None = None) -> None:
         self._progress.advance(count, figures)
-
-    def end(self) -> None:
-        self._progress.end()
 
 
 def _run_trials(journal: TrialJournal, out: Path, progress: Progress) -> None:
     """Train trials until all are finished, by this and other processes."""
     reported = {trial.number for trial in journal.finished()}
-    progress.begin("tune", journal.trials - len(reported), "trials")
-    while len(reported) < journal.trials:
-        with journal.claim() as trial:
-            if trial is not None:
-                _train_trial(trial, out, progress)
-        if trial is None:
-            time.sleep(POLL_S)
-        reported |= _report_finished(journal, reported, progress)
-    progress.end()
+    with progress.stage("tune", journal.trials - len(reported), "trials"):
+        while len(reported) < journal.trials:
+            with journal.claim() as trial:
+                if trial is not None:
+                    _train_trial(trial, out, progress)
+            if trial is None:
+                time.sleep(POLL_S)
+            reported |= _report_finished(journal, reported, progress)
 
 
 def _report_finished(
@@ -269,14 +265,13 @@ def _final_runs(journal: TrialJournal, out: Path, progress: Progress) -> dict[st
 def _train_all(runs: Mapping[Path, Config], out: Path, progress: Progress) -> None:
     """Train runs until all are complete, by this and other processes."""
     missing = [run for run in runs if not is_complete(run)]
-    progress.begin("final runs", len(missing), "runs")
-    while missing:
-        if not any(_train_if_free(run, runs[run], out, progress) for run in missing):
-            time.sleep(POLL_S)
-        left = [run for run in missing if not is_complete(run)]
-        progress.advance(len(missing) - len(left))
-        missing = left
-    progress.end()
+    with progress.stage("final runs", len(missing), "runs"):
+        while missing:
+            if not any(_train_if_free(run, runs[run], out, progress) for run in missing):
+                time.sleep(POLL_S)
+            left = [run for run in missing if not is_complete(run)]
+            progress.advance(len(missing) - len(left))
+            missing = left
 
 
 def _train_if_free(run: Path, config: Config, out: Path, progress: Progress) -> bool:

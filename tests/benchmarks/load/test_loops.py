@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from contextlib import contextmanager
 
 import pytest
 
@@ -28,12 +29,14 @@ class Stages(NullProgress):
     def __init__(self):
         self.titles, self.open = [], 0
 
-    def begin(self, title, total, unit):
+    @contextmanager
+    def stage(self, title, total, unit):
         self.titles.append((title, total, unit))
         self.open += 1
-
-    def end(self):
-        self.open -= 1
+        try:
+            yield
+        finally:
+            self.open -= 1
 
 
 async def send_five(caller, requests, run):
@@ -162,14 +165,14 @@ def test_progress_reports_seconds_and_rates_and_ends(serve):
     events = []
 
     class RecordingProgress(NullProgress):
-        def begin(self, title, total, unit):
+        @contextmanager
+        def stage(self, title, total, unit):
             events.append((title, total, unit))
+            yield
+            events.append("end")
 
         def advance(self, count, figures=None):
             events.append((count, *figures))
-
-        def end(self):
-            events.append("end")
 
     run(serve(delay_s=0.02), concurrency=2, duration_s=1.1, progress=RecordingProgress())
     (first, *updates, last) = events

@@ -207,7 +207,7 @@ BENCHES = {
     ),
     "columns of an unknown field": bench(
         f"{URL} --file dev.tsv --columns label=1",
-        "columns 'label=1': expected text=COLUMN, and text_pair=COLUMN for pairs",
+        "columns 'label=1': expected text=COLUMN or text_pair=COLUMN",
     ),
     "an absent file of texts": bench(
         f"{URL} --file absent.tsv", "absent.tsv cannot be read: No such file or directory"

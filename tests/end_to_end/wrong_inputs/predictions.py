@@ -56,6 +56,12 @@ PREDICT = {
         None,
         "dev.tsv:1: no column 'body'; found text, label",
     ),
+    "a second column for a model of texts": run(
+        "predict RUN --file dev.tsv --columns text=text,text_pair=label",
+        None,
+        "columns 'text=text,text_pair=label': found text_pair, but this model classifies single "
+        "texts",
+    ),
     "a column with the name of a predicted one": WrongInput(
         command="predict RUN --file x.csv --out out.csv",
         files={"x.csv": "text,predicted_label\na,b\n"},
@@ -97,7 +103,7 @@ PREDICT = {
     ),
     "columns without names": WrongInput(
         command="predict --url http://127.0.0.1:9 --file dev.tsv --columns text",
-        error="columns 'text': expected text=COLUMN, and text_pair=COLUMN for pairs",
+        error="columns 'text': expected text=COLUMN or text_pair=COLUMN",
     ),
     "a prediction of a pretraining": run(
         "predict RUN rain", pretrained, "RUN is of pretraining: it has an encoder and no classifier"

@@ -197,6 +197,24 @@ EVAL = {
         files={"x.tsv": "text\na\n"},
         error="x.tsv:1: no column 'label' (the default name); found text",
     ),
+    "labels in another column than in training": WrongInput(
+        command="eval RUN x.tsv --columns label=topic",
+        files={"x.tsv": "text\tlabel\na\tb\n"},
+        error="x.tsv:1: no column 'topic'; found text, label",
+    ),
+    "columns of a split": run(
+        "eval RUN --split dev --columns text=body", None, "--columns needs a file"
+    ),
+    "a column of no field to evaluate": run(
+        "eval RUN dev.tsv --columns topic=x",
+        None,
+        "columns 'topic=x': expected text=COLUMN or text_pair=COLUMN or label=COLUMN",
+    ),
+    "a second column to evaluate for a model of texts": run(
+        "eval RUN dev.tsv --columns text_pair=label",
+        None,
+        "columns 'text_pair=label': found text_pair, but this model classifies single texts",
+    ),
     "a file with other labels": WrongInput(
         command="eval RUN dev.tsv",
         files={"dev.tsv": DEV + "a\tnone\n"},

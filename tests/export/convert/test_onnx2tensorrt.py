@@ -300,11 +300,11 @@ def test_ctrl_c_stops_a_build(run_rows, tmp_path):
     class Interrupting(NullProgress):
         steps, total = 0, 0
 
-        def begin(self, title, total, unit):  # noqa: ARG002
+        def stage(self, title, total, unit):
             self.total = total
-            os.kill(
-                os.getpid(), signal.SIGINT
-            )  # unlike a raised error, this interrupts the waiting main thread
+            # Unlike a raised error, this interrupts the waiting main thread.
+            os.kill(os.getpid(), signal.SIGINT)
+            return super().stage(title, total, unit)
 
         def advance(self, count, figures=None):  # noqa: ARG002
             self.steps += count

@@ -1,10 +1,10 @@
 import pytest
 
-from pipework.data.examples import Example, Source, parse_columns, resolve_label, split_pair
+from pipework.data.examples import Example, Source, parse_columns, split_pair
 from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.run_folder.manifest import Part
-from pipework.run_folder.task import TaskKind
+from pipework.run_folder.task import TaskKind, resolve_label
 
 NUMBERS = Columns(text=0, label=1)
 
@@ -132,11 +132,10 @@ def test_a_tab_separates_the_texts_of_a_pair():
 
 
 def test_columns_are_parsed_from_an_option():
-    assert parse_columns("text=3, text_pair=second") == Columns(
-        text=3, text_pair="second", label=None
-    )
-    with pytest.raises(DataError, match="expected text=COLUMN"):
-        parse_columns("body=3")
+    assert parse_columns("text=3, text_pair=second") == {"text": 3, "text_pair": "second"}
+    assert parse_columns("label=y", ("text", "label")) == {"label": "y"}
+    with pytest.raises(DataError, match="expected text=COLUMN or text_pair=COLUMN"):
+        parse_columns("label=3")
     with pytest.raises(DataError, match="text is given twice"):
         parse_columns("text=0,text_pair=1,text=2")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from pipework.data.readers import Columns, Format, format_from_suffix, read_rows
+from pipework.data.readers import MAX_FIELD, Columns, Format, format_from_suffix, read_rows
 from pipework.errors import DataError
 
 RECORD = '7\t"A <e1>cup</e1> of ""<e2>tea</e2>""."\r\nContent-Container(e2,e1)\r\nComment:\r\n\r\n'
@@ -101,13 +101,30 @@ def test_a_repeated_column_name_is_refused(tmp_path, name):
     assert (row.text, row.label) == ("a", "c")
 
 
+def test_a_csv_field_may_be_longer_than_python_reads_by_default(tmp_path):
+    path, text = tmp_path / "f.csv", "word, " * 30_000
+    path.write_text(f'text,label\n"{text}",b\n')
+    (row,) = read_rows(path, Format.CSV, Columns(), header=True)
+    assert row.text == text
+    path.write_text(f'text,label\n"{"a" * (MAX_FIELD + 1)}",b\n')  # as after a quote without end
+    with pytest.raises(DataError, match=r"f\.csv:2: not CSV: field larger than field limit"):
+        list(read_rows(path, Format.CSV, Columns(), header=True))
+
+
+def test_the_hint_for_an_unknown_suffix_has_the_known_ones(tmp_path):
+    with pytest.raises(DataError, match=r"no file format is known for the suffix '\.xls'") as error:
+        format_from_suffix(tmp_path / "f.xls")
+    assert error.value.hint.startswith("rename it to .csv, .tsv, .txt, .jsonl, or set data.format")
+
+
 @pytest.mark.parametrize(
     ("name", "header", "hint"),
     [
-        ("rows.csv", "text\tlabel", 'separated by tabs: set data.format = "tsv"'),
+        ("rows.csv", "text\tlabel", 'tabs: set data.format = "tsv", or rename the file to .tsv'),
         ("rows.csv", "text;label", "separated by semicolons: convert the file"),
-        ("rows.tsv", "text,label", 'separated by commas: set data.format = "csv"'),
-        ("rows.tsv", "text", "set data.columns.label to a column name or number (from 0)"),
+        ("rows.tsv", "text,label", 'commas: set data.format = "csv", or rename the file to .csv'),
+        ("rows.tsv", "text", "set data.columns.label, or --columns of pipe eval, to a column name"),
+        ("rows.tsv", "body", "data.columns.text, or --columns of pipe predict, eval and bench, to"),
     ],
 )
 def test_the_hint_names_another_separator(name, header, hint, tmp_path):

@@ -21,6 +21,7 @@ from pipework.errors import (
     TooLargeError,
     UnknownModelError,
 )
+from pipework.run_folder.manifest import TrainingReadOptions, read_manifest
 from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue, SingleLabel
 from pipework.serve.client import Client
 from pipework.serve.client.address import ClientOptions, HttpConnection, ServerUrl
@@ -28,12 +29,14 @@ from pipework.serve.client.client import _is_own_server
 from pipework.serve.client.http import HttpTransport, RestTransport
 
 
-def client_of(status: int, body: bytes, headers: dict[str, str] | None = None) -> Client:
+def client_of(
+    status: int, body: bytes, headers: dict[str, str] | None = None, url: str = "http://fake"
+) -> Client:
     """A client whose server always answers the same."""
-    client = Client("http://fake")
+    client = Client(url)
     transport = httpx.MockTransport(lambda _: httpx.Response(status, headers=headers, content=body))
     web = HttpConnection("http://fake", ClientOptions(timeout_s=1), transport)
-    client._transport = RestTransport(web, ServerUrl.of("http://fake"))  # noqa: SLF001
+    client._transport = RestTransport(web, ServerUrl.of(url))  # noqa: SLF001
     return client
 
 
@@ -56,6 +59,79 @@ def test_truncated_texts_are_marked_by_every_transport(server) -> None:
             predictions = client.predict(texts)
         assert [one.truncated for one in predictions] == [False, True, False, True]
         assert [one.label for one in predictions] == ["weather", "weather", "weather", "sport"]
+
+
+def test_the_read_options_of_the_training_data_are_those_of_the_server(
+    pair_run: Path, start_server: Callable[[Path], Any]
+) -> None:
+    pairs = start_server(pair_run)
+    with Client(pairs.url) as rest, Client(f"grpc://{pairs.grpc}") as grpc:
+        of_run = TrainingReadOptions.of(read_manifest(pair_run).data)
+        assert (of_run.text, of_run.text_pair, of_run.header) == (0, 1, False)
+        assert rest.read_options() == of_run
+        assert grpc.read_options() == TrainingReadOptions.of_inputs(["text", "text_pair"])
+
+
+def status_of(*models: object) -> bytes:
+    names = dict.fromkeys(name for name, *_ in models)
+    versions = {
+        name: [
+            {"version": version, "inputs": inputs, "reading": reading}
+            for other, version, inputs, reading in models
+            if other == name
+        ]
+        for name in names
+    }
+    status = {"models": [{"name": name, "versions": versions[name]} for name in names]}
+    return json.dumps(status).encode()
+
+
+TITLES = {"text": "title", "text_pair": None, "label": "x", "format": "csv", "header": True}
+SERVED = (
+    ("topics", "1", ["text"], None),
+    ("topics", "2", ["text"], {**TITLES, "suffix": ".csv", "of_a_newer_server": 1}),
+    ("pairs", "7", ["text", "text_pair"], None),
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("topics", TrainingReadOptions(**TITLES, suffix=".csv")),
+        ("topics/versions/2", TrainingReadOptions(**TITLES, suffix=".csv")),
+        ("topics/versions/1", TrainingReadOptions.of_inputs(["text"])),
+        ("pairs", TrainingReadOptions.of_inputs(["text", "text_pair"])),
+    ],
+)
+def test_the_read_options_are_those_of_the_model_in_the_url(
+    model: str, expected: TrainingReadOptions
+) -> None:
+    with client_of(200, status_of(*SERVED), url=f"http://fake/v2/models/{model}") as client:
+        assert client.read_options() == expected
+
+
+def test_the_read_options_of_one_of_several_models_need_its_name() -> None:
+    with (
+        client_of(200, status_of(*SERVED)) as client,
+        pytest.raises(
+            UnknownModelError, match="one text model at http://fake, found topics, pairs"
+        ),
+    ):
+        client.read_options()
+
+
+@pytest.mark.parametrize("status", [403, 404, 501])
+def test_a_server_without_status_has_no_read_options(status: int) -> None:
+    with client_of(status, b"<html>") as client:
+        assert client.read_options() is None
+
+
+def test_the_read_options_need_the_key_of_the_server() -> None:
+    with (
+        client_of(401, b'{"error": "expected an API key"}') as client,
+        pytest.raises(PipeError, match="expected an API key"),
+    ):
+        client.read_options()
 
 
 def test_pairs_are_classified(pair_run: Path, start_server: Callable[[Path], Any]) -> None:

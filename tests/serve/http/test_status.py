@@ -1,18 +1,23 @@
 """The status endpoint, with the registry and with versions whose counters are known."""
 
+from pathlib import Path
+
 import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from pipework import __version__
+from pipework.run_folder.manifest import TrainingReadOptions, read_manifest
 from pipework.run_folder.task import TaskKind
-from pipework.serve.http.status import STATUS_PATH, ServerStatus, build_status_router
+from pipework.serve.http.status import ServerStatus, build_status_router
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.recent_latency import RecentLatency
 from pipework.serve.request.context import Endpoint, RequestContext, StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
 from pipework.serve.scheduling.model_protocol import ModelCard
+from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.schemas import STATUS_PATH
 
 LABELS = ("a", "b")
 
@@ -25,7 +30,13 @@ class Version:
 
     def __init__(self, name, version, kind=TaskKind.SINGLE_LABEL, thresholds=()):
         self.name, self.version = name, version
-        self.card = ModelCard(kind=kind, labels=LABELS, thresholds=thresholds, precision="int8")
+        self.card = ModelCard(
+            kind=kind,
+            labels=LABELS,
+            thresholds=thresholds,
+            precision="int8",
+            reading=TrainingReadOptions.of_inputs(self.inputs),
+        )
         self.load = EngineLoad(waiting_requests=3, crashes=2, refused={"queue_full": 4})
         self.statistics = Statistics()
 
@@ -105,3 +116,16 @@ def test_a_server_has_the_endpoint(server):
     found = ServerStatus.model_validate(httpx.get(f"{server.url}{STATUS_PATH}").json())
     (version,) = found.models[0].versions
     assert (version.engine, version.classes, version.inputs) == ("onnx", 3, ["text"])
+    assert (version.reading.text, version.reading.header) == (0, False)
+
+
+def test_the_status_has_the_columns_of_the_training_data_and_no_path(exported_run):
+    with Models([Predictor(exported_run)]) as models:
+        app = FastAPI()
+        app.include_router(build_status_router(models, RecentLatency()))
+        answer = TestClient(app).get(STATUS_PATH)
+    data = read_manifest(exported_run).data
+    (version,) = ServerStatus.model_validate(answer.json()).models[0].versions
+    assert version.reading.model_dump() == {**data.reading.model_dump(), "suffix": ".tsv"}
+    folders = {str(Path(split.path).parent) for split in data.splits.values()}
+    assert not any(folder in answer.text for folder in (*folders, str(exported_run)))

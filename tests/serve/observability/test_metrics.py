@@ -6,6 +6,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.run_folder.task import TaskKind
 from pipework.serve.observability.metrics import ServerMetrics
 from pipework.serve.request.context import Endpoint, RequestContext, StageTimings
@@ -20,7 +21,8 @@ class MetricsVersion:
 
     def __init__(self, name: str, version: str) -> None:
         self.name, self.version, self.engine = name, version, "onnx"
-        self.card = ModelCard(kind=TaskKind.SINGLE_LABEL, precision="int8")
+        reading = TrainingReadOptions.of_inputs(["text"])
+        self.card = ModelCard(kind=TaskKind.SINGLE_LABEL, precision="int8", reading=reading)
         self.statistics = Statistics()
         self.load = EngineLoad(batch_tokens=100, computed_tokens=125, refused={"queue_full": 2})
 

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.run_folder.task import TaskKind
 from pipework.serve.observability.version_metrics import COUNTERS, GAUGES, VersionMetrics
 from pipework.serve.request.context import StageTimings
@@ -15,6 +16,7 @@ from pipework.serve.scheduling.model_protocol import ModelCard
 LOAD = EngineLoad(
     waiting_requests=1,
     waiting_tokens=2,
+    waiting_s=0.25,
     batches=3,
     batch_tokens=40,
     batch_texts=5,
@@ -27,11 +29,12 @@ LOAD = EngineLoad(
 
 
 def version(number, load=LOAD):
+    reading = TrainingReadOptions.of_inputs(["text"])
     return SimpleNamespace(
         name="topics",
         version=number,
         engine="onnx-int8",
-        card=ModelCard(kind=TaskKind.SINGLE_LABEL, precision="int8"),
+        card=ModelCard(kind=TaskKind.SINGLE_LABEL, precision="int8", reading=reading),
         load=load,
         totals=Statistics().totals,
     )
@@ -59,6 +62,7 @@ def test_the_load_of_a_version_is_exported():
     expected = {
         "queue_requests": 1,
         "queue_tokens": 2,
+        "queue_seconds": 0.25,
         "batches_total": 3,
         "batch_tokens_total": 40,
         "batch_texts_total": 5,

@@ -1,6 +1,6 @@
 import pytest
 
-from pipework.run_folder.manifest import read_manifest
+from pipework.run_folder.manifest import TrainingReadOptions, read_manifest
 from pipework.run_folder.task import TaskKind
 from pipework.serve.scheduling.model_protocol import ModelCard
 
@@ -12,7 +12,10 @@ def card(run):
 
 def test_a_card_describes_a_run_with_its_engine(run):
     assert card(run) == ModelCard(
-        kind=TaskKind.SINGLE_LABEL, labels=("weather", "sport", "money"), precision="fp32"
+        kind=TaskKind.SINGLE_LABEL,
+        labels=("weather", "sport", "money"),
+        precision="fp32",
+        reading=TrainingReadOptions(text=0, text_pair=None, label=None, format="tsv", header=False),
     )
 
 

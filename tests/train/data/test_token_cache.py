@@ -44,8 +44,9 @@ class Counting(NullProgress):
     def __init__(self):
         self.stages = 0
 
-    def begin(self, title, total, unit):  # noqa: ARG002
+    def stage(self, title, total, unit):
         self.stages += 1
+        return super().stage(title, total, unit)
 
 
 @pytest.mark.parametrize("change", ["nothing", "rows", "tokenizer", "labels", "length"])
@@ -125,8 +126,9 @@ class Totals(NullProgress):
     def __init__(self):
         self.total = self.done = 0
 
-    def begin(self, title, total, unit):  # noqa: ARG002
+    def stage(self, title, total, unit):
         self.total = total
+        return super().stage(title, total, unit)
 
     def advance(self, count, figures=None):  # noqa: ARG002
         self.done += count

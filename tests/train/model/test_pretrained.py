@@ -10,8 +10,7 @@ from transformers import BertConfig, BertForPreTraining, BertModel, PreTrainedTo
 from transformers.models.bert.modeling_bert import BertEncoder
 
 from pipework.errors import ConfigError
-from pipework.run_folder.manifest import TargetScale
-from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.run_folder.task import Metric, TargetScale, Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.data.tokenizer import SPECIAL_TOKENS, check_unknown_rate, make_tokenizer
 from pipework.train.model.classifier import build
@@ -111,7 +110,7 @@ def test_missing_encoder_weights_are_refused_for_every_head(tmp_path):
     model = BertModel(BertConfig(**SIZES))
     settings = old_folder(tmp_path, model, rename=lambda name: name.replace("layer.1", "layer.9"))
     for head, prefix in ((Head.LINEAR, r"bert\."), (Head.GRU, "")):
-        with pytest.raises(ConfigError, match=rf"16 encoder weights are missing: {prefix}enc"):
+        with pytest.raises(ConfigError, match=rf"16 encoder weights missing: {prefix}enc"):
             open_classifier(settings.model_copy(update={"head": head}))
 
 

@@ -75,7 +75,7 @@ def test_the_unchanged_config_may_win(result):
     won = result.model_copy(update={"runs": runs, "comparisons": (same,), "winner": 0})
     assert list(summary(OUT, won))[1:3] == [
         "not better: no trial scored higher on dev than the unchanged config",
-        "dev: mean macro-F1 0.5000, 1 seeds, 9 rows",
+        "dev: mean macro-F1 0.5000, 1 seed, 9 rows",
     ]
 
 

@@ -1,0 +1,280 @@
+"""The files of a bulk job, cut into work items: row groups of parquet, byte ranges of text files.
+
+Byte ranges end at the end of a record. In csv, a line feed inside quotes is part of a record: a
+record ends at a line feed after an even number of quotes (RFC 4180).
+"""
+
+import hashlib
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+from pipework.data.examples import Source
+from pipework.data.readers import SUFFIXES, Format
+from pipework.errors import ConfigError, DataError, InputError, MissingDependencyError
+from pipework.run_folder.files import Record
+from pipework.serve.bulk.records import parse_record, split_records
+
+ITEM_BYTES = 2**20
+MAX_RECORD = 64 * 2**20  # bytes; a quote without its end takes the rest of the file
+READ_BYTES = 8 * 2**20
+PARQUET = ".parquet"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredFile:
+    """A file on a local disk or in an object store.
+
+    Attributes:
+        name: path relative to the folder that was given, so that it is the same on all machines.
+        path: path in the file system.
+        files: the fsspec file system.
+        size: bytes.
+    """
+
+    name: str
+    path: str
+    files: Any
+    size: int
+
+    def open(self) -> IO[bytes]:
+        """Open the file for reading.
+
+        Raises:
+            DataError: it cannot be opened.
+        """
+        try:
+            stream: IO[bytes] = self.files.open(self.path, "rb")
+        except OSError as error:
+            raise unreadable(self.name, error) from error
+        return stream
+
+
+class InputFile(Record):
+    """A file of a job: its name, size, column names, and the digest of the footer of parquet."""
+
+    name: str
+    size: int
+    columns: tuple[str, ...]
+    footer_sha256: str | None = None
+
+
+class WorkItem(Record):
+    """A part of a file that is scored as a whole.
+
+    Attributes:
+        number: position in the job; the numbers are in the order of the input.
+        file: index of the file.
+        start, end: its bytes in the file.
+        rows: number of its rows in parquet, of its lines in a text file.
+        row: number of its first line, or of its first row in parquet, from 1.
+        row_group: index of the row group in parquet; None in a text file.
+        sha256: digest of its bytes; None in parquet, whose bytes are not read by the planning.
+    """
+
+    number: int
+    file: int
+    start: int
+    end: int
+    row: int
+    rows: int
+    row_group: int | None = None
+    sha256: str | None = None
+
+
+def unreadable(name: str, error: Exception) -> DataError:
+    """Return the error for a file that cannot be read."""
+    reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
+    return DataError(f"{name} cannot be read: {reason}", "restore the file, or leave it out")
+
+
+def find_files(pattern: str) -> list[StoredFile]:
+    """Return the files of a path, a folder or a glob pattern in the order of their names.
+
+    A folder stands for its .parquet, .csv, .tsv, .txt and .jsonl files, at any depth. Files whose
+    name starts with a dot or an underscore are left out.
+
+    Raises:
+        ConfigError: nothing was found, or a file has another suffix.
+        MissingDependencyError: the package for a kind of URL is not installed.
+    """
+    files, path = _file_system(pattern)
+    known = (PARQUET, *SUFFIXES)
+    if files.isdir(path):
+        base, paths = path, [found for found in files.find(path) if found.endswith(known)]
+    else:
+        magic = min((path.index(sign) for sign in "*?[" if sign in path), default=len(path))
+        base = posixpath.dirname(path[:magic])
+        paths = files.glob(path) if magic < len(path) else [path] * files.exists(path)
+    paths = [found for found in paths if not posixpath.basename(found).startswith((".", "_"))]
+    if not paths:
+        message = f"--in {pattern}: no file found"
+        raise ConfigError(message, f"expected a file, a folder or a pattern of {', '.join(known)}")
+    for found in paths:
+        if not found.endswith(known):
+            message = f"--in {pattern}: {found} has none of the suffixes {', '.join(known)}"
+            raise ConfigError(message, "choose a narrower pattern")
+    return [
+        StoredFile(
+            name=posixpath.relpath(found, base or "/"),
+            path=found,
+            files=files,
+            size=files.size(found),
+        )
+        for found in sorted(paths)
+    ]
+
+
+def _file_system(pattern: str) -> tuple[Any, str]:
+    import fsspec  # noqa: PLC0415  (optional)
+
+    try:
+        files, path = fsspec.core.url_to_fs(pattern)
+    except ImportError as error:
+        message = f"--in {pattern}: {error}"
+        raise MissingDependencyError(message, "install the package for this kind of URL") from error
+    except ValueError as error:
+        message = f"--in {pattern}: {error}"
+        raise ConfigError(
+            message, "expected a path, or a URL such as s3://BUCKET/FOLDER"
+        ) from error
+    return files, path
+
+
+def plan_file(
+    stored: StoredFile, source: Source | None, index: int, first: int
+) -> tuple[InputFile, list[WorkItem]]:
+    """Cut a file into work items.
+
+    Args:
+        stored: the file.
+        source: how to read a text file; None for parquet.
+        index: the index of the file in the job.
+        first: the number of its first work item.
+
+    Raises:
+        DataError: the file is damaged, empty, or ends inside a quoted field.
+    """
+    if source is None:
+        return _plan_parquet(stored, index, first)
+    return _plan_text(stored, source, index, first)
+
+
+def _plan_parquet(stored: StoredFile, index: int, first: int) -> tuple[InputFile, list[WorkItem]]:
+    import pyarrow as pa  # noqa: PLC0415  (optional)
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    with stored.open() as stream:
+        try:
+            metadata = pq.ParquetFile(stream).metadata
+            stream.seek(stored.size - 8 - metadata.serialized_size)
+            footer = hashlib.sha256(stream.read()).hexdigest()
+        except (pa.ArrowException, OSError) as error:
+            raise unreadable(stored.name, error) from error
+    columns = tuple(metadata.schema.to_arrow_schema().names)
+    items, row = list[WorkItem](), 1
+    for group in range(metadata.num_row_groups):
+        parts = metadata.row_group(group)
+        chunks = [parts.column(column) for column in range(parts.num_columns)]
+        starts = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
+        ends = [
+            start + chunk.total_compressed_size for start, chunk in zip(starts, chunks, strict=True)
+        ]
+        if parts.num_rows:
+            item = WorkItem(
+                number=first + len(items),
+                file=index,
+                start=min(starts),
+                end=max(ends),
+                row=row,
+                rows=parts.num_rows,
+                row_group=group,
+            )
+            items.append(item)
+        row += parts.num_rows
+    file = InputFile(name=stored.name, size=stored.size, columns=columns, footer_sha256=footer)
+    return file, items
+
+
+def _plan_text(
+    stored: StoredFile, source: Source, index: int, first: int
+) -> tuple[InputFile, list[WorkItem]]:
+    options = source.read_options()
+    file_format, header = Format(options.format), options.header
+    columns, items, row, start = tuple[str, ...](), list[WorkItem](), 1, 0
+    with stored.open() as stream:
+        for part in _records(stream, stored.name, quoted=file_format is Format.CSV):
+            skipped = 0
+            if start == 0:
+                columns, skipped = _first_record(part, source, file_format, header=header)
+            item = WorkItem(
+                number=first + len(items),
+                file=index,
+                start=start + skipped,
+                end=start + len(part),
+                row=row + part.count(b"\n", 0, skipped),
+                rows=part.count(b"\n", skipped) + (not part.endswith(b"\n")),
+                sha256=hashlib.sha256(part[skipped:]).hexdigest(),
+            )
+            if part[skipped:].strip():
+                items.append(item)
+            start += len(part)
+            row += part.count(b"\n")
+    if start == 0:
+        message = f"{stored.name} is empty, expected rows"
+        raise DataError(message, "leave it out")
+    return InputFile(name=stored.name, size=stored.size, columns=columns), items
+
+
+def _first_record(
+    part: bytes, source: Source, file_format: Format, *, header: bool
+) -> tuple[tuple[str, ...], int]:
+    """Return the column names of a text file and the length of its header in bytes."""
+    if file_format is Format.TEXT:
+        return ("text",), 0
+    error: InputError | None = None
+    for record in split_records(part, quoted=file_format is Format.CSV):
+        try:
+            cells = parse_record(record, file_format)
+        except InputError as reason:
+            error = error or reason
+            if file_format is Format.JSONL:
+                continue
+            break
+        if isinstance(cells, dict):
+            return tuple(cells), 0
+        if header:
+            return tuple(cells), len(record)
+        return tuple(f"column_{number}" for number in range(len(cells))), 0
+    message = f"{source.path}:1: {error}"
+    raise DataError(message, "leave the file out, or correct it")
+
+
+def _records(stream: IO[bytes], name: str, *, quoted: bool) -> Iterator[bytes]:
+    """Yield parts of about ITEM_BYTES that end at the end of a record."""
+    rest = b""
+    while data := stream.read(ITEM_BYTES):
+        rest += data
+        end = _last_end(rest, quoted=quoted)
+        if end:
+            yield rest[:end]
+            rest = rest[end:]
+        elif len(rest) > MAX_RECORD:
+            break
+    if len(rest) > MAX_RECORD or (quoted and rest.count(b'"') % 2):
+        message = f"{name}: a quoted field does not end"
+        raise DataError(message, "add the missing quote; a file without quoting is a .tsv file")
+    if rest:
+        yield rest
+
+
+def _last_end(data: bytes, *, quoted: bool) -> int:
+    """Return the end of the last complete record; 0 if there is none."""
+    end = data.rfind(b"\n") + 1
+    odd = quoted and data.count(b'"', 0, end) % 2 == 1
+    while end and odd:
+        before = data.rfind(b"\n", 0, end - 1) + 1
+        odd ^= data.count(b'"', before, end) % 2 == 1
+        end = before
+    return end

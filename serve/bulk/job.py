@@ -1,0 +1,316 @@
+"""A bulk job: scores the work items of a shard, and skips those that are finished."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipework.data.examples import Source
+from pipework.data.readers import SUFFIXES, Format
+from pipework.errors import ConfigError, DataError
+from pipework.progress import Progress
+from pipework.run_folder.task import TaskKind
+from pipework.serve.bulk.input_files import (
+    PARQUET,
+    InputFile,
+    StoredFile,
+    WorkItem,
+    find_files,
+    plan_file,
+    unreadable,
+)
+from pipework.serve.bulk.ledger import (
+    PARTS,
+    BulkPlan,
+    EngineIdentity,
+    FinishedItem,
+    Ledger,
+    RowCounts,
+    digest,
+)
+from pipework.serve.bulk.records import Reject, RowReader, RowWindow
+from pipework.serve.bulk.scorer import LABEL, SCORE, TRUNCATED, ScoredBatch, Scorer, column_name
+
+ROW, TEXT = "source_row", "text"
+ADDED = (ROW, LABEL, SCORE, TRUNCATED)
+# Environment variables of an array job: index, its first value, and the number of jobs.
+SHARDS = (
+    ("JOB_COMPLETION_INDEX", None, "JOB_COMPLETIONS"),  # a Kubernetes Job sets only the first
+    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
+    ("RANK", None, "WORLD_SIZE"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BulkOptions:
+    """Options of a job.
+
+    Attributes:
+        pattern: a path, folder, glob pattern or URL of the input.
+        out: the job folder.
+        engine: name of an engine; None for the default.
+        columns: columns that differ from those of the training data, see `Source.with_columns`.
+        keep: the columns that are copied to the output; None for all.
+        shard: "I/N" for the I-th of N shards, from 1; None for that of the environment.
+    """
+
+    pattern: str
+    out: Path
+    engine: str | None = None
+    columns: str | None = None
+    keep: Sequence[str] | None = None
+    shard: str | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class BulkSummary:
+    """The result of a shard.
+
+    Attributes:
+        items, skipped: work items of the shard, and those that were already finished.
+        rejected: rows that could not be read.
+        counts: the scored rows.
+    """
+
+    items: int
+    skipped: int = 0
+    rejected: int = 0
+    counts: RowCounts
+
+    def add(self, entry: FinishedItem) -> None:
+        """Add the numbers of a finished item."""
+        self.rejected += entry.rejected
+        self.counts.add(entry.rows, entry.truncated, entry.labels)
+
+
+def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSummary:
+    """Score the files of a job, or one shard of them.
+
+    Raises:
+        ConfigError: an option is invalid, or the job folder belongs to another job.
+        DataError: some items could not be read; all others are finished.
+        ChangedFileError: the input of a finished item, or a file of the engine, has changed.
+    """
+    index, shards = parse_shard(options.shard, os.environ)
+    stored = find_files(options.pattern)
+    with Scorer(run, options.engine) as scorer:
+        job = BulkJob(scorer, stored, options)
+        mine = [item for item in job.ledger.plan.items if item.number % shards == index]
+        title = f"score with {scorer.record.name}"
+        with progress.stage(title, sum(item.rows for item in mine), "rows"):
+            return job.run(mine, progress)
+
+
+def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
+    """Return the index of a shard, from 0, and the number of shards.
+
+    Raises:
+        ConfigError: the option is not I/N with 1 <= I <= N, or only one of the two numbers is in
+            the environment.
+    """
+    if option is not None:
+        number, slash, count = option.partition("/")
+        if slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
+            return int(number) - 1, int(count)
+        message = f"--shard {option}: expected I/N with I from 1 to N"
+        raise ConfigError(message, "for example --shard 1/4")
+    for name, first, total in SHARDS:
+        if name not in environment:
+            continue
+        if total not in environment:
+            message = f"{name} is set, but {total} is not: the number of shards is unknown"
+            raise ConfigError(message, f"set {total}, or use --shard I/N")
+        start = environment.get(first or "", "0")
+        return int(environment[name]) - int(start), int(environment[total])
+    return 0, 1
+
+
+class BulkJob:
+    """The work items of a job, with the scorer and the ledger.
+
+    Attributes:
+        ledger: the ledger; its plan has the work items.
+    """
+
+    def __init__(self, scorer: Scorer, stored: Sequence[StoredFile], options: BulkOptions) -> None:
+        """Plan a job, and open its ledger.
+
+        Raises:
+            ConfigError: a column is missing, or the folder belongs to another job.
+            DataError: a file is damaged.
+        """
+        self._scorer, self._stored, self._options = scorer, stored, options
+        files, items = list[InputFile](), list[WorkItem]()
+        for index, file in enumerate(stored):
+            source = None if file.name.endswith(PARQUET) else self._source(file)
+            planned, parts = plan_file(file, source, index, len(items))
+            files.append(planned)
+            items += parts
+        keep = tuple(files[0].columns if options.keep is None else options.keep)
+        if clash := [name for name in keep if name in ADDED]:
+            message = f"column {clash[0]!r} has the name of a column of the output"
+            raise ConfigError(message, "choose the columns to copy: --keep NAME,NAME")
+        self._readers = [
+            RowReader(
+                source=self._source(stored[index]),
+                columns=file.columns,
+                keep=keep,
+                expected=scorer.manifest.input,
+            )
+            for index, file in enumerate(files)
+        ]
+        for reader in self._readers:
+            reader.check()
+        self.ledger = Ledger(options.out, self._plan(keep, files, items))
+
+    def run(self, items: Sequence[WorkItem], progress: Progress) -> BulkSummary:
+        """Score items, and skip finished ones."""
+        summary, damaged = BulkSummary(items=len(items), counts=RowCounts()), list[DataError]()
+        for item in items:
+            entry = self.ledger.find(item, self._stored[item.file])
+            if entry is not None:
+                summary.skipped += 1
+                progress.advance(item.rows)
+            else:
+                try:
+                    entry = self._score(item, progress)
+                except DataError as error:
+                    progress.note(str(error))
+                    damaged.append(error)
+                    continue
+            summary.add(entry)
+        if damaged:
+            message = (
+                f"{len(damaged)} of {len(items)} work items cannot be read; first: {damaged[0]}"
+            )
+            raise DataError(message, "restore the files and run the command again")
+        return summary
+
+    def _score(self, item: WorkItem, progress: Progress) -> FinishedItem:
+        """Score an item and record it."""
+        import pyarrow.parquet as pq  # noqa: PLC0415  (optional)
+
+        stored = self._stored[item.file]
+        sha256 = digest(stored, item)
+        if item.sha256 not in (None, sha256):
+            message = f"{stored.name} has changed since the job was planned"
+            raise DataError(message)
+        part, rejects, counts = self.ledger.temporary(item, ".parquet"), list[Reject](), RowCounts()
+        writer = None
+        try:
+            for window in self._windows(item, stored):
+                table = self._table(window, counts)
+                writer = writer or pq.ParquetWriter(part, table.schema)
+                writer.write_table(table)
+                rejects += window.rejects
+                progress.advance(len(window.rows) + len(window.rejects))
+            if writer is None:
+                raise unreadable(stored.name, ValueError("its rows are gone"))
+            writer.close()
+            return self.ledger.finish(item, part, rejects, counts, sha256)
+        finally:
+            if writer is not None:
+                writer.close()
+            part.unlink(missing_ok=True)
+
+    def _windows(self, item: WorkItem, stored: StoredFile) -> Iterator[RowWindow]:
+        import pyarrow as pa  # noqa: PLC0415  (optional)
+
+        reader = self._readers[item.file]
+        with stored.open() as stream:
+            if item.row_group is None:
+                stream.seek(item.start)
+                yield from reader.text_rows(stream.read(item.end - item.start), item.row)
+                return
+            try:
+                yield from reader.table_rows(stream, item.row_group, item.row)
+            except (pa.ArrowException, OSError) as error:
+                name = f"{stored.name}, row group {item.row_group}"
+                raise unreadable(name, error) from error
+
+    def _table(self, window: RowWindow, counts: RowCounts) -> Any:  # noqa: ANN401  (no types)
+        """Return the rows of a window as an arrow table, and count them."""
+        import pyarrow as pa  # noqa: PLC0415  (optional)
+
+        scored = self._scorer.score(window.examples)
+        counts.add(len(window.rows), sum(scored.truncated), _count(scored))
+        keep = self._readers[0].keep
+        table = window.table
+        if table is None:
+            columns = [[row[index] for row in window.kept] for index in range(len(keep))]
+            arrays = [pa.array(column, pa.string()) for column in columns]
+            table = pa.RecordBatch.from_arrays(arrays, names=list(keep))
+        added = {ROW: pa.array(window.rows, pa.int64())}
+        kind, number, text = self._scorer.manifest.task.kind, pa.float32(), pa.string()
+        if kind is TaskKind.MULTI_LABEL:
+            number, text = pa.list_(number), pa.list_(text)
+        if kind is not TaskKind.REGRESSION:
+            added[LABEL] = pa.array(scored.labels, text)
+        added[SCORE] = pa.array(scored.scores, number)
+        added[TRUNCATED] = pa.array(scored.truncated, pa.bool_())
+        names = [*keep, *added]
+        arrays = [*(table.column(name) for name in keep), *added.values()]
+        return pa.Table.from_arrays(arrays, names=names).replace_schema_metadata(self._metadata())
+
+    def _metadata(self) -> dict[str, str]:
+        """Return the metadata of a part: model, engine and proof."""
+        plan, parity = self.ledger.plan, self._scorer.record.parity
+        proof = None if parity is None else parity.model_dump(mode="json")
+        return {
+            "pipework.model": plan.model,
+            "pipework.engine": plan.engine.model_dump_json(),
+            "pipework.proof": json.dumps(proof),
+        }
+
+    def _plan(
+        self, keep: tuple[str, ...], files: Sequence[InputFile], items: Sequence[WorkItem]
+    ) -> BulkPlan:
+        manifest, record = self._scorer.manifest, self._scorer.record
+        parity = record.parity
+        return BulkPlan(
+            model=manifest.identity.name,
+            task=manifest.task,
+            tokenizer=manifest.input.tokenizer.sha256,
+            engine=EngineIdentity(
+                name=record.name,
+                files=tuple(file.sha256 for file in record.files),
+                rows=None if parity is None else parity.rows,
+                max_abs_diff=None if parity is None else parity.max_abs,
+            ),
+            columns=tuple(self._readers[0].names.values()),
+            keep=keep,
+            files=tuple(files),
+            items=tuple(items),
+        )
+
+    def _source(self, stored: StoredFile) -> Source:
+        """Return how to read a file: as the training data, but for its format."""
+        source = Source.of(self._scorer.manifest.data.reading, Path(stored.name)).unlabelled()
+        if self._options.columns is not None:
+            source = source.with_columns(self._options.columns)
+        suffix, columns = source.path.suffix, source.columns
+        if suffix == ".txt":  # a list of texts
+            columns = replace(columns, text=TEXT)
+            return replace(source, columns=columns, format=Format.TEXT)
+        if suffix in (PARQUET, ".jsonl"):  # its columns have no numbers
+            pair = columns.text_pair
+            columns = replace(
+                columns,
+                text=column_name(columns.text, TEXT),
+                text_pair=None if pair is None else column_name(pair, "text_pair"),
+            )
+        known = source.format if suffix == PARQUET else SUFFIXES[suffix]
+        return replace(source, columns=columns, format=known)
+
+
+def _count(scored: ScoredBatch) -> Counter[str]:
+    labels = (label if isinstance(label, list) else [label] for label in scored.labels)
+    return Counter(name for names in labels for name in names)
+
+
+def part_files(out: Path) -> list[Path]:
+    """Return the parts of a job folder in the order of the input."""
+    return sorted((out / PARTS).glob("*.parquet"))

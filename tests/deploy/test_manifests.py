@@ -1,0 +1,246 @@
+"""The manifests of deploy/ are valid resources, their commands exist, and typos are found.
+
+Built-in resources are checked by the schemas of Kubernetes, custom ones by those in
+../shared/schemas.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import helm_python as helm
+import jsonschema
+import kubernetes_validate
+import pytest
+import typer.main
+import yaml
+
+from pipework.cli import app
+from pipework.serve.bulk.job import SHARDS
+from pipework.serve.config import ServeSettings
+from pipework.serve.observability.version_metrics import GAUGES
+from pipework.settings import load_settings
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+SCHEMAS = ROOT.parent / "shared" / "schemas"
+KUBERNETES = "1.33"
+CLAIM = {"model": {"claim": "models"}}
+VALUES: dict[str, dict[str, Any]] = {
+    "claim": CLAIM,
+    "image": {"model": {"image": "registry.example/topics:1", "path": "topics"}},
+    "hpa": {**CLAIM, "autoscaling": {"kind": "hpa"}},
+    "keda": {**CLAIM, "autoscaling": {"kind": "keda"}},
+    "all": {
+        **CLAIM,
+        "keysSecret": "keys",
+        "settings": ["queue.batch_tokens=2048", "limits.texts=64"],
+        "serviceMonitor": {"enabled": True},
+        "networkPolicy": {"enabled": True},
+    },
+}
+FILES = ("kserve/runtime.yaml", "kserve/service.yaml", "jobs/bulk.yaml")
+CUSTOM = {
+    "ClusterServingRuntime": "kserve_clusterservingruntimes.yaml",
+    "InferenceService": "kserve_inferenceservices.yaml",
+    "ScaledObject": "keda_scaledobjects.yaml",
+    "ServiceMonitor": "prometheus_servicemonitors.yaml",
+}
+Resource = dict[str, Any]
+
+
+@cache
+def render(name: str) -> tuple[Resource, ...]:
+    """Return the resources of the chart with some values."""
+    with helm.Chart.load(str(DEPLOY / "chart")) as chart:
+        files = chart.render(VALUES[name], name="topics", namespace="text")
+    texts = [text for path, text in sorted(files.items()) if path.endswith(".yaml")]
+    return tuple(found for text in texts for found in yaml.safe_load_all(text) if found)
+
+
+def all_resources() -> Iterator[tuple[str, Resource]]:
+    for name in VALUES:
+        yield from ((f"chart, {name}", resource) for resource in render(name))
+    for name in FILES:
+        yield name, yaml.safe_load((DEPLOY / name).read_text())
+
+
+def check(resource: Resource) -> None:
+    """Check a resource by its schema; unknown fields are errors.
+
+    Raises:
+        jsonschema.ValidationError, kubernetes_validate.ValidationError: it is invalid.
+    """
+    kind = resource["kind"]
+    if kind not in CUSTOM:
+        kubernetes_validate.validate(resource, KUBERNETES, strict=True)
+        return
+    validator(kind, resource["apiVersion"].partition("/")[2]).validate(resource)
+
+
+@cache
+def validator(kind: str, version: str) -> jsonschema.Draft202012Validator:
+    """Return the validator of a custom resource."""
+    if not SCHEMAS.is_dir():
+        pytest.skip("the real data are absent: ../shared/schemas")
+    definition = yaml.load((SCHEMAS / CUSTOM[kind]).read_text(), yaml.CSafeLoader)
+    (schema,) = [
+        found["schema"]["openAPIV3Schema"]
+        for found in definition["spec"]["versions"]
+        if found["name"] == version
+    ]
+    return jsonschema.Draft202012Validator(closed(schema))
+
+
+def closed(schema: Any) -> Any:
+    """Return a schema in which objects with properties allow no others."""
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {key: closed(value) for key, value in schema.items()}
+    if "properties" in schema and "type" in schema:
+        result.setdefault("additionalProperties", False)
+    if schema.get("x-kubernetes-int-or-string"):
+        result["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+    return result
+
+
+# Several values give the same resource.
+RESOURCES = list({yaml.safe_dump(found): (name, found) for name, found in all_resources()}.values())
+IDS = [f"{name}: {resource['kind']}" for name, resource in RESOURCES]
+
+
+@pytest.mark.parametrize("resource", [resource for _, resource in RESOURCES], ids=IDS)
+def test_every_resource_is_valid(resource):
+    check(resource)
+
+
+def test_the_chart_has_every_kind_of_resource_and_no_finding():
+    kinds = {resource["kind"] for _, resource in RESOURCES}
+    assert kinds >= {
+        *("Deployment", "Service", "HorizontalPodAutoscaler", "ScaledObject", "Pod"),
+        *("PodDisruptionBudget", "ServiceMonitor", "NetworkPolicy", "Job"),
+    }
+    found = helm.lint(str(DEPLOY / "chart"), CLAIM)
+    messages = [message["error"] for message in found["messages"]]
+    assert (messages, found["errors"]) == (["icon is recommended"], [])
+
+
+# Below these any key is valid, and some of them are optional.
+FREE = {"labels", "annotations", "matchLabels", "limits", "requests", "metadata", "selector"}
+
+
+def paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every key whose name is fixed by the schema."""
+    if isinstance(node, dict) and not FREE & set(path):
+        for key, value in node.items():
+            yield (*path, key)
+            yield from paths(value, (*path, key))
+    if isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from paths(value, (*path, index))
+
+
+@pytest.mark.parametrize("resource", [resource for _, resource in RESOURCES], ids=IDS)
+def test_a_typo_in_any_key_is_found(resource):
+    text, unnoticed = yaml.safe_dump(resource), []
+    for path in paths(resource):
+        changed = yaml.safe_load(text)
+        node = changed
+        for step in path[:-1]:
+            node = node[step]
+        if path[0] in ("apiVersion", "kind"):
+            continue
+        node[f"{path[-1]}x"] = node.pop(path[-1])
+        try:
+            check(changed)
+        except (jsonschema.ValidationError, kubernetes_validate.ValidationError):
+            continue
+        unnoticed.append(path)
+    assert unnoticed == []
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"model": {"claim": "a", "image": "b"}},
+        {"model": {"claim": "a", "path": "/absolute"}},
+        {**CLAIM, "replica": 2},
+        {**CLAIM, "replicas": 0},
+        {**CLAIM, "autoscaling": {"kind": "vpa"}},
+        {**CLAIM, "autoscaling": {"kind": "keda", "queueSeconds": "fast"}},
+        {**CLAIM, "settings": ["queue.batch_tokens"]},
+        {**CLAIM, "image": {"repository": ""}},
+    ],
+)
+def test_wrong_values_are_refused(values):
+    with helm.Chart.load(str(DEPLOY / "chart")) as chart, pytest.raises(helm.HelmError):
+        chart.render(values, name="topics", namespace="text")
+
+
+def containers() -> Iterator[dict[str, Any]]:
+    for _, resource in RESOURCES:
+        spec = resource["spec"]
+        pod = spec.get("template", {}).get("spec", spec)
+        yield from pod.get("containers", [])
+
+
+def test_the_commands_of_the_containers_exist():
+    commands = typer.main.get_command(app).commands
+    checked = 0
+    for container in containers():
+        name, *words = container.get("args", [""])
+        if name not in commands:
+            assert container["command"] == ["python", "-c"]
+            continue
+        known = {option for each in commands[name].params for option in each.opts}
+        given = [word.partition("=")[0] for word in words if word.startswith("--")]
+        assert set(given) <= known
+        settings = [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
+        if name == "serve":
+            load_settings(ServeSettings, None, settings)
+        checked += 1
+    assert checked >= len(VALUES)
+
+
+def test_ports_probes_and_paths_are_those_of_the_server():
+    expected = {"/healthz", "/readyz"}
+    for container in containers():
+        probes = [container[key] for key in container if key.endswith("Probe")]
+        assert {probe["httpGet"]["path"] for probe in probes} <= expected
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["allowPrivilegeEscalation"] is False
+    image = (DEPLOY / "Containerfile").read_text()
+    assert "EXPOSE 8000 8001" in image
+    (deployment,) = [found for found in render("claim") if found["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    ports = {port["containerPort"] for port in pod["containers"][0]["ports"]}
+    assert ports == {8000, 8001}
+    assert pod["securityContext"]["runAsUser"] == int(re.findall(r"--uid (\d+)", image)[0])
+
+
+def test_the_grace_period_covers_the_server_s():
+    (deployment,) = [found for found in render("claim") if found["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (grace,) = [int(word.rpartition("=")[2]) for word in container["args"] if "grace_s" in word]
+    before = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] > grace + before
+
+
+def test_the_scaling_query_names_a_metric_of_the_server():
+    (scaled,) = [found for found in render("keda") if found["kind"] == "ScaledObject"]
+    (metric,) = re.findall(r"pipework_(\w+)\{", scaled["spec"]["triggers"][0]["metadata"]["query"])
+    assert metric in {name for name, *_ in GAUGES}
+
+
+def test_the_jobs_set_the_variables_of_a_shard():
+    job = yaml.safe_load((DEPLOY / "jobs/bulk.yaml").read_text())["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    total = {index: count for index, _, count in SHARDS}["JOB_COMPLETION_INDEX"]
+    assert {"name": total, "value": str(job["completions"])} in container["env"]

@@ -1,0 +1,141 @@
+"""Files are found, and cut into work items at the ends of records."""
+
+import csv
+import io
+import random
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipework.data.examples import Source
+from pipework.data.readers import Columns
+from pipework.errors import ConfigError, DataError, MissingDependencyError
+from pipework.serve.bulk import input_files
+from pipework.serve.bulk.input_files import find_files, plan_file
+from pipework.serve.bulk.ledger import digest
+from pipework.serve.bulk.records import numbered_records
+
+COLUMNS = Columns(text="text", label=None)
+
+
+def plan(path: Path, header: bool = True):
+    (stored,) = find_files(str(path))
+    parquet = path.suffix == ".parquet"
+    source = None if parquet else Source(path=path, columns=COLUMNS, header=header)
+    return stored, *plan_file(stored, source, 0, 0)
+
+
+def test_folders_patterns_and_urls_are_found_in_the_order_of_names(tmp_path):
+    for name in ("b.csv", "a.parquet", "deep/c.jsonl", "_SUCCESS", ".hidden.csv", "notes.md"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x")
+    names = [file.name for file in find_files(str(tmp_path))]
+    assert names == ["a.parquet", "b.csv", "deep/c.jsonl"]
+    assert [file.name for file in find_files(str(tmp_path / "*.csv"))] == ["b.csv"]
+    assert [file.name for file in find_files(f"file://{tmp_path}/b.csv")] == ["b.csv"]
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/bucket/in/x.csv", b"text\nrain\n")
+    (stored,) = find_files("memory://bucket/in/*.csv")
+    assert (stored.name, stored.size) == ("x.csv", 10)
+    with stored.open() as stream:
+        assert stream.read() == b"text\nrain\n"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("gone.csv", "no file found"),
+        ("*.csv", "no file found"),
+        ("notes.md", "notes.md has none of the suffixes .parquet, .csv"),
+        ("nothing://x", "Protocol not known: nothing"),
+    ],
+)
+def test_wrong_paths_are_reported(tmp_path, monkeypatch, pattern, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.md").write_text("x")
+    with pytest.raises(ConfigError, match=message):
+        find_files(pattern)
+
+
+def test_the_package_of_an_object_store_is_named():
+    with pytest.raises(MissingDependencyError, match=r"s3fs"):
+        find_files("s3://bucket/x.csv")
+
+
+def quoted_table(rows: int) -> tuple[bytes, list[str]]:
+    rng = random.Random(1)
+    texts = ['a "b"\nc,d', "plain", "x\n\n\ny", '""', "end\n"]
+    chosen = [rng.choice(texts) for _ in range(rows)]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerows([("id", "text"), *((str(row), text) for row, text in enumerate(chosen))])
+    return stream.getvalue().encode(), chosen
+
+
+@pytest.mark.parametrize("item_bytes", [7, 100, 10_000])
+def test_items_of_csv_end_at_the_end_of_a_record(tmp_path, monkeypatch, item_bytes):
+    monkeypatch.setattr(input_files, "ITEM_BYTES", item_bytes)
+    content, texts = quoted_table(500)
+    path = tmp_path / "x.csv"
+    path.write_bytes(content)
+    stored, file, items = plan(path)
+    assert file.columns == ("id", "text")
+    assert (len(items) > 1) == (item_bytes < len(content))
+    assert [item.start for item in items[1:]] == [item.end for item in items[:-1]]
+    assert items[-1].end == len(content)
+    lines, found = content.split(b"\n"), list[str]()
+    for item in items:
+        part = content[item.start : item.end]
+        assert digest(stored, item) == item.sha256
+        assert item.rows == part.count(b"\n")
+        for line, record in numbered_records(part, item.row, quoted=True):
+            assert lines[line - 1] == record.split(b"\n")[0]
+            found += [row[1] for row in csv.reader(io.StringIO(record.decode(), newline=""))]
+    assert found == texts
+
+
+def test_a_quoted_field_without_end_is_refused(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text('text\n"rain\nsun\n')
+    with pytest.raises(DataError, match=r"x.csv: a quoted field does not end"):
+        plan(path)
+
+
+def test_row_groups_are_the_items_of_parquet(tmp_path):
+    path = tmp_path / "x.parquet"
+    table = pa.table({"text": ["rain", "sun", "wind", "goal", "team"], "id": [1, 2, 3, 4, 5]})
+    pq.write_table(table, path, row_group_size=2)
+    stored, file, items = plan(path)
+    assert file.columns == ("text", "id")
+    assert [(item.row, item.rows, item.row_group) for item in items] == [
+        (1, 2, 0),
+        (3, 2, 1),
+        (5, 1, 2),
+    ]
+    content = bytearray(path.read_bytes())
+    before = [digest(stored, item) for item in items]
+    for item in items:  # the digest covers each byte of the row group
+        for at in (item.start, item.end - 1):
+            content[at] ^= 1
+            path.write_bytes(content)
+            changed = [
+                digest(stored, other) != old for other, old in zip(items, before, strict=True)
+            ]
+            assert changed == [other is item for other in items]
+            content[at] ^= 1
+    path.write_bytes(content[:-1])
+    with pytest.raises(DataError, match=r"x.parquet cannot be read"):
+        plan(path)
+
+
+def test_an_empty_file_and_one_that_is_not_json_are_refused(tmp_path):
+    (tmp_path / "x.csv").touch()
+    with pytest.raises(DataError, match=r"x.csv is empty"):
+        plan(tmp_path / "x.csv")
+    (tmp_path / "x.jsonl").write_text("rain\n")
+    with pytest.raises(DataError, match=r"x.jsonl:1: not JSON"):
+        plan(tmp_path / "x.jsonl")

@@ -1,0 +1,316 @@
+"""Jobs: parts are written once and completely, and a job continues after any interruption."""
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipework.errors import ChangedFileError, ConfigError, DataError
+from pipework.progress import NullProgress
+from pipework.serve.bulk import input_files, job
+from pipework.serve.bulk.job import BulkOptions, parse_shard, part_files, score_files
+from tests.commands import ForkedProcess, pipe
+
+WORDS = ["rain", "sun", "wind", "goal", "team", "match", "bank", "rate", "stock"]
+GROUPS = [1, 700, 40, 2500]
+
+
+def write_parquet(path: Path, groups: list[int], seed: int = 0) -> None:
+    """Write a file with row groups of these sizes."""
+    rng, first = random.Random(seed), 0
+    schema = pa.schema({"id": pa.int64(), "text": pa.string(), "when": pa.date32()})
+    with pq.ParquetWriter(path, schema) as writer:
+        for rows in groups:
+            texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 12))) for _ in range(rows)]
+            columns = {"id": range(first, first + rows), "text": texts, "when": [rows] * rows}
+            arrays = [pa.array(columns[name], schema.field(name).type) for name in schema.names]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+            first += rows
+
+
+@pytest.fixture(scope="module")
+def deep_run(make_run) -> Path:
+    """A model that needs a second for the job, so that it can be interrupted."""
+    return make_run(layers=3)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("in")
+    for number in range(2):
+        write_parquet(folder / f"file{number}.parquet", GROUPS, number)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(deep_run, files, tmp_path_factory) -> dict[str, bytes]:
+    """The parts of a job that was not interrupted."""
+    out = tmp_path_factory.mktemp("whole")
+    score(deep_run, files, out)
+    return parts(out)
+
+
+def score(run: Path, pattern: object, out: Path, **options):
+    return score_files(run, BulkOptions(pattern=str(pattern), out=out, **options), NullProgress())
+
+
+def parts(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in part_files(out)}
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def test_all_rows_are_scored_in_the_order_of_the_input(run, files, tmp_path):
+    summary = score(run, files, tmp_path / "out", keep=["id", "when"])
+    table = pa.concat_tables(pq.read_table(path) for path in part_files(tmp_path / "out"))
+    source = pq.read_table(sorted(files.iterdir()))
+    names = ["id", "when", "source_row", "predicted_label", "predicted_score", "truncated"]
+    assert table.column_names == names
+    assert table.select(["id", "when"]).equals(source.select(["id", "when"]))
+    rows = sum(GROUPS)
+    assert table["source_row"].to_pylist() == [*range(1, rows + 1)] * 2
+    sample = random.Random(0).sample(range(2 * rows), 40)
+    texts = source["text"].to_pylist()
+    lines = pipe("predict", run, *(texts[row] for row in sample)).stdout.splitlines()
+    for row, line in zip(sample, lines, strict=True):
+        label, score_, _ = line.split("\t")
+        assert table["predicted_label"][row].as_py() == label
+        assert table["predicted_score"][row].as_py() == pytest.approx(float(score_), abs=1e-4)
+    assert (summary.items, summary.skipped, summary.rejected) == (8, 0, 0)
+    assert summary.counts.rows == 2 * rows == sum(summary.counts.labels.values())
+    metadata = pq.read_schema(part_files(tmp_path / "out")[0]).metadata
+    assert json.loads(metadata[b"pipework.engine"])["name"] == "onnx"
+    assert json.loads(metadata[b"pipework.proof"])["passed"] is True
+
+
+def test_a_finished_job_is_skipped_without_a_write(run, files, tmp_path):
+    first = score(run, files, tmp_path / "out")
+    before = snapshot(tmp_path / "out")
+    second = score(run, files, tmp_path / "out")
+    assert (second.items, second.skipped, second.counts) == (8, 8, first.counts)
+    assert snapshot(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"x")])
+@pytest.mark.parametrize("name", ["parts/part-000002.parquet", "finished/part-000002.json"])
+def test_an_item_whose_files_are_gone_or_changed_is_scored_again(
+    run, files, tmp_path, damage, name
+):
+    score(run, files, tmp_path / "out")
+    before = snapshot(tmp_path / "out")
+    damage(tmp_path / "out" / name)
+    assert score(run, files, tmp_path / "out").skipped == 7
+    assert snapshot(tmp_path / "out") == before
+
+
+def run_job(run: Path, files: Path, out: Path, most_bytes: int = 0) -> None:
+    if most_bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+    score(run, files, out)
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
+def test_a_job_that_is_killed_continues(deep_run, files, whole, tmp_path, kills):
+    out, rng = tmp_path / "out", random.Random(3)
+    for _ in range(kills):
+        before = len(list(out.glob("*/*")))
+        with ForkedProcess(run_job, deep_run, files, out) as process:
+            # From a random moment after its first write: scoring, a rename, or an entry.
+            while process.poll() is None and len(list(out.glob("*/*"))) <= before:
+                time.sleep(0.001)
+            time.sleep(rng.random() * 0.3)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        finished = {path.stem for path in out.glob("finished/*.json")}
+        complete = {name: part for name, part in parts(out).items() if Path(name).stem in finished}
+        assert complete.items() <= whole.items()
+    score(deep_run, files, out)
+    assert parts(out) == whole
+    assert list((out / "temporary").iterdir()) == []
+
+
+def test_two_shards_at_once_write_what_one_process_writes(deep_run, files, whole, tmp_path):
+    out = tmp_path / "out"
+    start = partial(ForkedProcess, score, deep_run, files, out, WORLD_SIZE="2")
+    with start(RANK="0") as first, start(RANK="1") as second:
+        assert (first.wait(), second.wait()) == (0, 0)
+    assert parts(out) == whole
+    assert score(deep_run, files, out, shard="2/3").skipped == 3
+
+
+def test_a_full_disk_loses_nothing(deep_run, files, whole, tmp_path):
+    with ForkedProcess(run_job, deep_run, files, tmp_path / "out", 20_000) as process:
+        assert process.wait() != 0
+    finished = len(list((tmp_path / "out").glob("finished/*")))
+    assert 0 < finished < len(whole)
+    assert score(deep_run, files, tmp_path / "out").skipped == finished
+    assert parts(tmp_path / "out") == whole
+
+
+def test_another_job_is_refused_and_changes_nothing(run, multi_run, files, tmp_path):
+    inputs, out = tmp_path / "in", tmp_path / "out"
+    shutil.copytree(files, inputs)
+    score(run, inputs, out, keep=["id"])
+    before = snapshot(out)
+    again = partial(score, run, inputs, out, keep=["id"])
+    with pytest.raises(ConfigError, match=r"started with keep id, found text"):
+        again(keep=["text"])
+    with pytest.raises(ConfigError, match=r"started with task single_label .*, found multi_label"):
+        score(multi_run, inputs, out, keep=["id"])
+    (inputs / "file2.parquet").write_bytes((inputs / "file1.parquet").read_bytes())
+    with pytest.raises(ConfigError, match=r"file2.parquet is not one of the files with which"):
+        again()
+    (inputs / "file2.parquet").unlink()
+    content = (inputs / "file1.parquet").read_bytes()
+    (inputs / "file1.parquet").unlink()
+    with pytest.raises(ConfigError, match=r"file1.parquet is missing"):
+        again()
+    write_parquet(inputs / "file1.parquet", GROUPS, 7)
+    with pytest.raises(ConfigError, match=r"file1.parquet has changed since the job was started"):
+        again()
+    changed = bytearray(content)
+    changed[50] ^= 1  # not in the footer
+    (inputs / "file1.parquet").write_bytes(changed)
+    with pytest.raises(ChangedFileError, match=r"file1.parquet has changed since part-000004 was"):
+        again()
+    assert snapshot(out) == before
+    (inputs / "file1.parquet").write_bytes(content)
+    assert again().skipped == 8
+    with pytest.raises(ConfigError, match=r"in holds other files: expected a new folder"):
+        score(run, inputs, inputs)
+
+
+def test_a_changed_text_file_is_refused(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(input_files, "ITEM_BYTES", 20)
+    (tmp_path / "in.txt").write_text("rain\nsun\nwind\ngoal\nteam\nmatch\n")
+    score(run, tmp_path / "in.txt", tmp_path / "out", shard="1/2")
+    (tmp_path / "in.txt").write_text("rain\nsun\nwind\ngoal\nteam\nMATCH\n")
+    with pytest.raises(ConfigError, match=r"in.txt has changed since the job was started"):
+        score(run, tmp_path / "in.txt", tmp_path / "out")
+
+
+def test_a_damaged_row_group_is_reported_and_the_others_are_scored(run, files, tmp_path):
+    inputs, out = tmp_path / "in", tmp_path / "out"
+    shutil.copytree(files, inputs)
+    path = inputs / "file0.parquet"
+    content = path.read_bytes()
+    item = job.plan_file(input_files.find_files(str(path))[0], None, 0, 0)[1][1]
+    damaged = bytearray(content)
+    damaged[item.start : item.start + 400] = os.urandom(400)
+    path.write_bytes(damaged)
+    message = r"1 of 8 work items cannot be read; first: file0.parquet, row group 1 cannot be read"
+    with pytest.raises(DataError, match=message):
+        score(run, inputs, out)
+    assert len(parts(out)) == 7
+    path.write_bytes(content)
+    assert score(run, inputs, out).skipped == 7
+    assert len(parts(out)) == 8
+
+
+def test_a_second_column_for_a_model_of_texts_is_refused_before_the_job_starts(run, tmp_path):
+    (tmp_path / "in.csv").write_text("a,b\nrain,sun\n")
+    message = "found text_pair, but this model classifies single texts"
+    with pytest.raises(DataError, match=message):
+        score(run, tmp_path / "in.csv", tmp_path / "out", columns="text=a,text_pair=b")
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_that_cannot_be_read_are_set_aside(run, tmp_path):
+    table = pa.table({"text": ["rain", None, "goal"], "id": ["a", "b", "c"]})
+    (tmp_path / "in").mkdir()
+    pq.write_table(table, tmp_path / "in" / "a.parquet")
+    (tmp_path / "in" / "b.csv").write_bytes(b"id,text\nd,sun\ne\nf,\xff\ng,bank\n")
+    summary = score(run, tmp_path / "in", tmp_path / "out", columns="text=text", keep=["id"])
+    assert (summary.counts.rows, summary.rejected) == (4, 3)
+    rejects = sorted((tmp_path / "out" / "rejects").glob("*.jsonl"))
+    lines = [json.loads(line) for path in rejects for line in path.read_text().splitlines()]
+    assert [(line["file"], line["row"]) for line in lines] == [
+        ("a.parquet", 2),
+        ("b.csv", 3),
+        ("b.csv", 4),
+    ]
+    assert lines[1]["reason"] == "expected 2 columns, found 1"
+    table = pa.concat_tables(pq.read_table(path) for path in part_files(tmp_path / "out"))
+    assert table["id"].to_pylist() == ["a", "c", "d", "g"]
+    assert table["source_row"].to_pylist() == [1, 3, 2, 5]
+    assert table["predicted_label"].to_pylist() == ["weather", "sport", "weather", "money"]
+
+
+def test_labels_of_a_multi_label_task_are_lists(multi_run, regression_run, tmp_path):
+    (tmp_path / "in.txt").write_text("rain goal\nbank\n")
+    score(multi_run, tmp_path / "in.txt", tmp_path / "multi")
+    table = pq.read_table(tmp_path / "multi" / "parts")
+    assert table["predicted_label"].type == pa.list_(pa.string())
+    lengths = [len(scores) for scores in table["predicted_score"].to_pylist()]
+    assert lengths == [len(labels) for labels in table["predicted_label"].to_pylist()]
+    score(regression_run, tmp_path / "in.txt", tmp_path / "value")
+    table = pq.read_table(tmp_path / "value" / "parts")
+    assert table.column_names == ["text", "source_row", "predicted_score", "truncated"]
+
+
+@pytest.mark.parametrize(
+    ("option", "environment", "shard"),
+    [
+        (None, {}, (0, 1)),
+        ("1/1", {"RANK": "5", "WORLD_SIZE": "6"}, (0, 1)),
+        ("3/4", {}, (2, 4)),
+        (None, {"JOB_COMPLETION_INDEX": "0", "JOB_COMPLETIONS": "3"}, (0, 3)),
+        (
+            None,
+            {
+                "SLURM_ARRAY_TASK_ID": "12",
+                "SLURM_ARRAY_TASK_MIN": "10",
+                "SLURM_ARRAY_TASK_COUNT": "4",
+            },
+            (2, 4),
+        ),
+        (None, {"RANK": "1", "WORLD_SIZE": "2"}, (1, 2)),
+    ],
+)
+def test_the_shard_is_that_of_the_option_or_the_environment(option, environment, shard):
+    assert parse_shard(option, environment) == shard
+
+
+@pytest.mark.parametrize("option", ["0/2", "3/2", "1", "a/b", "1/", "-1/2"])
+def test_an_invalid_shard_is_refused(option):
+    with pytest.raises(ConfigError, match=f"--shard {option}: expected I/N"):
+        parse_shard(option, {})
+
+
+def test_a_shard_without_the_number_of_shards_is_refused():
+    with pytest.raises(ConfigError, match="JOB_COMPLETION_INDEX is set, but JOB_COMPLETIONS is"):
+        parse_shard(None, {"JOB_COMPLETION_INDEX": "2"})
+
+
+def test_the_command_prints_a_summary(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.csv").write_text("text,n\nrain,1\ngoal,2\nsun,3\nbroken\n")
+    words = ("predict", run, "--in", "in.csv", "--columns", "text=text", "--out", "out")
+    result = pipe(*words, "--keep", "n")
+    assert result.returncode == 0, result.stderr
+    assert "scored: out, 3 rows in 1 work item (0 were finished before)" in result.stdout
+    assert "1 row could not be read: out/rejects" in result.stdout
+    assert "weather" in result.stdout
+    for wrong in (
+        ("predict", run, "text", "--in", "in.csv", "--out", "out"),
+        ("predict", run, "--in", "in.csv"),
+        ("predict", run, "--in", "in.csv", "--out", "out", "--url", "http://x"),
+    ):
+        result = pipe(*wrong)
+        assert result.returncode == 2
+        assert "--in needs one run folder and --out" in result.stderr
+    assert "--keep and --shard need --in" in pipe("predict", run, "rain", "--shard", "1/2").stderr
+    result = pipe(*words, "--keep", "predicted_label")
+    assert result.returncode == 2

@@ -1,0 +1,89 @@
+"""Rows of work items: valid ones become inputs, others are set aside with their line and reason."""
+
+from pathlib import Path
+
+import pytest
+
+from pipework.data.examples import Source
+from pipework.data.readers import Columns, Format
+from pipework.errors import ConfigError, InputError
+from pipework.run_folder.manifest import read_manifest
+from pipework.serve.bulk import records
+from pipework.serve.bulk.records import RowReader, parse_record
+
+
+@pytest.fixture
+def reader(run):
+    expected = read_manifest(run).input
+
+    def make(name: str, columns: tuple[str, ...], keep=(), text="text") -> RowReader:
+        source = Source(path=Path(name), columns=Columns(text=text, label=None))
+        return RowReader(source=source, columns=columns, keep=keep, expected=expected)
+
+    return make
+
+
+def read(reader: RowReader, data: bytes, first_line: int = 2):
+    windows = list(reader.text_rows(data, first_line))
+    rows = [row for window in windows for row in window.rows]
+    texts = [example.text for window in windows for example in window.examples]
+    rejects = [(each.row, each.reason) for window in windows for each in window.rejects]
+    kept = [cells for window in windows for cells in window.kept]
+    return list(zip(rows, texts, strict=True)), rejects, kept
+
+
+def test_rows_of_csv(reader):
+    data = b'1,rain\n2,"a ""b""\nc"\n\n3\n4,\xff\n5,"x"y\n6,sun\r\n'
+    rows, rejects, kept = read(reader("x.csv", ("id", "text"), ("id",)), data)
+    assert rows == [(2, "rain"), (3, 'a "b"\nc'), (9, "sun")]
+    assert kept == [["1"], ["2"], ["6"]]
+    assert rejects == [
+        (6, "expected 2 columns, found 1"),
+        (7, "not UTF-8 (byte 2: invalid start byte)"),
+        (8, "not CSV: ',' expected after '\"'"),
+    ]
+
+
+def test_rows_of_jsonl(reader):
+    data = b'{"text": "rain", "n": [1]}\n{"n": 2}\n[1]\n{"text": null}\n{\n{"text": 7}\n'
+    rows, rejects, kept = read(reader("x.jsonl", ("text", "n"), ("n",)), data, 1)
+    assert rows == [(1, "rain"), (6, "7")]
+    assert kept == [["[1]"], [None]]
+    assert [line for line, _ in rejects] == [2, 3, 4, 5]
+    assert rejects[0][1] == rejects[2][1] == "expected a string at 'text', found NoneType"
+    assert rejects[1][1] == "expected an object, found list"
+
+
+def test_rows_of_tsv_and_text(reader):
+    rows, _, _ = read(reader("x.tsv", ("id", "text")), b'1\t"rain\n2\tsun\n')
+    assert rows == [(2, '"rain'), (3, "sun")]
+    lines = reader("x.txt", ("text",))
+    source = Source(path=Path("x.txt"), columns=lines.source.columns, format=Format.TEXT)
+    lines = RowReader(source=source, columns=("text",), keep=(), expected=lines.expected)
+    assert read(lines, b"rain, sun\n\n a\tb", 1)[0] == [(1, "rain, sun"), (3, " a\tb")]
+
+
+def test_windows_are_bounded(reader, monkeypatch):
+    monkeypatch.setattr(records, "WINDOW", 3)
+    windows = list(reader("x.tsv", ("text",)).text_rows(b"rain\n" * 8, 1))
+    assert [window.rows for window in windows] == [[1, 2, 3], [4, 5, 6], [7, 8]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "keep", "text", "message"),
+    [
+        (("id",), (), "text", "x.csv: expected one column 'text', found 0; columns: id"),
+        (("text", "text"), (), "text", "expected one column 'text', found 2"),
+        (("text",), ("id",), "text", "expected one column 'id', found 0"),
+        (("text",), (), 3, "expected one column 3"),
+    ],
+)
+def test_missing_columns_are_reported(reader, columns, keep, text, message):
+    with pytest.raises(ConfigError, match=message):
+        reader("x.csv", columns, keep, text).check()
+
+
+def test_a_record_is_decoded_alone():
+    assert parse_record(b"\xef\xbb\xbfid,text\r\n", Format.CSV) == ["id", "text"]
+    with pytest.raises(InputError, match=r"not CSV: unexpected end of data"):
+        parse_record(b'"rain', Format.CSV)

@@ -1,0 +1,89 @@
+"""The scorer predicts as `decide` does, and is pickled by its path."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from pipework.data.examples import Example, split_pair
+from pipework.errors import InputError
+from pipework.run_folder.manifest import read_manifest
+from pipework.scoring.predictions import MultiLabel, RegressionValue, SingleLabel, decide
+from pipework.serve.bulk.scorer import Scorer
+from pipework.serve.engines import base, collate, open_proven
+from pipework.serve.engines.call_costs import CPU, Costs
+from pipework.text.encoding import TextEncoder
+
+TEXTS = ["rain", "goal team match", "", "bank rate", "sun goal bank wind", "rain " * 40] * 5
+
+
+@pytest.mark.parametrize("name", ["run", "multi_run", "regression_run", "pair_run"])
+def test_predictions_equal_those_of_decide(request, name):
+    run = request.getfixturevalue(name)
+    manifest = read_manifest(run)
+    pairs = [f"{text}\tsun" for text in TEXTS] if manifest.input.pair else TEXTS
+    examples = [split_pair(text) for text in pairs]
+    encoder = TextEncoder.open(
+        run / manifest.input.tokenizer.path,
+        max_length=manifest.input.max_length,
+        type_ids=manifest.input.type_ids,
+    )
+    with open_proven(run, manifest) as engine, Scorer(run) as scorer:
+        expected = decide(engine.infer(encoder.encode(examples)), manifest.task)
+        scored = scorer.score(examples)
+    for row, prediction in enumerate(expected):
+        match prediction:
+            case SingleLabel(label=label, score=score):
+                assert scored.labels[row] == label
+                assert scored.scores[row] == pytest.approx(score, abs=1e-6)
+            case MultiLabel(labels=labels, scores=scores):
+                assert tuple(scored.labels[row]) == labels
+                assert scored.scores[row] == pytest.approx([scores[each] for each in labels])
+            case RegressionValue(score=score):
+                assert scored.labels == []
+                assert scored.scores[row] == pytest.approx(score, abs=1e-6)
+        assert scored.truncated[row] == (len(TEXTS[row]) > 150)
+
+
+def test_a_batch_of_columns(run):
+    batch = {
+        "id": np.array([1, 2, 3]),
+        "text": np.array(["rain", None, "goal"], object),
+    }
+    with Scorer(run) as scorer:
+        columns = scorer(batch)
+        with pytest.raises(InputError, match="no column 'text'; found id"):
+            scorer({"id": batch["id"]})
+    assert columns["id"] is batch["id"]
+    assert columns["predicted_label"].tolist() == ["weather", None, "sport"]
+    assert columns["truncated"].tolist() == [False, None, False]
+    assert columns["error"].tolist() == [None, "expected a string at 'text', found NoneType", None]
+    assert columns["predicted_score"][1] is None
+
+
+def test_other_columns_can_be_named(pair_run):
+    batch = {"a": np.array(["rain"], object), "b": np.array(["rain"], object)}
+    with Scorer(pair_run, text="a", text_pair="b") as scorer:
+        assert scorer(batch)["predicted_label"].tolist() == ["weather"]
+
+
+def test_a_pickled_scorer_holds_the_path_and_opens_once(run):
+    with Scorer(run) as scorer:
+        content = pickle.dumps(scorer)
+    assert len(content) < 500
+    first, second = pickle.loads(content), pickle.loads(content)
+    assert first is second
+    assert first.score([Example(text="rain")]).labels == ["weather"]
+
+
+def test_batches_are_cut_by_fixed_costs(run, monkeypatch):
+    """Measured costs would change the last bits of scores from one start to the next."""
+    sizes, pad = list[int](), collate.pad
+    monkeypatch.setattr(base, "measure", lambda *_: Costs(call_tokens=0, most_tokens=1))
+    with Scorer(run) as scorer:
+        monkeypatch.setattr(
+            collate, "pad", lambda texts, padding: sizes.append(len(texts)) or pad(texts, padding)
+        )
+        scorer.score([Example(text="rain")] * 1000)  # of three tokens each
+    assert sizes == [341, 341, 318]
+    assert CPU.most_tokens // 3 == 341
